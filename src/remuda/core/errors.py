@@ -1,0 +1,123 @@
+"""The error tree, the closed list of codes, and Problem (an error as data).
+
+RemudaError          code, message, hint, retryable
+  Rejected           the caller must change something   NotFound Invalid Conflict Forbidden Unauthorized
+  Unavailable        the same call may work later       StoreUnusable BusUnusable
+  PeerFailed         something we depend on failed      NodeUnreachable FrontendUnreachable
+(no class)           a bug: assert, let it crash, log the whole chain
+
+Clients rely on codes, people read messages. Every code stands in docs/reference/errors.md.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as data: what crosses a process boundary or is written to a row."""
+
+    code: str
+    message: str
+    hint: str = ""
+    retryable: bool = False
+
+
+class RemudaError(Exception):
+    """Expected trouble. `message` says what is wrong, `hint` what the reader can do about it."""
+
+    code: ClassVar[str] = "internal"
+    http_status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def problem(self) -> Problem:
+        return Problem(self.code, self.message, self.hint, self.retryable)
+
+
+class Rejected(RemudaError):
+    code = "rejected"
+    http_status = 400
+
+
+class Invalid(Rejected):
+    code = "invalid"
+
+
+class Misconfigured(Rejected):
+    """A setting cannot be used; the process does not start."""
+
+    code = "misconfigured"
+
+
+class Unauthorized(Rejected):
+    code = "unauthorized"
+    http_status = 401
+
+
+class Forbidden(Rejected):
+    code = "forbidden"
+    http_status = 403
+
+
+class NotFound(Rejected):
+    code = "not_found"
+    http_status = 404
+
+
+class Conflict(Rejected):
+    code = "conflict"
+    http_status = 409
+
+
+class TooLarge(Rejected):
+    code = "too_large"
+    http_status = 413
+
+
+class Unavailable(RemudaError):
+    code = "unavailable"
+    http_status = 503
+    retryable = True
+
+
+class StoreUnusable(Unavailable):
+    code = "store_unusable"
+
+
+class BusUnusable(Unavailable):
+    code = "bus_unusable"
+
+
+class PeerFailed(RemudaError):
+    code = "peer_failed"
+    http_status = 502
+    retryable = True
+
+
+class BusRefused(PeerFailed):
+    """The bus refused a permission or our credentials: waiting does not help, other credentials do."""
+
+    code = "bus_refused"
+    retryable = False
+
+
+class FrontendUnreachable(PeerFailed):
+    code = "frontend_unreachable"
+
+
+class NodeUnreachable(PeerFailed):
+    code = "node_unreachable"
+
+
+class ChildFailed(PeerFailed):
+    """A process we supervise does not stay up."""
+
+    code = "child_failed"

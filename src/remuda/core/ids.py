@@ -1,0 +1,15 @@
+"""One type per kind of id. Ours are valid NATS tokens as they stand."""
+
+from typing import NewType
+
+NodeId = NewType("NodeId", str)
+"""A node's UUID, given by the frontend at first registration, kept for the life of its row."""
+
+BootId = NewType("BootId", str)
+"""One life of a worker process. A peer that sends none gets a new one at each registration."""
+
+MachineId = NewType("MachineId", str)
+"""A worker's data folder: random, made once, the same across restarts and renames."""
+
+FrontendId = NewType("FrontendId", str)
+"""One life of a frontend process."""
