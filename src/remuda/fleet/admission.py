@@ -1,0 +1,206 @@
+"""What a registration, a heartbeat or an admin's word turns a node into. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from remuda.core.errors import Conflict, Invalid
+from remuda.core.ids import BootId, MachineId, NodeId
+from remuda.fleet import labels as labelling
+from remuda.fleet.budget import ceiling
+from remuda.fleet.health import Reachability
+from remuda.fleet.model import Label, LabelSource, Node, NodeType, Report, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A registration, in the fleet's own words."""
+
+    name: str
+    node_type: NodeType
+    address: str
+    http_address: str
+    machine_id: MachineId
+    boot_id: BootId  # Never empty: for a peer that sends none, the caller begins a new boot.
+    version: str  # Empty for a peer that is not ours.
+    resources: Resources
+    vram_budget: str = ""
+    max_replicas: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPolicy:
+    auto_approve: bool
+    own_machines: frozenset[MachineId] = frozenset()  # The worker inside `remuda up` needs no approval.
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat, in the fleet's own words. None means: not said."""
+
+    node_id: NodeId
+    available_vram: int | None = None
+    total_vram: int | None = None
+    available_ram: int | None = None
+    available_disk: int | None = None
+    total_disk: int | None = None
+    gpu_vendor: str | None = None
+    report: Report | None = None
+
+
+def admit(candidate: Candidate, now: datetime, new_id: NodeId, policy: AdmissionPolicy) -> Node:
+    """A node never seen before."""
+    resources = candidate.resources
+    return Node(
+        id=new_id,
+        name=candidate.name,
+        node_type=candidate.node_type,
+        address=candidate.address,
+        http_address=candidate.http_address,
+        machine_id=candidate.machine_id,
+        boot_id=candidate.boot_id,
+        version=candidate.version,
+        resources=resources,
+        vram_budget=candidate.vram_budget,
+        vram_budget_override=None,
+        max_replicas=candidate.max_replicas,
+        max_replicas_override=None,
+        approved=_trusted(candidate, policy),
+        drained=False,
+        leaving=False,
+        departed=False,
+        last_heartbeat=now,
+        created_at=now,
+        updated_at=now,
+        labels=labelling.merged(
+            {}, candidate.labels, labelling.auto_labels(candidate.name, resources, candidate.max_replicas)
+        ),
+    )
+
+
+def readmit(
+    candidate: Candidate, known: Node, heard: Reachability, now: datetime, policy: AdmissionPolicy
+) -> Node:
+    """A node that registers again under its name: id, approval, drain and an admin's words are kept.
+
+    Another machine may take over a name only after its holder is gone, and then needs its own approval.
+    """
+    other_machine = (
+        bool(known.machine_id and candidate.machine_id) and known.machine_id != candidate.machine_id
+    )
+    if other_machine and heard in (Reachability.UP, Reachability.SILENT):
+        raise Conflict(
+            f"the name {candidate.name!r} belongs to another machine that is still running",
+            hint="give this one another name with --name",
+        )
+    resources = _merged_resources(candidate, known)
+    slots = known.max_replicas_override or candidate.max_replicas
+    return replace(
+        known,
+        node_type=candidate.node_type,
+        address=candidate.address or known.address,
+        http_address=candidate.http_address or known.http_address,
+        machine_id=candidate.machine_id,
+        boot_id=candidate.boot_id,
+        version=candidate.version,
+        resources=resources,
+        vram_budget=candidate.vram_budget,
+        max_replicas=candidate.max_replicas,
+        approved=_trusted(candidate, policy) or (known.approved and not other_machine),
+        leaving=False,
+        departed=False,
+        last_heartbeat=now,
+        updated_at=now,
+        report=known.report if known.boot_id == candidate.boot_id else None,
+        labels=labelling.merged(
+            known.labels, candidate.labels, labelling.auto_labels(known.name, resources, slots)
+        ),
+    )
+
+
+def heard(node: Node, beat: Beat, now: datetime) -> Node:
+    """The node after a heartbeat. One that waits for approval gets a fresh time stamp and nothing else."""
+    alive = replace(node, last_heartbeat=now, departed=False)
+    if not node.approved:
+        return alive
+    old = node.resources
+    resources = replace(
+        old,
+        available_vram=_said(beat.available_vram, old.available_vram),
+        total_vram=_said(beat.total_vram, old.total_vram),
+        available_ram=_said(beat.available_ram, old.available_ram),
+        available_disk=_said(beat.available_disk, old.available_disk),
+        total_disk=_said(beat.total_disk, old.total_disk),
+        gpu_vendor=old.gpu_vendor if beat.gpu_vendor is None else beat.gpu_vendor,
+    )
+    return replace(alive, resources=resources, report=_newer(node, beat.report))
+
+
+def approve(node: Node) -> Node:
+    if node.approved:
+        raise Invalid(f"node {node.name} is not pending approval")
+    return replace(node, approved=True)
+
+
+def with_admin_labels(node: Node, labels: Mapping[str, str], *, keep_others: bool) -> Node:
+    """An admin's labels, merged into the others or in place of all of them."""
+    written = {key: Label(value, LabelSource.ADMIN) for key, value in labels.items()}
+    return replace(node, labels={**node.labels, **written} if keep_others else written)
+
+
+def without_label(node: Node, key: str) -> Node:
+    return replace(node, labels={k: label for k, label in node.labels.items() if k != key})
+
+
+def with_budget_override(node: Node, budget: str | None) -> Node:
+    """An admin's budget, empty for *no cap*; None goes back to what the worker was configured with."""
+    if budget is not None:
+        ceiling(budget, node.resources.total_vram)  # Raises Invalid, naming the accepted forms.
+    return replace(node, vram_budget_override=budget)
+
+
+def with_max_replicas_override(node: Node, count: int | None) -> Node:
+    changed = replace(node, max_replicas_override=count)
+    slots = Label(str(changed.effective_max_replicas), LabelSource.AUTO)
+    present = node.labels.get("node.replica-slots")
+    if present is not None and present.source is LabelSource.ADMIN:
+        return changed
+    return replace(changed, labels={**node.labels, "node.replica-slots": slots})
+
+
+def _trusted(candidate: Candidate, policy: AdmissionPolicy) -> bool:
+    return policy.auto_approve or (bool(candidate.machine_id) and candidate.machine_id in policy.own_machines)
+
+
+def _merged_resources(candidate: Candidate, known: Node) -> Resources:
+    """Our workers mean it when they say zero; for others zero or empty is *not said*, except for the disk."""
+    new, old = candidate.resources, known.resources
+    if candidate.version:
+        return new
+    keep_free = new.available_vram == 0 and known.vram_budget_override is not None
+    return Resources(
+        total_vram=new.total_vram or old.total_vram,
+        available_vram=old.available_vram if keep_free else new.available_vram,
+        total_ram=new.total_ram or old.total_ram,
+        available_ram=new.available_ram or old.available_ram,
+        total_disk=new.total_disk,
+        available_disk=new.available_disk,
+        gpu_vendor=new.gpu_vendor or old.gpu_vendor,
+        gpu_compute_capability=new.gpu_compute_capability or old.gpu_compute_capability,
+        capability=new.capability or old.capability,
+    )
+
+
+def _said(new: int | None, old: int) -> int:
+    return old if new is None else new
+
+
+def _newer(node: Node, report: Report | None) -> Report | None:
+    """A report of an earlier boot, or one that was overtaken on the way, changes nothing."""
+    if report is None or report.boot_id != node.boot_id:
+        return node.report
+    held = node.report
+    if held is not None and held.boot_id == report.boot_id and held.sequence >= report.sequence:
+        return held
+    return report

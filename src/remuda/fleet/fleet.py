@@ -1,0 +1,47 @@
+"""The fleet as it was at one instant: a snapshot that carries its own `now`, and the verdicts on it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from remuda.core.ids import NodeId
+from remuda.fleet.health import NodeStatus, Reachability, Thresholds, judge, reasons, wire_status
+from remuda.fleet.hearing import Hearing
+from remuda.fleet.model import Dial, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A node and what is concluded about it."""
+
+    node: Node
+    reachability: Reachability
+    status: NodeStatus
+    silence: timedelta
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    now: datetime
+    hearing: Hearing
+    nodes: Sequence[Node]
+    dials: Mapping[NodeId, Sequence[Dial]] = field(default_factory=dict)
+
+    def standing(self, node: Node, thresholds: Thresholds) -> Standing:
+        silence = self.hearing.silence(node.last_heartbeat)
+        reachability = judge(node, silence, thresholds)
+        why = reasons(node, reachability, silence)
+        if reachability in (Reachability.UP, Reachability.SILENT):
+            why += tuple(_unreachable(node, dial) for dial in self.dials.get(node.id, ()) if dial.problem)
+        return Standing(node, reachability, wire_status(node, reachability), silence, why)
+
+    def standings(self, thresholds: Thresholds) -> list[Standing]:
+        return [self.standing(node, thresholds) for node in sorted(self.nodes, key=lambda n: n.name)]
+
+
+def _unreachable(node: Node, dial: Dial) -> str:
+    return (
+        f"registered, but {node.http_address} cannot be reached from the frontend ({dial.problem}); "
+        "open that port there, or set --advertise-http-addr on the worker"
+    )

@@ -1,0 +1,76 @@
+"""From facts to verdicts: how well a node is heard, what its wire status is, and why. Pure."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from remuda.fleet.model import Node
+
+
+class Reachability(StrEnum):
+    UP = "up"
+    SILENT = "silent"  # Missed some heartbeats: prefer others, conclude nothing.
+    GONE = "gone"  # Missed so many that its replicas are not counted on.
+    DEPARTED = "departed"  # Said goodbye.
+
+
+class NodeStatus(StrEnum):
+    """The five words of the wire. None of them is stored."""
+
+    PENDING = "pending"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    OFFLINE = "offline"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    unhealthy_after: timedelta
+    offline_after: timedelta
+
+
+def judge(node: Node, silence: timedelta, thresholds: Thresholds) -> Reachability:
+    """How well the node is heard, given how long it was silent while someone listened."""
+    if node.departed:
+        return Reachability.DEPARTED
+    if silence >= thresholds.offline_after:
+        return Reachability.GONE
+    if silence >= thresholds.unhealthy_after:
+        return Reachability.SILENT
+    return Reachability.UP
+
+
+def wire_status(node: Node, reachability: Reachability) -> NodeStatus:
+    """The one word peers know. Approval comes first, so that no silence and no return can skip it."""
+    if not node.approved:
+        return NodeStatus.PENDING
+    if reachability in (Reachability.GONE, Reachability.DEPARTED):
+        return NodeStatus.OFFLINE
+    if node.drained or node.leaving:
+        return NodeStatus.DRAINING
+    if reachability is Reachability.SILENT:
+        return NodeStatus.UNHEALTHY
+    return NodeStatus.HEALTHY
+
+
+def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple[str, ...]:
+    """Why the node takes no work, in words that say what would change it; empty when it does."""
+    seconds = int(silence.total_seconds())
+    found: list[str] = []
+    if not node.approved:
+        found.append(f"waiting for approval: remuda nodes approve {node.name}")
+    if node.drained:
+        found.append(f"drained by an admin: remuda nodes resume {node.name}")
+    if node.leaving and reachability is not Reachability.DEPARTED:
+        found.append("its worker is shutting down")
+    match reachability:
+        case Reachability.DEPARTED:
+            found.append("its worker was stopped; start it again there with: remuda worker")
+        case Reachability.GONE:
+            found.append(f"not heard for {seconds} s; check its power, its network and its worker's log")
+        case Reachability.SILENT:
+            found.append(f"not heard for {seconds} s; waiting for its next heartbeat")
+        case Reachability.UP:
+            pass
+    return tuple(found)

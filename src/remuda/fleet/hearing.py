@@ -1,0 +1,40 @@
+"""How long a node has been silent. Only time in which some frontend could have heard it counts:
+while store or bus are down, or no frontend runs, nobody's silence grows. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """One frontend heard the fleet from `since` until `until`, without a gap."""
+
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """The times at which at least one frontend was listening, merged and in order."""
+
+    spans: tuple[Span, ...] = ()
+
+    @staticmethod
+    def of(spans: Iterable[Span]) -> "Hearing":
+        merged: list[Span] = []
+        for span in sorted(spans):
+            if merged and span.since <= merged[-1].until:
+                merged[-1] = Span(merged[-1].since, max(merged[-1].until, span.until))
+            else:
+                merged.append(span)
+        return Hearing(tuple(merged))
+
+    def silence(self, last_heard: datetime) -> timedelta:
+        """Time spent listening since `last_heard`."""
+        total = timedelta()
+        for span in reversed(self.spans):
+            if span.until <= last_heard:
+                break
+            total += span.until - max(span.since, last_heard)
+        return total

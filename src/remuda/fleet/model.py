@@ -1,0 +1,108 @@
+"""What a node is. Three facts about it are kept apart and never folded into one column: whether an
+admin let it in, whether someone asked it to stop taking work, and when it was last heard."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from remuda.core.ids import BootId, MachineId, NodeId
+
+
+class NodeType(StrEnum):
+    BACKEND = "backend"
+    AGENT = "agent"
+
+
+class LabelSource(StrEnum):
+    """Who wrote a label. An admin's outlives registrations; the others are rewritten by each of them."""
+
+    WORKER = "worker"
+    AUTO = "auto"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    value: str
+    source: LabelSource
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Byte counts and hardware words as the worker reported them, before any budget is applied."""
+
+    total_vram: int = 0
+    available_vram: int = 0
+    total_ram: int = 0
+    available_ram: int = 0
+    total_disk: int = 0  # 0: unknown, so nothing may be concluded from it.
+    available_disk: int = 0  # 0 with a known total: full.
+    gpu_vendor: str = ""
+    gpu_compute_capability: str = ""
+    capability: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A worker's latest account of itself. `body` is its JSON; the fence is (boot, sequence)."""
+
+    boot_id: BootId
+    sequence: int
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: NodeId
+    name: str
+    node_type: NodeType
+    address: str
+    http_address: str
+    machine_id: MachineId  # Empty for a peer that sends none.
+    boot_id: BootId
+    version: str  # Of our worker; empty for a LocalAI one.
+    resources: Resources
+    vram_budget: str  # As the worker was configured; the override, where set, is an admin's.
+    vram_budget_override: str | None
+    max_replicas: int
+    max_replicas_override: int | None
+    approved: bool
+    drained: bool  # By an admin: durable until resumed.
+    leaving: bool  # The worker's own drain, part of its orderly stop: ended by its next registration.
+    departed: bool  # It said goodbye and has not been heard since.
+    last_heartbeat: datetime
+    created_at: datetime
+    updated_at: datetime
+    labels: Mapping[str, Label] = field(default_factory=dict)
+    report: Report | None = None
+
+    @property
+    def effective_budget(self) -> str:
+        return self.vram_budget if self.vram_budget_override is None else self.vram_budget_override
+
+    @property
+    def effective_max_replicas(self) -> int:
+        return self.max_replicas if self.max_replicas_override is None else self.max_replicas_override
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """What one frontend found when it last called a node's advertised address."""
+
+    node_id: NodeId
+    frontend: str
+    problem: str  # Empty: it answered.
+    checked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """Something that was done to a node. It keeps the node's name, so it outlives the node."""
+
+    at: datetime
+    node_id: NodeId | None
+    node_name: str
+    event: str
+    detail: str = ""
+    actor: str = ""
