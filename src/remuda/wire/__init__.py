@@ -1,0 +1,1 @@
+"""What crosses a process boundary: LocalAI's contract plus our additive fields. Data only."""

@@ -1,0 +1,147 @@
+"""Messages to bytes and back. The peer may be Go: null means absent, and unknown fields are skipped.
+
+Reading is tolerant about what is there and strict about types. A complaint names the field, never its value.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Final, TypeVar
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import from_json
+
+from remuda.core.errors import Invalid, TooLarge
+
+PAYLOAD_BYTES_MAX: Final = 1024 * 1024  # What a NATS server carries unless told otherwise.
+_ERRORS_NAMED_MAX: Final = 3
+_LOCATION_CHARS_MAX: Final = 120
+
+OMIT_EMPTY: Final = Field(exclude_if=lambda value: not value)
+"""Marks a field that is left out while it holds "", 0, False or an empty collection."""
+
+OMIT_NONE: Final = Field(exclude_if=lambda value: value is None)
+"""Marks a field whose zero is a statement of its own: only None is left out."""
+
+SECRET: Final = Field(repr=False)
+"""Marks a field that no log line or traceback may show."""
+
+
+def _whole(value: object) -> object:
+    """Numbers like 1e3 are whole; a fraction stays a float, which the integer type then refuses."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _instant(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        instant = datetime.fromisoformat(value)
+        return instant.astimezone(UTC) if instant.tzinfo else instant  # Without a zone: refused as not aware.
+    except (ValueError, OverflowError) as error:
+        raise ValueError("must be a time like 2026-01-31T12:00:00Z") from error
+
+
+def rfc3339(instant: datetime) -> str:
+    """The way Go writes times: UTC as Z, and no trailing zeros in the fraction."""
+    utc = instant.astimezone(UTC)
+    fraction = f".{utc.microsecond:06d}".rstrip("0").rstrip(".")
+    return f"{utc.replace(microsecond=0, tzinfo=None).isoformat()}{fraction}Z"
+
+
+def _shortest(value: float) -> int | float:
+    """Go writes a whole float without a fraction."""
+    return int(value) if value.is_integer() else value
+
+
+Uint64 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**64 - 1)]
+Int64 = Annotated[int, BeforeValidator(_whole), Field(ge=-(2**63), le=2**63 - 1)]
+Int32 = Annotated[int, BeforeValidator(_whole), Field(ge=-(2**31), le=2**31 - 1)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**31 - 1)]
+"""A small number of things: replicas, files, requests. `Uint64` is for bytes and other large figures."""
+
+Number = Annotated[
+    float,
+    Field(allow_inf_nan=False),
+    PlainSerializer(_shortest, when_used="json"),
+    WithJsonSchema({"type": "number"}),
+]
+Timestamp = Annotated[
+    AwareDatetime,
+    BeforeValidator(_instant),
+    PlainSerializer(rfc3339, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+GO_ZERO_TIME: Final = datetime(1, 1, 1, tzinfo=UTC)
+"""What a Go peer sends for "no time"."""
+
+_Item = TypeVar("_Item")
+Many = Annotated[tuple[_Item, ...], Field(strict=False)]
+"""A JSON list. Held as a tuple, so that a frozen message cannot change through it."""
+
+
+class Message(BaseModel):
+    """One JSON object on the wire. Unknown fields are ignored: peers are upgraded one at a time."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_means_absent(cls, data: object) -> object:
+        if data is None:
+            return {}
+        if isinstance(data, Mapping):
+            return {name: value for name, value in data.items() if value is not None}
+        return data
+
+
+class OptionalMessage(Message):
+    """A message that may be sent as no bytes at all, which reads like `{}`."""
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def encode(message: BaseModel) -> bytes:
+    """Compact JSON in UTF-8, fields in the order of the class."""
+    return message.model_dump_json().encode()
+
+
+def decode(cls: type[M], payload: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> M:
+    """The message in `payload`. Raises TooLarge, or Invalid naming each field that cannot be read.
+
+    `null` reads like `{}`, as it does in Go; no bytes at all do so only for an OptionalMessage.
+    """
+    if len(payload) > bytes_max:
+        raise TooLarge(f"the message has {len(payload)} bytes, more than the {bytes_max} allowed")
+    if not payload and issubclass(cls, OptionalMessage):
+        return cls()
+    try:
+        document: object = from_json(payload, allow_inf_nan=False)
+    except ValueError as error:
+        raise Invalid(f"the message is not JSON: {error}") from None
+    try:
+        return cls.model_validate(document)
+    except ValidationError as error:
+        raise Invalid(_in_words(error)) from None  # The chain would carry the values, secrets included.
+
+
+def _in_words(error: ValidationError) -> str:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    named = [_one_in_words(detail["loc"], detail["msg"]) for detail in found[:_ERRORS_NAMED_MAX]]
+    more = len(found) - len(named)
+    return "; ".join(named) + (f"; and {more} more" if more else "")
+
+
+def _one_in_words(location: tuple[int | str, ...], said: str) -> str:
+    where = ".".join(str(part) for part in location)[:_LOCATION_CHARS_MAX] or "the message"
+    return f"{where}: {said.removeprefix('Value error, ')}"

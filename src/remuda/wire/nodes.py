@@ -1,0 +1,376 @@
+"""A node and the frontend over HTTP: register, heartbeat with report, and the rows an admin sees.
+
+Fields under a comment "Ours" are additive: other peers ignore them; without them the older behaviour holds.
+"""
+
+from contextlib import suppress
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, RootModel
+
+from remuda.core.errors import Rejected
+from remuda.wire.codec import (
+    GO_ZERO_TIME,
+    OMIT_EMPTY,
+    OMIT_NONE,
+    SECRET,
+    Count,
+    Int32,
+    Many,
+    Message,
+    OptionalMessage,
+    Timestamp,
+    Uint64,
+    decode,
+)
+
+Replicas = Annotated[Int32, AfterValidator(lambda value: max(1, value))]
+"""How many replicas of one model a node takes; what is below one is read as one."""
+
+# Registration.
+
+
+class WorkerIdentity(Message):
+    """The program behind a node, and which of its lives this is."""
+
+    version: str = ""
+    boot_id: str = ""
+
+
+class RegisterRequest(Message):
+    """Worker to frontend: this is who I am and what I have. Figures are bytes. Safe to repeat."""
+
+    name: str = ""
+    node_type: Annotated[str, OMIT_EMPTY] = ""  # Empty: backend.
+    address: str = ""  # host:port; the port is the first that backends are given.
+    http_address: str = ""  # host:port of the worker's file server.
+    token: Annotated[str, OMIT_EMPTY, SECRET] = ""
+    total_vram: Uint64 = 0
+    available_vram: Uint64 = 0
+    total_ram: Annotated[Uint64 | None, OMIT_NONE] = None  # None, here and below: could not be read.
+    available_ram: Annotated[Uint64 | None, OMIT_NONE] = None
+    total_disk: Annotated[Uint64 | None, OMIT_NONE] = None  # Of the file system that holds the models.
+    available_disk: Annotated[Uint64 | None, OMIT_NONE] = None
+    gpu_vendor: str = ""
+    gpu_compute_capability: str = ""
+    capability: str = ""
+    max_replicas_per_model: Replicas = 1
+    vram_budget: Annotated[str, OMIT_EMPTY] = ""
+    labels: dict[str, str] = {}
+    # Ours.
+    machine_id: Annotated[str, OMIT_EMPTY] = ""
+    remuda: Annotated[WorkerIdentity | None, OMIT_NONE] = None
+
+
+class FrontendIdentity(Message):
+    """The frontend's version, and what it understands beyond the contract."""
+
+    version: str = ""
+    features: Many[str] = ()
+
+
+class RegisterReply(Message):
+    """Frontend to worker: your id, and the bus credentials unless you wait for approval."""
+
+    id: str
+    name: str = ""
+    node_type: str = ""
+    status: str = ""
+    created_at: Timestamp = GO_ZERO_TIME
+    api_token: Annotated[str, OMIT_EMPTY, SECRET] = ""
+    nats_jwt: Annotated[str, OMIT_EMPTY, SECRET] = ""
+    nats_user_seed: Annotated[str, OMIT_EMPTY, SECRET] = ""
+    # Ours.
+    nats_url: Annotated[str, OMIT_EMPTY] = ""
+    remuda: Annotated[FrontendIdentity | None, OMIT_NONE] = None
+
+
+NAME_BYTES_MAX: Final = 255
+ADDRESS_BYTES_MAX: Final = 512
+TEXT_BYTES_MAX: Final = 255
+LABEL_KEY_CHARS_MAX: Final = 128
+LABEL_VALUE_CHARS_MAX: Final = 255
+LABELS_MAX: Final = 256
+
+
+def problems(request: RegisterRequest) -> list[str]:
+    """Why a registration cannot be taken, each reason beginning with its field; empty when it can."""
+    found = []
+    if not request.name:
+        found.append("name: is required")
+    if request.node_type not in ("", "backend", "agent"):
+        found.append("node_type: must be 'backend' or 'agent'")
+    if not request.address and request.node_type != "agent":
+        found.append("address: is required for a backend node")
+    identity = request.remuda or WorkerIdentity()
+    for field, text, bytes_max in (
+        ("name", request.name, NAME_BYTES_MAX),
+        ("address", request.address, ADDRESS_BYTES_MAX),
+        ("http_address", request.http_address, ADDRESS_BYTES_MAX),
+        ("gpu_vendor", request.gpu_vendor, TEXT_BYTES_MAX),
+        ("gpu_compute_capability", request.gpu_compute_capability, TEXT_BYTES_MAX),
+        ("capability", request.capability, TEXT_BYTES_MAX),
+        ("vram_budget", request.vram_budget, TEXT_BYTES_MAX),
+        ("machine_id", request.machine_id, TEXT_BYTES_MAX),
+        ("remuda.version", identity.version, TEXT_BYTES_MAX),
+        ("remuda.boot_id", identity.boot_id, TEXT_BYTES_MAX),
+    ):
+        if len(text.encode()) > bytes_max:
+            found.append(f"{field}: is longer than {bytes_max} bytes")
+        if "\0" in text:  # PostgreSQL has no text with it.
+            found.append(f"{field}: must not contain a NUL character")
+    return found
+
+
+def label_problem(key: str, value: str) -> str:
+    """Why this label cannot be stored, or empty when it can."""
+    shown = key[:LABEL_KEY_CHARS_MAX]
+    if not key or any(char.isspace() for char in key):
+        return f"label {shown!r}: the key must have at least one character and no white space"
+    if len(key) > LABEL_KEY_CHARS_MAX:
+        return f"label {shown!r}...: the key is longer than {LABEL_KEY_CHARS_MAX} characters"
+    if len(value) > LABEL_VALUE_CHARS_MAX:
+        return f"label {shown!r}: the value is longer than {LABEL_VALUE_CHARS_MAX} characters"
+    if "\0" in key or "\0" in value:
+        return f"label {shown!r}: must not contain a NUL character"
+    return ""
+
+
+def storable_labels(labels: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """A registration's labels that can be kept, and why each of the others is skipped."""
+    kept: dict[str, str] = {}
+    skipped: list[str] = []
+    for key, value in labels.items():
+        problem = label_problem(key, value)
+        if not problem and len(kept) >= LABELS_MAX:
+            problem = f"label {key!r}: a node has at most {LABELS_MAX} labels"
+        if problem:
+            skipped.append(problem)
+        else:
+            kept[key] = value
+    return kept, skipped
+
+
+# Heartbeat.
+
+
+class InstalledArtifact(Message):
+    """A backend on the worker's disk."""
+
+    name: str = ""
+    digest: str = ""
+    version: str = ""
+
+
+class RunningReplica(Message):
+    """A model's process on the worker."""
+
+    model_id: str = ""
+    replica_index: Count = 0
+    backend: str = ""
+    address: str = ""
+    state: str = ""
+
+
+class Work(Message):
+    """An attempt at a step that the worker has in hand."""
+
+    op_id: str = ""
+    attempt: Count = 0
+    kind: str = ""
+    phase: str = ""
+
+
+class Report(Message):
+    """The worker's full account of itself. Of one boot, the highest sequence is the truth."""
+
+    boot_id: str = ""
+    sequence: Uint64 = 0
+    installed: Many[InstalledArtifact] = ()
+    replicas: Many[RunningReplica] = ()
+    work: Many[Work] = ()
+
+
+class Heartbeat(OptionalMessage):
+    """Worker to frontend: alive, and these figures changed. None says nothing; 0 is a figure."""
+
+    available_vram: Annotated[Uint64 | None, OMIT_NONE] = None
+    total_vram: Annotated[Uint64 | None, OMIT_NONE] = None
+    available_ram: Annotated[Uint64 | None, OMIT_NONE] = None
+    available_disk: Annotated[Uint64 | None, OMIT_NONE] = None
+    total_disk: Annotated[Uint64 | None, OMIT_NONE] = None
+    gpu_vendor: Annotated[str, OMIT_EMPTY] = ""
+    # Ours.
+    report: Annotated[Report | None, OMIT_NONE] = None
+
+
+# Short answers.
+
+
+class NodeMessage(Message):
+    """Frontend to caller: done, in words."""
+
+    message: str = ""
+
+
+class HeartbeatReply(NodeMessage):
+    """Frontend to worker: heard."""
+
+    message: str = "heartbeat received"
+
+
+NODE_DRAINING: Final = NodeMessage(message="node set to draining")
+NODE_RESUMED: Final = NodeMessage(message="node resumed")
+NODE_OFFLINE: Final = NodeMessage(message="node set to offline")
+NODE_DEREGISTERED: Final = NodeMessage(message="node deregistered")
+
+
+class NodeErrorDetail(Message):
+    code: int = 0  # The HTTP status.
+    message: str = ""
+    type: str = "node_error"
+
+
+class NodeError(Message):
+    """Frontend to caller: refused. The shape every handler uses."""
+
+    error: NodeErrorDetail
+
+    @classmethod
+    def of(cls, status: int, message: str) -> "NodeError":
+        return cls(error=NodeErrorDetail(code=status, message=message))
+
+
+class TokenError(Message):
+    """Frontend to caller: refused before any handler saw the request."""
+
+    error: str
+
+
+TOKEN_MISSING: Final = TokenError(error="missing or invalid Authorization header")
+TOKEN_WRONG: Final = TokenError(error="invalid registration token")
+
+
+def error_text(payload: bytes) -> str:
+    """What an error answer of either shape says; empty when it has neither shape."""
+    with suppress(Rejected):
+        return decode(NodeError, payload).error.message
+    with suppress(Rejected):
+        return decode(TokenError, payload).error
+    return ""
+
+
+# What an admin sees and sets.
+
+Reachability = Literal["up", "silent", "gone", "departed"]
+
+
+class NodeFacts(Message):
+    """The facts behind a node's status, each on its own."""
+
+    reachability: Reachability = "gone"
+    approved: bool = False
+    drained: bool = False
+    leaving: bool = False
+    version: str = ""
+    boot_id: str = ""
+    reasons: Many[str] = ()
+
+
+class NodeView(Message):
+    """Frontend to admin: one node."""
+
+    id: str
+    name: str = ""
+    node_type: str = ""
+    address: str = ""
+    http_address: str = ""
+    status: str = ""
+    total_vram: Uint64 = 0
+    available_vram: Uint64 = 0
+    reserved_vram: Uint64 = 0
+    total_ram: Uint64 = 0
+    available_ram: Uint64 = 0
+    total_disk: Uint64 = 0
+    available_disk: Uint64 = 0
+    gpu_vendor: str = ""
+    gpu_compute_capability: str = ""
+    capability: Annotated[str, OMIT_EMPTY] = ""
+    vram_budget: Annotated[str, OMIT_EMPTY] = ""
+    vram_budget_bytes: Annotated[Uint64, OMIT_EMPTY] = 0
+    max_replicas_per_model: Replicas = 1
+    max_replicas_per_model_manually_set: bool = False
+    vram_budget_manually_set: bool = False
+    last_heartbeat: Timestamp = GO_ZERO_TIME
+    created_at: Timestamp = GO_ZERO_TIME
+    updated_at: Timestamp = GO_ZERO_TIME
+    model_count: Count = 0
+    in_flight_count: Count = 0
+    labels: Annotated[dict[str, str], OMIT_EMPTY] = {}
+    # Ours.
+    remuda: Annotated[NodeFacts | None, OMIT_NONE] = None
+
+
+class ApproveReply(Message):
+    """Frontend to admin: the node is in, and these are the credentials its next registration brings."""
+
+    id: str
+    name: str = ""
+    node_type: str = ""
+    status: str = ""
+    message: str = ""
+    api_token: Annotated[str, OMIT_EMPTY, SECRET] = ""
+    nats_jwt: Annotated[str, OMIT_EMPTY, SECRET] = ""
+    nats_user_seed: Annotated[str, OMIT_EMPTY, SECRET] = ""
+
+
+class ModelRow(Message):
+    """Frontend to admin or worker: one replica as the frontend knows it."""
+
+    id: str = ""
+    node_id: str = ""
+    model_name: str = ""
+    address: str = ""
+    replica_index: Count = 0
+    in_flight: Count = 0
+    state: str = ""  # staging, loading, loaded, unloading or idle.
+    last_used: Timestamp = GO_ZERO_TIME
+    created_at: Timestamp = GO_ZERO_TIME
+    updated_at: Timestamp = GO_ZERO_TIME
+    loading_by: Annotated[str, OMIT_EMPTY] = ""
+    backend_type: Annotated[str, OMIT_EMPTY] = ""
+    config_revision: Annotated[str, OMIT_EMPTY] = ""
+    effective_options_hash: Annotated[str, OMIT_EMPTY] = ""
+    cleanup_error: Annotated[str, OMIT_EMPTY] = ""
+    cleanup_attempts: Annotated[Count, OMIT_EMPTY] = 0
+    cleanup_next_retry_at: Annotated[Timestamp | None, OMIT_NONE] = None
+
+
+class Labels(RootModel[dict[str, str]]):
+    """Admin to frontend and back: a node's labels."""
+
+
+class MaxReplicasBody(Message):
+    """Admin to frontend: the most replicas of one model on this node."""
+
+    value: Annotated[Int32, Field(ge=1)]
+
+
+class MaxReplicasReply(Message):
+    max_replicas_per_model: Count
+
+
+class VramBudgetBody(Message):
+    """Admin to frontend: a share ("80%", "0.8") or an amount ("12GB", bytes) of VRAM; empty clears it."""
+
+    value: str
+
+
+class VramBudgetReply(Message):
+    vram_budget: str
+
+
+class ResetReply(Message):
+    """Frontend to admin: the admin's value is gone, the worker's own counts again."""
+
+    reset: bool = True
