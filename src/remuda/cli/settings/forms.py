@@ -1,0 +1,56 @@
+"""How setting values are read from text, and the words that describe the accepted forms."""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from remuda.core import durations
+
+
+def _duration(value: object) -> object:
+    return durations.parse(value) if isinstance(value, str) else value
+
+
+def _json(value: object) -> object:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _words(value: object) -> object:
+    return (
+        tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+    )
+
+
+def _labels(value: object) -> object:
+    """`k=v,k=v`, trimmed; a pair without key or equals sign is dropped, as peers do."""
+    if not isinstance(value, str):
+        return value
+    pairs = (part.partition("=") for part in value.split(","))
+    return {key.strip(): text.strip() for key, equals, text in pairs if key.strip() and equals}
+
+
+def _path(value: object) -> object:
+    return Path(value).expanduser() if isinstance(value, str) else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+File = Annotated[Path, BeforeValidator(_path)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Labels = Annotated[Mapping[str, str], BeforeValidator(_labels)]
+JsonList = Annotated[tuple[Mapping[str, object], ...], BeforeValidator(_json)]
+
+FILE = "a path"
+FLAG = "true or false"
+PORT = "a port from 0 to 65535"
+HOST_PORT = "HOST:PORT"
+JSON = "a JSON list"
+# What will use a setting that is accepted but has no effect yet.
+STORAGE = "model files in object storage"
+GALLERY = "installing backends from galleries"
+OPERATIONS = "backend and model operations"
+INFERENCE = "inference"

@@ -1,0 +1,218 @@
+"""Settings of a frontend."""
+
+from datetime import timedelta
+from typing import Annotated, Self
+
+from pydantic import SecretStr, model_validator
+
+from remuda.cli.settings import forms
+from remuda.cli.settings.forms import Duration, File, Port, Words
+from remuda.cli.settings.shared import CommonSettings
+from remuda.core import durations
+from remuda.core.settings import Setting
+
+
+class FrontendSettings(CommonSettings):
+    host: Annotated[str, Setting("Address to listen on; anything but loopback requires keys.")] = "127.0.0.1"
+    port: Annotated[Port, Setting("Port of the API; 0 picks a free one.", forms.PORT)] = 8080
+    lan: Annotated[bool, Setting("Open to the local network: the same as --host 0.0.0.0.", forms.FLAG)] = (
+        False
+    )
+    public_url: Annotated[
+        str,
+        Setting(
+            "URL under which other machines reach this frontend, for the join line.", "http(s)://HOST[:PORT]"
+        ),
+    ] = ""
+    allowed_hosts: Annotated[
+        Words,
+        Setting("Further host names by which this frontend may be called, comma-separated.", "name,name"),
+    ] = ()
+    tls_cert: Annotated[File | None, Setting("Certificate to serve HTTPS with, PEM.", forms.FILE)] = None
+    tls_key: Annotated[File | None, Setting("Key of that certificate, PEM.", forms.FILE)] = None
+    database_url: Annotated[
+        SecretStr | None,
+        Setting(
+            "postgresql://USER:PASSWORD@HOST/NAME or sqlite:///PATH. Default: SQLite in the data folder.",
+            "postgresql://... or sqlite:///PATH",
+        ),
+    ] = None
+    auto_approve: Annotated[
+        bool | None,
+        Setting(
+            "Let in every worker that has the token. Default: on for `up`, off for `frontend`.",
+            forms.FLAG,
+            aliases=("LOCALAI_AUTO_APPROVE_NODES",),
+        ),
+    ] = None
+    node_unhealthy_after: Annotated[
+        Duration, Setting("Silence after which a node is unhealthy.", durations.ACCEPTED)
+    ] = timedelta(seconds=30)
+    node_offline_after: Annotated[
+        Duration, Setting("Silence after which a node is offline.", durations.ACCEPTED)
+    ] = timedelta(seconds=60)
+    nats_port: Annotated[
+        Port | None,
+        Setting("Port of the bundled NATS server. Default: 4222 or the next free one.", forms.PORT),
+    ] = None
+    nats_advertise_url: Annotated[
+        str,
+        Setting(
+            "NATS address given to workers, where it differs from what they would guess.", "nats://HOST:PORT"
+        ),
+    ] = ""
+    nats_account_seed: Annotated[
+        SecretStr | None,
+        Setting(
+            "Account signing seed of an external NATS server, to mint worker credentials.",
+            aliases=("LOCALAI_NATS_ACCOUNT_SEED",),
+            hidden=True,
+        ),
+    ] = None
+    nats_service_jwt: Annotated[
+        SecretStr | None,
+        Setting("The frontend's own NATS user JWT.", aliases=("LOCALAI_NATS_SERVICE_JWT",), hidden=True),
+    ] = None
+    nats_service_seed: Annotated[
+        SecretStr | None, Setting("Seed of that user.", aliases=("LOCALAI_NATS_SERVICE_SEED",), hidden=True)
+    ] = None
+    nats_worker_jwt_ttl: Annotated[
+        Duration,
+        Setting(
+            "Lifetime of worker credentials.",
+            durations.ACCEPTED,
+            aliases=("LOCALAI_NATS_WORKER_JWT_TTL",),
+            hidden=True,
+        ),
+    ] = timedelta(hours=24)
+    distributed: Annotated[
+        bool,
+        Setting(
+            "Accepted for LocalAI; Remuda is always distributed.",
+            forms.FLAG,
+            aliases=("LOCALAI_DISTRIBUTED",),
+            hidden=True,
+        ),
+    ] = True
+    distributed_shared_models: Annotated[
+        bool,
+        Setting(
+            "Nodes share one models folder.",
+            forms.FLAG,
+            aliases=("LOCALAI_DISTRIBUTED_SHARED_MODELS",),
+            hidden=True,
+            no_effect_yet=forms.OPERATIONS,
+        ),
+    ] = False
+    distributed_prefix_cache: Annotated[
+        bool,
+        Setting(
+            "Route by prompt prefix.",
+            forms.FLAG,
+            aliases=("LOCALAI_DISTRIBUTED_PREFIX_CACHE",),
+            hidden=True,
+            no_effect_yet=forms.INFERENCE,
+        ),
+    ] = True
+    distributed_prefix_cache_ttl: Annotated[
+        Duration,
+        Setting(
+            "How long a prefix is remembered.",
+            durations.ACCEPTED,
+            aliases=("LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL",),
+            hidden=True,
+            no_effect_yet=forms.INFERENCE,
+        ),
+    ] = timedelta(minutes=5)
+    distributed_disk_headroom_check: Annotated[
+        bool,
+        Setting(
+            "Refuse placements that would fill a disk.",
+            forms.FLAG,
+            aliases=("LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK",),
+            hidden=True,
+            no_effect_yet=forms.OPERATIONS,
+        ),
+    ] = True
+    nats_backend_install_timeout: Annotated[
+        Duration,
+        Setting(
+            "Patience with one install request.",
+            durations.ACCEPTED,
+            aliases=("LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT",),
+            hidden=True,
+            no_effect_yet=forms.OPERATIONS,
+        ),
+    ] = timedelta(minutes=15)
+    nats_backend_upgrade_timeout: Annotated[
+        Duration,
+        Setting(
+            "Patience with one upgrade request.",
+            durations.ACCEPTED,
+            aliases=("LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT",),
+            hidden=True,
+            no_effect_yet=forms.OPERATIONS,
+        ),
+    ] = timedelta(minutes=15)
+    nats_model_load_timeout: Annotated[
+        Duration | None,
+        Setting(
+            "Limit of one model load; by size when not set.",
+            durations.ACCEPTED,
+            aliases=("LOCALAI_NATS_MODEL_LOAD_TIMEOUT",),
+            hidden=True,
+            no_effect_yet=forms.OPERATIONS,
+        ),
+    ] = None
+    model_load_wait: Annotated[
+        Duration,
+        Setting(
+            "How long a request waits for a cold model.",
+            durations.ACCEPTED,
+            aliases=("LOCALAI_MODEL_LOAD_WAIT",),
+            hidden=True,
+            no_effect_yet=forms.INFERENCE,
+        ),
+    ] = timedelta(seconds=60)
+    expose_node_header: Annotated[
+        bool,
+        Setting(
+            "Say in a response header which node answered.",
+            forms.FLAG,
+            aliases=("LOCALAI_EXPOSE_NODE_HEADER",),
+            hidden=True,
+            no_effect_yet=forms.INFERENCE,
+        ),
+    ] = False
+    file_transfer_timeout: Annotated[
+        Duration | None,
+        Setting(
+            "Limit of one file transfer.",
+            durations.ACCEPTED,
+            aliases=("LOCALAI_FILE_TRANSFER_TIMEOUT",),
+            hidden=True,
+            no_effect_yet=forms.STORAGE,
+        ),
+    ] = None
+    file_transfer_retries: Annotated[
+        int | None,
+        Setting(
+            "Tries of one file transfer.",
+            "a number",
+            aliases=("LOCALAI_FILE_TRANSFER_RETRIES",),
+            hidden=True,
+            no_effect_yet=forms.STORAGE,
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _frontend_fits_together(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls-cert and tls-key go together; set both or neither")
+        if not timedelta(0) < self.node_unhealthy_after <= self.node_offline_after:
+            raise ValueError("node-unhealthy-after must be above zero and at most node-offline-after")
+        if (self.nats_service_jwt is None) != (self.nats_service_seed is None):
+            raise ValueError("nats-service-jwt and nats-service-seed go together; set both or neither")
+        if self.nats_url is None and self.nats_account_seed is not None:
+            raise ValueError("nats-account-seed belongs to an external server; set nats-url too")
+        return self

@@ -1,0 +1,123 @@
+"""Settings of every process: each is declared once, with its names, meaning and accepted form."""
+
+from typing import Annotated, Literal, Self
+
+from platformdirs import user_data_path
+from pydantic import Field, SecretStr, model_validator
+
+from remuda.cli.settings import forms
+from remuda.cli.settings.forms import File
+from remuda.core.settings import Setting, Settings
+
+
+class CommonSettings(Settings):
+    data_dir: Annotated[File, Setting("Folder for everything this machine keeps.", forms.FILE)] = Field(
+        default_factory=lambda: user_data_path("remuda")
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Setting("Least severe events to log.", "debug, info, warning or error"),
+    ] = "info"
+    log_format: Annotated[
+        Literal["auto", "console", "json"],
+        Setting("How log lines look; auto: for people on a terminal, JSON else.", "auto, console or json"),
+    ] = "auto"
+    registration_token: Annotated[
+        SecretStr | None,
+        Setting(
+            "Shared secret that lets workers in. Better given by environment or file than as an argument.",
+            flag="token",
+            aliases=("LOCALAI_REGISTRATION_TOKEN",),
+        ),
+    ] = None
+    registration_token_file: Annotated[
+        File | None, Setting("File that holds the registration token.", forms.FILE, flag="token-file")
+    ] = None
+    insecure_no_token: Annotated[
+        bool,
+        Setting(
+            "Work with peers that have no registration token. Anyone who can connect may join.", forms.FLAG
+        ),
+    ] = False
+    registration_require_auth: Annotated[
+        bool,
+        Setting(
+            "Refuse to start without a registration token (always so, unless --insecure-no-token).",
+            forms.FLAG,
+            aliases=("LOCALAI_REGISTRATION_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"),
+            hidden=True,
+        ),
+    ] = False
+    nats_url: Annotated[
+        SecretStr | None,
+        Setting(
+            "An external NATS server, nats://HOST:PORT or tls://HOST:PORT. "
+            "Without it a frontend runs its own, and a worker learns the address from the frontend.",
+            aliases=("LOCALAI_NATS_URL",),
+        ),
+    ] = None
+    nats_user: Annotated[str, Setting("User name at an external NATS server.")] = ""
+    nats_password: Annotated[
+        SecretStr | None, Setting("Password at an external NATS server.", hidden=True)
+    ] = None
+    nats_creds: Annotated[File | None, Setting("NATS credentials file (.creds).", forms.FILE)] = None
+    nats_tls_ca: Annotated[
+        File | None,
+        Setting("PEM file that signs the NATS server.", forms.FILE, aliases=("LOCALAI_NATS_TLS_CA",)),
+    ] = None
+    nats_tls_cert: Annotated[
+        File | None,
+        Setting("Client certificate for NATS, PEM.", forms.FILE, aliases=("LOCALAI_NATS_TLS_CERT",)),
+    ] = None
+    nats_tls_key: Annotated[
+        File | None, Setting("Key of that certificate, PEM.", forms.FILE, aliases=("LOCALAI_NATS_TLS_KEY",))
+    ] = None
+    nats_require_auth: Annotated[
+        bool,
+        Setting(
+            "Frontend: start only with bus credentials to give out. Worker: wait for credentials.",
+            forms.FLAG,
+            aliases=("LOCALAI_NATS_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"),
+        ),
+    ] = False
+    storage_url: Annotated[
+        str,
+        Setting(
+            "S3 endpoint for model files.",
+            aliases=("LOCALAI_STORAGE_URL",),
+            hidden=True,
+            no_effect_yet=forms.STORAGE,
+        ),
+    ] = ""
+    storage_bucket: Annotated[
+        str,
+        Setting("S3 bucket.", aliases=("LOCALAI_STORAGE_BUCKET",), hidden=True, no_effect_yet=forms.STORAGE),
+    ] = ""
+    storage_region: Annotated[
+        str,
+        Setting("S3 region.", aliases=("LOCALAI_STORAGE_REGION",), hidden=True, no_effect_yet=forms.STORAGE),
+    ] = "us-east-1"
+    storage_access_key: Annotated[
+        SecretStr | None,
+        Setting(
+            "S3 access key.",
+            aliases=("LOCALAI_STORAGE_ACCESS_KEY",),
+            hidden=True,
+            no_effect_yet=forms.STORAGE,
+        ),
+    ] = None
+    storage_secret_key: Annotated[
+        SecretStr | None,
+        Setting(
+            "S3 secret key.",
+            aliases=("LOCALAI_STORAGE_SECRET_KEY",),
+            hidden=True,
+            no_effect_yet=forms.STORAGE,
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _nats_certificate_is_whole(self) -> Self:
+        if (self.nats_tls_cert is None) != (self.nats_tls_key is None):
+            raise ValueError("nats-tls-cert and nats-tls-key go together; set both or neither")
+        return self

@@ -1,0 +1,165 @@
+"""Settings of a worker."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from remuda.cli.settings import forms
+from remuda.cli.settings.forms import Duration, File, JsonList, Labels, Port, Words
+from remuda.cli.settings.shared import CommonSettings
+from remuda.core import durations
+from remuda.core.settings import Setting
+
+
+class WorkerSettings(CommonSettings):
+    register_to: Annotated[
+        str, Setting("URL of the frontend.", "http(s)://HOST[:PORT]", aliases=("LOCALAI_REGISTER_TO",))
+    ] = ""
+    ca: Annotated[
+        File | None, Setting("PEM file that signs the frontend's HTTPS certificate.", forms.FILE)
+    ] = None
+    node_name: Annotated[
+        str,
+        Setting("Name of this node. Default: the host name.", flag="name", aliases=("LOCALAI_NODE_NAME",)),
+    ] = ""
+    node_labels: Annotated[
+        Labels, Setting("Labels, k=v,k=v.", "k=v,k=v", flag="labels", aliases=("LOCALAI_NODE_LABELS",))
+    ] = Field(default_factory=dict)
+    addr: Annotated[
+        str,
+        Setting(
+            "Reachable HOST:PORT; its port is the first one for backends.",
+            forms.HOST_PORT,
+            aliases=("LOCALAI_ADDR",),
+        ),
+    ] = ""
+    serve_addr: Annotated[
+        str, Setting("Fallback for that port.", forms.HOST_PORT, aliases=("LOCALAI_SERVE_ADDR",), hidden=True)
+    ] = ""
+    advertise_addr: Annotated[
+        str,
+        Setting(
+            "HOST:PORT under which frontends reach backends here.",
+            forms.HOST_PORT,
+            aliases=("LOCALAI_ADVERTISE_ADDR",),
+        ),
+    ] = ""
+    http_addr: Annotated[
+        str,
+        Setting(
+            "HOST:PORT of this worker's own HTTP server.", forms.HOST_PORT, aliases=("LOCALAI_HTTP_ADDR",)
+        ),
+    ] = ""
+    advertise_http_addr: Annotated[
+        str,
+        Setting(
+            "HOST:PORT under which frontends reach that server.",
+            forms.HOST_PORT,
+            aliases=("LOCALAI_ADVERTISE_HTTP_ADDR",),
+        ),
+    ] = ""
+    heartbeat_interval: Annotated[
+        Duration,
+        Setting("Time between heartbeats.", durations.ACCEPTED, aliases=("LOCALAI_HEARTBEAT_INTERVAL",)),
+    ] = timedelta(seconds=10)
+    max_replicas_per_model: Annotated[
+        Annotated[int, Field(ge=1, le=1000)],
+        Setting(
+            "Most replicas of one model here.",
+            "a number from 1 to 1000",
+            aliases=("LOCALAI_MAX_REPLICAS_PER_MODEL",),
+        ),
+    ] = 1
+    vram_budget: Annotated[
+        str, Setting("Most VRAM to use, such as 80% or 12GB.", aliases=("LOCALAI_VRAM_BUDGET",))
+    ] = ""
+    nats_jwt: Annotated[
+        SecretStr | None,
+        Setting("This worker's own NATS user JWT.", aliases=("LOCALAI_NATS_JWT",), hidden=True),
+    ] = None
+    nats_user_seed: Annotated[
+        SecretStr | None, Setting("Seed of that user.", aliases=("LOCALAI_NATS_USER_SEED",), hidden=True)
+    ] = None
+    models_path: Annotated[
+        File | None,
+        Setting("Folder of model files.", forms.FILE, aliases=("LOCALAI_MODELS_PATH", "MODELS_PATH")),
+    ] = None
+    backends_path: Annotated[
+        File | None,
+        Setting(
+            "Folder of installed backends.",
+            forms.FILE,
+            aliases=("LOCALAI_BACKENDS_PATH", "BACKENDS_PATH"),
+            no_effect_yet=forms.GALLERY,
+        ),
+    ] = None
+    backends_system_path: Annotated[
+        File,
+        Setting(
+            "Folder of read-only system backends.",
+            forms.FILE,
+            aliases=("LOCALAI_BACKENDS_SYSTEM_PATH",),
+            hidden=True,
+            no_effect_yet=forms.GALLERY,
+        ),
+    ] = Path("/var/lib/local-ai/backends")
+    grpc_max_port: Annotated[
+        Port,
+        Setting(
+            "Last port for backends; 0: no limit.",
+            forms.PORT,
+            aliases=("LOCALAI_GRPC_MAX_PORT",),
+            hidden=True,
+            no_effect_yet="running backends",
+        ),
+    ] = 0
+    backend_galleries: Annotated[
+        JsonList,
+        Setting(
+            "Backend galleries.",
+            forms.JSON,
+            aliases=("LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"),
+            hidden=True,
+            no_effect_yet=forms.GALLERY,
+        ),
+    ] = ()
+    galleries: Annotated[
+        JsonList,
+        Setting(
+            "Model galleries.",
+            forms.JSON,
+            aliases=("LOCALAI_GALLERIES",),
+            hidden=True,
+            no_effect_yet=forms.GALLERY,
+        ),
+    ] = ()
+    prefetch_models: Annotated[
+        Words,
+        Setting(
+            "Models to fetch at start.",
+            "name,name",
+            aliases=("LOCALAI_PREFETCH_MODELS",),
+            hidden=True,
+            no_effect_yet=forms.GALLERY,
+        ),
+    ] = ()
+    require_backend_integrity: Annotated[
+        bool,
+        Setting(
+            "Refuse backends that cannot be verified.",
+            forms.FLAG,
+            aliases=("LOCALAI_REQUIRE_BACKEND_INTEGRITY",),
+            hidden=True,
+            no_effect_yet=forms.GALLERY,
+        ),
+    ] = False
+
+    @model_validator(mode="after")
+    def _worker_fits_together(self) -> Self:
+        if (self.nats_jwt is None) != (self.nats_user_seed is None):
+            raise ValueError("nats-jwt and nats-user-seed go together; set both or neither")
+        if self.heartbeat_interval < timedelta(milliseconds=100):
+            raise ValueError("heartbeat-interval must be at least 100ms")
+        return self
