@@ -1,0 +1,160 @@
+"""Served to a machine that joins: installs the frontend's Remuda there and runs it.
+
+One file, standard library only: it arrives through `python3 -c` on a machine that has nothing else. All of it
+parses on Python 3.6, so that an old Python answers with a sentence and not with a traceback.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import NoReturn
+
+if sys.version_info < (3, 11):  # noqa: UP036 - this file meets Pythons that the package never does.
+    sys.exit(f"remuda: this needs Python 3.11 or newer, and this is {sys.version.split()[0]}")
+
+WHEEL_URL = "@WHEEL_URL@"
+WHEEL_SHA256 = "@WHEEL_SHA256@"
+TOKEN_VARIABLE = "REMUDA_REGISTRATION_TOKEN"
+DOWNLOAD_TIMEOUT_S = 60
+PYTHON = f"python3.{sys.version_info[1]}"
+
+
+def main() -> None:
+    command = sys.argv[1:]
+    if not command:
+        stop("what to run is missing: end the line with, for example, 'remuda join http://HOST:8080'")
+    hide_token(command)
+    environment = data_folder() / "runtime" / f"{WHEEL_SHA256[:16]}-{PYTHON}"
+    environment.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{environment}.lock", "w") as lock:
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # Two joins at once on one machine: the second waits, then finds it made.
+        if not is_ready(environment):
+            prepare(environment, ca=take_option(command, "--ca")[1])
+    os.execv(environment / "bin" / command[0], command)
+
+
+def hide_token(command: list[str]) -> None:
+    """Start again with the token in the environment: any user may read a process's arguments."""
+    command_without, token = take_option(command, "--token")
+    if token is None:
+        return
+    interpreter_arguments = sys.orig_argv[1 : len(sys.orig_argv) - len(command)]
+    restart = [sys.executable, *interpreter_arguments, *command_without]
+    os.execve(sys.executable, restart, dict(os.environ, **{TOKEN_VARIABLE: token}))
+
+
+def take_option(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
+    """The arguments without `flag VALUE` or `flag=VALUE`, and the value."""
+    for index, argument in enumerate(arguments):
+        if argument == flag and index + 1 < len(arguments):
+            return arguments[:index] + arguments[index + 2 :], arguments[index + 1]
+        if argument.startswith(flag + "="):
+            return arguments[:index] + arguments[index + 1 :], argument[len(flag) + 1 :]
+    return arguments, None
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "remuda"
+
+
+def is_ready(environment: Path) -> bool:
+    # The second question: has the Python it was made from been removed since?
+    return (environment / "ready").exists() and (environment / "bin" / "python").exists()
+
+
+def prepare(environment: Path, ca: str | None) -> None:
+    """Make the environment and install the wheel into it. Marked ready last: a half-made one is made anew."""
+    say(f"preparing {environment}, once")
+    shutil.rmtree(environment, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = Path(folder) / WHEEL_URL.rpartition("/")[2]
+        wheel.write_bytes(download(WHEEL_URL, ca))
+        say("installing Remuda and what it needs; this can take a minute")
+        install(environment, wheel)
+    (environment / "ready").touch()
+
+
+def download(url: str, ca: str | None) -> bytes:
+    try:
+        context = ssl.create_default_context(cafile=ca) if url.startswith("https:") else None
+        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_S, context=context) as reply:
+            content: bytes = reply.read()
+    except OSError as error:
+        stop(f"{url} could not be downloaded: {error}")
+    if hashlib.sha256(content).hexdigest() != WHEEL_SHA256:
+        stop(
+            f"{url} is not what this script was made for: was the frontend just upgraded? run the line again"
+        )
+    return content
+
+
+def install(environment: Path, wheel: Path) -> None:
+    """Use what the machine has: uv, or venv with its pip, or the system's pip, or Debian's package of venv."""
+    python = str(environment / "bin" / "python")
+    if works("uv", "--version"):
+        run("uv", "venv", "--quiet", "--no-project", "--python", sys.executable, str(environment))
+        run("uv", "pip", "install", "--quiet", "--python", python, str(wheel))
+        return
+    with_pip = importlib.util.find_spec("ensurepip") is not None
+    if not with_pip and not works(sys.executable, "-m", "pip", "--version"):
+        install_venv_package()
+        with_pip = True
+    if with_pip:
+        run(sys.executable, "-m", "venv", str(environment))
+        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel))
+    else:
+        run(sys.executable, "-m", "venv", "--without-pip", str(environment))
+        pip = (sys.executable, "-m", "pip", "--python", python)
+        run(*pip, "install", "--quiet", "--disable-pip-version-check", str(wheel))
+
+
+def install_venv_package() -> None:
+    package = f"{PYTHON}-venv"
+    as_root = () if os.geteuid() == 0 else ("sudo", "-n")
+    if not works("apt-get", "--version") or not works(*as_root, "true"):
+        stop(
+            "this Python can neither make environments nor install packages; please install uv"
+            f" (or, on Debian and Ubuntu, run 'apt install {package}' as root) and run the line again"
+        )
+    say(f"installing {package}")
+    run(*as_root, "apt-get", "update", "-qq")
+    run(*as_root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq", package)
+
+
+def works(*command: str) -> bool:
+    quiet = subprocess.DEVNULL
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet).returncode == 0
+    return False
+
+
+def run(*command: str) -> None:
+    # Standard output belongs to the command that is run in the end.
+    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode != 0:
+        stop(f"'{' '.join(command)}' failed, for the reason above")
+
+
+def say(text: str) -> None:
+    print(f"remuda: {text}", file=sys.stderr, flush=True)
+
+
+def stop(text: str) -> NoReturn:
+    sys.exit(f"remuda: {text}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        stop("stopped")

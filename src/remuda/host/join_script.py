@@ -1,0 +1,43 @@
+"""The bootstrap script as a frontend serves it, and the line a person types on the machine that joins."""
+
+import re
+import shlex
+from pathlib import Path
+
+from remuda.core.errors import Invalid
+from remuda.host import bootstrap
+
+_UNQUOTABLE = re.compile(r"""["'$`\\\s]""")
+
+
+def script(wheel_url: str, wheel_sha256: str) -> str:
+    """The text served at `/join.py`: installs the wheel found at that address, if it has that digest."""
+    text = Path(bootstrap.__file__).read_text(encoding="utf-8")
+    # Written as literals, quotes and all: the address may hold what a request's Host header said.
+    for placeholder, value in (("@WHEEL_URL@", wheel_url), ("@WHEEL_SHA256@", wheel_sha256)):
+        text = text.replace(f'"{placeholder}"', repr(value))
+    return text
+
+
+def bare_machine_line(frontend_url: str, *command: str, ca: str = "") -> str:
+    """A shell line that runs `command` with this frontend's Remuda on a machine that has only Python.
+
+    `ca` names the file, on that machine, with which an https frontend's certificate is checked.
+    """
+    address = f"{frontend_url.rstrip('/')}/join.py"
+    for part in (address, ca):
+        if _UNQUOTABLE.search(part):
+            raise Invalid(
+                f"{part!r} cannot stand in a command line", hint="quotes and spaces are the trouble"
+            )
+    module, trust = "", ""
+    if ca:
+        module, trust = "ssl,", f",context=ssl.create_default_context(cafile='{ca}')"
+    fetch = f"import {module}urllib.request as r;exec(r.urlopen('{address}'{trust}).read())"
+    return f'python3 -c "{fetch}" {shlex.join(command)}'
+
+
+def join_line(frontend_url: str, token: str, *, ca: str = "") -> str:
+    """What to type on another machine so that it joins this frontend."""
+    trust = ("--ca", ca) if ca else ()
+    return bare_machine_line(frontend_url, "remuda", "join", frontend_url, "--token", token, *trust, ca=ca)
