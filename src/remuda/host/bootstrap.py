@@ -100,7 +100,7 @@ def download(url: str, ca: str | None) -> bytes:
 
 
 def install(environment: Path, wheel: Path) -> None:
-    """Use what the machine has: uv, or venv with its pip, or the system's pip, or Debian's package of venv."""
+    """Use what the machine has: uv, else venv with pip, else the system's pip, else apt to get venv."""
     python = str(environment / "bin" / "python")
     if works("uv", "--version"):
         run("uv", "venv", "--quiet", "--no-project", "--python", sys.executable, str(environment))
