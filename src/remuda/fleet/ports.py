@@ -38,7 +38,7 @@ class FleetStore(Protocol):
         ...
 
     async def amend(self, node_id: NodeId, change: Callable[[Node], Node], note: Note | None = None) -> Node:
-        """Write the changed node and the note in one transaction; NotFound for an unknown id."""
+        """Write the changed node, `updated_at` fresh, and the note in one transaction; NotFound."""
         ...
 
     async def remove(self, node_id: NodeId, note: Note, revoke: Sequence[str] = ()) -> Node:

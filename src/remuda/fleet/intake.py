@@ -1,0 +1,70 @@
+"""Heartbeats, written in groups. While one group is being written the next one gathers, so that a
+thousand nodes cost a few transactions, and each sender still hears only what is durable."""
+
+from dataclasses import dataclass, field
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.core import limits
+from remuda.core.errors import NotFound, RemudaError, Unavailable
+from remuda.fleet.admission import Beat
+from remuda.fleet.ports import FleetStore
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Waiting:
+    beat: Beat
+    written: anyio.Event = field(default_factory=anyio.Event)
+    failure: RemudaError | None = None
+
+    def settle(self, failure: RemudaError | None) -> None:
+        self.failure = failure
+        self.written.set()
+
+
+class HeartbeatIntake:
+    def __init__(self, store: FleetStore) -> None:
+        self._store = store
+        self._send, self._receive = anyio.create_memory_object_stream[_Waiting](limits.HEARTBEATS_WAITING_MAX)
+
+    async def take(self, beat: Beat) -> None:
+        """Returns when the heartbeat is written. NotFound: unknown node; Unavailable: not written."""
+        waiting = _Waiting(beat)
+        try:
+            self._send.send_nowait(waiting)
+        except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise Unavailable("too many heartbeats are waiting to be written", hint="send it again") from None
+        with anyio.move_on_after(limits.HEARTBEAT_WRITE_S):
+            await waiting.written.wait()
+        if not waiting.written.is_set():
+            raise Unavailable("the heartbeat could not be written in time", hint="send it again")
+        if waiting.failure is not None:
+            raise waiting.failure
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        with self._receive:
+            async for first in self._receive:
+                group = [first]
+                while len(group) < limits.HEARTBEATS_PER_WRITE_MAX:
+                    try:
+                        group.append(self._receive.receive_nowait())
+                    except anyio.WouldBlock:
+                        break
+                await self._write(group)
+
+    async def _write(self, group: list[_Waiting]) -> None:
+        try:
+            unknown = await self._store.beat([waiting.beat for waiting in group])
+        except RemudaError as error:
+            log.warning("heartbeats_not_written", count=len(group), reason=error.message)
+            for waiting in group:
+                waiting.settle(error)
+            return
+        for waiting in group:
+            missing = waiting.beat.node_id in unknown
+            waiting.settle(NotFound("node not found") if missing else None)
