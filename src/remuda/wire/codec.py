@@ -26,6 +26,9 @@ PAYLOAD_BYTES_MAX: Final = 1024 * 1024  # What a NATS server carries unless told
 _ERRORS_NAMED_MAX: Final = 3
 _LOCATION_CHARS_MAX: Final = 120
 
+NOTHING: Final = b"null"
+"""The payload of a message that is all subject, as Go publishes it."""
+
 OMIT_EMPTY: Final = Field(exclude_if=lambda value: not value)
 """Marks a field that is left out while it holds "", 0, False or an empty collection."""
 

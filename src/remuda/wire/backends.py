@@ -1,0 +1,109 @@
+"""Backends on a worker: install, upgrade, list, stop, delete, and the progress of an install."""
+
+from typing import Annotated
+
+from remuda.wire.codec import OMIT_EMPTY, Count, Int32, Many, Message, Number, OptionalMessage
+
+
+class BackendInstall(Message):
+    """Frontend to worker: have this backend installed, and running if a model is named. Safe to repeat."""
+
+    backend: str
+    model_id: Annotated[str, OMIT_EMPTY] = ""  # Empty: an admin's install, not tied to a model.
+    backend_galleries: Annotated[str, OMIT_EMPTY] = ""  # A JSON list as text; replaces the worker's own.
+    uri: Annotated[str, OMIT_EMPTY] = ""  # A source outside the galleries.
+    name: Annotated[str, OMIT_EMPTY] = ""
+    alias: Annotated[str, OMIT_EMPTY] = ""
+    replica_index: Annotated[Int32, OMIT_EMPTY] = 0
+    force: Annotated[bool, OMIT_EMPTY] = False  # Only for workers that do not know backend.upgrade.
+    op_id: Annotated[str, OMIT_EMPTY] = ""  # Empty: nobody is watching, so no progress is published.
+    # Ours, additive: older peers ignore them, and their absence means the older behaviour.
+    attempt: Annotated[Count, OMIT_EMPTY] = 0  # Reports about earlier attempts are ignored.
+    digest: Annotated[str, OMIT_EMPTY] = ""  # Of the image index: exactly these bytes, wherever a tag moved.
+    platform_digest: Annotated[str, OMIT_EMPTY] = ""  # Of the one image in that index.
+    protocol: Annotated[str, OMIT_EMPTY] = ""  # Empty: gRPC.
+    model_path: Annotated[str, OMIT_EMPTY] = ""  # For servers that need the model before they start.
+    options: Annotated[Many[str], OMIT_EMPTY] = ()
+
+
+class BackendInstallReply(Message):
+    """Worker to frontend: done, and where the process listens; or the failure."""
+
+    success: bool = False
+    address: Annotated[str, OMIT_EMPTY] = ""  # Empty: the address the node registered.
+    error: Annotated[str, OMIT_EMPTY] = ""
+
+
+class BackendUpgrade(Message):
+    """Frontend to worker: stop this backend's processes and install it anew. Starts nothing."""
+
+    backend: str
+    backend_galleries: Annotated[str, OMIT_EMPTY] = ""
+    uri: Annotated[str, OMIT_EMPTY] = ""
+    name: Annotated[str, OMIT_EMPTY] = ""
+    alias: Annotated[str, OMIT_EMPTY] = ""
+    replica_index: Annotated[Int32, OMIT_EMPTY] = 0
+    op_id: Annotated[str, OMIT_EMPTY] = ""
+
+
+class BackendUpgradeReply(Message):
+    """Worker to frontend: done or failed, and which processes ended on the way, in either case."""
+
+    success: bool = False
+    error: Annotated[str, OMIT_EMPTY] = ""
+    stopped_process_keys: Annotated[Many[str], OMIT_EMPTY] = ()
+    reports_stopped_processes: Annotated[bool, OMIT_EMPTY] = False  # False: the list says nothing.
+
+
+class BackendDelete(Message):
+    """Frontend to worker: stop this backend's processes and remove its files."""
+
+    backend: str
+
+
+class BackendDeleteReply(BackendUpgradeReply):
+    """Worker to frontend: as for an upgrade."""
+
+
+class BackendList(OptionalMessage):
+    """Frontend to worker: what is installed?"""
+
+
+class InstalledBackend(Message):
+    """One directory of backends; the texts are what its metadata says."""
+
+    name: str = ""
+    is_system: bool = False
+    is_meta: bool = False
+    installed_at: Annotated[str, OMIT_EMPTY] = ""
+    gallery_url: Annotated[str, OMIT_EMPTY] = ""
+    version: Annotated[str, OMIT_EMPTY] = ""
+    uri: Annotated[str, OMIT_EMPTY] = ""
+    digest: Annotated[str, OMIT_EMPTY] = ""
+
+
+class BackendListReply(Message):
+    """Worker to frontend: what is installed, in no order. With an error the list says nothing."""
+
+    backends: Many[InstalledBackend] = ()
+    error: Annotated[str, OMIT_EMPTY] = ""
+
+
+class BackendStop(OptionalMessage):
+    """Frontend to worker: stop processes. No reply."""
+
+    backend: str = ""  # A backend, a model, or one process key. Empty: everything.
+    force: Annotated[bool, OMIT_EMPTY] = False  # Do not ask the process to free its memory first.
+
+
+class InstallProgress(Message):
+    """Worker to frontend: how far an install or upgrade is. May be lost, or come late."""
+
+    op_id: str = ""
+    node_id: str = ""
+    backend: str = ""
+    file_name: Annotated[str, OMIT_EMPTY] = ""  # What to show, not a path.
+    current: Annotated[str, OMIT_EMPTY] = ""  # Size strings; see sizes.py.
+    total: Annotated[str, OMIT_EMPTY] = ""  # Empty: not known.
+    percentage: Number = 0.0
+    phase: Annotated[str, OMIT_EMPTY] = ""  # resolving, downloading, extracting or starting.
