@@ -81,7 +81,7 @@ def prepare(environment: Path, ca: str | None) -> None:
         wheel = Path(folder) / WHEEL_URL.rpartition("/")[2]
         wheel.write_bytes(download(WHEEL_URL, ca))
         say("installing Remuda and what it needs; this can take a minute")
-        install(environment, wheel)
+        fill(environment, wheel)
     (environment / "ready").touch()
 
 
@@ -99,24 +99,31 @@ def download(url: str, ca: str | None) -> bytes:
     return content
 
 
-def install(environment: Path, wheel: Path) -> None:
+def fill(environment: Path, wheel: Path) -> None:
     """Use what the machine has: uv, else venv with pip, else the system's pip, else apt to get venv."""
     python = str(environment / "bin" / "python")
     if works("uv", "--version"):
         run("uv", "venv", "--quiet", "--no-project", "--python", sys.executable, str(environment))
         run("uv", "pip", "install", "--quiet", "--python", python, str(wheel))
         return
+    install = (
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--root-user-action",
+        "ignore",
+        str(wheel),
+    )
     with_pip = importlib.util.find_spec("ensurepip") is not None
     if not with_pip and not works(sys.executable, "-m", "pip", "--version"):
         install_venv_package()
         with_pip = True
     if with_pip:
         run(sys.executable, "-m", "venv", str(environment))
-        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel))
+        run(python, "-m", "pip", *install)
     else:
         run(sys.executable, "-m", "venv", "--without-pip", str(environment))
-        pip = (sys.executable, "-m", "pip", "--python", python)
-        run(*pip, "install", "--quiet", "--disable-pip-version-check", str(wheel))
+        run(sys.executable, "-m", "pip", "--python", python, *install)
 
 
 def install_venv_package() -> None:
@@ -140,8 +147,8 @@ def works(*command: str) -> bool:
 
 
 def run(*command: str) -> None:
-    # Standard output belongs to the command that is run in the end.
-    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr).returncode != 0:
+    # Only standard error is shown: what these programs say when all goes well is long and of no use here.
+    if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode != 0:
         stop(f"'{' '.join(command)}' failed, for the reason above")
 
 

@@ -1,0 +1,32 @@
+"""Runs in a new child first: ties its life to its parent's, then becomes the program it was asked for.
+
+Started as a plain file by a bare interpreter, so it imports the standard library only. Linux only.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_CANNOT_RUN = 127
+
+
+def main() -> None:
+    parent, program = int(sys.argv[1]), sys.argv[2:]
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        sys.exit("the kernel refused to tie this process to its parent")
+    if os.getppid() != parent:  # It died before the tie was made, so no signal will come.
+        os.kill(os.getpid(), signal.SIGKILL)
+    # The interpreter ignores these, and what is ignored stays ignored in the program.
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execv(program[0], program)
+    except OSError as error:
+        print(f"cannot run {program[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(_CANNOT_RUN)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Waiting for a state with a deadline: the one place in the tests that lets time pass."""
+
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+import pytest
+
+T = TypeVar("T")
+
+POLL_S = 0.02
+
+
+async def wait_until(predicate: Callable[[], T | Awaitable[T]], *, within: float = 10.0, what: str = "") -> T:
+    """Ask until the answer is true, and return it; fail after `within` seconds, with the last answer."""
+    deadline = anyio.current_time() + within
+    while True:
+        asked = predicate()
+        answer = await asked if inspect.isawaitable(asked) else asked
+        if answer:
+            return answer
+        if anyio.current_time() >= deadline:
+            pytest.fail(_too_late(predicate, what, within, answer))
+        await anyio.sleep(POLL_S)
+
+
+def wait_until_blocking(predicate: Callable[[], T], *, within: float = 10.0, what: str = "") -> T:
+    """The same, for tests that run no event loop."""
+    deadline = time.monotonic() + within
+    while not (answer := predicate()):
+        if time.monotonic() >= deadline:
+            pytest.fail(_too_late(predicate, what, within, answer))
+        time.sleep(POLL_S)  # noqa: TID251 - this is how a state is waited for.
+    return answer
+
+
+def _too_late(predicate: Callable[[], object], what: str, within: float, answer: object) -> str:
+    return f"waited {within} s for {what or predicate.__qualname__}; the last answer was {answer!r}"

@@ -1,0 +1,46 @@
+"""Ports: claimed for good, refused in words a person can act on."""
+
+import socket
+
+import pytest
+
+from remuda.core.errors import Misconfigured
+from remuda.host.ports import free_port, listen
+
+
+def test_the_socket_accepts_connections_at_once() -> None:
+    with (
+        listen("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname(), timeout=5) as client,
+    ):
+        assert client.getpeername() == listening.getsockname()
+
+
+def test_a_port_in_use_is_refused_naming_the_setting() -> None:
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(Misconfigured) as refused:
+            listen("127.0.0.1", port, setting="--nats-port")
+    assert str(refused.value) == f"port {port} on 127.0.0.1 is in use (choose another with --nats-port)"
+
+
+def test_a_foreign_address_is_refused() -> None:
+    with pytest.raises(Misconfigured, match=r"192\.0\.2\.1 is not an address of this machine"):
+        listen("192.0.2.1", 0)
+
+
+def test_a_number_that_is_no_port_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="70000 is not a port number"):
+        listen("127.0.0.1", 70_000)
+
+
+def test_the_first_free_preference_wins() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        free = free_port("127.0.0.1")
+        assert free_port("127.0.0.1", [taken.getsockname()[1], free]) == free
+
+
+def test_without_a_free_preference_the_system_picks() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        assert free_port("127.0.0.1", [port]) not in (0, port)
