@@ -1,0 +1,142 @@
+"""Look at the whole machine, once at start and briefly at every heartbeat. Never raises.
+
+Both functions block: call them in a thread, with a deadline (a wedged GPU driver can hold NVML for ever).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from remuda.worker.hardware import amd, apple, cpu, disk, intel, memory, nvidia, unified
+from remuda.worker.hardware.capability import CUDA_MAJORS, Facts, capability
+from remuda.worker.hardware.host import Host
+from remuda.worker.hardware.model import Capacity, Gpu, GpuFindings, Hardware
+
+log = structlog.get_logger(__name__)
+
+Value = TypeVar("Value")
+
+_DETECTORS = (
+    ("nvidia", nvidia.detect),
+    ("unified", unified.detect),
+    ("amd", amd.detect),
+    ("intel", intel.detect),
+    ("apple", apple.detect),
+)
+
+_FORCED = ("REMUDA_FORCE_META_BACKEND_CAPABILITY", "LOCALAI_FORCE_META_BACKEND_CAPABILITY")
+_RUN_FILE = tuple(f"{name}_RUN_FILE" for name in _FORCED)
+_RUN_FILE_DEFAULT = "/run/localai/capability"
+
+
+def detect(host: Host, models_dir: Path) -> Hardware:
+    """Everything there is to know. What cannot be read stays unknown and is named in `problems`."""
+    problems: list[str] = []
+    ram = _isolated("memory", partial(memory.read, host), None, problems)
+    room = _isolated("disk", partial(disk.read, host, models_dir), None, problems)
+    cpu_model = _isolated("cpu", partial(cpu.model, host), "", problems)
+    found = _look_for_gpus(host, ram or Capacity(0, 0), problems)
+    if ram is None:
+        problems.append("It cannot be told how much memory this machine has.")
+    if room is None:
+        problems.append(f"It cannot be told how much room there is on the disk of {models_dir}.")
+    hardware = Hardware(
+        architecture=cpu.architecture(host),
+        os=host.system,
+        cpu_model=cpu_model,
+        cpu_cores=host.cpu_count,
+        total_ram=ram.total if ram else 0,
+        available_ram=ram.available if ram else 0,
+        total_disk=room.total if room else None,
+        available_disk=room.available if room else None,
+        gpus=tuple(gpu for one in found for gpu in one.gpus),
+        driver_version="",
+        capability="",
+        problems=(*problems, *(problem for one in found for problem in one.problems)),
+    )
+    return replace(
+        hardware,
+        driver_version=_driver_version(hardware.gpu_vendor, found),
+        capability=capability(_facts(hardware, host)),
+    )
+
+
+def refresh(hardware: Hardware, host: Host, models_dir: Path) -> Hardware:
+    """The same machine with what is free of it now. A figure that cannot be read keeps its last value."""
+    unheeded: list[str] = []
+    ram = _isolated("memory", partial(memory.read, host), None, unheeded)
+    room = _isolated("disk", partial(disk.read, host, models_dir), None, unheeded)
+    ram = ram or Capacity(hardware.total_ram, hardware.available_ram)
+    return replace(
+        hardware,
+        total_ram=ram.total,
+        available_ram=ram.available,
+        total_disk=room.total if room else hardware.total_disk,
+        available_disk=room.available if room else hardware.available_disk,
+        gpus=_refreshed(hardware.gpus, host, ram),
+    )
+
+
+def _look_for_gpus(host: Host, ram: Capacity, problems: list[str]) -> list[GpuFindings]:
+    found: list[GpuFindings] = []
+    for name, look in _DETECTORS:
+        if name == "unified" and found[-1].gpus:
+            continue  # NVML has already shown the board's GPU.
+        found.append(_isolated(name, partial(look, host, ram), GpuFindings(), problems))
+    return found
+
+
+def _refreshed(gpus: tuple[Gpu, ...], host: Host, ram: Capacity) -> tuple[Gpu, ...]:
+    """Cards that are not all there any more keep their last figures: a new look at them is for a restart."""
+    cards = tuple(gpu for gpu in gpus if not gpu.unified)
+    shared = tuple(
+        replace(gpu, total_vram=ram.total, available_vram=ram.available) for gpu in gpus if gpu.unified
+    )
+    vendors = {gpu.vendor for gpu in cards}
+    seen = tuple(
+        gpu
+        for vendor, look in _DETECTORS
+        if vendor in vendors
+        for gpu in _isolated(vendor, partial(look, host, ram), GpuFindings(), []).gpus
+        if not gpu.unified
+    )
+    return (*(seen if _identities(seen) == _identities(cards) else cards), *shared)
+
+
+def _identities(cards: tuple[Gpu, ...]) -> list[Gpu]:
+    return [replace(card, available_vram=None) for card in cards]
+
+
+def _driver_version(vendor: str, found: list[GpuFindings]) -> str:
+    return next((one.driver_version for one in found if any(gpu.vendor == vendor for gpu in one.gpus)), "")
+
+
+def _facts(hardware: Hardware, host: Host) -> Facts:
+    run_file = _first_set(host, _RUN_FILE) or _RUN_FILE_DEFAULT
+    return Facts(
+        forced=_first_set(host, _FORCED),
+        run_file=host.read_text(run_file) or "",
+        os=hardware.os,
+        architecture=hardware.architecture,
+        gpu_vendor=hardware.gpu_vendor,
+        total_vram=hardware.total_vram,
+        cuda_majors=frozenset(major for major in CUDA_MAJORS if host.exists(f"/usr/local/cuda-{major}")),
+    )
+
+
+def _first_set(host: Host, names: tuple[str, ...]) -> str:
+    return next((value for name in names if (value := host.environ.get(name, ""))), "")
+
+
+def _isolated(part: str, read: Callable[[], Value], otherwise: Value, problems: list[str]) -> Value:
+    """One part's failure, a bug of ours or a driver's, costs that part only."""
+    try:
+        return read()
+    except Exception as error:
+        log.warning("hardware_part_failed", part=part, exc_info=True)
+        problems.append(f"Looking at the {part} of this machine failed: {error!r}.")
+        return otherwise

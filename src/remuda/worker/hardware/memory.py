@@ -1,0 +1,82 @@
+"""RAM: the machine's, or less where a control group (a container, a systemd unit) allows less."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from remuda.worker.hardware.host import Host, read_number
+from remuda.worker.hardware.model import Capacity
+
+_MEMINFO_LINE = re.compile(r"^(MemTotal|MemAvailable|MemFree):\s*([0-9]{1,15}) kB$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where one generation of control groups keeps its memory figures."""
+
+    root: str
+    limit: str
+    usage: str
+    reclaimable: re.Pattern[str]  # Cached files count as usage, but are given up on demand.
+
+
+_V2 = _Layout(
+    "/sys/fs/cgroup",
+    "memory.max",
+    "memory.current",
+    re.compile(r"^inactive_file ([0-9]{1,18})$", re.MULTILINE),
+)
+_V1 = _Layout(
+    "/sys/fs/cgroup/memory",
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    re.compile(r"^total_inactive_file ([0-9]{1,18})$", re.MULTILINE),
+)
+
+
+def read(host: Host) -> Capacity | None:
+    """RAM this process may use, or None when it cannot be told."""
+    machine = _machine(host)
+    if machine is None:
+        return None
+    total, available = machine.total, machine.available
+    for limit in _limits(host):
+        total = min(total, limit.total)
+        available = min(available, limit.available)
+    return Capacity(total, max(0, min(available, total)))
+
+
+def _machine(host: Host) -> Capacity | None:
+    if host.system != "linux":
+        return host.memory()
+    fields = {
+        name: int(kib) * 1024 for name, kib in _MEMINFO_LINE.findall(host.read_text("/proc/meminfo") or "")
+    }
+    if "MemTotal" not in fields:
+        return None
+    return Capacity(fields["MemTotal"], fields.get("MemAvailable", fields.get("MemFree", 0)))
+
+
+def _limits(host: Host) -> Iterator[Capacity]:
+    """Every limit this process is under: a group is also bound by the groups around it."""
+    for membership in (host.read_text("/proc/self/cgroup") or "").splitlines():
+        _, _, controllers_and_path = membership.partition(":")
+        controllers, _, path = controllers_and_path.partition(":")
+        layout = _V2 if controllers == "" else _V1 if "memory" in controllers.split(",") else None
+        if layout is None:
+            continue
+        # A container may see its own group as the root, under whatever path: the walk up ends there.
+        own = PurePosixPath(layout.root, path.lstrip("/"))
+        for group in (own, *own.parents[: len(own.parts) - len(PurePosixPath(layout.root).parts)]):
+            if limit := _limit(host, str(group), layout):
+                yield limit
+
+
+def _limit(host: Host, group: str, layout: _Layout) -> Capacity | None:
+    most = read_number(host, f"{group}/{layout.limit}")
+    if most is None:
+        return None
+    used = read_number(host, f"{group}/{layout.usage}") or 0
+    reclaimable = layout.reclaimable.search(host.read_text(f"{group}/memory.stat") or "")
+    return Capacity(most, most - used + (int(reclaimable[1]) if reclaimable else 0))
