@@ -1,0 +1,79 @@
+"""API keys: made, listed and revoked here. A key's secret is in one answer and nowhere else."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import AfterValidator, RootModel
+
+from remuda.accounts.keys import ApiKey, Role
+from remuda.core import limits
+from remuda.gateway.guards import require_admin
+from remuda.gateway.messages import answer, gives, read, takes
+from remuda.gateway.services import Svc
+from remuda.wire.codec import OMIT_EMPTY, SECRET, Message, Timestamp
+from remuda.wire.nodes import NodeMessage
+
+routes = APIRouter(prefix="/api/keys", tags=["keys"], dependencies=[Depends(require_admin)])
+
+
+def _name(text: str) -> str:
+    if not text.strip() or len(text) > limits.KEY_NAME_CHARS_MAX or not text.isprintable():
+        raise ValueError(f"must be 1 to {limits.KEY_NAME_CHARS_MAX} printable characters")
+    return text.strip()
+
+
+def _role(text: str) -> str:
+    if text not in set(Role):
+        raise ValueError(f"must be one of {', '.join(Role)}")
+    return text
+
+
+class KeyRequest(Message):
+    name: Annotated[str, AfterValidator(_name)]
+    role: Annotated[str, AfterValidator(_role)] = Role.ADMIN.value
+
+
+class KeyView(Message):
+    id: str
+    name: str
+    role: str
+    hint: str  # The key's first characters.
+    created_at: Timestamp
+    key: Annotated[str, OMIT_EMPTY, SECRET] = ""  # Only in the answer that made it.
+
+
+class KeyViews(RootModel[list[KeyView]]):
+    """All keys in force."""
+
+
+@routes.get("", responses=gives(KeyViews, 401, 403))
+async def list_keys(svc: Svc) -> Response:
+    """The keys in force, without their secrets."""
+    await svc.keyring.refresh()
+    return answer(KeyViews([_view(key) for key in svc.keyring.listed()]))
+
+
+@routes.post(
+    "",
+    status_code=201,
+    openapi_extra=takes(KeyRequest),
+    responses=gives(KeyView, 400, 401, 403, 409, status=201),
+)
+async def create_key(request: Request, svc: Svc) -> Response:
+    """A new key; its secret is shown in this answer only."""
+    wanted = await read(request, KeyRequest)
+    secret, key = await svc.keyring.create(wanted.name, Role(wanted.role))
+    return answer(_view(key, secret), 201)
+
+
+@routes.delete("/{key_id}", responses=gives(NodeMessage, 401, 403, 404))
+async def revoke_key(key_id: str, svc: Svc) -> Response:
+    """This key stops working: here at once, on other frontends within seconds."""
+    key = await svc.keyring.revoke(key_id)
+    return answer(NodeMessage(message=f"key {key.name} revoked"))
+
+
+def _view(key: ApiKey, secret: str = "") -> KeyView:
+    return KeyView(
+        id=key.id, name=key.name, role=key.role, hint=key.hint, created_at=key.created_at, key=secret
+    )

@@ -1,0 +1,99 @@
+"""Who may call which route. Guards hang on routes; only the host check stands before everything."""
+
+import hmac
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+from fastapi.security.utils import get_authorization_scheme_param
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from remuda.accounts.keys import Role
+from remuda.core.errors import Forbidden, RemudaError, Unauthorized
+from remuda.gateway.messages import refusal
+from remuda.gateway.services import Services, Svc
+from remuda.wire.nodes import TOKEN_MISSING, TOKEN_WRONG, TokenError
+
+
+class TokenRefused(RemudaError):
+    """The registration token is missing or wrong: answered with the contract's plain-string envelope."""
+
+    code = "unauthorized"
+    http_status = 401
+
+    def __init__(self, answer: TokenError) -> None:
+        super().__init__(answer.error)
+        self.answer = answer
+
+
+async def require_token(request: Request, svc: Svc) -> None:
+    """The registration token in `Authorization: Bearer`, compared in constant time."""
+    expected = svc.access.registration_token
+    if expected is None:
+        return
+    header = request.headers.get("authorization", "")
+    if not header.startswith("Bearer "):
+        raise TokenRefused(TOKEN_MISSING)
+    if not same_secret(header.removeprefix("Bearer "), expected.get_secret_value()):
+        raise TokenRefused(TOKEN_WRONG)
+
+
+async def require_admin(request: Request, svc: Svc) -> str:
+    """The caller's name, for the history. On loopback everyone is the machine's own admin."""
+    key = svc.keyring.holder(presented_key(request))
+    if key is not None and key.role is Role.ADMIN:
+        return key.name
+    if not svc.access.keys_required:
+        return "local"
+    if key is not None:
+        raise Forbidden(f"the key {key.name!r} has the role {key.role.value}", hint="use an admin key")
+    raise Unauthorized(
+        "an admin key is required", hint="send it as Authorization: Bearer KEY; remuda keys create makes one"
+    )
+
+
+Admin = Annotated[str, Depends(require_admin)]
+
+
+def presented_key(request: Request) -> str:
+    scheme, value = get_authorization_scheme_param(request.headers.get("authorization"))
+    return value if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def same_secret(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(), expected.encode())
+
+
+class HostGuard:
+    """On loopback there are no keys, so a web page must not be able to call us through the user's browser:
+    neither under a name it controls (Host), nor from its own origin (Origin)."""
+
+    def __init__(self, app: ASGIApp, services: Services) -> None:
+        self._app = app
+        self._access = services.access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._access.keys_required:
+            await self._app(scope, receive, send)
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        problem = self._problem(headers.get(b"host", ""), headers.get(b"origin"))
+        if problem:
+            await refusal(403, problem)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _problem(self, host: str, origin: str | None) -> str:
+        name = _host_name(f"//{host}")
+        if name not in self._access.allowed_hosts:
+            return f"the host {name!r} is not this frontend; add it with --allowed-hosts"
+        if origin is not None and urlsplit(origin).netloc != host:
+            return "requests from other web origins are refused"
+        return ""
+
+
+def _host_name(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

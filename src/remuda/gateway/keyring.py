@@ -1,0 +1,57 @@
+"""API keys held in memory, so that no request waits for SQL; read anew by timer and after each change."""
+
+from collections.abc import Sequence
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.accounts.keys import ApiKey, Role, mint, recognise
+from remuda.accounts.ports import KeyStore
+from remuda.core import limits
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import RemudaError
+
+log = structlog.get_logger()
+
+
+class KeyRing:
+    """`local` is a key of this process alone: written to the data folder for commands on this machine."""
+
+    def __init__(self, store: KeyStore, clock: Clock, entropy: Entropy) -> None:
+        self._store = store
+        self._clock = clock
+        self._entropy = entropy
+        self._keys: Sequence[ApiKey] = ()
+        self.local_secret, self._local = mint("local", Role.ADMIN, entropy, clock.now())
+
+    async def refresh(self) -> None:
+        self._keys = await self._store.keys()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        while True:
+            await anyio.sleep(limits.KEYS_REFRESH_EVERY_S)
+            try:
+                await self.refresh()
+            except RemudaError as error:  # The keys known so far go on working.
+                log.warning("keys_not_refreshed", reason=error.message)
+
+    def holder(self, secret: str) -> ApiKey | None:
+        return recognise(secret, (*self._keys, self._local))
+
+    def listed(self) -> Sequence[ApiKey]:
+        return self._keys
+
+    async def create(self, name: str, role: Role) -> tuple[str, ApiKey]:
+        """The secret is shown to its first reader and kept nowhere."""
+        secret, key = mint(name, role, self._entropy, self._clock.now())
+        await self._store.add_key(key)
+        await self.refresh()
+        return secret, key
+
+    async def revoke(self, key_id: str) -> ApiKey:
+        key = await self._store.revoke_key(key_id)
+        await self.refresh()
+        return key

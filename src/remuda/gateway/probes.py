@@ -1,0 +1,35 @@
+"""Is this frontend alive, can it work, and what does it count."""
+
+from fastapi import APIRouter, Depends, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from remuda.gateway.guards import require_admin
+from remuda.gateway.messages import answer
+from remuda.gateway.services import Svc
+from remuda.wire.codec import Message
+
+routes = APIRouter(tags=["probes"])
+
+
+class Unready(Message):
+    status: str = "unready"
+    reason: str
+
+
+@routes.get("/healthz", response_class=Response)
+async def healthz() -> Response:
+    """The process runs."""
+    return Response()
+
+
+@routes.get("/readyz", response_class=Response, responses={503: {"model": Unready}})
+async def readyz(svc: Svc) -> Response:
+    """Store and bus answer; otherwise 503 and which does not."""
+    reason = await svc.unready()
+    return answer(Unready(reason=reason), 503) if reason else Response()
+
+
+@routes.get("/metrics", response_class=Response, dependencies=[Depends(require_admin)])
+async def metrics(svc: Svc) -> Response:
+    """Prometheus text format."""
+    return Response(svc.metrics.rendered(), media_type=CONTENT_TYPE_LATEST)

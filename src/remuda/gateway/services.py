@@ -1,0 +1,43 @@
+"""What the HTTP layer is built on. Made once by the composition root, read by every route."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+from pydantic import SecretStr
+
+from remuda.fleet.registry import Registry
+from remuda.gateway.keyring import KeyRing
+from remuda.gateway.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may call. Nothing here is open by being empty: no token is a choice with a name of its own."""
+
+    registration_token: SecretStr | None  # None only with --insecure-no-token.
+    keys_required: bool  # False on loopback alone.
+    allowed_hosts: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    registry: Registry
+    keyring: KeyRing
+    access: Access
+    metrics: Metrics
+    version: str
+    bus_url_for: Callable[
+        [str], str
+    ]  # From the host by which a worker reached us to the bus address it gets.
+    unready: Callable[[], Awaitable[str]]  # Why this frontend cannot do its work; empty when it can.
+    wheel: Callable[[], tuple[str, bytes]]  # This program, for machines that join.
+    join_script: Callable[[str, str], str]  # From the wheel's address and SHA-256 to the script that joins.
+
+
+def services(request: Request) -> Services:
+    return cast(Services, request.app.state.services)  # Starlette's state is untyped.
+
+
+Svc = Annotated[Services, Depends(services)]

@@ -1,0 +1,135 @@
+"""Between wire messages and the fleet's own words."""
+
+from collections.abc import Mapping
+
+import structlog
+
+from remuda.core import limits
+from remuda.core.entropy import Entropy
+from remuda.core.errors import Invalid
+from remuda.core.ids import BootId, MachineId, NodeId
+from remuda.fleet.admission import Beat, Candidate
+from remuda.fleet.budget import node_ceiling, usable_vram
+from remuda.fleet.fleet import Standing
+from remuda.fleet.model import Node, NodeType, Report, Resources
+from remuda.wire.codec import encode
+from remuda.wire.nodes import (
+    Heartbeat,
+    NodeFacts,
+    NodeView,
+    RegisterRequest,
+    label_problem,
+    problems,
+    storable_labels,
+)
+
+log = structlog.get_logger()
+_BYTES = ("total_vram", "available_vram", "total_ram", "available_ram", "total_disk", "available_disk")
+
+
+def candidate(request: RegisterRequest, entropy: Entropy) -> Candidate:
+    """The registration in our words; Invalid says everything that is wrong with it."""
+    wrong = problems(request)
+    if wrong:
+        raise Invalid("; ".join(wrong))
+    _check_byte_counts(request)
+    kept, skipped = storable_labels(dict(request.labels))
+    for reason in skipped:
+        log.warning("label_skipped", node=request.name, reason=reason)
+    identity = request.remuda
+    return Candidate(
+        name=request.name,
+        node_type=NodeType(request.node_type or NodeType.BACKEND),
+        address=request.address,
+        http_address=request.http_address,
+        machine_id=MachineId(request.machine_id),
+        boot_id=BootId((identity.boot_id if identity else "") or entropy.uuid()),
+        version=identity.version if identity else "",
+        resources=Resources(
+            total_vram=request.total_vram,
+            available_vram=request.available_vram,
+            total_ram=request.total_ram or 0,
+            available_ram=request.available_ram or 0,
+            total_disk=request.total_disk or 0,
+            available_disk=request.available_disk or 0,
+            gpu_vendor=request.gpu_vendor,
+            gpu_compute_capability=request.gpu_compute_capability,
+            capability=request.capability,
+        ),
+        vram_budget=request.vram_budget,
+        max_replicas=request.max_replicas_per_model,
+        labels=kept,
+    )
+
+
+def beat(node_id: NodeId, message: Heartbeat) -> Beat:
+    _check_byte_counts(message)
+    report = message.report
+    return Beat(
+        node_id,
+        available_vram=message.available_vram,
+        total_vram=message.total_vram,
+        available_ram=message.available_ram,
+        available_disk=message.available_disk,
+        total_disk=message.total_disk,
+        gpu_vendor=message.gpu_vendor or None,
+        report=None
+        if report is None
+        else Report(BootId(report.boot_id), report.sequence, encode(report).decode()),
+    )
+
+
+def node_view(standing: Standing) -> NodeView:
+    node, resources = standing.node, standing.node.resources
+    return NodeView(
+        id=node.id,
+        name=node.name,
+        node_type=node.node_type,
+        address=node.address,
+        http_address=node.http_address,
+        status=standing.status,
+        total_vram=resources.total_vram,
+        available_vram=usable_vram(node),
+        total_ram=resources.total_ram,
+        available_ram=resources.available_ram,
+        total_disk=resources.total_disk,
+        available_disk=resources.available_disk,
+        gpu_vendor=resources.gpu_vendor,
+        gpu_compute_capability=resources.gpu_compute_capability,
+        capability=resources.capability,
+        vram_budget=node.effective_budget,
+        vram_budget_bytes=node_ceiling(node) or 0,
+        max_replicas_per_model=node.effective_max_replicas,
+        max_replicas_per_model_manually_set=node.max_replicas_override is not None,
+        vram_budget_manually_set=node.vram_budget_override is not None,
+        last_heartbeat=node.last_heartbeat,
+        created_at=node.created_at,
+        updated_at=node.updated_at,
+        labels=labels_view(node),
+        remuda=NodeFacts(
+            reachability=standing.reachability.value,
+            approved=node.approved,
+            drained=node.drained,
+            leaving=node.leaving,
+            version=node.version,
+            boot_id=node.boot_id,
+            reasons=standing.reasons,
+        ),
+    )
+
+
+def labels_view(node: Node) -> dict[str, str]:
+    return {key: label.value for key, label in sorted(node.labels.items())}
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    wrong = [problem for key, value in labels.items() if (problem := label_problem(key, value))]
+    if wrong:
+        raise Invalid("; ".join(wrong[:3]))
+
+
+def _check_byte_counts(message: RegisterRequest | Heartbeat) -> None:
+    for field in _BYTES:
+        value = getattr(message, field) or 0
+        if value > limits.BYTES_REPORTED_MAX:
+            raise Invalid(f"{field}: {value} bytes is more than any machine has")
