@@ -1,0 +1,69 @@
+"""A frontend proves again and again that it can hear the fleet, and writes that down: only such time counts
+as a node's silence. It also says, once each, when a node's status has changed."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.core import limits
+from remuda.core.errors import RemudaError
+from remuda.core.ids import FrontendId, NodeId
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import NodeStatus, Thresholds
+from remuda.fleet.ports import FleetStore
+
+log = structlog.get_logger()
+
+
+class Listener:
+    """`bus_round_trip` raises a RemudaError while the bus does not answer."""
+
+    def __init__(
+        self,
+        frontend: FrontendId,
+        store: FleetStore,
+        bus_round_trip: Callable[[], Awaitable[None]],
+        thresholds: Thresholds,
+        observe: Callable[[Sequence[Standing]], None],
+    ) -> None:
+        self._frontend = frontend
+        self._store = store
+        self._bus_round_trip = bus_round_trip
+        self._thresholds = thresholds
+        self._observe = observe
+        self._deaf = True  # A new frontend heard nothing before it was there.
+        self._statuses: dict[NodeId, NodeStatus] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        await self.listen_once()
+        task_status.started()
+        while True:
+            await anyio.sleep(limits.HEARING_EVERY_S)
+            await self.listen_once()
+
+    async def listen_once(self) -> None:
+        try:
+            await self._bus_round_trip()
+            await self._store.listen(self._frontend, resumed=self._deaf)
+            fleet = await self._store.fleet()
+        except RemudaError as error:
+            if not self._deaf:
+                log.warning("hearing_lost", reason=error.message)
+            self._deaf = True
+            return
+        if self._deaf:
+            log.info("hearing_began")
+        self._deaf = False
+        standings = fleet.standings(self._thresholds)
+        self._say_changes(standings)
+        self._observe(standings)
+
+    def _say_changes(self, standings: Sequence[Standing]) -> None:
+        for standing in standings:
+            node, status = standing.node, standing.status
+            before = self._statuses.get(node.id)
+            if before is not None and before is not status:
+                log.info("node_status_changed", node=node.name, was=before, now=status, why=standing.reasons)
+        self._statuses = {standing.node.id: standing.status for standing in standings}

@@ -1,0 +1,107 @@
+"""Calls each node's advertised address once in a while: a node may reach us and yet be out of our reach
+(a firewall, a wrong address), and nothing else would say so before the first request fails."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.core import limits
+from remuda.core.errors import RemudaError
+from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Reachability, Thresholds
+from remuda.fleet.model import Dial, Node, NodeType
+from remuda.fleet.ports import FleetStore
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class LastDial:
+    boot_id: BootId
+    at: datetime
+    answered: bool
+
+
+def due(standings: Sequence[Standing], last: Mapping[NodeId, LastDial], now: datetime) -> list[Node]:
+    """Nodes to call now: those that are heard and were not called in this boot, or not lately."""
+    return [
+        standing.node
+        for standing in standings
+        if standing.reachability is Reachability.UP
+        and standing.node.node_type is NodeType.BACKEND
+        and _is_due(standing.node, last.get(standing.node.id), now)
+    ]
+
+
+def _is_due(node: Node, last: LastDial | None, now: datetime) -> bool:
+    if last is None or last.boot_id != node.boot_id:
+        return True
+    wait_s = limits.DIAL_EVERY_S if last.answered else limits.DIAL_RETRY_EVERY_S
+    return now - last.at >= timedelta(seconds=wait_s)
+
+
+async def call(address: str) -> str:
+    """Ask `GET /healthz` there. Why it did not answer, in words; empty when it did."""
+    try:
+        target = urlsplit(f"//{address}")
+        host, port = target.hostname, target.port
+    except ValueError:
+        return "not a HOST:PORT address"
+    if not host or not port:
+        return "not a HOST:PORT address"
+    try:
+        with anyio.fail_after(limits.DIAL_S):
+            async with await anyio.connect_tcp(host, port) as stream:
+                await stream.send(
+                    f"GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
+                )
+                answer = await stream.receive(64)
+    except TimeoutError:
+        return f"no answer within {limits.DIAL_S:.0f} s"
+    except (OSError, anyio.EndOfStream, anyio.BrokenResourceError):
+        return "the connection was refused"
+    return "" if answer.startswith(b"HTTP/1.") else "something else answers there"
+
+
+class Dialer:
+    def __init__(self, frontend: FrontendId, store: FleetStore, thresholds: Thresholds) -> None:
+        self._frontend = frontend
+        self._store = store
+        self._thresholds = thresholds
+        self._last: dict[NodeId, LastDial] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        while True:
+            try:
+                await self.dial_once()
+            except RemudaError as error:
+                log.warning("dials_not_recorded", reason=error.message)
+            await anyio.sleep(limits.HEARING_EVERY_S)
+
+    async def dial_once(self) -> None:
+        fleet = await self._store.fleet()
+        standings = fleet.standings(self._thresholds)
+        present = {standing.node.id for standing in standings}
+        self._last = {node_id: dial for node_id, dial in self._last.items() if node_id in present}
+        nodes = due(standings, self._last, fleet.now)
+        dials: list[Dial] = []
+        limiter = anyio.CapacityLimiter(limits.DIALS_AT_ONCE_MAX)
+
+        async def dial(node: Node) -> None:
+            async with limiter:
+                problem = await call(node.http_address)
+            self._last[node.id] = LastDial(node.boot_id, fleet.now, not problem)
+            dials.append(Dial(node.id, self._frontend, problem, fleet.now))
+
+        async with anyio.create_task_group() as calls:
+            for node in nodes:
+                calls.start_soon(dial, node)
+        if dials:
+            await self._store.record_dials(dials)
