@@ -10,7 +10,7 @@ from remuda.core.errors import Invalid
 from remuda.fleet.model import Node
 
 ACCEPTED = "80%, 0.8, 12GB, 12GiB or a number of bytes"
-_AMOUNT = re.compile(r"^\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|[kmgt]i?b|b|)\s*$", re.IGNORECASE)
+_AMOUNT = re.compile(r"^\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>%|[kmgt]i?b|b|)\s*$", re.IGNORECASE)
 _UNITS = {"b": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("kmgt", start=1)

@@ -1,0 +1,203 @@
+"""What registrations, heartbeats and an admin's words turn a node into."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from remuda.core.errors import Conflict, Invalid
+from remuda.core.ids import BootId, MachineId, NodeId
+from remuda.fleet.admission import (
+    AdmissionPolicy,
+    Beat,
+    admit,
+    approve,
+    heard,
+    readmit,
+    with_admin_labels,
+    with_budget_override,
+    with_max_replicas_override,
+    without_label,
+)
+from remuda.fleet.health import Reachability
+from remuda.fleet.model import Report, Resources
+from tests.support.nodes import CLOSED, NOON, OPEN, candidate, node
+
+LATER = NOON + timedelta(minutes=5)
+
+
+def test_with_approval_on_a_new_node_waits() -> None:
+    assert not admit(candidate(), NOON, NodeId("n"), CLOSED).approved
+
+
+def test_the_machines_own_worker_never_waits() -> None:
+    own = AdmissionPolicy(auto_approve=False, own_machines=frozenset({MachineId("machine-1")}))
+
+    assert admit(candidate(), NOON, NodeId("n"), own).approved
+
+
+def test_a_worker_without_machine_id_is_nobodys_own() -> None:
+    own = AdmissionPolicy(auto_approve=False, own_machines=frozenset({MachineId("")}))
+
+    assert not admit(candidate(machine_id=MachineId("")), NOON, NodeId("n"), own).approved
+
+
+def test_a_restart_keeps_what_the_admin_decided() -> None:
+    known = with_budget_override(
+        with_admin_labels(node(drained=True), {"rack": "7"}, keep_others=True), "50%"
+    )
+
+    back = readmit(candidate(boot_id=BootId("boot-2")), known, Reachability.GONE, LATER, CLOSED)
+
+    assert (back.id, back.approved, back.drained) == (known.id, True, True)
+    assert back.labels["rack"].value == "7"
+    assert back.vram_budget_override == "50%"
+
+
+@pytest.mark.parametrize("reachability", list(Reachability))
+def test_a_pending_node_is_still_pending_when_it_returns(reachability: Reachability) -> None:
+    assert not readmit(candidate(), node(approved=False), reachability, LATER, CLOSED).approved
+
+
+def test_a_registration_ends_the_workers_own_drain() -> None:
+    back = readmit(candidate(), node(leaving=True, departed=True), Reachability.DEPARTED, LATER, CLOSED)
+
+    assert (back.leaving, back.departed) == (False, False)
+
+
+@pytest.mark.parametrize("reachability", [Reachability.UP, Reachability.SILENT])
+def test_a_taken_name_is_refused_while_its_holder_lives(reachability: Reachability) -> None:
+    with pytest.raises(Conflict, match="--name"):
+        readmit(candidate(machine_id=MachineId("other")), node(), reachability, LATER, OPEN)
+
+
+def test_another_machine_under_a_dead_ones_name_needs_its_own_approval() -> None:
+    taken = readmit(candidate(machine_id=MachineId("other")), node(), Reachability.GONE, LATER, CLOSED)
+
+    assert (taken.id, taken.approved) == (NodeId("node-1"), False)
+
+
+def test_a_peer_without_machine_id_takes_over_the_row() -> None:
+    peer = candidate(machine_id=MachineId(""), version="")
+
+    assert readmit(peer, node(), Reachability.UP, LATER, CLOSED).approved
+
+
+def test_zero_from_a_foreign_worker_means_not_said_except_for_the_disk() -> None:
+    known = node(resources=Resources(total_vram=8, total_ram=9, total_disk=10, gpu_vendor="nvidia"))
+
+    back = readmit(candidate(version="", resources=Resources()), known, Reachability.UP, LATER, OPEN)
+
+    assert (back.resources.total_vram, back.resources.total_ram) == (8, 9)
+    assert (back.resources.gpu_vendor, back.resources.total_disk) == ("nvidia", 0)
+
+
+def test_zero_from_our_worker_is_a_fact() -> None:
+    known = node(resources=Resources(total_vram=8, gpu_vendor="nvidia"))
+
+    back = readmit(candidate(resources=Resources()), known, Reachability.UP, LATER, OPEN)
+
+    assert back.resources == Resources()
+
+
+def test_removing_the_workers_budget_clears_the_cap() -> None:
+    back = readmit(candidate(vram_budget=""), node(vram_budget="80%"), Reachability.UP, LATER, OPEN)
+
+    assert back.effective_budget == ""
+
+
+def test_a_worker_label_that_is_no_longer_sent_disappears() -> None:
+    known = readmit(candidate(labels={"zone": "a"}), node(), Reachability.UP, NOON, OPEN)
+
+    back = readmit(candidate(labels={}), known, Reachability.UP, LATER, OPEN)
+
+    assert "zone" not in back.labels
+
+
+def test_a_heartbeat_of_a_pending_node_is_only_a_sign_of_life() -> None:
+    after = heard(node(approved=False), Beat(NodeId("node-1"), available_ram=7), LATER)
+
+    assert after.last_heartbeat == LATER
+    assert after.resources.available_ram == 1 << 33
+
+
+def test_a_heartbeat_says_only_what_it_says() -> None:
+    after = heard(node(), Beat(NodeId("node-1"), available_disk=0), LATER)
+
+    assert (after.resources.available_disk, after.resources.available_ram) == (0, 1 << 33)
+
+
+def test_a_departed_node_that_beats_is_back() -> None:
+    assert not heard(node(departed=True), Beat(NodeId("node-1")), LATER).departed
+
+
+def report(sequence: int, boot: str = "boot-1") -> Report:
+    return Report(BootId(boot), sequence, "{}")
+
+
+def test_an_overtaken_report_changes_nothing() -> None:
+    known = node(report=report(5))
+
+    assert heard(known, Beat(NodeId("node-1"), report=report(4)), LATER).report == report(5)
+
+
+def test_a_report_of_an_earlier_boot_changes_nothing() -> None:
+    assert heard(node(), Beat(NodeId("node-1"), report=report(9, "boot-0")), LATER).report is None
+
+
+def test_a_new_boot_starts_with_no_report() -> None:
+    known = node(report=report(5))
+
+    assert readmit(candidate(boot_id=BootId("b2")), known, Reachability.UP, LATER, OPEN).report is None
+    assert readmit(candidate(), known, Reachability.UP, LATER, OPEN).report == report(5)
+
+
+def test_only_a_pending_node_can_be_approved() -> None:
+    assert approve(node(approved=False)).approved
+    with pytest.raises(Invalid, match="pending"):
+        approve(node())
+
+
+def test_an_admins_label_outlives_the_workers_word() -> None:
+    known = with_admin_labels(node(), {"zone": "admin"}, keep_others=True)
+
+    back = readmit(candidate(labels={"zone": "worker"}), known, Reachability.UP, LATER, OPEN)
+
+    assert back.labels["zone"].value == "admin"
+
+
+def test_replacing_labels_replaces_all_of_them() -> None:
+    assert set(with_admin_labels(node(), {"a": "1"}, keep_others=False).labels) == {"a"}
+
+
+def test_a_removed_label_is_gone() -> None:
+    assert "node.name" not in without_label(node(), "node.name").labels
+
+
+def test_an_absurd_budget_is_refused() -> None:
+    with pytest.raises(Invalid, match="200%"):
+        with_budget_override(node(), "200%")
+
+
+def test_the_replica_override_shows_in_the_slots_label_and_resets() -> None:
+    raised = with_max_replicas_override(node(), 4)
+    reset = with_max_replicas_override(raised, None)
+
+    assert (raised.effective_max_replicas, raised.labels["node.replica-slots"].value) == (4, "4")
+    assert (reset.effective_max_replicas, reset.labels["node.replica-slots"].value) == (1, "1")
+
+
+def test_slots_label_keeps_the_override_across_a_restart() -> None:
+    raised = with_max_replicas_override(node(), 4)
+
+    back = readmit(candidate(max_replicas=2), raised, Reachability.UP, LATER, OPEN)
+
+    assert back.labels["node.replica-slots"].value == "4"
+
+
+def test_registering_twice_changes_nothing_but_the_time() -> None:
+    once = readmit(candidate(), node(), Reachability.UP, LATER, OPEN)
+    twice = readmit(candidate(), once, Reachability.UP, LATER, OPEN)
+
+    assert twice == once
+    assert replace(once, last_heartbeat=NOON, updated_at=NOON) == node()

@@ -1,0 +1,68 @@
+"""Verdicts: approval, drain and reachability are separate facts; the wire status is derived from them."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.fleet.health import NodeStatus, Reachability, judge, reasons, wire_status
+from tests.support.nodes import THRESHOLDS, node
+
+facts = st.fixed_dictionaries(
+    {name: st.booleans() for name in ("approved", "drained", "leaving", "departed")}
+)
+silences = st.timedeltas(timedelta(), timedelta(days=30))
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "expected"),
+    [(0, "up"), (29.9, "up"), (30, "silent"), (59.9, "silent"), (60, "gone"), (86400, "gone")],
+)
+def test_thresholds_decide_when_silence_means_something(silent_s: float, expected: str) -> None:
+    assert judge(node(), timedelta(seconds=silent_s), THRESHOLDS) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "reachability", "status"),
+    [
+        ({}, Reachability.UP, NodeStatus.HEALTHY),
+        ({}, Reachability.SILENT, NodeStatus.UNHEALTHY),
+        ({}, Reachability.GONE, NodeStatus.OFFLINE),
+        ({}, Reachability.DEPARTED, NodeStatus.OFFLINE),
+        ({"drained": True}, Reachability.UP, NodeStatus.DRAINING),
+        ({"leaving": True}, Reachability.UP, NodeStatus.DRAINING),
+        ({"drained": True}, Reachability.GONE, NodeStatus.OFFLINE),
+        ({"approved": False, "drained": True}, Reachability.GONE, NodeStatus.PENDING),
+    ],
+)
+def test_wire_status_table(changes: dict[str, bool], reachability: Reachability, status: NodeStatus) -> None:
+    assert wire_status(node(**changes), reachability) is status
+
+
+@given(facts, silences)
+def test_an_unapproved_node_is_pending_whatever_else_is_true(
+    changes: dict[str, bool], silence: timedelta
+) -> None:
+    unapproved = node(**{**changes, "approved": False})
+
+    assert wire_status(unapproved, judge(unapproved, silence, THRESHOLDS)) is NodeStatus.PENDING
+
+
+@given(facts, silences, silences)
+def test_more_silence_never_makes_a_node_better(
+    changes: dict[str, bool], silence: timedelta, more: timedelta
+) -> None:
+    order = [Reachability.UP, Reachability.SILENT, Reachability.GONE, Reachability.DEPARTED]
+    one = node(**changes)
+
+    assert order.index(judge(one, silence, THRESHOLDS)) <= order.index(judge(one, silence + more, THRESHOLDS))
+
+
+@given(facts, silences)
+def test_every_no_has_a_reason_and_every_yes_has_none(changes: dict[str, bool], silence: timedelta) -> None:
+    one = node(**changes)
+    reachability = judge(one, silence, THRESHOLDS)
+
+    healthy = wire_status(one, reachability) is NodeStatus.HEALTHY
+    assert healthy == (not reasons(one, reachability, silence))
