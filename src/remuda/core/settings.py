@@ -3,9 +3,10 @@ that over the config file, that over the default. Whatever cannot be read stops 
 came from and what would be accepted."""
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Generic, TypeVar, get_args, get_origin
 
@@ -42,6 +43,7 @@ S = TypeVar("S", bound=Settings)
 class Resolved(Generic[S]):
     values: S
     origins: Mapping[str, str]  # Field name to where its value came from, in words.
+    given: Mapping[str, object] = field(repr=False)  # Values as they were given; defaults are not among them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,14 @@ def resolve(
         if found is not None:
             chosen[item.field] = found[1]
     try:
-        return Resolved(model.model_validate(chosen), origins)
+        return Resolved(model.model_validate(chosen), origins, chosen)
     except ValidationError as error:
         raise Misconfigured(_explain(model, error, origins, chosen)) from None
+
+
+def as_environment(model: type[Settings], given: Mapping[str, object]) -> Mapping[str, str]:
+    """The values that `model` has a setting for, as the variables that hand them to another process."""
+    return {item.env: _as_text(given[item.field]) for item in described(model) if item.field in given}
 
 
 def read_file(path: Path, known: frozenset[str], *, required: bool) -> Mapping[str, object]:
@@ -158,6 +165,10 @@ def _explain(
         wants = item.setting.accepted or str(problem["msg"]).removeprefix("Value error, ").lower()
         lines.append(f"{origins[item.field]}{shown} cannot be used; accepted: {wants}")
     return "; ".join(dict.fromkeys(lines))
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _nearest(word: str, known: frozenset[str]) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.core.errors import Misconfigured
-from remuda.core.settings import described, read_file, resolve, unknown_variables
+from remuda.core.settings import as_environment, described, read_file, resolve, unknown_variables
 
 SOURCES: list[dict[str, dict[str, object]]] = [
     {"flags": {"vram_budget": "flag"}},
@@ -101,3 +101,19 @@ def test_a_misspelt_variable_is_noticed() -> None:
 
     assert list(strays) == ["REMUDA_PROT"]
     assert "REMUDA_PORT" in strays["REMUDA_PROT"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"node_labels": {"zone": "a"}, "heartbeat_interval": "7s"},
+        {"prefetch_models": ["a", "b"], "max_replicas_per_model": 3, "insecure_no_token": True},
+        {"galleries": [{"name": "g"}], "vram_budget": "80%"},
+    ],
+)
+def test_settings_reach_another_process_unchanged(given: dict[str, object]) -> None:
+    here = resolve(WorkerSettings, flags=given, environ={})
+
+    there = resolve(WorkerSettings, flags={}, environ=as_environment(WorkerSettings, here.given))
+
+    assert there.values == here.values

@@ -20,15 +20,20 @@ def _json(value: object) -> object:
 
 
 def _words(value: object) -> object:
-    return (
-        tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-    )
+    """`a,b`, trimmed; or a JSON list."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return _json(value)
+    return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 def _labels(value: object) -> object:
-    """`k=v,k=v`, trimmed; a pair without key or equals sign is dropped, as peers do."""
+    """`k=v,k=v`, trimmed; a pair without key or equals sign is dropped, as peers do. Or a JSON object."""
     if not isinstance(value, str):
         return value
+    if value.lstrip().startswith("{"):
+        return _json(value)
     pairs = (part.partition("=") for part in value.split(","))
     return {key.strip(): text.strip() for key, equals, text in pairs if key.strip() and equals}
 
