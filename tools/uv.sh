@@ -27,14 +27,14 @@ install_venv_package() {
     command -v apt-get >/dev/null || stop "this Python can neither make environments nor install packages; please install uv"
     as_root true 2>/dev/null || stop "this Python can neither make environments nor install packages; $advice"
     say "installing $package"
-    as_root apt-get update -qq >&2 &&
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package" >&2 || stop "apt-get failed; $advice"
+    as_root apt-get update -qq >/dev/null &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package" >/dev/null || stop "apt-get failed; $advice"
 }
 
 pip_install_uv() { # The Python to run pip with, then what else to tell pip.
     runner=$1
     shift
-    "$runner" -m pip install --quiet --disable-pip-version-check "$@" uv >&2 ||
+    "$runner" -m pip install --quiet --disable-pip-version-check --root-user-action ignore "$@" uv >&2 ||
         stop "uv could not be installed, for the reason above; install it yourself or try again"
 }
 

@@ -3,7 +3,7 @@
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import anyio
 import pytest
@@ -13,7 +13,11 @@ T = TypeVar("T")
 POLL_S = 0.02
 
 
-async def wait_until(predicate: Callable[[], T | Awaitable[T]], *, within: float = 10.0, what: str = "") -> T:
+@overload
+async def wait_until(predicate: Callable[[], Awaitable[T]], *, within: float = ..., what: str = ...) -> T: ...
+@overload
+async def wait_until(predicate: Callable[[], T], *, within: float = ..., what: str = ...) -> T: ...
+async def wait_until(predicate: Callable[[], object], *, within: float = 10.0, what: str = "") -> object:
     """Ask until the answer is true, and return it; fail after `within` seconds, with the last answer."""
     deadline = anyio.current_time() + within
     while True:

@@ -41,7 +41,8 @@ def main() -> None:
         )  # Two joins at once on one machine: the second waits, then finds it made.
         if not is_ready(environment):
             prepare(environment, ca=take_option(command, "--ca")[1])
-    os.execv(environment / "bin" / command[0], command)
+    program = str(environment / "bin" / command[0])
+    os.execv(program, [program, *command[1:]])
 
 
 def hide_token(command: list[str]) -> None:

@@ -1,0 +1,67 @@
+"""What the join script decides before it touches the machine."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from remuda.core.errors import Invalid
+from remuda.host import bootstrap
+from remuda.host.join_script import join_line, script
+
+SOURCE = Path(bootstrap.__file__).read_text()
+
+
+def test_script_parses_on_an_old_python_so_that_it_can_say_so() -> None:
+    assert ast.parse(SOURCE, feature_version=(3, 6))
+
+
+def test_script_imports_only_the_standard_library() -> None:
+    imports = [node for node in ast.walk(ast.parse(SOURCE)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+def test_served_script_knows_its_wheel() -> None:
+    text = script("http://ranch:8080/join/pony-1-py3-none-any.whl", "abc123")
+    assert 'WHEEL_URL = "' not in text
+    assert "WHEEL_URL = 'http://ranch:8080/join/pony-1-py3-none-any.whl'" in text
+    assert "WHEEL_SHA256 = 'abc123'" in text
+
+
+def test_address_cannot_smuggle_code_into_the_script() -> None:
+    hostile = 'http://x"; import os; os.abort(); "\n'
+    tree = ast.parse(script(hostile, ""))
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    assert hostile in values
+
+
+@pytest.mark.parametrize("form", [["--token", "s3cret"], ["--token=s3cret"]])
+def test_option_is_taken_out_of_the_arguments(form: list[str]) -> None:
+    arguments = ["remuda", "join", *form, "--name", "dun"]
+    assert bootstrap.take_option(arguments, "--token") == (["remuda", "join", "--name", "dun"], "s3cret")
+
+
+def test_absent_option_changes_nothing() -> None:
+    assert bootstrap.take_option(["remuda", "join"], "--token") == (["remuda", "join"], None)
+
+
+def test_join_line_ends_in_the_join_command() -> None:
+    line = join_line("http://ranch:8080", "s3cret")
+    assert line == (
+        """python3 -c "import urllib.request as r;exec(r.urlopen('http://ranch:8080/join.py').read())" """
+        "remuda join http://ranch:8080 --token s3cret"
+    )
+
+
+def test_join_line_checks_a_private_certificate_from_the_first_byte() -> None:
+    line = join_line("https://ranch:8080", "s3cret", ca="ranch.pem")
+    assert "context=ssl.create_default_context(cafile='ranch.pem')" in line
+    assert line.endswith("--ca ranch.pem")
+
+
+def test_join_line_refuses_an_address_that_would_break_the_shell() -> None:
+    with pytest.raises(Invalid):
+        join_line("http://ranch:8080/$(reboot)", "s3cret")
