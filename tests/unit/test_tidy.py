@@ -140,8 +140,9 @@ def test_nothing_is_caught_in_silence() -> None:
 
 def remuda_modules() -> list[ModuleType]:
     names = [module.name for module in pkgutil.walk_packages(remuda.__path__, "remuda.")]
-    # A migration's environment runs only inside Alembic.
-    return [importlib.import_module(name) for name in names if not name.endswith(".migrations.env")]
+    # These two do their work when imported: one inside Alembic, the other as a program.
+    programs = (".migrations.env", ".__main__")
+    return [importlib.import_module(name) for name in names if not name.endswith(programs)]
 
 
 def family(base: type[C]) -> Iterator[type[C]]:
