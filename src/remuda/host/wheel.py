@@ -24,6 +24,12 @@ def own_wheel() -> tuple[str, bytes]:
     return pack(installed.name, installed.version, files, dict(_metadata_files(installed)))
 
 
+def own_wheel_name() -> str:
+    """The file name of `own_wheel`, without making it."""
+    installed = distribution("remuda")
+    return _file_name(installed.name, installed.version)
+
+
 def pack(
     name: str, version: str, files: Mapping[str, bytes], metadata: Mapping[str, bytes]
 ) -> tuple[str, bytes]:
@@ -42,7 +48,11 @@ def pack(
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             wheel.writestr(entry, content)
-    return f"{name}-{version}-py3-none-any.whl", archive.getvalue()
+    return _file_name(name, version), archive.getvalue()
+
+
+def _file_name(name: str, version: str) -> str:
+    return f"{name}-{version}-py3-none-any.whl"
 
 
 def _package_files(root: Path) -> Iterator[tuple[str, bytes]]:

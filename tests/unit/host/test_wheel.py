@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.host.wheel import own_wheel
+from remuda.host.wheel import own_wheel, own_wheel_name
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_building_twice_gives_the_same_bytes() -> None:
     assert own_wheel() == own_wheel()
+
+
+def test_name_is_known_without_building() -> None:
+    assert own_wheel_name() == own_wheel()[0]
 
 
 def test_installed_wheel_runs_with_the_same_version(installed: Path) -> None:
