@@ -3,9 +3,7 @@
 # Fleet.
 HEARING_EVERY_S = 5.0  # How often a frontend proves to itself that it can hear the fleet.
 HEARING_ROUND_TRIP_S = 2.0  # Patience with one such proof.
-HEARTBEATS_WAITING_MAX = (
-    10_000  # Heartbeats taken in but not yet written; beyond it senders are told to retry.
-)
+HEARTBEATS_WAITING_MAX = 10_000  # Taken in, not yet written; beyond it senders are told to retry.
 HEARTBEATS_PER_WRITE_MAX = 500
 HEARTBEAT_WRITE_S = 10.0  # A worker gives up on a heartbeat after this long, so later is never.
 DIAL_EVERY_S = 60.0  # How often a node that answered is called again.
@@ -19,6 +17,50 @@ HISTORY_PAGE_MAX = 500
 BODY_BYTES_MAX = 1 << 20
 BODY_READ_S = 30.0
 KEYS_REFRESH_EVERY_S = 5.0  # How late a key revoked on another frontend may still work.
-READINESS_S = 2.0
 SHUTDOWN_S = 10.0  # Requests in flight get this long when a frontend stops.
 KEY_NAME_CHARS_MAX = 100
+
+# Store.
+STORE_CALL_S = 10.0  # One transaction, from asking for it to its answer, waiting for a turn included.
+STORE_PING_S = 2.0
+STORE_OPEN_S = 60.0  # Connecting and migrating at start, waiting for another frontend's migration included.
+STORE_MIGRATION_LOCK_S = 30.0  # Patience with another frontend that is migrating.
+STORE_READERS_MAX = 4  # Threads, and on PostgreSQL connections.
+STORE_WRITERS_MAX = 4  # The same, on PostgreSQL; SQLite has one writer by nature.
+SQLITE_BUSY_S = 5.0  # Patience with another process that is writing.
+POSTGRES_CONNECT_S = 5.0
+POSTGRES_STATEMENT_S = 8.0  # Less than STORE_CALL_S, so that the server gives up before we do.
+POSTGRES_UNACKNOWLEDGED_S = 8.0  # A server that acknowledges nothing for so long has vanished.
+HEARING_GAP_MAX_S = 15.0  # A frontend that was quiet for longer has not been listening in between.
+HEARING_SPANS_MAX = 256
+LISTENING_LATELY_S = 60.0  # What a frontend found out about nodes counts this long after it last listened.
+HISTORY_ROWS_MAX = 10_000
+
+# Worker.
+FRONTEND_CALL_S = 10.0  # Patience with one call to the frontend.
+FRONTEND_BODY_BYTES_MAX = 4 << 20
+REGISTER_RETRY_FIRST_S = 2.0
+REGISTER_RETRY_MOST_S = 30.0
+REGISTER_GAP_S = 2.0  # Between two registrations of one worker, whoever asks for them.
+APPROVAL_ASK_FIRST_S = 5.0
+APPROVAL_ASK_MOST_S = 30.0
+CREDENTIALS_REFRESH_AT = 0.75  # Share of their lifetime after which bus credentials are renewed.
+CREDENTIALS_REFRESH_MIN_S = 1.0
+BUS_DOWN_ASK_FIRST_S = 10.0  # With the bus down this long, the frontend is asked where it is now.
+BUS_DOWN_ASK_MOST_S = 60.0
+HEARTBEAT_GAP_S = 0.25  # Between two heartbeats, however much changes.
+HEARTBEAT_SPREAD = 0.1  # Share of the interval by which heartbeats come early, at random.
+HARDWARE_S = 5.0  # A wedged driver may hold a question for ever.
+ROUTE_LOOKUP_S = 5.0
+WORKER_PORT_DEFAULT = 50051
+WORKER_PORT_STEP = 100
+LEAVE_S = 60.0  # All calls of an orderly stop together.
+LEAVE_CALL_S = 3.0  # Service managers kill after 10 s or so: a silent frontend must not eat them all.
+LEAVE_IDLE_S = 30.0  # For requests in flight to end.
+LEAVE_POLL_S = 1.0
+PROBE_SHUTDOWN_S = 5.0
+
+# Start.
+BUS_AT_START_S = 5.0  # How long a frontend waits for its bus before it answers without one.
+LOCAL_NODE_S = 15.0  # How long `remuda up` waits for its own node before it says so.
+LOCAL_WORKER_STOP_S = 20.0  # Patience with the worker inside `remuda up` when that stops.

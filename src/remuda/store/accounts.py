@@ -1,0 +1,62 @@
+"""KeyStore on SQL. A revoked key's row is kept, so that its digest cannot come back into force."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from remuda.accounts.keys import ApiKey, Role
+from remuda.core.errors import Conflict, NotFound
+from remuda.store.database import Database
+from remuda.store.schema import api_keys
+
+_in_force = select(api_keys).where(api_keys.c.revoked_at.is_(None))
+
+
+class SqlKeyStore:
+    """Implements accounts.ports.KeyStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def keys(self) -> Sequence[ApiKey]:
+        return await self._database.read(lambda c, now: _keys(c))
+
+    async def add_key(self, key: ApiKey) -> None:
+        await self._database.transact(lambda c, now: _add(c, key))
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        return await self._database.transact(lambda c, now: _revoke(c, now, key_id))
+
+
+def _keys(connection: Connection) -> list[ApiKey]:
+    return [_key(row) for row in connection.execute(_in_force.order_by(api_keys.c.name))]
+
+
+def _add(connection: Connection, key: ApiKey) -> None:
+    if connection.execute(_in_force.where(api_keys.c.name == key.name)).first() is not None:
+        raise Conflict(
+            f"a key named {key.name!r} is in force already", hint="revoke it first, or choose another name"
+        )
+    connection.execute(
+        insert(api_keys).values(
+            id=key.id,
+            name=key.name,
+            role=key.role,
+            digest=key.digest,
+            hint=key.hint,
+            created_at=key.created_at,
+        )
+    )
+
+
+def _revoke(connection: Connection, now: datetime, key_id: str) -> ApiKey:
+    row = connection.execute(_in_force.where(api_keys.c.id == key_id).with_for_update()).one_or_none()
+    if row is None:
+        raise NotFound(f"no key with the id {key_id} is in force", hint="list the keys to see their ids")
+    connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(revoked_at=now))
+    return _key(row)
+
+
+def _key(row: Row[tuple[object]]) -> ApiKey:
+    return ApiKey(row.id, row.name, Role(row.role), row.digest, row.hint, row.created_at)

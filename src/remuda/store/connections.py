@@ -1,0 +1,112 @@
+"""How each kind of database is reached, and everything in which the two differ. The statements elsewhere
+are the same for both."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+from sqlalchemy import URL, Connection, DateTime, Engine, create_engine, event, func, select
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from remuda.core import limits
+from remuda.core.clock import Clock
+from remuda.store.address import mask_url
+
+_BEGIN_OPTION = "remuda_begin"
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """One database: how to begin reading and writing, whose clock counts, what a hung call waits on."""
+
+    name: str  # For people: no password in it.
+    pool: Engine
+    reading: Engine
+    writing: Engine
+    writers_max: int
+    now: Callable[[Connection], datetime]
+    socket: Callable[[Connection], int | None]
+
+
+def sqlite_connections(path: Path, clock: Clock) -> Connections:
+    """Reads see one snapshot each; a write takes the write lock before it reads what it decides on."""
+    pool = create_engine(
+        URL.create("sqlite", database=str(path)),
+        connect_args={"timeout": limits.SQLITE_BUSY_S, "isolation_level": None},
+        pool_size=limits.STORE_READERS_MAX + 1,
+        max_overflow=0,
+        pool_timeout=limits.SQLITE_BUSY_S,
+        hide_parameters=True,
+    )
+    event.listen(pool, "connect", _set_pragmas)
+    event.listen(pool, "begin", _begin_as_told)
+    return Connections(
+        name=str(path),
+        pool=pool,
+        reading=pool.execution_options(**{_BEGIN_OPTION: "BEGIN"}),
+        writing=pool.execution_options(**{_BEGIN_OPTION: "BEGIN IMMEDIATE"}),
+        writers_max=1,
+        now=lambda connection: clock.now(),
+        socket=lambda connection: None,
+    )
+
+
+def postgres_connections(url: URL) -> Connections:
+    """Every wait is bounded on both sides, so that neither a vanished server nor a vanished frontend
+    holds on to anything for long."""
+    pool = create_engine(
+        url,
+        connect_args={
+            "application_name": "remuda",
+            "connect_timeout": int(limits.POSTGRES_CONNECT_S),
+            "tcp_user_timeout": int(limits.POSTGRES_UNACKNOWLEDGED_S * 1000),
+            "keepalives_idle": 4,
+            "keepalives_interval": 2,
+            "keepalives_count": 2,
+            "options": " ".join(
+                f"-c {wait}={int(limits.POSTGRES_STATEMENT_S * 1000)}"
+                for wait in ("statement_timeout", "idle_in_transaction_session_timeout")
+            ),
+        },
+        isolation_level="READ COMMITTED",
+        pool_size=limits.STORE_READERS_MAX + limits.STORE_WRITERS_MAX,
+        max_overflow=0,
+        pool_timeout=limits.POSTGRES_CONNECT_S,
+        use_native_hstore=False,  # Else each new connection asks the server about a type unused here.
+        hide_parameters=True,
+    )
+    return Connections(
+        name=mask_url(url.set(drivername="postgresql").render_as_string()),
+        pool=pool,
+        reading=pool.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True),
+        writing=pool,
+        writers_max=limits.STORE_WRITERS_MAX,
+        now=_server_now,
+        socket=_server_socket,
+    )
+
+
+def _set_pragmas(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_as_told(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options()[_BEGIN_OPTION])
+
+
+def _server_now(connection: Connection) -> datetime:
+    now = connection.scalar(select(func.clock_timestamp(type_=DateTime(timezone=True))))
+    assert isinstance(now, datetime)
+    return now.astimezone(UTC)
+
+
+def _server_socket(connection: Connection) -> int:
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, psycopg.Connection)
+    return raw.fileno()

