@@ -1,0 +1,55 @@
+"""Taking leave of the frontend: no new work, let what runs end, then be gone from its books.
+
+Best effort within bounds. A frontend that is away learns the rest from our silence.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import structlog
+
+from remuda.core import limits
+from remuda.core.errors import RemudaError
+from remuda.core.ids import NodeId
+from remuda.worker.frontend import Frontend
+
+log = structlog.get_logger(__name__)
+
+
+async def depart(frontend: Frontend, node: NodeId) -> None:
+    """Drain, wait until no request is in flight, deregister. What fails on the way is only logged."""
+    with anyio.move_on_after(limits.LEAVE_S):
+        drained = False
+        with _attempted("drain"):
+            await frontend.drain(node)
+            drained = True
+        if drained:
+            await _wait_idle(frontend, node)
+        with _attempted("deregister"):
+            await frontend.deregister(node)
+            log.info("deregistered", node=node)
+
+
+async def _wait_idle(frontend: Frontend, node: NodeId) -> None:
+    with anyio.move_on_after(limits.LEAVE_IDLE_S):
+        while True:
+            if not await _in_flight(frontend, node):
+                return
+            await anyio.sleep(limits.LEAVE_POLL_S)
+
+
+async def _in_flight(frontend: Frontend, node: NodeId) -> int:
+    """Zero also when the frontend cannot tell: that is not worth waiting for."""
+    with _attempted("models"):
+        return sum(row.in_flight for row in await frontend.models(node))
+    return 0
+
+
+@contextmanager
+def _attempted(step: str) -> Iterator[None]:
+    try:
+        with anyio.fail_after(limits.LEAVE_CALL_S):
+            yield
+    except (RemudaError, TimeoutError) as error:
+        log.warning("departure_step_failed", step=step, reason=str(error) or "no answer in time")

@@ -1,0 +1,131 @@
+"""What follows from the frontend's answer to a registration. Pure."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from remuda.core import limits
+from remuda.core.errors import Misconfigured
+from remuda.core.ids import NodeId
+from remuda.core.retry import Backoff
+from remuda.wire.nodes import RegisterReply
+
+APPROVAL = Backoff(
+    timedelta(seconds=limits.APPROVAL_ASK_FIRST_S), timedelta(seconds=limits.APPROVAL_ASK_MOST_S)
+)
+_PENDING = "pending"
+
+
+@dataclass(frozen=True, slots=True)
+class BusCredentials:
+    """A bus user as the registration brought it."""
+
+    jwt: str = field(repr=False)
+    seed: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BusPolicy:
+    """What this worker's own settings say about the bus."""
+
+    url: str = field(default="", repr=False)  # Empty: the registration brings it.
+    own_login: bool = False  # The settings hold a login; what the registration brings is ignored.
+    require_auth: bool = False  # Never connect without credentials.
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """Who we are to the frontend, and how to reach the bus as that node."""
+
+    node_id: NodeId
+    approved: bool
+    bus_url: str = field(repr=False)  # Empty: not known before approval.
+    credentials: BusCredentials | None
+    credentials_awaited: bool  # There is no use in connecting to the bus yet.
+
+    @property
+    def bus_usable(self) -> bool:
+        return bool(self.bus_url) and not self.credentials_awaited
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How things are between us and the frontend."""
+
+    enrolment: Enrolment | None = None
+    trouble: str = ""  # Why the latest attempt to register failed; empty when it did not.
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    enrolment: Enrolment
+    again_after: timedelta | None  # None: only when somebody asks for it.
+
+
+def judge(
+    reply: RegisterReply, policy: BusPolicy, now: datetime, *, pending_replies: int, fraction: float
+) -> Verdict:
+    """`pending_replies` counts the answers in a row, this one included, that kept us waiting.
+
+    Raises Misconfigured when nobody says where the bus is.
+    """
+    pending = reply.status == _PENDING
+    credentials = _credentials(reply, policy)
+    # A Remuda frontend gives out credentials together with its approval; a bus that wants none is still
+    # of no use before. LocalAI's worker goes ahead while pending, unless told to insist on credentials.
+    # Half a login is none, and says that one is wanted.
+    half = bool(reply.nats_jwt) != bool(reply.nats_user_seed)
+    insists = policy.require_auth or half or (pending and reply.remuda is not None)
+    awaited = credentials is None and not policy.own_login and insists
+    enrolment = Enrolment(
+        node_id=NodeId(reply.id),
+        approved=not pending,
+        bus_url=policy.url or reply.nats_url,
+        credentials=credentials,
+        credentials_awaited=awaited,
+    )
+    if not enrolment.bus_url and not pending:
+        raise Misconfigured(
+            "the frontend does not say where the bus is", hint="give its address with --nats-url"
+        )
+    if pending or awaited:
+        return Verdict(enrolment, APPROVAL.delay(pending_replies, fraction))
+    return Verdict(enrolment, refresh_after(credentials.jwt, now) if credentials else None)
+
+
+def refresh_after(jwt: str, now: datetime) -> timedelta | None:
+    """When to renew this JWT, counted from now; None for one that does not expire."""
+    claims = _claims(jwt)
+    expires, issued = _instant(claims.get("exp")), _instant(claims.get("iat"))
+    if expires is None:
+        return None
+    # It was made for this very answer: where the two clocks disagree, the shorter span is the safe one.
+    remaining = min(expires - now, expires - issued) if issued else expires - now
+    return max(remaining * limits.CREDENTIALS_REFRESH_AT, timedelta(seconds=limits.CREDENTIALS_REFRESH_MIN_S))
+
+
+def _credentials(reply: RegisterReply, policy: BusPolicy) -> BusCredentials | None:
+    if policy.own_login or not (reply.nats_jwt and reply.nats_user_seed):
+        return None
+    return BusCredentials(reply.nats_jwt, reply.nats_user_seed)
+
+
+def _claims(jwt: str) -> Mapping[str, object]:
+    """What the JWT says of itself, unverified: it is the bus server's to judge. Empty when unreadable."""
+    try:
+        payload = jwt.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (IndexError, ValueError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _instant(seconds: object) -> datetime | None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

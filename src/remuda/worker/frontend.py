@@ -1,0 +1,170 @@
+"""The frontend as a worker sees it: five calls over HTTP, and failures a person can act on."""
+
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import anyio
+from pydantic import BaseModel, RootModel, SecretStr
+
+from remuda.core import limits
+from remuda.core.errors import (
+    Conflict,
+    FrontendUnreachable,
+    Invalid,
+    Misconfigured,
+    NotFound,
+    Rejected,
+    Unauthorized,
+)
+from remuda.core.ids import NodeId
+from remuda.core.log import masked
+from remuda.wire.codec import decode, encode
+from remuda.wire.nodes import (
+    Heartbeat,
+    HeartbeatReply,
+    ModelRow,
+    NodeMessage,
+    RegisterReply,
+    RegisterRequest,
+    error_text,
+)
+from remuda.worker.addresses import host_and_port, is_loopback
+
+if TYPE_CHECKING:
+    import httpx
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _ModelRows(RootModel[Sequence[ModelRow]]):
+    pass
+
+
+class Frontend:
+    """One frontend, one kept connection. Every call ends within `limits.FRONTEND_CALL_S`.
+
+    Raises FrontendUnreachable where trying again may help, and a Rejected where it does not.
+    """
+
+    def __init__(self, url: str, token: SecretStr | None, ca: Path | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._token = token.get_secret_value() if token else ""
+        host, _ = host_and_port(self._url)
+        if not self._url.startswith(("http://", "https://")) or not host:
+            raise Misconfigured(
+                f"the frontend's URL {masked(url)!r} cannot be used", hint="the form is http(s)://HOST[:PORT]"
+            )
+        self._client = _client(_verification(ca), through_proxies=not is_loopback(host))
+
+    @property
+    def shown_url(self) -> str:
+        """For logs and messages: without credentials."""
+        return masked(self._url)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def register(self, request: RegisterRequest) -> RegisterReply:
+        """The token goes into the body too, where the contract looks for it a second time."""
+        body = encode(request.model_copy(update={"token": self._token}))
+        try:
+            return await self._call("POST", "register", RegisterReply, body)
+        except NotFound as error:  # The name or id cannot be unknown yet: this is the wrong address.
+            raise FrontendUnreachable(f"{self.shown_url} has no place where nodes register") from error
+
+    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
+        await self._call("POST", f"{node}/heartbeat", HeartbeatReply, encode(beat))
+
+    async def drain(self, node: NodeId) -> None:
+        await self._call("POST", f"{node}/drain", NodeMessage)
+
+    async def deregister(self, node: NodeId) -> None:
+        await self._call("POST", f"{node}/deregister", NodeMessage)
+
+    async def models(self, node: NodeId) -> Sequence[ModelRow]:
+        return (await self._call("GET", f"{node}/models", _ModelRows)).root
+
+    async def _call(
+        self, method: Literal["GET", "POST"], path: str, reply: type[M], body: bytes | None = None
+    ) -> M:
+        import httpx
+
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            with anyio.fail_after(limits.FRONTEND_CALL_S):
+                answer = await self._client.request(
+                    method, f"{self._url}/api/node/{path}", content=body, headers=headers
+                )
+        except TimeoutError as error:
+            raise FrontendUnreachable(
+                f"{self.shown_url} did not answer within {limits.FRONTEND_CALL_S:g} s"
+            ) from error
+        except httpx.HTTPError as error:
+            raise FrontendUnreachable(f"{self.shown_url} cannot be reached: {_why(error)}") from error
+        if not answer.is_success:
+            raise self._refusal(answer.status_code, error_text(answer.content))
+        try:
+            return decode(reply, answer.content, bytes_max=limits.FRONTEND_BODY_BYTES_MAX)
+        except Rejected as error:
+            raise FrontendUnreachable(
+                f"what answers at {self.shown_url} is not a frontend: {error.message}"
+            ) from error
+
+    def _refusal(self, status: int, said: str) -> Rejected | FrontendUnreachable:
+        match status:
+            case 400 | 413 | 422:
+                return Invalid(f"the frontend cannot take this node: {said or status}")
+            case 401 | 403:
+                return Unauthorized(
+                    f"{self.shown_url} refuses the registration token: {said or status}",
+                    hint="give the frontend's own token with --token, --token-file or "
+                    "REMUDA_REGISTRATION_TOKEN",
+                )
+            case 404:
+                return NotFound(said or "node not found")
+            case 409:
+                return Conflict(said or "the frontend has another node of this name")
+            case _:
+                return FrontendUnreachable(f"{self.shown_url} answered {status}{said and ': ' + said}")
+
+
+def _client(verify: ssl.SSLContext | bool, *, through_proxies: bool) -> "httpx.AsyncClient":
+    import httpx  # Only here: a fleet of small machines need not load it before it is used.
+
+    return httpx.AsyncClient(
+        verify=verify,
+        trust_env=through_proxies,
+        follow_redirects=False,
+        timeout=limits.FRONTEND_CALL_S,
+        limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=60),
+    )
+
+
+def _verification(ca: Path | None) -> ssl.SSLContext | bool:
+    if ca is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:  # ssl.SSLError included: no certificate in the file.
+        raise Misconfigured(
+            f"the certificate authority {ca} cannot be used: {error.strerror or error}",
+            hint="--ca names a PEM file",
+        ) from error
+
+
+def _why(error: "httpx.HTTPError") -> str:
+    """The reason in words. The library's own text may be empty, or say no more than its class."""
+    import httpx
+
+    text = masked(str(error))
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "its certificate is not trusted here; name the authority that signed it with --ca"
+    if isinstance(error, httpx.TimeoutException):
+        return "no answer in time"
+    if isinstance(error, httpx.ConnectError):
+        return f"no connection ({text})" if text else "no connection"
+    return text or type(error).__name__

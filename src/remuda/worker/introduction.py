@@ -1,0 +1,47 @@
+"""How a worker presents itself when it registers. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from remuda.core.ids import BootId, MachineId
+from remuda.wire.nodes import RegisterRequest, WorkerIdentity
+from remuda.worker.addresses import Advertised
+from remuda.worker.hardware.model import Hardware
+
+_REPLICA_SLOTS = "node.replica-slots"
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What stays the same over one life of a worker."""
+
+    name: str
+    machine_id: MachineId
+    boot_id: BootId
+    version: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    max_replicas_per_model: int = 1
+    vram_budget: str = ""
+
+
+def register_request(worker: Introduction, hardware: Hardware, reached_at: Advertised) -> RegisterRequest:
+    """Without the token, which is the frontend client's to add. Figures that are not known are left out."""
+    return RegisterRequest(
+        name=worker.name,
+        address=reached_at.address,
+        http_address=reached_at.http_address,
+        total_vram=hardware.total_vram,
+        available_vram=hardware.available_vram,
+        total_ram=hardware.total_ram or None,
+        available_ram=hardware.available_ram if hardware.total_ram else None,
+        total_disk=hardware.total_disk,
+        available_disk=hardware.available_disk,
+        gpu_vendor=hardware.gpu_vendor,
+        gpu_compute_capability=hardware.gpu_compute_capability,
+        capability=hardware.capability,
+        max_replicas_per_model=worker.max_replicas_per_model,
+        vram_budget=worker.vram_budget,
+        labels={**worker.labels, _REPLICA_SLOTS: str(worker.max_replicas_per_model)},
+        machine_id=worker.machine_id,
+        remuda=WorkerIdentity(version=worker.version, boot_id=worker.boot_id),
+    )

@@ -1,0 +1,64 @@
+"""What a worker needs of the bus, of the machine and of whoever runs its backends. `cli` brings them."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskStatus
+
+from remuda.wire.nodes import Report
+from remuda.worker.enrolment import BusCredentials
+from remuda.worker.hardware.model import Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class BusTarget:
+    """Where the bus is, and who we are to it."""
+
+    url: str = field(repr=False)  # May hold a password.
+    credentials: Callable[[], BusCredentials | None]  # Asked at each connect; None: the frontend issued none.
+
+
+class WorkerBus(Protocol):
+    """One connection, kept for ever. Not connected is a state, not an error."""
+
+    @property
+    def trouble(self) -> str:
+        """Why the bus cannot be used now, in words without secrets; empty while it can."""
+        ...
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Own the connection until cancelled. Started does not mean connected."""
+        ...
+
+    @property
+    def changed(self) -> anyio.Event:
+        """Set at the next change of `trouble`. Take it before looking, and no change is missed."""
+        ...
+
+    async def subscribe(self, subject: str, handler: Callable[[bytes], Awaitable[None]]) -> None:
+        """Returns when the server has confirmed it, however long the bus is down before that.
+
+        Raises BusRefused when the server refuses. Survives reconnects.
+        """
+        ...
+
+    def rotate(self) -> None:
+        """The credentials have changed: move over to a new connection, missing nothing."""
+        ...
+
+
+OpenBus = Callable[[BusTarget], WorkerBus]
+
+
+class HardwareSource(Protocol):
+    async def current(self) -> Hardware:
+        """The machine with the figures of now. Never raises, and answers within `limits.HARDWARE_S`."""
+        ...
+
+
+class ReportSource(Protocol):
+    def account(self) -> Report:
+        """What is installed, running and in hand; the reporter adds boot and sequence."""
+        ...

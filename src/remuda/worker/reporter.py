@@ -1,0 +1,119 @@
+"""Heartbeats: proof of life, what is free, and the worker's full account of itself.
+
+Sent only while commands can reach us by the bus: a worker that cannot receive work must be seen to go stale.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import anyio
+import structlog
+
+from remuda.core import limits
+from remuda.core.entropy import Entropy
+from remuda.core.errors import NotFound, RemudaError, Unauthorized
+from remuda.core.ids import BootId, NodeId
+from remuda.wire.nodes import Heartbeat, Report
+from remuda.worker.frontend import Frontend
+from remuda.worker.hardware.model import Hardware
+from remuda.worker.ports import HardwareSource, ReportSource
+from remuda.worker.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+
+class NothingYet:
+    """The account of a worker that runs no backends."""
+
+    def account(self) -> Report:
+        return Report()
+
+
+class Reporter:
+    def __init__(
+        self,
+        frontend: Frontend,
+        hardware: HardwareSource,
+        source: ReportSource,
+        reachable_as: Watched[NodeId | None],
+        boot_id: BootId,
+        interval: timedelta,
+        *,
+        entropy: Entropy,
+        register_again: Callable[[], None],
+    ) -> None:
+        self._frontend = frontend
+        self._hardware = hardware
+        self._source = source
+        self._reachable_as = reachable_as
+        self._boot_id = boot_id
+        self._interval = interval
+        self._entropy = entropy
+        self._register_again = register_again
+        self._news = anyio.Event()
+        self._sequence = 0  # Grows over the whole boot, whatever the node is called meanwhile.
+        self._heard = True
+
+    def changed(self) -> None:
+        """Something is new: report it now. Calls in quick succession make one heartbeat."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Report until cancelled: at once when the bus has become usable, then at each interval."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._welcome_changes)
+            tasks.start_soon(self._beat_for_ever)
+
+    async def _beat_for_ever(self) -> None:
+        while True:
+            node = await self._reachable_as.until(lambda node: node is not None)
+            assert node is not None, "that is what was waited for"
+            self._news = anyio.Event()  # What is new from here on may have missed this report.
+            await self._beat(node)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Spread a little, so that a fleet started at one instant does not report at one instant."""
+        earliest = anyio.current_time() + limits.HEARTBEAT_GAP_S
+        spread = 1 - limits.HEARTBEAT_SPREAD * self._entropy.fraction()
+        with anyio.move_on_after(self._interval.total_seconds() * spread):
+            await self._news.wait()
+            await anyio.sleep_until(earliest)
+
+    async def _welcome_changes(self) -> None:
+        """A bus that has just become usable is news: the frontend waits to hear of us."""
+        async for node in self._reachable_as.changes():
+            if node is not None:
+                self.changed()
+
+    async def _beat(self, node: NodeId) -> None:
+        self._sequence += 1
+        account = self._source.account()
+        report = account.model_copy(update={"boot_id": self._boot_id, "sequence": self._sequence})
+        try:
+            await self._frontend.heartbeat(node, heartbeat(await self._hardware.current(), report))
+        except RemudaError as trouble:
+            self._note_trouble(node, trouble)
+        else:
+            if not self._heard:
+                log.info("heartbeats_resumed", node=node)
+            self._heard = True
+
+    def _note_trouble(self, node: NodeId, trouble: RemudaError) -> None:
+        if self._heard:
+            log.warning("heartbeat_failed", node=node, reason=trouble.message)
+        self._heard = False
+        # The answer to registering says which it is: a forgotten node, or a token that no longer does.
+        if isinstance(trouble, NotFound | Unauthorized):
+            self._register_again()
+
+
+def heartbeat(hardware: Hardware, report: Report) -> Heartbeat:
+    """Figures that are not known are left out. A full disk or memory is a figure, and is said."""
+    return Heartbeat(
+        available_vram=hardware.available_vram if hardware.total_vram else None,
+        available_ram=hardware.available_ram if hardware.total_ram else None,
+        available_disk=hardware.available_disk,
+        total_disk=hardware.total_disk,
+        report=report,
+    )

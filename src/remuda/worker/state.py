@@ -1,0 +1,39 @@
+"""What a worker is doing, in one word and a reason, for whoever looks at it. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from remuda.core.ids import NodeId
+from remuda.worker.enrolment import Standing
+
+
+class Phase(StrEnum):
+    REGISTERING = "registering"
+    WAITING_FOR_APPROVAL = "waiting for approval"
+    CONNECTING = "connecting to the bus"
+    READY = "ready"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    phase: Phase
+    reason: str = ""
+    node_id: NodeId | None = None
+
+
+def describe(standing: Standing, bus_trouble: str | None, stopping: str | None) -> WorkerState:
+    """`bus_trouble`: None before there is a connection to speak of, empty while it is good."""
+    enrolment = standing.enrolment
+    node_id = enrolment.node_id if enrolment else None
+    if stopping is not None:
+        return WorkerState(Phase.STOPPING, stopping, node_id)
+    if enrolment is None:
+        return WorkerState(Phase.REGISTERING, standing.trouble)
+    if not enrolment.approved:
+        return WorkerState(Phase.WAITING_FOR_APPROVAL, standing.trouble, node_id)
+    if enrolment.credentials_awaited:
+        return WorkerState(Phase.CONNECTING, "the frontend has given no bus credentials yet", node_id)
+    if bus_trouble != "":
+        return WorkerState(Phase.CONNECTING, bus_trouble or "", node_id)
+    return WorkerState(Phase.READY, standing.trouble, node_id)
