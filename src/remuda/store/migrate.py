@@ -54,7 +54,6 @@ def _current_version(connection: Connection, name: str) -> int:
 def _upgrade(connection: Connection, now: datetime) -> None:
     config = Config()
     config.set_main_option("script_location", "remuda.store:migrations")
-    config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     connection.execute(delete(schema_info))

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import lru_cache
 
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, true, update
 
@@ -14,6 +15,8 @@ from remuda.store.schema import node_labels, nodes
 Labels = Mapping[str, Label]
 Values = Mapping[str, object]
 
+_LABELS = select(node_labels.c.node_id, node_labels.c.key, node_labels.c.value, node_labels.c.source)
+
 
 def read_nodes(
     connection: Connection, condition: ColumnElement[bool] | None = None, *, lock: bool = False
@@ -21,10 +24,10 @@ def read_nodes(
     """The nodes that meet the condition, or all; with `lock` they stay as read until the transaction ends."""
     wanted = true() if condition is None else condition
     rows = _rows(connection, wanted, lock=lock)
-    ids = select(nodes.c.id).where(wanted)
+    of_these = node_labels.c.node_id.in_(select(nodes.c.id).where(wanted))
     labels: defaultdict[str, dict[str, Label]] = defaultdict(dict)
-    for label in connection.execute(select(node_labels).where(node_labels.c.node_id.in_(ids))):
-        labels[label.node_id][label.key] = Label(label.value, LabelSource(label.source))
+    for node_id, key, value, source in connection.execute(_LABELS.where(of_these)).all():
+        labels[node_id][key] = _label(value, source)
     return [_node(row, labels.get(row.id, {})) for row in rows]
 
 
@@ -71,7 +74,7 @@ def _rows(connection: Connection, condition: ColumnElement[bool], *, lock: bool)
     if lock:
         # Not the strongest lock: labels, dials and history may refer to the row meanwhile.
         query = query.order_by(nodes.c.id).with_for_update(key_share=True)
-    return list(connection.execute(query))
+    return list(connection.execute(query).all())
 
 
 def _replace_labels(connection: Connection, node_id: NodeId, old: Labels, new: Labels) -> None:
@@ -121,6 +124,11 @@ def _heard_columns(node: Node) -> Values:
         "report_body": None if report is None else report.body,
         **asdict(node.resources),
     }
+
+
+@lru_cache(maxsize=4096)  # A fleet has few different labels, and a snapshot is read often.
+def _label(value: str, source: str) -> Label:
+    return Label(value, LabelSource(source))
 
 
 def _node(row: Row[tuple[object]], labels: Labels) -> Node:
