@@ -1,0 +1,288 @@
+"""What `remuda doctor` looks at. Each check stands alone, is bounded in time, and never ends the others."""
+
+import json
+import os
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from remuda import __version__
+from remuda.cli import findings
+from remuda.cli.addresses import bind_host
+from remuda.cli.client import AdminClient, Answer
+from remuda.cli.commands import Asked
+from remuda.cli.findings import Finding, Holder, ok, problem, warning
+from remuda.cli.options import data_folder, resolve_settings, unknown_variables
+from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
+from remuda.cli.target import NotRunningHere, Target, alive, find_target
+from remuda.core.clock import Clock
+from remuda.core.errors import FrontendUnreachable, Misconfigured, RemudaError, Unauthorized
+from remuda.host.folder import DataFolder, read_json
+from remuda.host.ports import listen
+from remuda.worker.addresses import AddressSettings, chosen_base_port, split
+from remuda.worker.hardware.detect import detect
+from remuda.worker.hardware.host import SystemHost
+
+CHECK_S: Final = 15.0
+_CALL_S: Final = 4.0
+_NATS_PORT: Final = 4222
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """The machine that is looked at, as the command line and the environment describe it."""
+
+    asked: Asked
+    config: str | None
+    environ: Mapping[str, str]
+    clock: Clock
+
+    @property
+    def flags(self) -> Mapping[str, object]:
+        return {"data_dir": self.asked.data_dir, "config": self.config}
+
+    @property
+    def folder(self) -> DataFolder:
+        return data_folder(self.flags, self.environ)
+
+    @property
+    def model(self) -> type[CommonSettings]:
+        """A machine that has joined a frontend, and is none itself, runs a worker."""
+        joined = self.folder.joined.exists() and not self.folder.endpoint.exists()
+        return WorkerSettings if joined else UpSettings
+
+    def settings(self) -> CommonSettings:
+        return resolve_settings(self.model, self.flags, self.environ).values
+
+    def target(self) -> Target:
+        """The frontend that commands here talk to; on a machine that joined one, that one."""
+        try:
+            return find_target(self.asked, self.environ)
+        except NotRunningHere:
+            settings = self.settings()
+            if not isinstance(settings, WorkerSettings) or not settings.register_to:
+                raise
+            return Target(settings.register_to.rstrip("/"), None, settings.ca)
+
+
+Check = Callable[[Patient], Sequence[Finding]]
+
+
+def check_settings(patient: Patient) -> list[Finding]:
+    strays = findings.variables(unknown_variables(patient.environ))
+    try:
+        patient.settings()
+    except Misconfigured as error:
+        return [*strays, problem("settings", error.message, error.hint or "remuda config check says more")]
+    return [*strays, ok("settings", "all can be used")]
+
+
+def check_folder(patient: Patient) -> list[Finding]:
+    root = patient.folder.root
+    existing = next(path for path in (root, *root.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        remedy = "choose another with --data-dir, or give this user the right to write there"
+        return [problem("data folder", f"{existing} cannot be written", remedy)]
+    made = f"{root}" if existing == root else f"{root} does not exist yet and can be made"
+    return [ok("data folder", made), findings.disk(str(root), shutil.disk_usage(existing).free)]
+
+
+def check_ports(patient: Patient) -> list[Finding]:
+    settings, ours = patient.settings(), _own_processes(patient.folder)
+    return [
+        findings.port(use, number, trouble, _holder(number, ours) if trouble else None, setting)
+        for use, host, number, setting in _ports(settings)
+        for trouble in (_why_not(host, number),)
+    ]
+
+
+def check_frontend(patient: Patient) -> list[Finding]:
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    try:
+        with AdminClient(patient.target(), _CALL_S) as client:
+            alive_answer = client.probe("GET", "healthz")
+            received = patient.clock.now()
+            ready = client.probe("GET", "readyz")
+            theirs = _frontend_version(client)
+    except NotRunningHere as error:
+        return [findings.versions(__version__, python, None), warning("frontend", error.message, error.hint)]
+    except RemudaError as error:
+        return [findings.versions(__version__, python, None), problem("frontend", error.message, error.hint)]
+    found = [findings.versions(__version__, python, theirs), *_answering(client.url, alive_answer)]
+    if alive_answer.date is not None:
+        found.append(findings.clock(received - alive_answer.date))
+    return [*found, *findings.readiness(_reason(ready))]
+
+
+def check_bus(patient: Patient) -> list[Finding]:
+    """Whether an external NATS server can be reached from here; a bundled one is the frontend's concern."""
+    url = patient.settings().nats_url
+    if url is None:
+        return []
+    return [_reached(host, port) for host, port in _bus_addresses(url)]
+
+
+def check_gpu(patient: Patient) -> list[Finding]:
+    return findings.gpu(detect(SystemHost(), patient.folder.root))
+
+
+def check_nodes(patient: Patient) -> list[Finding]:
+    try:
+        with AdminClient(patient.target(), _CALL_S) as client:
+            _, nodes = client.nodes()
+    except FrontendUnreachable:
+        return []  # The check of the frontend has said so.
+    except Unauthorized as error:
+        return [warning("nodes", f"the nodes cannot be seen: {error.message}", error.hint)]
+    return findings.fleet(nodes)
+
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "settings": check_settings,
+    "data folder": check_folder,
+    "ports": check_ports,
+    "frontend": check_frontend,
+    "bus": check_bus,
+    "gpu": check_gpu,
+    "nodes": check_nodes,
+}
+
+
+def examine(
+    patient: Patient, checks: Mapping[str, Check] = CHECKS, limit_s: float = CHECK_S
+) -> list[Finding]:
+    """All findings, in the order of the checks, which run side by side; each gets `limit_s`."""
+    found: dict[str, Sequence[Finding]] = {}
+
+    def run(name: str, check: Check) -> None:
+        found[name] = _isolated(name, check, patient)
+
+    # Daemons, so that a check that never returns (a wedged driver) does not keep the command from ending.
+    threads = {
+        name: threading.Thread(target=run, args=(name, check), daemon=True) for name, check in checks.items()
+    }
+    for thread in threads.values():
+        thread.start()
+    started = patient.clock.monotonic()
+    for thread in threads.values():
+        thread.join(max(0.0, started + limit_s - patient.clock.monotonic()))
+    late = {
+        name: [problem(name, f"looking at it took longer than {limit_s:g} s", "something there hangs")]
+        for name in checks
+    }
+    return [finding for name in checks for finding in found.get(name, late[name])]
+
+
+def _isolated(name: str, check: Check, patient: Patient) -> Sequence[Finding]:
+    try:
+        return check(patient)
+    except Misconfigured:
+        return []  # A setting that this check needs; the check that is about it has said so.
+    except Exception as error:
+        return [problem(name, f"this check itself failed: {error!r}", "please report it")]
+
+
+# Ports
+
+
+def _ports(settings: CommonSettings) -> Iterator[tuple[str, str, int, str]]:
+    """Use, host, port and setting of each port that was chosen; others are picked free at start."""
+    if isinstance(settings, FrontendSettings):
+        if settings.port:
+            yield "API", bind_host(settings), settings.port, "--port"
+        if settings.nats_port and settings.nats_url is None:
+            yield "bundled NATS server", bind_host(settings), settings.nats_port, "--nats-port"
+    if isinstance(settings, WorkerSettings):
+        base_port = chosen_base_port(AddressSettings(settings.addr, settings.serve_addr))
+        if base_port:
+            yield "backends", "0.0.0.0", base_port, "--addr"
+        host, http_port = split(settings.http_addr)
+        if http_port:
+            yield "worker", host or "0.0.0.0", http_port, "--http-addr"
+
+
+def _why_not(host: str, port: int) -> str:
+    try:
+        listen(host, port).close()
+    except Misconfigured as error:
+        return error.message
+    return ""
+
+
+def _own_processes(folder: DataFolder) -> frozenset[int]:
+    """The processes that say of themselves that they use this data folder."""
+    said: list[object] = [read_json(folder.endpoint).get("pid")]
+    for lock in folder.root.glob("*.lock"):
+        text = lock.read_text().strip()
+        said.append(int(text) if text.isdigit() else None)
+    return frozenset(pid for pid in said if isinstance(pid, int) and alive(pid))
+
+
+def _holder(port: int, ours: frozenset[int]) -> Holder | None:
+    """Who listens there; None where the system does not tell."""
+    import psutil
+
+    try:
+        listeners = [
+            connection.pid
+            for connection in psutil.net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+        ]
+        if not listeners or listeners[0] is None:
+            return None
+        process = psutil.Process(listeners[0])
+        family = {process.pid, *(parent.pid for parent in process.parents())}
+        return Holder(process.pid, process.name(), bool(family & ours))
+    except psutil.Error:
+        return None
+
+
+# Frontend and bus
+
+
+def _answering(url: str, answer: Answer) -> list[Finding]:
+    if answer.status == 200:
+        return [ok("frontend", f"answers at {url}")]
+    remedy = "check that --url or REMUDA_URL names a Remuda frontend"
+    return [problem("frontend", f"{url} answers, but with HTTP status {answer.status}", remedy)]
+
+
+def _reason(ready: Answer) -> str:
+    if ready.status == 200:
+        return ""
+    try:
+        document = json.loads(ready.body)
+        return str(document["reason"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP status {ready.status}"
+
+
+def _frontend_version(client: AdminClient) -> str | None:
+    """From its API description, which is open to all."""
+    answer = client.probe("GET", "openapi.json")
+    try:
+        return str(json.loads(answer.body)["info"]["version"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _bus_addresses(url: SecretStr) -> Iterator[tuple[str, int]]:
+    for one in url.get_secret_value().split(","):
+        parts = urlsplit(one.strip() if "//" in one else f"//{one.strip()}")
+        yield parts.hostname or "localhost", parts.port or _NATS_PORT
+
+
+def _reached(host: str, port: int) -> Finding:
+    try:
+        socket.create_connection((host, port), timeout=_CALL_S).close()
+    except OSError as error:
+        remedy = "check that the NATS server runs there and that no firewall is in between"
+        return problem("bus", f"{host}:{port} cannot be reached: {error.strerror or error}", remedy)
+    return ok("bus", f"{host}:{port} can be reached")

@@ -1,0 +1,196 @@
+"""A small client of the admin API. Whatever goes wrong on the way becomes an error in plain words."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Annotated, Final, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, RootModel
+
+from remuda import __version__
+from remuda.cli.target import Target
+from remuda.core.errors import (
+    Conflict,
+    Forbidden,
+    FrontendUnreachable,
+    Invalid,
+    Misconfigured,
+    NotFound,
+    PeerFailed,
+    Rejected,
+    RemudaError,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+from remuda.wire.codec import OMIT_EMPTY, SECRET, Message, Timestamp, decode
+from remuda.wire.nodes import NodeView, error_text
+
+M = TypeVar("M", bound=BaseModel)
+TIMEOUT_S: Final = 10.0
+_ANSWER_BYTES_MAX: Final = 64 << 20  # Thousands of nodes.
+_REASON_CHARS_MAX: Final = 500
+_KINDS: Final[Mapping[int, type[RemudaError]]] = {
+    400: Invalid,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    413: TooLarge,
+    422: Invalid,
+    503: Unavailable,
+}
+_HINTS: Final = {
+    401: "give an admin key with --api-key or REMUDA_API_KEY",
+    503: "try again; `remuda doctor` says more",
+}
+
+
+class NodeViews(RootModel[list[NodeView]]):
+    """All nodes, by name."""
+
+
+class KeyRow(Message):
+    """What is shown of a key."""
+
+    id: str
+    name: str = ""
+    role: str = ""
+    hint: str = ""  # Its first characters.
+    created_at: Timestamp
+    key: Annotated[str, OMIT_EMPTY, SECRET] = ""  # Only in the answer that made it.
+
+
+class KeyRows(RootModel[list[KeyRow]]):
+    """All keys in force."""
+
+
+class HistoryRow(Message):
+    """Something that was done to a node."""
+
+    at: Timestamp
+    event: str = ""
+    detail: str = ""
+    actor: str = ""
+
+
+class HistoryRows(RootModel[list[HistoryRow]]):
+    """What was done, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    date: datetime | None  # The frontend's clock.
+
+    def read(self, model: type[M]) -> M:
+        try:
+            return decode(model, self.body, bytes_max=_ANSWER_BYTES_MAX)
+        except Rejected as error:
+            raise PeerFailed(
+                f"this is not how a Remuda frontend answers: {error.message}",
+                hint="check that --url or REMUDA_URL names one",
+            ) from error
+
+
+class AdminClient:
+    def __init__(self, target: Target, timeout_s: float = TIMEOUT_S) -> None:
+        self.url = target.url
+        headers = {"User-Agent": f"remuda/{__version__}"}
+        if target.api_key is not None:
+            headers["Authorization"] = f"Bearer {target.api_key.get_secret_value()}"
+        # No proxy from the environment: the frontend is on this network, often on this very machine.
+        self._http = httpx.Client(
+            headers=headers, verify=_trust(target), timeout=timeout_s, follow_redirects=False, trust_env=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, *path: str, **query: str) -> Answer:
+        return self.call("GET", *path, query=query)
+
+    def call(
+        self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        """The answer of a success; anything else is raised as the error that fits."""
+        answer = self.probe(method, *path, body=body, query=query)
+        if not 200 <= answer.status < 300:
+            raise _refusal(self.url, answer)
+        return answer
+
+    def probe(
+        self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        """The answer whatever its status; FrontendUnreachable when there is none."""
+        address = "/".join((self.url, *(quote(part, safe="") for part in path)))
+        try:
+            reply = self._http.request(method, address, json=body, params=query or None)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise FrontendUnreachable(
+                f"the frontend at {self.url} cannot be reached: {_reason(error)}",
+                hint="check the address, and that `remuda up` or `remuda frontend` runs there",
+            ) from error
+        return Answer(reply.status_code, reply.content, _date(reply.headers.get("date", "")))
+
+    def nodes(self) -> tuple[Answer, list[NodeView]]:
+        answer = self.get("api", "nodes")
+        return answer, answer.read(NodeViews).root
+
+
+def _trust(target: Target) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=target.ca)
+    except OSError as error:  # SSLError is one too: a file that holds no certificate.
+        raise Misconfigured(
+            f"the CA file {target.ca} cannot be used: {error.strerror or error}",
+            hint="give a PEM file with --ca or REMUDA_CA",
+        ) from None
+
+
+def _refusal(url: str, answer: Answer) -> RemudaError:
+    kind = _KINDS.get(answer.status, PeerFailed)
+    if 300 <= answer.status < 400:
+        return PeerFailed(f"{url} sends elsewhere, which is not followed", hint="use the address it leads to")
+    said = error_text(answer.body) or f"the frontend at {url} answered with HTTP status {answer.status}"
+    return kind(said[:_REASON_CHARS_MAX], hint=_HINTS.get(answer.status, ""))
+
+
+def _reason(error: httpx.HTTPError | httpx.InvalidURL) -> str:
+    """The library's words, made plain where they are not."""
+    text = str(error)
+    match error:
+        case httpx.ConnectTimeout():
+            return f"no connection within {TIMEOUT_S:.0f} s"
+        case httpx.TimeoutException():
+            return f"connected, but no answer within {TIMEOUT_S:.0f} s"
+        case httpx.ConnectError() if "refused" in text:
+            return "nothing listens there"
+        case httpx.ConnectError() if "CERTIFICATE_VERIFY_FAILED" in text:
+            return "its certificate is not trusted (name the file that signs it with --ca)"
+        case httpx.ConnectError() if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+            return "it does not speak HTTPS (try http://)"
+        case httpx.ConnectError() if "Name or service not known" in text or "nodename nor servname" in text:
+            return "its host name is not known"
+        case httpx.RemoteProtocolError():
+            return "what listens there does not speak HTTP, or wants https://"
+        case _:
+            return text or type(error).__name__
+
+
+def _date(header: str) -> datetime | None:
+    try:
+        return parsedate_to_datetime(header).astimezone(UTC)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,117 @@
+"""The options of commands: one per setting for services, and for clients those that find the frontend.
+
+Light to import: settings are looked at when a command needs its options, so that `remuda --help` is quick.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Concatenate, Final, Literal, ParamSpec
+
+import click
+
+if TYPE_CHECKING:
+    from remuda.cli.client import AdminClient
+
+P = ParamSpec("P")
+Role = Literal["up", "frontend", "worker"]
+ROLES: Final[tuple[Role, ...]] = ("up", "frontend", "worker")
+
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(),
+    help="TOML file of settings. [REMUDA_CONFIG; default: remuda/config.toml in the user's config folder]",
+)
+data_dir_option = click.option(
+    "--data-dir",
+    metavar="PATH",
+    type=click.Path(),
+    help="Data folder of the `remuda up` or `remuda worker` in question. [REMUDA_DATA_DIR]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+
+
+def examples(*lines: str) -> str:
+    """An epilog of commands to try; the mark in front keeps click from filling them into a paragraph."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+def settings_command(role: Role, *, without: Sequence[str] = ()) -> type[click.Command]:
+    """A kind of command whose options are --config and the settings of a role, `without` some."""
+
+    class SettingsCommand(click.Command):
+        def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+            if not any(param.name == "data_dir" for param in self.params):
+                from remuda.cli.setting_options import model_of, setting_options
+
+                self.params += setting_options(model_of(role), without)
+            return super().get_params(ctx)
+
+    return SettingsCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the options of a client command say: where the frontend is, and how to answer."""
+
+    url: str | None = None
+    api_key: str | None = None
+    ca: str | None = None
+    data_dir: str | None = None
+    as_json: bool = False
+
+
+def client_command(function: Callable[Concatenate[Asked, P], None]) -> Callable[..., None]:
+    """Give a command the options that find the frontend, gathered into its first argument."""
+
+    @functools.wraps(function)
+    def gathered(
+        url: str | None,
+        api_key: str | None,
+        ca: str | None,
+        data_dir: str | None,
+        as_json: bool,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        function(Asked(url, api_key, ca, data_dir, as_json), *args, **kwargs)
+
+    for option in reversed((*_TARGET_OPTIONS, data_dir_option, json_option)):
+        gathered = option(gathered)
+    return gathered
+
+
+def connect(asked: Asked) -> "AdminClient":
+    """A client of the frontend that is asked for."""
+    from remuda.cli.client import AdminClient
+    from remuda.cli.target import find_target
+
+    return AdminClient(find_target(asked, os.environ))
+
+
+class ListByDefault(click.Group):
+    """A group that lists when no verb is given: `remuda nodes --json` is `remuda nodes list --json`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        asks_for_help = any(word in args[:1] for word in ctx.help_option_names)
+        if not asks_for_help and (not args or args[0].startswith("-")):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+_TARGET_OPTIONS = (
+    click.option(
+        "--url",
+        metavar="URL",
+        help="The frontend. [REMUDA_URL; default: the one of this machine's data folder]",
+    ),
+    click.option("--api-key", metavar="KEY", help="Admin key; - asks for it. [REMUDA_API_KEY]"),
+    click.option(
+        "--ca",
+        metavar="PATH",
+        type=click.Path(),
+        help="PEM file that signs the frontend's HTTPS certificate. [REMUDA_CA]",
+    ),
+)

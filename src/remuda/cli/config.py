@@ -1,0 +1,45 @@
+"""`remuda config check`: what a process would be started with, and where each value comes from."""
+
+import json
+import os
+from dataclasses import asdict
+
+import click
+
+from remuda.cli.commands import ROLES, Role, config_option, data_dir_option, examples, json_option
+
+
+@click.group(
+    "config", short_help="Show what the settings are, and from where.", epilog=examples("remuda config check")
+)
+def config_group() -> None:
+    """Settings: flag, then REMUDA_*, then LOCALAI_*, then what `remuda join` saved, then the config file."""
+
+
+@config_group.command(
+    "check", epilog=examples("remuda config check", "remuda config check --role worker --json")
+)
+@click.option(
+    "--role", type=click.Choice(ROLES), default="up", show_default=True, help="Whose settings to check."
+)
+@config_option
+@data_dir_option
+@json_option
+def check(role: Role, config: str | None, data_dir: str | None, as_json: bool) -> None:
+    """Show every setting, its value and its origin; say what cannot be used."""
+    from remuda.cli.config_table import rows, warnings
+    from remuda.cli.options import resolve_settings
+    from remuda.cli.setting_options import model_of
+
+    model = model_of(role)
+    resolved = resolve_settings(model, {"config": config, "data_dir": data_dir})
+    found, strays = rows(resolved), warnings(os.environ)
+    if as_json:
+        click.echo(json.dumps({"settings": [asdict(row) for row in found], "warnings": strays}))
+        return
+    from remuda.cli.config_table import table
+    from remuda.cli.render import console, show
+
+    show(console(), table(found))
+    for stray in strays:
+        click.echo(f"warning: {stray}", err=True)

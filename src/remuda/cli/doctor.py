@@ -1,0 +1,37 @@
+"""`remuda doctor`: says in plain words what is wrong, and what to do about it."""
+
+import json
+import os
+from dataclasses import asdict
+
+import click
+
+from remuda.cli.commands import Asked, client_command, config_option, examples
+from remuda.cli.exits import Exit
+from remuda.core.clock import SystemClock
+
+
+@click.command(
+    "doctor",
+    short_help="Say in plain words what is wrong.",
+    epilog=examples("remuda doctor", "remuda doctor --url http://192.168.1.10:8080 --json"),
+)
+@config_option
+@client_command
+def doctor(asked: Asked, config: str | None) -> None:
+    """Look at settings, folder, disk, ports, frontend, store, bus, clock, GPU driver, versions and nodes."""
+    from remuda.cli.checks import Patient, examine
+    from remuda.cli.findings import Level
+    from remuda.core.log import configure
+
+    configure("error")  # What libraries have to say is said by the findings.
+    found = examine(Patient(asked, config, os.environ, SystemClock()))
+    healthy = all(finding.level is not Level.PROBLEM for finding in found)
+    if asked.as_json:
+        click.echo(json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in found]}))
+    else:
+        from remuda.cli.findings_page import page
+        from remuda.cli.render import console, show
+
+        show(console(), page(found))
+    click.get_current_context().exit(Exit.DONE if healthy else Exit.UNHEALTHY)

@@ -1,0 +1,73 @@
+"""How a command ends: the exit code of every outcome, and expected trouble told in plain lines."""
+
+import json
+import sys
+from enum import IntEnum
+from typing import Final
+
+from remuda.cli.plain import one_line
+from remuda.core.errors import (
+    Forbidden,
+    FrontendUnreachable,
+    Misconfigured,
+    NotFound,
+    Problem,
+    Rejected,
+    RemudaError,
+    Unauthorized,
+)
+
+
+class Exit(IntEnum):
+    """Programs may rely on these; docs/reference/cli.md lists them."""
+
+    DONE = 0
+    DEFECT = 1
+    MISUSED = 2
+    UNREACHABLE = 3
+    REFUSED = 4
+    NOT_FOUND = 5
+    REJECTED = 6
+    UNAVAILABLE = 7
+    UNHEALTHY = 8
+    INTERRUPTED = 130
+
+
+MEANINGS: Final = {
+    Exit.DONE: "Done.",
+    Exit.DEFECT: "A defect in Remuda: something it did not expect.",
+    Exit.MISUSED: "The command line or a setting cannot be used.",
+    Exit.UNREACHABLE: "The frontend cannot be reached.",
+    Exit.REFUSED: "Refused: the key or token is missing, wrong, or not meant for this.",
+    Exit.NOT_FOUND: "There is nothing under that name or id.",
+    Exit.REJECTED: "Rejected: a value is not valid, or it contradicts what is there.",
+    Exit.UNAVAILABLE: "Something that is needed (store, bus, a program, a peer) does not work now.",
+    Exit.UNHEALTHY: "`remuda doctor` found a problem.",
+    Exit.INTERRUPTED: "Stopped by Ctrl-C, or by answering no.",
+}
+
+# The first class that fits counts.
+_BY_CLASS: Final[tuple[tuple[type[RemudaError], Exit], ...]] = (
+    (Misconfigured, Exit.MISUSED),
+    (FrontendUnreachable, Exit.UNREACHABLE),
+    (Unauthorized, Exit.REFUSED),
+    (Forbidden, Exit.REFUSED),
+    (NotFound, Exit.NOT_FOUND),
+    (Rejected, Exit.REJECTED),
+    (RemudaError, Exit.UNAVAILABLE),
+)
+
+
+def exit_of(error: RemudaError) -> Exit:
+    return next(code for kind, code in _BY_CLASS if isinstance(error, kind))
+
+
+def report(problem: Problem, *, as_json: bool) -> None:
+    """One plain line on standard error and one with what to do, or the same as one JSON document."""
+    if as_json:
+        document = {"code": problem.code, "message": problem.message, "hint": problem.hint}
+        print(json.dumps({"error": document}), file=sys.stderr)
+        return
+    print(f"error: {one_line(problem.message)}", file=sys.stderr)
+    if problem.hint:
+        print(f"hint: {one_line(problem.hint)}", file=sys.stderr)

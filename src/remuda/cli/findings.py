@@ -1,0 +1,151 @@
+"""What `remuda doctor` concludes from what it saw, in plain words. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from remuda.cli.render import gib, span
+from remuda.wire.nodes import NodeView
+from remuda.worker.hardware.model import Hardware
+
+_DISK_LOW: Final = 5 << 30
+_DISK_OUT: Final = 256 << 20
+_SKEW_MAX: Final = timedelta(seconds=5)
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that listens on a port."""
+
+    pid: int
+    name: str
+    ours: bool
+
+
+def ok(check: str, message: str) -> Finding:
+    return Finding(check, Level.OK, message)
+
+
+def warning(check: str, message: str, remedy: str) -> Finding:
+    return Finding(check, Level.WARNING, message, remedy)
+
+
+def problem(check: str, message: str, remedy: str) -> Finding:
+    return Finding(check, Level.PROBLEM, message, remedy)
+
+
+def versions(ours: str, python: str, theirs: str | None) -> Finding:
+    """`theirs` is the frontend's version; None when it cannot be told."""
+    both = f"Remuda {ours}, Python {python}"
+    if theirs is None or theirs == ours:
+        return ok("versions", both)
+    return warning(
+        "versions",
+        f"{both}, but the frontend is Remuda {theirs}",
+        "upgrade the older of the two; they work together meanwhile, without what is new",
+    )
+
+
+def disk(folder: str, free: int) -> Finding:
+    if free < _DISK_OUT:
+        return problem("disk", f"the disk of {folder} is full: {gib(free)} left", "free some space")
+    if free < _DISK_LOW:
+        return warning(
+            "disk",
+            f"the disk of {folder} is nearly full: {gib(free)} left",
+            "models need more: free some space",
+        )
+    return ok("disk", f"{gib(free)} free for {folder}")
+
+
+def clock(ahead: timedelta) -> Finding:
+    """`ahead`: by how much this machine's clock is before the frontend's."""
+    if abs(ahead) <= _SKEW_MAX:
+        return ok("clock", "agrees with the frontend's")
+    word = "ahead of" if ahead > timedelta(0) else "behind"
+    return warning(
+        "clock",
+        f"this machine's clock is {span(abs(ahead))} {word} the frontend's",
+        "let both machines set their clocks by the network (NTP): credentials have an expiry time",
+    )
+
+
+def readiness(reason: str) -> list[Finding]:
+    """What the frontend says of its store and its bus: an empty reason when it can use both."""
+    if not reason:
+        return [ok("store", "the frontend can use it"), ok("bus", "the frontend can use it")]
+    return [
+        problem(_part(text), f"the frontend is not ready: {text}", "the frontend's log says more")
+        for text in reason.split("; ")
+    ]
+
+
+def port(use: str, number: int, trouble: str, holder: Holder | None, setting: str) -> Finding:
+    """`trouble`: why nobody can listen there now; empty when the port is free."""
+    if not trouble:
+        return ok("ports", f"port {number} ({use}) is free")
+    if holder is None:
+        return problem("ports", f"{trouble} ({use})", f"stop what uses it, or choose another with {setting}")
+    if holder.ours:
+        return ok("ports", f"port {number} ({use}) is held by Remuda itself (process {holder.pid})")
+    return problem(
+        "ports",
+        f"{trouble} ({use}), by {holder.name} (process {holder.pid})",
+        f"stop that program, or choose another port with {setting}",
+    )
+
+
+def gpu(hardware: Hardware) -> list[Finding]:
+    found = [warning("gpu", text, "until then this machine works without it") for text in hardware.problems]
+    names = ", ".join(f"{card.name} ({gib(card.total_vram)})" for card in hardware.gpus)
+    driver = f", driver {hardware.driver_version}" if hardware.driver_version else ""
+    if names:
+        return [*found, ok("gpu", f"{names}{driver}; backends for {hardware.capability}")]
+    return found or [ok("gpu", f"none found; backends for {hardware.capability}")]
+
+
+def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
+    healthy = sum(node.status == "healthy" for node in nodes)
+    found = [_node(node) for node in nodes if node.status != "healthy" or _reasons(node)]
+    if not nodes:
+        return [warning("nodes", "there are no nodes", "let a machine in with `remuda join`")]
+    return [*found, ok("nodes", f"{healthy} of {len(nodes)} are healthy")]
+
+
+def variables(strays: Mapping[str, str]) -> list[Finding]:
+    return [warning("settings", f"{name} is not a setting", hint) for name, hint in strays.items()]
+
+
+def _part(reason: str) -> str:
+    if "bus" in reason:
+        return "bus"
+    return "store" if "database" in reason or "store" in reason else "frontend"
+
+
+def _node(node: NodeView) -> Finding:
+    reasons = "; ".join(_reasons(node)) or "no reason was given"
+    # What an admin decided, or has yet to decide, is no fault of the machine.
+    level = Level.WARNING if node.status in ("healthy", "pending", "draining") else Level.PROBLEM
+    return Finding(
+        "nodes", level, f"{node.name} is {node.status}: {reasons}", f"remuda nodes show {node.name}"
+    )
+
+
+def _reasons(node: NodeView) -> Sequence[str]:
+    return node.remuda.reasons if node.remuda is not None else ()

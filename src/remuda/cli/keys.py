@@ -1,0 +1,82 @@
+"""`remuda keys`: who may call the API."""
+
+import click
+
+from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
+from remuda.cli.naming import pick
+from remuda.cli.plain import one_line
+
+
+@click.group(
+    "keys",
+    cls=ListByDefault,
+    short_help="Make, list and revoke keys for the API.",
+    epilog=examples("remuda keys", "remuda keys create laptop", "remuda keys revoke laptop"),
+)
+def keys_group() -> None:
+    """Keys for the API, which a frontend that is open to a network asks for. Without a verb: list them."""
+
+
+@keys_group.command("list", epilog=examples("remuda keys", "remuda keys list --json"))
+@client_command
+def list_keys(asked: Asked) -> None:
+    """The keys in force. The keys themselves are kept nowhere; their first characters tell them apart."""
+    with connect(asked) as client:
+        answer = client.get("api", "keys")
+    if asked.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.client import KeyRows
+    from remuda.cli.render import Column, console, fitting, local, show
+
+    keys = answer.read(KeyRows).root
+    if not keys:
+        click.echo("no keys yet; `remuda keys create NAME` makes one")
+        return
+    output = console()
+    columns = [
+        Column("NAME", [key.name for key in keys]),
+        Column("ROLE", [key.role for key in keys]),
+        Column("BEGINS", [key.hint for key in keys]),
+        Column("MADE", [local(key.created_at) for key in keys], needed=1),
+        Column("ID", [key.id for key in keys], needed=2),
+    ]
+    show(output, fitting(columns, output))
+
+
+@keys_group.command(
+    "create", epilog=examples("remuda keys create laptop", "remuda keys create website --role user")
+)
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice(["admin", "user"]),
+    default="admin",
+    show_default=True,
+    help="admin: everything; user: inference only.",
+)
+@client_command
+def create_key(asked: Asked, name: str, role: str) -> None:
+    """Make a key. It is shown now and never again."""
+    with connect(asked) as client:
+        answer = client.call("POST", "api", "keys", body={"name": name, "role": role})
+    if asked.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.client import KeyRow
+
+    click.echo(answer.read(KeyRow).key)
+    click.echo("Keep it: it cannot be shown again. Use it as REMUDA_API_KEY or --api-key.", err=True)
+
+
+@keys_group.command("revoke", epilog=examples("remuda keys revoke laptop"))
+@click.argument("name", metavar="NAME|ID")
+@client_command
+def revoke_key(asked: Asked, name: str) -> None:
+    """Make a key stop working."""
+    from remuda.cli.client import KeyRows
+
+    with connect(asked) as client:
+        key = pick("key", client.get("api", "keys").read(KeyRows).root, name)
+        answer = client.call("DELETE", "api", "keys", key.id)
+    click.echo(answer.body if asked.as_json else one_line(f"{key.name}: revoked"))

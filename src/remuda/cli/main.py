@@ -1,0 +1,129 @@
+"""The command `remuda`: its verbs, and how each of them ends. Verbs import what they need when they run."""
+
+from typing import NoReturn
+
+import click
+
+from remuda import __version__
+from remuda.cli.argv import hide_secrets_from_argv
+from remuda.cli.commands import examples, settings_command
+from remuda.cli.completion import completion
+from remuda.cli.config import config_group
+from remuda.cli.doctor import doctor
+from remuda.cli.exits import Exit, exit_of, report
+from remuda.cli.keys import keys_group
+from remuda.cli.nodes import nodes_group
+from remuda.core.errors import Problem, RemudaError
+
+
+class Root(click.Group):
+    """Turns expected trouble into plain lines and an exit code that means something."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        as_json = "--json" in ctx.args  # Looked for here: it counts even where the rest cannot be parsed.
+        try:
+            return super().invoke(ctx)
+        except RemudaError as error:
+            report(error.problem(), as_json=as_json)
+            ctx.exit(exit_of(error))
+        except click.UsageError as error:
+            if not as_json:
+                raise
+            report(Problem("usage", error.format_message()), as_json=True)
+            ctx.exit(Exit.MISUSED)
+        except (KeyboardInterrupt, click.Abort):
+            report(Problem("interrupted", "stopped"), as_json=as_json)
+            ctx.exit(Exit.INTERRUPTED)
+
+
+@click.group(
+    cls=Root,
+    epilog=examples("remuda up", "remuda nodes", "remuda doctor"),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="remuda", message="%(prog)s %(version)s")
+def root() -> None:
+    """Turns the machines you own into one OpenAI-compatible endpoint."""
+
+
+@root.command(
+    cls=settings_command("up"),
+    short_help="Run a frontend and a worker on this machine.",
+    epilog=examples("remuda up", "remuda up --lan", "remuda up --port 8081 --data-dir /tmp/second"),
+)
+@click.pass_context
+def up(ctx: click.Context, /, **flags: object) -> None:
+    """Run a frontend and a worker on this machine: a fleet of one that others can join."""
+    from remuda.cli.options import resolve_settings
+    from remuda.cli.settings import UpSettings
+    from remuda.cli.up import run
+
+    ctx.exit(run(resolve_settings(UpSettings, flags)))
+
+
+@root.command(
+    cls=settings_command("frontend"),
+    short_help="Run the API without a worker.",
+    epilog=examples(
+        "remuda frontend",
+        "remuda frontend --lan --database-url postgresql://remuda@db/remuda --nats-url nats://bus:4222",
+    ),
+)
+@click.pass_context
+def frontend(ctx: click.Context, /, **flags: object) -> None:
+    """Run the API without a worker. Several can share one PostgreSQL and one NATS server."""
+    from remuda.cli.frontend import run
+    from remuda.cli.options import resolve_settings
+    from remuda.cli.settings import FrontendSettings
+
+    ctx.exit(run(resolve_settings(FrontendSettings, flags)))
+
+
+@root.command(
+    cls=settings_command("worker"),
+    short_help="Run a worker that joined before, or as the settings say.",
+    epilog=examples(
+        "remuda worker", "remuda worker --register-to http://192.168.1.10:8080 --token-file token"
+    ),
+)
+@click.pass_context
+def worker(ctx: click.Context, /, **flags: object) -> None:
+    """Run a worker: with what `remuda join` was told on this machine, or as the settings say."""
+    from remuda.cli.options import resolve_settings
+    from remuda.cli.settings import WorkerSettings
+    from remuda.cli.worker import run
+
+    ctx.exit(run(resolve_settings(WorkerSettings, flags)))
+
+
+@root.command(
+    cls=settings_command("worker", without=["register_to"]),
+    short_help="Make this machine a node of a frontend.",
+    epilog=examples(
+        "remuda join http://192.168.1.10:8080 --token TOKEN",
+        "remuda join http://192.168.1.10:8080 --token - --name attic --service",
+    ),
+)
+@click.argument("url")
+@click.option(
+    "--service", is_flag=True, help="Install a systemd or launchd unit that starts with the machine."
+)
+@click.pass_context
+def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> None:
+    """Make this machine a node of the frontend at URL, and remember that: `remuda worker` resumes it."""
+    from remuda.cli.join import run
+    from remuda.cli.options import resolve_settings
+    from remuda.cli.settings import WorkerSettings
+    from remuda.cli.target import checked_url
+
+    flags["register_to"] = checked_url(url, "URL")
+    ctx.exit(run(resolve_settings(WorkerSettings, flags), service))
+
+
+for command in (nodes_group, keys_group, config_group, doctor, completion):
+    root.add_command(command)
+
+
+def main() -> NoReturn:
+    hide_secrets_from_argv()
+    root.main(prog_name="remuda")

@@ -1,0 +1,137 @@
+"""Nodes as people see them. Pure: from the frontend's answers to tables."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from remuda.cli.client import HistoryRow
+from remuda.cli.plain import one_line
+from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, used_of
+from remuda.wire.nodes import NodeView
+
+_STYLES: Final = {
+    "healthy": "green",
+    "draining": "yellow",
+    "pending": "cyan",
+    "unhealthy": "red",
+    "offline": "red",
+}
+
+
+def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> RenderableType:
+    """A table that fits, and below it why each node takes no work that takes none."""
+    if not nodes:
+        return Text("no nodes yet; `remuda join` on another machine adds one")
+    table = fitting(
+        [
+            Column("NAME", [node.name for node in nodes]),
+            Column("STATUS", [_status(node) for node in nodes]),
+            Column("ADDRESS", [node.address or UNKNOWN for node in nodes], needed=3),
+            Column("GPU", [node.gpu_vendor or UNKNOWN for node in nodes], needed=1),
+            Column("VRAM", [_vram(node) for node in nodes], right=True),
+            Column(
+                "RAM", [_used(node.available_ram, node.total_ram) for node in nodes], needed=2, right=True
+            ),
+            Column(
+                "DISK", [_used(node.available_disk, node.total_disk) for node in nodes], needed=4, right=True
+            ),
+            Column("SLOTS", [str(node.max_replicas_per_model) for node in nodes], needed=5, right=True),
+            Column("HEARD", [ago(node.last_heartbeat, now) for node in nodes], right=True),
+            Column("LABELS", [str(len(node.labels)) for node in nodes], needed=6, right=True),
+        ],
+        output,
+    )
+    return Group(table, *_reasons(nodes))
+
+
+def node_page(
+    node: NodeView, history: Sequence[HistoryRow], now: datetime, output: Console
+) -> RenderableType:
+    """Everything about one node."""
+    parts: list[RenderableType] = [facts(_facts(node, now)), *_reasons([node])]
+    if node.labels:
+        parts += [Text("\nLabels", style="bold"), facts(list(node.labels.items()))]
+    if history:
+        columns = [
+            Column("WHEN", [local(row.at) for row in history]),
+            Column("WHAT", [row.event for row in history]),
+            Column("DETAIL", [row.detail or UNKNOWN for row in history]),
+            Column("BY", [row.actor or UNKNOWN for row in history]),
+        ]
+        parts += [Text("\nHistory", style="bold"), fitting(columns, output)]
+    return Group(*parts)
+
+
+def _facts(node: NodeView, now: datetime) -> list[tuple[str, RenderableType]]:
+    remuda = node.remuda
+    known: list[tuple[str, RenderableType]] = [
+        ("Name", node.name),
+        ("Id", node.id),
+        ("Status", _status(node)),
+        ("Type", node.node_type),
+        ("Address", node.address or UNKNOWN),
+        ("HTTP address", node.http_address or UNKNOWN),
+        ("GPU", " ".join(filter(None, (node.gpu_vendor, node.gpu_compute_capability))) or UNKNOWN),
+        ("Capability", node.capability or UNKNOWN),
+        ("VRAM used", _vram(node)),
+        ("VRAM budget", _budget(node)),
+        ("RAM used", _used(node.available_ram, node.total_ram)),
+        ("Disk used", _used(node.available_disk, node.total_disk)),
+        (
+            "Replicas per model",
+            f"{node.max_replicas_per_model}{_by_admin(node.max_replicas_per_model_manually_set)}",
+        ),
+        ("Heard", ago(node.last_heartbeat, now)),
+        ("Known since", local(node.created_at)),
+    ]
+    if remuda is not None:
+        known += [
+            ("Reachability", remuda.reachability),
+            ("Approved", _yes(remuda.approved)),
+            ("Drained", _yes(remuda.drained)),
+            ("Shutting down", _yes(remuda.leaving)),
+            ("Remuda version", remuda.version or "none: another kind of worker"),
+            ("Boot", remuda.boot_id or UNKNOWN),
+        ]
+    return known
+
+
+def _reasons(nodes: Sequence[NodeView]) -> list[Text]:
+    lines = [
+        Text.assemble((one_line(node.name), "bold"), f": {one_line(reason)}")
+        for node in nodes
+        if node.remuda is not None
+        for reason in node.remuda.reasons
+    ]
+    return [Text(), *lines] if lines else []
+
+
+def _status(node: NodeView) -> Text:
+    return Text(one_line(node.status), style=_STYLES.get(node.status, ""))
+
+
+def _vram(node: NodeView) -> str:
+    """Of what may be used: a budget lowers the ceiling, and what is free never exceeds it."""
+    return _used(node.available_vram, node.vram_budget_bytes or node.total_vram)
+
+
+def _used(available: int, total: int) -> str:
+    return used_of(total - available, total)
+
+
+def _budget(node: NodeView) -> str:
+    if not node.vram_budget:
+        return UNKNOWN
+    amount = f" ({gib(node.vram_budget_bytes)})" if node.vram_budget_bytes else ""
+    return f"{node.vram_budget}{amount}{_by_admin(node.vram_budget_manually_set)}"
+
+
+def _by_admin(manually_set: bool) -> str:
+    return ", set by an admin" if manually_set else ""
+
+
+def _yes(fact: bool) -> str:
+    return "yes" if fact else "no"

@@ -1,0 +1,146 @@
+"""Where settings come from: flags, environment, what `remuda join` saved, the config file, defaults."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import click
+from platformdirs import user_config_path
+from pydantic import SecretStr, create_model
+
+from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
+from remuda.core.errors import Misconfigured
+from remuda.core.settings import Resolved, Settings, described, read_file, resolve
+from remuda.core.settings import unknown_variables as unknown_among
+from remuda.host.folder import DataFolder, read_json
+
+S = TypeVar("S", bound=Settings)
+Flags = Mapping[str, object]
+Values = Mapping[str, object]
+Environ = Mapping[str, str]
+
+_ASK: Final = "-"
+_TOKEN: Final = "registration_token"
+_FIELDS: Final = frozenset(UpSettings.model_fields)  # A file may hold settings of any role.
+_READ_ELSEWHERE: Final = frozenset(
+    {
+        "config",
+        "url",
+        "api_key",
+        "force_meta_backend_capability",
+        "force_meta_backend_capability_run_file",
+    }
+)
+
+
+def resolve_settings(model: type[S], flags: Flags, environ: Environ = os.environ) -> Resolved[S]:
+    """Every setting of `model` and where it came from. `flags` are by field, `config` among them.
+
+    Raises Misconfigured, naming what cannot be used and what could.
+    """
+    given = _answered(model, flags)
+    file, file_name = _file(given, environ)
+    saved, saved_in = _saved(model, given, environ)
+    if _token_file_is_nearer(given, environ):
+        saved, file = _without_token(saved), _without_token(file)
+    return resolve(
+        model, flags=given, environ=environ, saved=saved, saved_in=saved_in, file=file, file_name=file_name
+    )
+
+
+def registration_token(settings: CommonSettings) -> SecretStr | None:
+    """The token itself, or else what its file holds; None when neither is set."""
+    path = settings.registration_token_file
+    if settings.registration_token is not None or path is None:
+        return settings.registration_token
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise Misconfigured(f"the token file {path} cannot be read: {reason}") from None
+    if not token:
+        raise Misconfigured(f"the token file {path} is empty", hint="write the registration token into it")
+    return SecretStr(token)
+
+
+def data_folder(flags: Flags, environ: Environ = os.environ) -> DataFolder:
+    """The data folder alone: whether other settings can be used does not matter to it."""
+    file, file_name = _file(flags, environ)
+    root = _one(CommonSettings, "data_dir", flags, environ, file, file_name)
+    assert isinstance(root, Path)
+    return DataFolder(root)
+
+
+def unknown_variables(environ: Environ) -> Mapping[str, str]:
+    """REMUDA_* variables that nothing reads, each with a hint."""
+    return unknown_among(environ, _FIELDS | _READ_ELSEWHERE)
+
+
+def config_file(flags: Flags, environ: Environ) -> tuple[Path, bool]:
+    """The config file, and whether somebody named it: then it must exist."""
+    named = flags.get("config") or environ.get("REMUDA_CONFIG")
+    if named:
+        return Path(str(named)).expanduser(), True
+    return user_config_path("remuda") / "config.toml", False
+
+
+def ask_for(what: str) -> str:
+    """A secret that was given as `-`: asked for at the terminal, or a line of standard input."""
+    if sys.stdin.isatty():
+        value: str = click.prompt(what, hide_input=True, err=True)
+    else:
+        value = sys.stdin.readline()
+    if not value.strip():
+        raise Misconfigured(f"{what} is empty", hint="it was to be read from standard input")
+    return value.strip()
+
+
+def _answered(model: type[Settings], flags: Flags) -> Flags:
+    wanted = (item for item in described(model) if item.secret and flags.get(item.field) == _ASK)
+    return {**flags, **{item.field: ask_for(item.field.replace("_", " ").capitalize()) for item in wanted}}
+
+
+def _file(flags: Flags, environ: Environ) -> tuple[Values, str]:
+    path, required = config_file(flags, environ)
+    return read_file(path, _FIELDS, required=required), str(path)
+
+
+def _saved(model: type[Settings], flags: Flags, environ: Environ) -> tuple[Values, str]:
+    """What `remuda join` was told. It belongs to the frontend that was joined: with another it does not
+    count, lest that one be shown this one's token."""
+    if not issubclass(model, WorkerSettings) or issubclass(model, FrontendSettings):
+        return {}, ""
+    path = data_folder(flags, environ).joined
+    saved = read_json(path)
+    wanted = _one(WorkerSettings, "register_to", flags, environ)
+    same = not wanted or str(wanted).rstrip("/") == str(saved.get("register_to", "")).rstrip("/")
+    return (saved if same else {}), str(path)
+
+
+def _token_file_is_nearer(flags: Flags, environ: Environ) -> bool:
+    """A token file that flag or environment name comes before a token that was saved or stands in a file."""
+    return (
+        _one(CommonSettings, _TOKEN, flags, environ) is None
+        and _one(CommonSettings, "registration_token_file", flags, environ) is not None
+    )
+
+
+def _without_token(values: Values) -> Values:
+    return {field: value for field, value in values.items() if field != _TOKEN}
+
+
+def _one(
+    model: type[Settings],
+    field: str,
+    flags: Flags,
+    environ: Environ,
+    file: Values | None = None,
+    file_name: str = "",
+) -> object:
+    """One setting, read as if it were the only one."""
+    info = model.model_fields[field]
+    alone = create_model(field, __base__=Settings, **{field: (info.annotation, info)})  # type: ignore[call-overload]
+    found = resolve(alone, flags=flags, environ=environ, file=file, file_name=file_name)
+    return getattr(found.values, field)

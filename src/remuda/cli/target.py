@@ -1,0 +1,91 @@
+"""Which frontend a command talks to: the one that is named, else the one of this machine's data folder."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from remuda.cli.commands import Asked
+from remuda.cli.options import ask_for, data_folder
+from remuda.core.errors import FrontendUnreachable, Misconfigured
+from remuda.host.folder import DataFolder, read_json
+
+_START_OR_NAME = "start it with `remuda up`, or name a frontend with --url or REMUDA_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    url: str  # Without a slash at the end.
+    api_key: SecretStr | None = None
+    ca: Path | None = None
+
+
+class NotRunningHere(FrontendUnreachable):
+    """No frontend was named, and none runs on this machine's data folder."""
+
+
+def find_target(asked: Asked, environ: Mapping[str, str]) -> Target:
+    """Raises NotRunningHere when there is nothing to talk to, Misconfigured when what is set is no use."""
+    key = _given_key(asked, environ)
+    ca = asked.ca or environ.get("REMUDA_CA")
+    named = asked.url or environ.get("REMUDA_URL")
+    if named:
+        source = "--url" if asked.url else "REMUDA_URL"
+        return Target(checked_url(named, source), key, Path(ca).expanduser() if ca else None)
+    local = _local(data_folder({"data_dir": asked.data_dir}, environ))
+    return Target(local.url, key or local.api_key, Path(ca).expanduser() if ca else local.ca)
+
+
+def checked_url(text: str, source: str) -> str:
+    """The URL without a slash at its end; Misconfigured, naming its source, when it is none."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or any(char.isspace() for char in text):
+        raise Misconfigured(f"{source}={text!r} cannot be used; accepted: http(s)://HOST[:PORT]")
+    return text.rstrip("/")
+
+
+def _given_key(asked: Asked, environ: Mapping[str, str]) -> SecretStr | None:
+    key = ask_for("API key") if asked.api_key == "-" else asked.api_key or environ.get("REMUDA_API_KEY")
+    if not key:
+        return None
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise Misconfigured("the API key holds characters that no key has", hint="copy it once more")
+    return SecretStr(key)
+
+
+def _local(folder: DataFolder) -> Target:
+    values = read_json(folder.endpoint)
+    if not values:
+        raise NotRunningHere(
+            f"remuda up is not running here (data folder {folder.root})", hint=_START_OR_NAME
+        )
+    url, key, pid, ca = (values.get(name) for name in ("url", "api_key", "pid", "ca"))
+    if not isinstance(url, str) or not isinstance(pid, int):
+        raise Misconfigured(f"{folder.endpoint} does not say where the frontend is", hint="remove it")
+    if not alive(pid):
+        raise NotRunningHere(
+            f"remuda up is not running here: its process {pid} has ended (data folder {folder.root})",
+            hint=_START_OR_NAME,
+        )
+    return Target(
+        checked_url(url, str(folder.endpoint)),
+        SecretStr(key) if isinstance(key, str) else None,
+        Path(ca) if isinstance(ca, str) else None,
+    )
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True  # Somebody else's, so it lives.
+    return True
