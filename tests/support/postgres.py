@@ -100,9 +100,7 @@ class PostgresServer:
     def _initialise(self) -> None:
         password_file = self._folder / "password"
         password_file.write_text(self.password)
-        if self._account is not None:
-            for path in (self._folder, password_file):
-                os.chown(path, self._account.pw_uid, self._account.pw_gid)
+        self._hand_over(self._folder, password_file)
         self._binaries = self._reachable_binaries()
         data = ["-D", str(self._folder / "data"), "--no-sync", "--locale=C", "--encoding=UTF8"]
         login = ["-U", _USER, "--auth=scram-sha-256", f"--pwfile={password_file}"]
@@ -116,10 +114,16 @@ class PostgresServer:
         try:
             self._run("postgres", "--version").wait(_START_S)
         except PermissionError:
-            unneeded = shutil.ignore_patterns("include", "*.a")
-            shutil.copytree(installed, self._folder / "installation", ignore=unneeded)
-            return self._folder / "installation" / "bin"
+            copy = self._folder / "installation"
+            shutil.copytree(installed, copy, ignore=shutil.ignore_patterns("include", "*.a"))
+            self._hand_over(copy, *copy.rglob("*"))
+            return copy / "bin"
         return self._binaries
+
+    def _hand_over(self, *paths: Path) -> None:
+        if self._account is not None:
+            for path in paths:
+                os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
 
     def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         account = self._account
