@@ -114,11 +114,19 @@ class PostgresServer:
         try:
             self._run("postgres", "--version").wait(_START_S)
         except PermissionError:
-            copy = self._folder / "installation"
-            shutil.copytree(installed, copy, ignore=shutil.ignore_patterns("include", "*.a"))
-            self._hand_over(copy, *copy.rglob("*"))
-            return copy / "bin"
+            return self._copied(installed) / "bin"
         return self._binaries
+
+    def _copied(self, installed: Path) -> Path:
+        """The programs look for their libraries in a folder beside their package, so both are copied."""
+        packages, package = self._folder / "packages", installed.parent
+        unneeded = shutil.ignore_patterns("include", "*.a")
+        shutil.copytree(installed, packages / package.name / installed.name, ignore=unneeded)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, packages / libraries.name)
+        self._hand_over(packages, *packages.rglob("*"))
+        return packages / package.name / installed.name
 
     def _hand_over(self, *paths: Path) -> None:
         if self._account is not None:
