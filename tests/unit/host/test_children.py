@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from remuda.core.errors import ChildFailed
 from remuda.host.children import Child, LaunchSpec, running, supervise
 from remuda.host.restarts import RestartPolicy
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +89,7 @@ async def test_a_child_that_ignores_sigterm_is_killed() -> None:
     lines: list[str] = []
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     async with running(python(code, output=lines.append)) as child:
-        await until(lambda: lines == ["deaf"])
+        await wait_until(lambda: lines == ["deaf"])
     assert not alive(child.pid)
 
 
@@ -101,7 +101,7 @@ async def test_grandchildren_go_with_the_child() -> None:
         "print(sleeper.pid, flush=True); time.sleep(60)"
     )
     async with running(python(code, output=lines.append)):
-        await until(lambda: bool(lines))
+        await wait_until(lambda: bool(lines))
     assert not alive(int(lines[0]))
 
 
@@ -115,7 +115,7 @@ async def test_cancellation_leaves_no_process_behind() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run_for_ever)
-        await until(lambda: bool(pids))
+        await wait_until(lambda: bool(pids))
         tasks.cancel_scope.cancel()
     assert not alive(pids[0])
 
@@ -142,10 +142,10 @@ async def test_killing_the_parent_kills_the_child() -> None:
     async with process:
         with anyio.fail_after(20):
             pid = int(await process.stdout.receive())
-        await until(lambda: "sleep(60)" in " ".join(psutil.Process(pid).cmdline()))
+        await wait_until(lambda: "sleep(60)" in " ".join(psutil.Process(pid).cmdline()))
         process.kill()
         await process.wait()
-        await until(lambda: not alive(pid))
+        await wait_until(lambda: not alive(pid))
 
 
 async def test_a_child_that_exits_is_started_again() -> None:
@@ -158,7 +158,7 @@ async def test_a_child_that_exits_is_started_again() -> None:
         spec = python("import time; time.sleep(60)")
         await tasks.start(partial(supervise, spec, QUICKLY, on_start=started))
         os.kill(pids[0], signal.SIGKILL)
-        await until(lambda: len(pids) == 2)
+        await wait_until(lambda: len(pids) == 2)
         tasks.cancel_scope.cancel()
     assert not any(alive(pid) for pid in pids)
 

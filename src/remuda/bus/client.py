@@ -1,0 +1,259 @@
+"""The bus as the rest of the system sees it: connected for as long as it runs, or visibly trying to be."""
+
+from datetime import timedelta
+
+import anyio
+import anyio.abc
+import structlog
+
+from remuda.bus.auth import Anonymous, AuthSource, TlsFiles, parse_servers
+from remuda.bus.messages import Connected, Connecting, Down, Handler, State
+from remuda.bus.nats import Link
+from remuda.bus.subscriptions import QUEUE_LIMIT, Subscription
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import BusUnusable, RemudaError
+from remuda.core.retry import Backoff
+
+log = structlog.get_logger(__name__)
+
+_PING_EVERY = timedelta(seconds=5)
+_PING_LIMIT = timedelta(seconds=8)
+_RETIREMENT = timedelta(hours=1)
+
+
+class Bus:
+    """One connection's owner. `run` keeps it; everything else may be called from any task meanwhile."""
+
+    def __init__(
+        self,
+        servers: str,
+        auth: AuthSource,
+        *,
+        name: str,
+        backoff: Backoff,
+        entropy: Entropy,
+        clock: Clock,
+        tls: TlsFiles | None = None,
+    ) -> None:
+        """Raises Misconfigured for an address or TLS files that cannot be used."""
+        self._auth = auth
+        self._name = name
+        self._backoff = backoff
+        self._entropy = entropy
+        self._clock = clock
+        self._tls_files = tls or TlsFiles()
+        self._aim_at(servers)
+        self._state: State = Connecting(clock.now())
+        self._changed = anyio.Event()
+        self._wake = anyio.Event()
+        self._link: Link | None = None
+        self._subscriptions: list[Subscription] = []
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def changed(self) -> anyio.Event:
+        """Set at the next change of state. Take it before looking at the state, and no change is missed."""
+        return self._changed
+
+    @property
+    def dropped(self) -> int:
+        """Messages lost to full queues."""
+        return sum(subscription.dropped for subscription in self._subscriptions)
+
+    async def wait_connected(self) -> None:
+        while not isinstance(self._state, Connected):
+            await self._changed.wait()
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Connect and stay connected until cancelled. Reports started at once: see `wait_connected`."""
+        async with anyio.create_task_group() as self._tasks:
+            task_status.started()
+            try:
+                await self._keep_connected()
+            finally:
+                await self._close()
+
+    def rotate(self, servers: str | None = None) -> None:
+        """Credentials, or the address too, have changed: move over to a new connection, missing nothing.
+
+        While the bus is down this only cuts the wait for the next attempt short.
+        """
+        if servers is not None:
+            self._aim_at(servers)
+        self._wake.set()
+
+    async def subscribe(
+        self, subject: str, handler: Handler, *, concurrent: bool = False, queue_limit: int = QUEUE_LIMIT
+    ) -> None:
+        """Hand every message on the subject to `handler`, from now on and across reconnects.
+
+        Returns when the server has confirmed it, however long the bus is down before that. Raises BusRefused
+        when the server refuses. `concurrent` and the full queue are Subscription's to explain.
+        """
+        await self.wait_connected()
+        key = self._entropy.token(9)
+        subscription = Subscription(subject, handler, key, concurrent=concurrent, queue_limit=queue_limit)
+        assert self._tasks is not None, "it is connected only while it runs"
+        self._tasks.start_soon(subscription.run)
+        try:
+            while not await self._attach(subscription):
+                await self.wait_connected()
+        except BaseException:
+            subscription.close()
+            raise
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        """Send and forget: nothing says that anybody heard. Raises BusUnusable while the bus is down."""
+        await self._connected().publish(subject, payload)
+
+    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+        """The first answer.
+
+        Raises NoResponders, RequestTimedOut, BusRefused, and BusUnusable if the bus is down or goes down.
+        """
+        return await self._connected().request(subject, payload, limit)
+
+    async def round_trip(self, limit: timedelta) -> timedelta:
+        """How long the server takes to answer a ping. Raises BusUnusable when it does not."""
+        asked = self._clock.monotonic()
+        await self._connected().round_trip(limit)
+        return timedelta(seconds=self._clock.monotonic() - asked)
+
+    async def _close(self) -> None:
+        link, self._link = self._link, None
+        self._become(Down("closed by this side", self._clock.now()))
+        for subscription in self._subscriptions:
+            subscription.close()
+        if link is not None:
+            await link.close()
+
+    def _aim_at(self, servers: str) -> None:
+        self._servers = parse_servers(servers)
+        tls_wanted = self._tls_files.wanted or self._servers.tls
+        self._tls = self._tls_files.context() if tls_wanted else None
+
+    def _connected(self) -> Link:
+        match self._state:
+            case Connected():
+                assert self._link is not None, "connected means that there is a link"
+                return self._link
+            case Down(reason):
+                raise BusUnusable(f"the bus is down: {reason}")
+            case Connecting():
+                raise BusUnusable("the bus is not connected yet")
+
+    async def _attach(self, subscription: Subscription) -> bool:
+        """Whether the subscription now stands on the link in use."""
+        try:
+            link = self._connected()
+            await link.attach([subscription])
+        except BusUnusable:
+            return False
+        if link is not self._link:
+            return False
+        self._subscriptions.append(subscription)  # From now on `_open` carries it over.
+        return True
+
+    async def _keep_connected(self) -> None:
+        attempt = 0
+        while True:
+            self._wake = anyio.Event()
+            try:
+                link = await self._open()
+            except RemudaError as trouble:
+                attempt += 1
+                self._note_failure(trouble)
+                await self._pause(attempt)
+                continue
+            self._take_into_use(link)
+            since = self._clock.monotonic()
+            await self._watch(link)
+            if not link.lost:
+                attempt = 0
+                continue
+            await link.close()  # It may be lost to us and still open.
+            # A link that dies young is no success, or a server that accepts and hangs up would be dialled
+            # in a tight loop.
+            young = self._clock.monotonic() - since < self._backoff.most.total_seconds()
+            attempt = attempt + 1 if young else 1
+            await self._pause(attempt)
+
+    async def _open(self) -> Link:
+        """A new link on which every subscription is confirmed."""
+        login = self._auth()
+        if isinstance(login, Anonymous) and self._servers.login is not None:
+            login = self._servers.login
+        link = Link(self._group(), self._on_lost, self.publish)
+        await link.open(self._servers, login, name=self._name, tls=self._tls)
+        try:
+            confirmed = 0
+            while confirmed < len(self._subscriptions):  # It may grow while the server answers.
+                batch = self._subscriptions[confirmed:]
+                await link.attach(batch)
+                confirmed += len(batch)
+            link.require()
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    def _group(self) -> str:
+        """A link that replaces a living one joins its group, and the two share the messages.
+
+        After a loss the group is a new one: the server may not have noticed yet that the old link is dead,
+        and would go on giving it its share.
+        """
+        if self._link is not None and not self._link.lost:
+            return self._link.group
+        return self._entropy.token(9)
+
+    def _take_into_use(self, link: Link) -> None:
+        former, self._link = self._link, link
+        if former is not None and not former.lost:
+            assert self._tasks is not None, "links are opened only while it runs"
+            self._tasks.start_soon(former.retire, _RETIREMENT)
+        log.info("bus_connected", servers=str(self._servers), rotated=former is not None and not former.lost)
+        self._become(Connected(self._clock.now()))
+
+    async def _watch(self, link: Link) -> None:
+        """Return when the link is lost or is to be replaced. A silent link is lost within seconds."""
+        while not self._wake.is_set():
+            with anyio.move_on_after(_PING_EVERY.total_seconds()) as quiet:
+                await self._wake.wait()
+            if quiet.cancelled_caught:
+                try:
+                    await link.round_trip(_PING_LIMIT)
+                except BusUnusable:
+                    return
+
+    async def _pause(self, attempt: int) -> None:
+        self._wake = anyio.Event()
+        delay = self._backoff.delay(attempt, self._entropy.fraction())
+        with anyio.move_on_after(delay.total_seconds()):
+            await self._wake.wait()
+
+    def _on_lost(self, link: Link) -> None:
+        if link is not self._link:
+            return
+        log.warning("bus_lost", reason=link.reason)
+        self._become(Down(link.reason, self._clock.now()))
+        self._wake.set()
+
+    def _note_failure(self, trouble: RemudaError) -> None:
+        if isinstance(self._state, Connected):  # The link that was to be replaced still serves.
+            log.error("bus_rotation_failed", reason=str(trouble))
+            return
+        known = self._state if isinstance(self._state, Down) else None
+        if known is None or known.reason != str(trouble):
+            log.warning("bus_connect_failed", reason=str(trouble))
+        self._become(Down(str(trouble), known.since if known else self._clock.now()))
+
+    def _become(self, state: State) -> None:
+        self._state = state
+        self._changed.set()
+        self._changed = anyio.Event()

@@ -1,0 +1,54 @@
+"""What users of the bus see: messages, the connection's state, and the ways a request fails."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from remuda.core.errors import NodeUnreachable, PeerFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message. `respond` is None when the sender expects no answer."""
+
+    subject: str
+    payload: bytes
+    respond: Callable[[bytes], Awaitable[None]] | None
+
+
+Handler = Callable[[Incoming], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """The first attempt is not over."""
+
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """All subscriptions stand, each confirmed by the server."""
+
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """Not connected, and trying again for ever. `reason` is for people and holds no secrets."""
+
+    reason: str
+    since: datetime
+
+
+State = Connecting | Connected | Down
+
+
+class NoResponders(NodeUnreachable):
+    """Nobody listens on the subject: known at once, unlike a time-out."""
+
+
+class RequestTimedOut(PeerFailed):
+    """Somebody may have heard the request, and may still be at work on it."""
+
+    code = "request_timed_out"

@@ -1,0 +1,320 @@
+"""One connection to NATS, from open to lost. The only module that imports the NATS client.
+
+It never reconnects: what follows a loss is decided in `client`.
+"""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, NotRequired, Self, TypedDict, TypeVar
+
+import anyio
+import nats.errors
+import structlog
+from nats.aio.client import PING_PROTO, Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+
+from remuda.bus.auth import Anonymous, Login, Servers, Token, UserJwt, UserPassword
+from remuda.bus.credentials import signature
+from remuda.bus.messages import Incoming, NoResponders, RequestTimedOut
+from remuda.bus.subscriptions import Subscription
+from remuda.core.errors import BusRefused, BusUnusable, Invalid, TooLarge
+
+log = structlog.get_logger(__name__)
+
+CONNECT_LIMIT = timedelta(seconds=10)
+CONFIRM_LIMIT = timedelta(seconds=5)
+_CLOSE_LIMIT_S = 2.0
+_VIOLATION = re.compile(r'permissions violation for (subscription|publish) to "([^"]+)"', re.IGNORECASE)
+_DENIED = ("authorization violation", "user authentication", "account authentication")
+
+T = TypeVar("T")
+Publish = Callable[[str, bytes], Awaitable[None]]
+
+
+class Link:
+    """A live connection. Once lost it stays lost, and everything that waits on it fails at once.
+
+    `on_lost` hears of the loss. Answers to requests that came by a lost link are tried by `elsewhere`.
+    """
+
+    def __init__(self, group: str, on_lost: Callable[["Link"], None], elsewhere: Publish) -> None:
+        self.group = group
+        self.lost = False
+        self.reason = ""
+        self._on_lost = on_lost
+        self._elsewhere = elsewhere
+        self._client = _Client()
+        self._subscriptions: list[NatsSubscription] = []
+        self._refused: set[tuple[str, str]] = set()
+        self._waiting: dict[anyio.CancelScope, tuple[str, str]] = {}
+        self._last_error: Exception | None = None
+        self._work = 0
+        self._stirred = anyio.Event()
+
+    async def open(self, servers: Servers, login: Login, *, name: str, tls: ssl.SSLContext | None) -> Self:
+        """Connect and log in. Raises BusUnusable, or BusRefused when the credentials are not accepted."""
+        self._client.tls_demanded = tls is not None
+        try:
+            with anyio.fail_after(CONNECT_LIMIT.total_seconds()):
+                await self._client.connect(
+                    list(servers.urls),
+                    name=name,
+                    error_cb=self._on_error,
+                    closed_cb=self._on_closed,
+                    tls=tls,
+                    allow_reconnect=False,
+                    # With reconnecting off these still rule the first connect: each server is tried twice.
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=int(CONFIRM_LIMIT.total_seconds()),
+                    **_options(login),
+                )
+            if not self._client.is_connected:  # To the client, a server that hangs up on a login is no error.
+                raise ConnectionResetError
+        except (OSError, nats.errors.Error) as error:
+            await self.close()
+            cause = self._last_error if isinstance(error, nats.errors.NoServersError) else error
+            raise _in_words(cause or error, servers, sealed=tls is not None) from error
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    def require(self) -> None:
+        """Raises BusUnusable once the link is lost."""
+        if self.lost:
+            raise self._unusable()
+
+    async def attach(self, subscriptions: Sequence[Subscription]) -> None:
+        """Subscribe, and return when the server has agreed. Raises BusRefused when it did not.
+
+        Links of one group share a subscription's messages between them: while one takes over from another,
+        each message arrives, and arrives once.
+        """
+        self.require()
+        try:
+            for wanted in subscriptions:
+                deliver = partial(self._deliver, wanted)
+                queue = f"{self.group}.{wanted.key}"
+                made = await self._client.subscribe(wanted.subject, queue=queue, cb=deliver)
+                self._subscriptions.append(made)
+        except nats.errors.BadSubjectError:
+            raise Invalid(f"{wanted.subject!r} is not a subject") from None
+        except nats.errors.Error as error:
+            raise self._unusable() from error
+        # The refusal, if any, is on the wire before the answer to the ping.
+        await self.round_trip(CONFIRM_LIMIT)
+        subjects = [wanted.subject for wanted in subscriptions]
+        if refused := [one for one in subjects if ("subscription", one.lower()) in self._refused]:
+            raise BusRefused(
+                f"the bus refuses the subscription to {', '.join(refused)}",
+                hint="the credentials in use do not allow it",
+            )
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        self.require()
+        try:
+            await self._client.publish(subject, payload)
+        except nats.errors.Error as error:
+            raise self._cannot_send(subject, payload, error) from error
+
+    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+        self.require()
+        self._begin()
+        try:
+            sent = self._client.request(subject, payload, timeout=limit.total_seconds())
+            answer = await self._unless_trouble(("publish", subject.lower()), sent)
+        except nats.errors.NoRespondersError:
+            raise NoResponders(f"nobody listens on {subject}") from None
+        except nats.errors.TimeoutError:
+            raise RequestTimedOut(f"no answer on {subject} within {limit.total_seconds():g} s") from None
+        except nats.errors.Error as error:
+            raise self._cannot_send(subject, payload, error) from error
+        finally:
+            self._end()
+        return answer.data
+
+    async def round_trip(self, limit: timedelta) -> None:
+        """Ping the server. An answer that does not come in time condemns the link, and raises BusUnusable."""
+        # Shielded, because the client's reader dies of an answer whose waiter was cancelled.
+        with anyio.CancelScope(shield=True):
+            try:
+                with anyio.fail_after(limit.total_seconds()):
+                    await self._unless_trouble(("", ""), self._client.rtt())
+            except (TimeoutError, nats.errors.Error) as error:
+                self._lose(f"the bus did not answer within {limit.total_seconds():g} s")
+                raise self._unusable() from error
+
+    async def retire(self, limit: timedelta) -> None:
+        """Take no more messages, see open requests and answers through, then close.
+
+        An answer may be sent only by the link that brought the request, where permissions are narrow.
+        """
+        try:
+            with anyio.move_on_after(limit.total_seconds()), suppress(nats.errors.Error):
+                for subscription in self._subscriptions:
+                    await subscription.drain()  # type: ignore[no-untyped-call]
+                while self._work and not self.lost:
+                    await self._stirred.wait()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        self._lose("closed by this side")
+        with (
+            anyio.CancelScope(shield=True),
+            anyio.move_on_after(_CLOSE_LIMIT_S),
+            suppress(OSError, nats.errors.Error),
+        ):
+            await self._client.close()
+
+    async def _deliver(self, subscription: Subscription, message: Msg) -> None:
+        self._begin()
+        respond = partial(self._respond, message.reply) if message.reply else None
+        subscription.offer(Incoming(message.subject, message.data, respond), self._end)
+
+    async def _respond(self, inbox: str, payload: bytes) -> None:
+        await (self._elsewhere if self.lost else self.publish)(inbox, payload)
+
+    async def _unless_trouble(self, concern: tuple[str, str], work: Awaitable[T]) -> T:
+        """The work's result, unless the link is lost or `concern` is refused while it is awaited."""
+        with anyio.CancelScope() as scope:
+            self._waiting[scope] = concern
+            try:
+                return await work
+            finally:
+                del self._waiting[scope]
+        if concern in self._refused:
+            raise BusRefused(f"the bus refuses the {concern[0]} to {concern[1]}")
+        raise self._unusable()
+
+    async def _on_error(self, error: Exception) -> None:
+        if violation := _VIOLATION.search(str(error)):
+            refused = (violation[1].lower(), violation[2].lower())
+            self._refused.add(refused)
+            log.error("bus_permission_refused", action=refused[0], subject=violation[2])
+            for scope, concern in self._waiting.items():
+                if concern == refused:
+                    scope.cancel()
+        elif isinstance(error, nats.errors.SlowConsumerError):
+            log.error("bus_message_dropped", subject=error.subject)
+        else:
+            self._last_error = error
+
+    async def _on_closed(self) -> None:
+        self._lose(str(self._client.last_error or "the server closed the connection").removeprefix("nats: "))
+
+    def _lose(self, reason: str) -> None:
+        if self.lost:
+            return
+        self.lost, self.reason = True, reason
+        for scope in self._waiting:
+            scope.cancel()
+        self._stirred.set()
+        self._on_lost(self)
+
+    def _begin(self) -> None:
+        self._work += 1
+
+    def _end(self) -> None:
+        self._work -= 1
+        self._stirred.set()
+        self._stirred = anyio.Event()
+
+    def _unusable(self) -> BusUnusable:
+        return BusUnusable(f"the bus connection is lost: {self.reason}")
+
+    def _cannot_send(self, subject: str, payload: bytes, error: nats.errors.Error) -> Exception:
+        match error:
+            case nats.errors.MaxPayloadError():
+                most = self._client.max_payload
+                return TooLarge(f"a message of {len(payload)} bytes on {subject}: the bus takes {most}")
+            case nats.errors.BadSubjectError():
+                return Invalid(f"{subject!r} is not a subject")
+            case _:
+                return self._unusable()
+
+
+class _Client(Client):
+    """The stock client, mended in two places by overriding what it considers its own; tests hold both."""
+
+    tls_demanded = False
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """It speaks TLS only where the server asks for it. Where we demand it, hang up instead of going on in
+        the clear: at this point nothing has been said about who we are."""
+        if self.tls_demanded and initial_connection and not info.get("tls_required"):
+            if not info.get("tls_available"):
+                raise nats.errors.SecureConnWantedError
+            info["tls_required"] = True
+        await super()._process_info(info, initial_connection)
+
+    async def _send_ping(self, future: "asyncio.Future[bool] | None" = None) -> None:
+        """It writes a ping at once, ahead of commands that wait to be flushed: the answer would prove nothing
+        about a subscription made just before."""
+        self._pongs.append(asyncio.Future() if future is None else future)
+        await self._send_command(PING_PROTO)
+        await self._flush_pending()
+
+
+class _LoginOptions(TypedDict):
+    user: NotRequired[str]
+    password: NotRequired[str]
+    token: NotRequired[str]
+    user_jwt_cb: NotRequired[Callable[[], bytes]]
+    signature_cb: NotRequired[Callable[[str], bytes]]
+
+
+def _options(login: Login) -> _LoginOptions:
+    match login:
+        case Anonymous():
+            return {}
+        case UserPassword(user, password):
+            return {"user": user, "password": password.get_secret_value()}
+        case Token(token):
+            return {"token": token.get_secret_value()}
+        case UserJwt(jwt, seed):
+            return {"user_jwt_cb": jwt.encode, "signature_cb": partial(signature, seed)}
+
+
+def _in_words(error: Exception, servers: Servers, *, sealed: bool) -> BusRefused | BusUnusable:
+    text = str(error).removeprefix("nats: ").strip("'").lower()
+    if any(sign in text for sign in _DENIED):
+        return BusRefused(f"the bus at {servers} does not accept our credentials: {text}")
+    match error:
+        case nats.errors.SecureConnWantedError():
+            return BusUnusable(f"the bus at {servers} does not offer TLS, and TLS is demanded")
+        case ssl.SSLError():
+            return BusUnusable(f"TLS with the bus at {servers} failed: {error.reason or error}")
+        case ConnectionRefusedError():
+            return BusUnusable(f"nothing listens at {servers}")
+        case ConnectionError() if sealed:
+            return BusUnusable(f"the bus at {servers} hung up: it may demand another client certificate")
+        case ConnectionError():
+            return BusUnusable(f"the bus at {servers} hung up")
+        case socket.gaierror():
+            return BusUnusable(f"the name in {servers} cannot be resolved")
+        case TimeoutError():
+            return BusUnusable(f"no answer from {servers} in time")
+        case _:
+            return BusUnusable(f"cannot connect to the bus at {servers}: {text or type(error).__name__}")
+
+
+async def ask_once(servers: Servers, login: Login, subject: str, payload: bytes, limit: timedelta) -> bytes:
+    """One request on a connection of its own, for those who speak to the server itself."""
+
+    async def nowhere(subject: str, payload: bytes) -> None:
+        raise AssertionError("without subscriptions there is nothing to answer")
+
+    link = await Link("", lambda link: None, nowhere).open(servers, login, name="remuda-admin", tls=None)
+    try:
+        return await link.request(subject, payload, limit)
+    finally:
+        await link.close()
