@@ -23,6 +23,7 @@ from remuda.core.retry import Backoff
 from remuda.host.children import LaunchSpec, running
 from remuda.host.ports import free_port
 from remuda.host.restarts import RestartPolicy
+from tests.support.waiting import wait_until
 
 HOST = "127.0.0.1"
 CLOCK = SystemClock()
@@ -58,9 +59,7 @@ async def plain_server(
     lines: list[str] = []
     spec = LaunchSpec("nats-server", (str(find_binary()), "-c", str(config)), env={}, output=lines.append)
     async with running(spec) as child:
-        with anyio.fail_after(20):
-            while not any("Server is ready" in line for line in lines):  # noqa: ASYNC110 - another process
-                await anyio.sleep(0.005)
+        await wait_until(lambda: any("Server is ready" in line for line in lines))
         yield PlainServer(f"nats://{HOST}:{port}", child.pid)
 
 
