@@ -35,14 +35,14 @@ _SECRET_WORDS: Final = frozenset(
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _SECRET_TEXTS: Final = (
     (re.compile(r"(?<=://)[^/?#\s'\"]*@"), f"{MASK}@"),
-    (re.compile(r"\b(bearer|basic)\s+[^\s'\",]+", re.IGNORECASE), rf"\1 {MASK}"),
+    (re.compile(r"\b(bearer|basic)\s+[^\s'\"]+", re.IGNORECASE), rf"\1 {MASK}"),
     (re.compile(r"(?<=[?&])((?:\w*_)?(?:token|key|jwt|seed|secret|password)=)[^&#\s'\"]+"), rf"\1{MASK}"),
     (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), MASK),  # A JWT.
     (re.compile(r"\bS[ACNOUX][A-Z2-7]{56}\b"), MASK),  # An nkey seed.
     (re.compile(r"\brmd_[\w-]{16,}"), MASK),  # One of our API keys.
 )
 _LEAVES_MAX: Final = 200  # Of one value: what is larger is no log line.
-_QUIET: Final = ("httpx", "httpcore", "nats", "asyncio", "uvicorn")  # Their everyday news are not ours.
+_QUIET: Final = ("httpx", "httpcore", "nats", "asyncio", "uvicorn", "alembic")  # Their everyday news are not ours.
 
 
 def configure(

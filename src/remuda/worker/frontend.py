@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 from pydantic import BaseModel, RootModel, SecretStr
@@ -49,19 +50,12 @@ class Frontend:
     """
 
     def __init__(self, url: str, token: SecretStr | None, ca: Path | None = None) -> None:
-        self._url = url.rstrip("/")
-        self._token = token.get_secret_value() if token else ""
-        host, _ = host_and_port(self._url)
-        if not self._url.startswith(("http://", "https://")) or not host:
-            raise Misconfigured(
-                f"the frontend's URL {masked(url)!r} cannot be used", hint="the form is http(s)://HOST[:PORT]"
-            )
-        self._client = _client(_verification(ca), through_proxies=not is_loopback(host))
-
-    @property
-    def shown_url(self) -> str:
-        """For logs and messages: without credentials."""
-        return masked(self._url)
+        """Raises Misconfigured for a URL or certificate authority that cannot be used."""
+        self._url = _checked(url)
+        self._token = token.get_secret_value().strip() if token else ""
+        if not self._token.isprintable():
+            raise Misconfigured("the registration token holds a line break", hint="--token is one line")
+        self._client = _client(_verification(ca), through_proxies=not is_loopback(host_and_port(url)[0]))
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -72,7 +66,7 @@ class Frontend:
         try:
             return await self._call("POST", "register", RegisterReply, body)
         except NotFound as error:  # The name or id cannot be unknown yet: this is the wrong address.
-            raise FrontendUnreachable(f"{self.shown_url} has no place where nodes register") from error
+            raise FrontendUnreachable(f"{self._url} has no place where nodes register") from error
 
     async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
         await self._call("POST", f"{node}/heartbeat", HeartbeatReply, encode(beat))
@@ -91,9 +85,9 @@ class Frontend:
     ) -> M:
         import httpx
 
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        headers = {"Authorization": f"Bearer {self._token}".encode()} if self._token else {}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = b"application/json"
         try:
             with anyio.fail_after(limits.FRONTEND_CALL_S):
                 answer = await self._client.request(
@@ -101,17 +95,17 @@ class Frontend:
                 )
         except TimeoutError as error:
             raise FrontendUnreachable(
-                f"{self.shown_url} did not answer within {limits.FRONTEND_CALL_S:g} s"
+                f"{self._url} did not answer within {limits.FRONTEND_CALL_S:g} s"
             ) from error
         except httpx.HTTPError as error:
-            raise FrontendUnreachable(f"{self.shown_url} cannot be reached: {_why(error)}") from error
+            raise FrontendUnreachable(f"{self._url} cannot be reached: {_why(error)}") from error
         if not answer.is_success:
             raise self._refusal(answer.status_code, error_text(answer.content))
         try:
             return decode(reply, answer.content, bytes_max=limits.FRONTEND_BODY_BYTES_MAX)
         except Rejected as error:
             raise FrontendUnreachable(
-                f"what answers at {self.shown_url} is not a frontend: {error.message}"
+                f"what answers at {self._url} is not a frontend: {error.message}"
             ) from error
 
     def _refusal(self, status: int, said: str) -> Rejected | FrontendUnreachable:
@@ -120,7 +114,7 @@ class Frontend:
                 return Invalid(f"the frontend cannot take this node: {said or status}")
             case 401 | 403:
                 return Unauthorized(
-                    f"{self.shown_url} refuses the registration token: {said or status}",
+                    f"{self._url} refuses the registration token: {said or status}",
                     hint="give the frontend's own token with --token, --token-file or "
                     "REMUDA_REGISTRATION_TOKEN",
                 )
@@ -129,7 +123,24 @@ class Frontend:
             case 409:
                 return Conflict(said or "the frontend has another node of this name")
             case _:
-                return FrontendUnreachable(f"{self.shown_url} answered {status}{said and ': ' + said}")
+                return FrontendUnreachable(f"{self._url} answered {status}{said and ': ' + said}")
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    try:
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise Misconfigured(
+            f"the frontend's URL {masked(url)!r} cannot be used", hint="the form is http(s)://HOST[:PORT]"
+        )
+    if parts.username is not None:  # It would take the place of the token in every call.
+        raise Misconfigured(
+            f"the frontend's URL {masked(url)!r} must not hold a user", hint="the token is given with --token"
+        )
+    return url.rstrip("/")
 
 
 def _client(verify: ssl.SSLContext | bool, *, through_proxies: bool) -> "httpx.AsyncClient":

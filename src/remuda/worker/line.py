@@ -33,7 +33,7 @@ class Line:
         self, open_bus: OpenBus, registration: Registration, on_stop: Callable[[], None], entropy: Entropy
     ) -> None:
         self.reachable_as: Watched[NodeId | None] = Watched(None)
-        self.trouble: Watched[str | None] = Watched(None)  # None: no use in connecting yet; empty: it works.
+        self.trouble = Watched("")  # Why it does not work; empty, too, before there is any use in connecting.
         self._open_bus = open_bus
         self._registration = registration
         self._on_stop = on_stop
@@ -63,7 +63,7 @@ class Line:
                 tasks.cancel_scope.cancel()
         finally:
             self.reachable_as.set(None)
-            self.trouble.set(None)
+            self.trouble.set("")
 
     async def _subscribe(self, bus: WorkerBus, node: NodeId) -> None:
         attempt = 0
@@ -90,8 +90,8 @@ class Line:
 
     def _note(self, bus: WorkerBus, node: NodeId) -> None:
         trouble = bus.trouble or self._deafness
-        self.trouble.set(trouble)
         self.reachable_as.set(None if trouble else node)
+        self.trouble.set(trouble)
 
     async def _follow_credentials(self, bus: WorkerBus) -> None:
         used = self._registration.credentials

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Rejected
+from remuda.core.ids import NodeId
 from remuda.wire.nodes import RegisterRequest
 from remuda.worker.addresses import AddressSettings, Listening, advertised, claim, source_host
 from remuda.worker.departure import depart
@@ -24,7 +25,7 @@ from remuda.worker.line import Line
 from remuda.worker.ports import HardwareSource, OpenBus, ReportSource
 from remuda.worker.registration import Registration
 from remuda.worker.reporter import NothingYet, Reporter
-from remuda.worker.state import WorkerState, describe
+from remuda.worker.state import Phase, WorkerState, describe
 from remuda.worker.watched import Watched
 
 log = structlog.get_logger(__name__)
@@ -34,7 +35,7 @@ log = structlog.get_logger(__name__)
 class WorkerConfig:
     """Settings as values; where they come from is `cli`'s to know."""
 
-    frontend_url: str = field(repr=False)  # May hold a password.
+    frontend_url: str
     token: SecretStr | None
     introduction: Introduction
     heartbeat_interval: timedelta = timedelta(seconds=10)
@@ -57,12 +58,13 @@ class Worker:
         reports: ReportSource | None = None,
     ) -> None:
         """Raises Misconfigured for a frontend URL or certificate authority that cannot be used."""
-        self.state: Watched[WorkerState] = Watched(describe(Standing(), None, None))
+        self.state: Watched[WorkerState] = Watched(WorkerState(Phase.REGISTERING))
         self._config = config
         self._hardware = hardware
         self._listening: Listening | None = None
         self._stop_reason: str | None = None
         self._stop_wanted = anyio.Event()
+        self._ended = anyio.Event()
         self._refusal: Rejected | None = None
         self._frontend = Frontend(config.frontend_url, config.token, config.ca)
         self._registration = Registration(
@@ -95,23 +97,38 @@ class Worker:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that the HTTP server answers. Returns after `stop`; raises a Rejected when the
-        settings cannot be used or the frontend refuses this worker."""
+        settings cannot be used or the frontend refuses this worker.
+
+        Cancelling it is one more way to ask for the orderly stop, which is bounded and is seen through.
+        """
         self._listening = claim(self._config.addresses, self._config.frontend_url)
-        async with anyio.create_task_group() as services:
-            await services.start(serve, probes(self._ready), self._listening.socket)
-            task_status.started()
-            services.start_soon(self._follow_changes)
-            services.start_soon(self._or_stop, self._line.run)
-            async with anyio.create_task_group() as duties:
-                duties.start_soon(self._or_stop, self._registration.run)
-                duties.start_soon(self._reporter.run)
-                await self._stop_wanted.wait()
-                # Both have ended before we take leave: a late registration would undo it.
-                duties.cancel_scope.cancel()
-            await self._take_leave()
-            services.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._live, self._listening, task_status)
+            try:
+                await self._ended.wait()
+            finally:
+                self.stop("this process was told to end")
         if self._refusal is not None:
             raise self._refusal
+
+    async def _live(self, listening: Listening, task_status: TaskStatus[None]) -> None:
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as services:
+                await services.start(serve, probes(self._ready), listening.socket)
+                task_status.started()
+                services.start_soon(self._show_each, self._registration.standing)
+                services.start_soon(self._show_each, self._line.trouble)
+                services.start_soon(self._show_each, self._line.reachable_as)
+                services.start_soon(self._or_stop, self._line.run)
+                async with anyio.create_task_group() as duties:
+                    duties.start_soon(self._or_stop, self._registration.run)
+                    duties.start_soon(self._reporter.run)
+                    await self._stop_wanted.wait()
+                    # Both have ended before we take leave: a late registration would undo it.
+                    duties.cancel_scope.cancel()
+                await self._take_leave()
+                services.cancel_scope.cancel()
+        self._ended.set()
 
     async def _or_stop(self, part: Callable[[], Awaitable[None]]) -> None:
         """Run a part that the whole worker cannot do without. A refusal ends the worker, not in a heap."""
@@ -137,16 +154,15 @@ class Worker:
     def _ready(self) -> bool:
         return self._line.reachable_as.value is not None
 
-    async def _follow_changes(self) -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._show_each, self._registration.standing)
-            tasks.start_soon(self._show_each, self._line.trouble)
-
-    async def _show_each(self, part: Watched[Standing] | Watched[str | None]) -> None:
+    async def _show_each(self, part: Watched[Standing] | Watched[str] | Watched[NodeId | None]) -> None:
         async for _ in part.changes():
             self._show_state()
 
     def _show_state(self) -> None:
-        state = describe(self._registration.standing.value, self._line.trouble.value, self._stop_reason)
-        if self.state.set(state):
-            log.info("worker_state_changed", phase=state.phase, reason=state.reason, node=state.node_id)
+        former, line = self.state.value, self._line
+        state = describe(
+            self._registration.standing.value, line.reachable_as.value, line.trouble.value, self._stop_reason
+        )
+        self.state.set(state)
+        if state.phase is not former.phase:
+            log.info("worker_phase_changed", phase=state.phase.value, reason=state.reason, node=state.node_id)

@@ -22,8 +22,10 @@ class WorkerState:
     node_id: NodeId | None = None
 
 
-def describe(standing: Standing, bus_trouble: str | None, stopping: str | None) -> WorkerState:
-    """`bus_trouble`: None before there is a connection to speak of, empty while it is good."""
+def describe(
+    standing: Standing, reachable_as: NodeId | None, bus_trouble: str, stopping: str | None
+) -> WorkerState:
+    """Ready means reachable as the node that the frontend knows now, not as one it knew before."""
     enrolment = standing.enrolment
     node_id = enrolment.node_id if enrolment else None
     if stopping is not None:
@@ -34,6 +36,6 @@ def describe(standing: Standing, bus_trouble: str | None, stopping: str | None) 
         return WorkerState(Phase.WAITING_FOR_APPROVAL, standing.trouble, node_id)
     if enrolment.credentials_awaited:
         return WorkerState(Phase.CONNECTING, "the frontend has given no bus credentials yet", node_id)
-    if bus_trouble != "":
-        return WorkerState(Phase.CONNECTING, bus_trouble or "", node_id)
+    if reachable_as != node_id:
+        return WorkerState(Phase.CONNECTING, bus_trouble, node_id)
     return WorkerState(Phase.READY, standing.trouble, node_id)

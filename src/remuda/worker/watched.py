@@ -1,6 +1,6 @@
 """A value that others wait on: they see what it is now, not each step on the way there."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Generic, TypeVar
 
 import anyio
@@ -26,7 +26,7 @@ class Watched(Generic[T]):
         self._changed = anyio.Event()
         return True
 
-    async def changes(self) -> AsyncIterator[T]:
+    async def changes(self) -> AsyncGenerator[T, None]:
         """The value now, then the newest one whenever it differs from what was last given."""
         while True:
             seen = self._value

@@ -1,0 +1,120 @@
+"""A whole worker with real sockets and a real bus, driven by a frontend that is not ours."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+from pydantic import SecretStr
+
+from remuda.bus.auth import Anonymous, Login, UserJwt
+from remuda.bus.client import Bus
+from remuda.bus.messages import Connected, Down
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.ids import BootId, MachineId
+from remuda.worker.addresses import AddressSettings
+from remuda.worker.hardware.model import Hardware
+from remuda.worker.introduction import Introduction
+from remuda.worker.ports import BusTarget, WorkerBus
+from remuda.worker.service import Worker, WorkerConfig
+from remuda.worker.state import Phase, WorkerState
+from tests.peers.localai_frontend import LocalAiFrontend
+from tests.support.nats_servers import make_bus
+from tests.unit.worker.machines import machine
+
+NAME = "gpu-1"
+SELDOM = timedelta(hours=1)  # Heartbeats that come only for a reason.
+OFTEN = timedelta(milliseconds=100)
+
+
+class Impatient(SystemEntropy):
+    """Jitter at its most: every wait is as short as it can be."""
+
+    def fraction(self) -> float:
+        return 0.999
+
+
+class FixedHardware:
+    async def current(self) -> Hardware:
+        return machine()
+
+
+class RealBus:
+    """The NATS bus in the shape a worker wants."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    @property
+    def trouble(self) -> str:
+        match self._bus.state:
+            case Connected():
+                return ""
+            case Down(reason):
+                return reason
+            case _:
+                return "not connected yet"
+
+    @property
+    def changed(self) -> anyio.Event:
+        return self._bus.changed
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        await self._bus.run(task_status=task_status)
+
+    async def subscribe(self, subject: str, handler: Callable[[bytes], Awaitable[None]]) -> None:
+        await self._bus.subscribe(subject, lambda message: handler(message.payload))
+
+    def rotate(self) -> None:
+        self._bus.rotate()
+
+
+def open_bus(target: BusTarget) -> WorkerBus:
+    def login() -> Login:
+        held = target.credentials()
+        return Anonymous() if held is None else UserJwt(held.jwt, SecretStr(held.seed))
+
+    return RealBus(make_bus(target.url, login))
+
+
+def make_worker(frontend_url: str, **changes: Any) -> Worker:
+    """`changes` are fields of WorkerConfig."""
+    introduction = Introduction(
+        name=NAME, machine_id=MachineId("machine-1"), boot_id=BootId("boot-1"), version="0.1.0"
+    )
+    config = WorkerConfig(
+        frontend_url=frontend_url,
+        token=None,
+        introduction=introduction,
+        heartbeat_interval=SELDOM,
+        addresses=AddressSettings(),
+    )
+    return Worker(
+        replace(config, **changes), open_bus, FixedHardware(), clock=SystemClock(), entropy=Impatient()
+    )
+
+
+@asynccontextmanager
+async def running(frontend_url: str, **changes: Any) -> AsyncIterator[Worker]:
+    """A worker that runs when the block begins and has stopped in good order when it ends."""
+    worker = make_worker(frontend_url, **changes)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(worker.run)
+        yield worker
+        worker.stop("the test is over")
+
+
+@asynccontextmanager
+async def ready(frontend: LocalAiFrontend, **changes: Any) -> AsyncIterator[Worker]:
+    async with running(frontend.url, **changes) as worker:
+        await reached(worker, Phase.READY)
+        yield worker
+
+
+async def reached(worker: Worker, phase: Phase, *, because: str = "") -> WorkerState:
+    with anyio.fail_after(20):
+        return await worker.state.until(lambda state: state.phase is phase and because in state.reason)

@@ -1,0 +1,165 @@
+"""The HTTP client: each failure becomes words a person can act on, and none of them tells a secret."""
+
+import ssl
+from pathlib import Path
+
+import anyio
+import pytest
+import trustme
+from pydantic import SecretStr
+
+from remuda.core import limits
+from remuda.core.errors import (
+    Conflict,
+    FrontendUnreachable,
+    Invalid,
+    Misconfigured,
+    NotFound,
+    RemudaError,
+    Unauthorized,
+)
+from remuda.core.ids import NodeId
+from remuda.host.ports import free_port
+from remuda.wire.nodes import Heartbeat, RegisterRequest
+from remuda.worker.frontend import Frontend
+from tests.peers.localai_frontend import LocalAiFrontend
+
+pytestmark = pytest.mark.anyio
+
+ME = RegisterRequest(name="gpu-1", address="127.0.0.1:50051")
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def serving_tls(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context
+
+
+async def test_a_node_registers_reports_drains_and_leaves() -> None:
+    async with LocalAiFrontend(token="s3cret") as peer:
+        client = Frontend(peer.url + "/", SecretStr("s3cret"))
+        reply = await client.register(ME)
+        node = NodeId(reply.id)
+        await client.heartbeat(node, Heartbeat(available_ram=1))
+        await client.drain(node)
+        assert list(await client.models(node)) == []
+        await client.deregister(node)
+        await client.aclose()
+    assert peer.actions == ["register", "heartbeat", "drain", "models", "deregister"]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, Invalid),
+        (401, Unauthorized),
+        (403, Unauthorized),
+        (404, NotFound),
+        (409, Conflict),
+        (302, FrontendUnreachable),
+        (429, FrontendUnreachable),
+        (500, FrontendUnreachable),
+        (503, FrontendUnreachable),
+    ],
+)
+async def test_each_status_has_its_meaning(status: int, error: type[RemudaError]) -> None:
+    async with LocalAiFrontend() as peer:
+        peer.misbehaviour["heartbeat"] = status
+        client = Frontend(peer.url, None)
+        with pytest.raises(error):
+            await client.heartbeat(NodeId("n1"), Heartbeat())
+        await client.aclose()
+
+
+async def test_a_server_without_node_api_may_be_the_right_one_later() -> None:
+    async with LocalAiFrontend() as peer:
+        client = Frontend(peer.url + "/elsewhere", None)
+        with pytest.raises(FrontendUnreachable, match="no place where nodes register"):
+            await client.register(ME)
+        await client.aclose()
+
+
+async def test_what_is_not_a_frontend_is_said_not_to_be_one() -> None:
+    async with LocalAiFrontend() as peer:
+        peer.misbehaviour["register"] = 200
+        client = Frontend(peer.url, None)
+        with pytest.raises(FrontendUnreachable, match="is not a frontend"):
+            await client.register(ME)
+        await client.aclose()
+
+
+async def test_nobody_there_is_said_without_the_token() -> None:
+    client = Frontend(f"http://127.0.0.1:{free_port('127.0.0.1')}", SecretStr("t0ken"))
+    with pytest.raises(FrontendUnreachable, match="no connection") as refusal:
+        await client.register(ME)
+    await client.aclose()
+    assert "t0ken" not in str(refusal.value)
+
+
+async def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(Misconfigured, match="--token") as refusal:
+        Frontend("http://me:hunter2@frontend", None)
+    assert "hunter2" not in str(refusal.value)
+
+
+async def test_an_answer_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FRONTEND_CALL_S", 0.2)
+    async with LocalAiFrontend() as peer:
+        peer.misbehaviour["drain"] = "hang"
+        client = Frontend(peer.url, None)
+        with anyio.fail_after(5), pytest.raises(FrontendUnreachable, match="did not answer"):
+            await client.drain(NodeId("n1"))
+        await client.aclose()
+
+
+async def test_a_certificate_of_an_unknown_authority_is_refused(authority: trustme.CA) -> None:
+    async with LocalAiFrontend(tls=serving_tls(authority)) as peer:
+        client = Frontend(peer.url, None)
+        with pytest.raises(FrontendUnreachable, match="--ca"):
+            await client.register(ME)
+        await client.aclose()
+
+
+async def test_a_certificate_of_the_named_authority_is_accepted(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    async with LocalAiFrontend(tls=serving_tls(authority)) as peer:
+        client = Frontend(peer.url, None, tmp_path / "ca.pem")
+        assert (await client.register(ME)).status == "healthy"
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "frontend:8080", "ftp://frontend", "http://", "http://h:x", "http://h:0"]
+)
+async def test_a_url_that_cannot_be_one_is_refused_at_once(url: str) -> None:
+    with pytest.raises(Misconfigured, match="HOST"):
+        Frontend(url, None)
+
+
+async def test_a_token_of_several_lines_is_refused_and_not_repeated() -> None:
+    with pytest.raises(Misconfigured, match="--token") as refusal:
+        Frontend("http://frontend", SecretStr("first\nsecond"))
+    assert "second" not in str(refusal.value)
+
+
+async def test_a_token_may_hold_any_letter() -> None:
+    async with LocalAiFrontend() as peer:
+        client = Frontend(peer.url, SecretStr("schlüssel"))
+        await client.register(ME)
+        await client.aclose()
+    assert peer.calls[0].authorization == "Bearer schlüssel"
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+async def test_an_unusable_authority_is_refused_at_once(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "ca.pem").write_text(content)
+    with pytest.raises(Misconfigured, match="--ca"):
+        Frontend("https://frontend", None, tmp_path / "ca.pem")

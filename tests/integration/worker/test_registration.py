@@ -1,0 +1,174 @@
+"""A worker finds its frontend, is let in, and stays in."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+from pydantic import SecretStr
+
+from remuda.bus.auth import account_user
+from remuda.bus.credentials import ClusterKeys
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.errors import Conflict, Invalid, Misconfigured, RemudaError, Unauthorized
+from remuda.core.ids import NodeId
+from remuda.host.ports import free_port
+from remuda.wire import subjects
+from remuda.worker.enrolment import BusPolicy
+from remuda.worker.state import Phase
+from tests.integration.worker.rig import NAME, OFTEN, make_worker, reached, ready, running
+from tests.peers.localai_frontend import LocalAiFrontend
+from tests.support.nats_servers import PlainServer, connected, operator_server, plain_server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+OURS = {"remuda": {"version": "0.1.0", "features": []}}
+
+
+async def test_the_registration_holds_what_the_contract_asks_for(frontend: LocalAiFrontend) -> None:
+    frontend.token = "s3cret"
+    async with ready(frontend, token=SecretStr("s3cret")):
+        call = frontend.of("register")[0]
+    assert call.authorization == "Bearer s3cret"
+    assert call.body["token"] == "s3cret"
+    assert call.body.keys() == {
+        *("name", "address", "http_address", "token", "total_vram", "available_vram", "total_ram"),
+        *("available_ram", "total_disk", "available_disk", "gpu_vendor", "gpu_compute_capability"),
+        *("capability", "max_replicas_per_model", "labels", "machine_id", "remuda"),
+    }
+
+
+async def test_addresses_are_the_workers_end_of_the_connection(frontend: LocalAiFrontend) -> None:
+    async with ready(frontend):
+        body = frontend.of("register")[0].body
+    host, _, base = str(body["address"]).rpartition(":")
+    assert host == "127.0.0.1"
+    assert body["http_address"] == f"127.0.0.1:{int(base) - 1}"
+
+
+async def test_a_frontend_that_comes_up_later_is_found(nats: PlainServer) -> None:
+    frontend = LocalAiFrontend(port=free_port("127.0.0.1"))
+    frontend.extra_reply = {"nats_url": nats.url}
+    async with running(frontend.url) as worker:
+        await reached(worker, Phase.REGISTERING, because="cannot be reached")
+        async with frontend:
+            await reached(worker, Phase.READY)
+            worker.stop("seen enough")
+            await wait_until(lambda: frontend.of("deregister"))
+
+
+async def test_a_wrong_token_stops_at_once_and_says_which(frontend: LocalAiFrontend) -> None:
+    frontend.token = "s3cret"
+    with pytest.raises(Unauthorized, match="--token") as refusal:
+        await make_worker(frontend.url, token=SecretStr("guess")).run()
+    assert frontend.actions == ["register"]
+    assert "guess" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("status", "refusal"), [(400, Invalid), (409, Conflict)])
+async def test_a_refused_node_stops_at_once_with_the_frontends_words(
+    frontend: LocalAiFrontend, status: int, refusal: type[RemudaError]
+) -> None:
+    frontend.misbehaviour["register"] = status
+    with pytest.raises(refusal, match="told to fail"):
+        await make_worker(frontend.url).run()
+    assert frontend.actions == ["register"]
+
+
+async def test_a_failing_frontend_is_asked_again(frontend: LocalAiFrontend) -> None:
+    frontend.misbehaviour["register"] = 500
+    async with running(frontend.url) as worker:
+        await reached(worker, Phase.REGISTERING, because="answered 500: told to fail")
+        del frontend.misbehaviour["register"]
+        await reached(worker, Phase.READY)
+
+
+async def test_without_a_bus_address_the_setting_is_named(frontend: LocalAiFrontend) -> None:
+    frontend.extra_reply = {}
+    with pytest.raises(Misconfigured, match="--nats-url"):
+        await make_worker(frontend.url).run()
+
+
+async def test_a_pending_worker_waits_and_gets_in_once_approved(frontend: LocalAiFrontend) -> None:
+    frontend.auto_approve = False
+    frontend.extra_reply |= OURS
+    async with running(frontend.url) as worker:
+        await reached(worker, Phase.WAITING_FOR_APPROVAL)
+        assert frontend.node(NAME).heartbeats == []
+        frontend.approve(NAME)
+        await reached(worker, Phase.READY)
+
+
+async def test_with_a_localai_frontend_a_pending_worker_reports_already(frontend: LocalAiFrontend) -> None:
+    frontend.auto_approve = False
+    async with running(frontend.url) as worker:
+        await wait_until(lambda: frontend.of("heartbeat"))
+        assert worker.state.value.phase is Phase.WAITING_FOR_APPROVAL
+        frontend.approve(NAME)
+        await reached(worker, Phase.READY)
+
+
+async def test_a_forgotten_node_registers_again_and_hears_under_its_new_id(
+    frontend: LocalAiFrontend, nats: PlainServer
+) -> None:
+    async with running(frontend.url, heartbeat_interval=OFTEN) as worker:
+        first = (await reached(worker, Phase.READY)).node_id
+        frontend.forget(NAME)
+        with anyio.fail_after(20):
+            state = await worker.state.until(
+                lambda state: state.phase is Phase.READY and state.node_id != first
+            )
+        assert state.node_id is not None
+        async with connected(nats.url) as bus:
+            await bus.publish(subjects.node_stop(state.node_id), b"null")
+            await reached(worker, Phase.STOPPING)
+
+
+async def test_a_bus_that_moved_is_found_through_the_frontend(
+    frontend: LocalAiFrontend, nats: PlainServer, tmp_path: Path
+) -> None:
+    async with ready(frontend) as worker, plain_server(tmp_path) as elsewhere:
+        frontend.extra_reply = {"nats_url": elsewhere.url}
+        nats.kill()
+        await reached(worker, Phase.CONNECTING)
+        await reached(worker, Phase.READY)
+
+
+async def test_a_bus_named_by_the_settings_is_not_asked_about(
+    frontend: LocalAiFrontend, nats: PlainServer
+) -> None:
+    frontend.extra_reply = {"nats_url": "nats://127.0.0.1:1"}
+    async with ready(frontend, bus=BusPolicy(url=nats.url)):
+        assert len(frontend.of("register")) == 1
+
+
+async def test_credentials_are_renewed_before_they_expire(tmp_path: Path) -> None:
+    keys, ttl = ClusterKeys.create(SystemEntropy()), timedelta(seconds=4)
+    expiries: list[datetime] = []
+
+    def mint(node_id: str) -> tuple[str, str]:
+        allowed = subjects.permissions("backend", NodeId(node_id))
+        made = keys.account.mint_worker(
+            "backend",
+            NodeId(node_id),
+            subscribe=allowed.subscribe,
+            publish=allowed.publish,
+            now=SystemClock().now(),
+            ttl=ttl,
+        )
+        expiries.append(made.expires_at or datetime.max.replace(tzinfo=UTC))
+        return made.jwt, made.seed.get_secret_value()
+
+    async with operator_server(tmp_path, keys) as server, LocalAiFrontend() as frontend:
+        frontend.mint, frontend.extra_reply = mint, {"nats_url": server.url}
+        async with ready(frontend, heartbeat_interval=OFTEN) as worker:
+            await wait_until(lambda: SystemClock().now() > expiries[0] + timedelta(seconds=1), within=20)
+            assert worker.state.value.phase is Phase.READY
+            assert len(expiries) >= 2
+            node = worker.state.value.node_id
+            assert node is not None
+            async with connected(server.url, account_user(keys.account, "f", SystemClock())) as bus:
+                await bus.publish(subjects.node_stop(node), b"null")
+                await reached(worker, Phase.STOPPING)

@@ -1,0 +1,127 @@
+"""However a worker is told to stop, it takes the same orderly way out."""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import httpx
+import pytest
+from anyio.abc import TaskGroup
+
+from remuda.core import limits
+from remuda.wire import subjects
+from remuda.worker.service import Worker
+from remuda.worker.state import Phase
+from tests.integration.worker.rig import NAME, OFTEN, make_worker, reached
+from tests.peers.localai_frontend import LocalAiFrontend
+from tests.support.nats_servers import PlainServer, connected
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+FAREWELL = ["drain", "models", "deregister"]
+Trigger = Callable[[Worker, TaskGroup, PlainServer], Awaitable[None]]
+
+
+async def by_call(worker: Worker, tasks: TaskGroup, nats: PlainServer) -> None:
+    worker.stop("SIGTERM")
+
+
+async def by_bus(worker: Worker, tasks: TaskGroup, nats: PlainServer) -> None:
+    node = worker.state.value.node_id
+    assert node is not None
+    async with connected(nats.url) as bus:
+        await bus.publish(subjects.node_stop(node), b"null")
+        await reached(worker, Phase.STOPPING)
+
+
+async def by_cancelling(worker: Worker, tasks: TaskGroup, nats: PlainServer) -> None:
+    tasks.cancel_scope.cancel()
+
+
+async def by_all_of_them(worker: Worker, tasks: TaskGroup, nats: PlainServer) -> None:
+    await by_bus(worker, tasks, nats)
+    await by_call(worker, tasks, nats)
+    await by_cancelling(worker, tasks, nats)
+
+
+async def stopped(
+    frontend: LocalAiFrontend, trigger: Callable[[Worker, TaskGroup], Awaitable[None]]
+) -> list[str]:
+    """The calls from the stop on, of a worker that sends heartbeats all the time."""
+    worker = make_worker(frontend.url, heartbeat_interval=OFTEN)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(worker.run)
+            await reached(worker, Phase.READY)
+            await wait_until(lambda: len(frontend.of("heartbeat")) > 1)
+            await trigger(worker, tasks)
+    return frontend.actions[frontend.actions.index("drain") :] if frontend.of("drain") else []
+
+
+@pytest.mark.parametrize("trigger", [by_call, by_bus, by_cancelling, by_all_of_them])
+async def test_every_way_to_stop_is_the_same_and_happens_once(
+    frontend: LocalAiFrontend, nats: PlainServer, trigger: Trigger
+) -> None:
+    calls = await stopped(frontend, lambda worker, tasks: trigger(worker, tasks, nats))
+    assert calls == FAREWELL
+    assert frontend.node(NAME).status == "offline"
+
+
+async def test_requests_in_flight_are_waited_for(frontend: LocalAiFrontend) -> None:
+    async def busy_then_stop(worker: Worker, tasks: TaskGroup) -> None:
+        frontend.node(NAME).in_flight_polls = [2, 0]
+        worker.stop("SIGTERM")
+
+    assert await stopped(frontend, busy_then_stop) == ["drain", "models", "models", "deregister"]
+
+
+async def test_a_node_that_cannot_be_drained_still_says_goodbye(frontend: LocalAiFrontend) -> None:
+    async def forget_then_stop(worker: Worker, tasks: TaskGroup) -> None:
+        worker.stop("SIGTERM")
+        frontend.forget(NAME)  # LocalAI answers 500 from here on.
+
+    assert await stopped(frontend, forget_then_stop) == ["drain", "deregister"]
+
+
+async def test_a_frontend_that_does_not_answer_does_not_hold_the_stop(
+    frontend: LocalAiFrontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LEAVE_CALL_S", 0.2)
+
+    async def hang_then_stop(worker: Worker, tasks: TaskGroup) -> None:
+        frontend.misbehaviour |= {"drain": "hang", "deregister": "hang"}
+        worker.stop("SIGTERM")
+
+    assert await stopped(frontend, hang_then_stop) == ["drain", "deregister"]
+
+
+async def test_the_http_server_is_the_last_to_go(frontend: LocalAiFrontend) -> None:
+    answers: list[int] = []
+
+    async def ask_while_it_waits(worker: Worker, tasks: TaskGroup) -> None:
+        frontend.node(NAME).in_flight_polls = [1, 0]
+        worker.stop("SIGTERM")
+        await wait_until(lambda: frontend.of("models"))
+        answers.append(await healthz(frontend))
+
+    await stopped(frontend, ask_while_it_waits)
+    with pytest.raises(httpx.ConnectError):
+        await healthz(frontend)
+    assert answers == [200]
+
+
+async def healthz(frontend: LocalAiFrontend) -> int:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.get(f"http://{frontend.of('register')[0].body['http_address']}/healthz")
+    return answer.status_code
+
+
+async def test_a_worker_that_never_got_in_stops_without_a_word(frontend: LocalAiFrontend) -> None:
+    frontend.misbehaviour["register"] = 500
+    worker = make_worker(frontend.url)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(worker.run)
+            await reached(worker, Phase.REGISTERING, because="500")
+            worker.stop("SIGTERM")
+    assert set(frontend.actions) == {"register"}

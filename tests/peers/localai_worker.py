@@ -1,0 +1,273 @@
+"""A worker as LocalAI's wire contract describes it, for our frontend to drive. It knows nothing of ours.
+
+It installs and runs nothing: commands are recorded and answered. Used inside a test, or run as a program
+that can be killed.
+"""
+
+import argparse
+import base64
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+import httpx
+import nats
+import nkeys
+from anyio.abc import TaskGroup, TaskStatus
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+JSON = dict[str, object]
+
+_HTTP_S = 10.0
+_FIRST_RETRY_S, _MOST_RETRY_S = 2.0, 30.0
+_IDLE_POLL_S, _IDLE_POLLS = 1.0, 30
+_OK: JSON = {"success": True}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    register_to: str
+    nats_url: str
+    name: str
+    token: str = field(default="", repr=False)
+    address: str = "127.0.0.1:50051"
+    http_address: str = "127.0.0.1:50050"
+    require_auth: bool = False
+    heartbeat_s: float = 10.0
+    install_s: float = 0.0
+    first_retry_s: float = _FIRST_RETRY_S
+
+
+class LocalAiWorker:
+    """Run it in a task group. Started means subscribed; cancelling it is death without a farewell."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.id = ""
+        self.received: list[tuple[str, object]] = []  # Subject below the node, and payload.
+        self._options = options
+        self._stop = anyio.Event()
+        headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
+        self._http = httpx.AsyncClient(
+            base_url=f"{options.register_to.rstrip('/')}/api/node",
+            headers=headers,
+            timeout=_HTTP_S,
+            trust_env=False,
+        )
+
+    def stop(self) -> None:
+        """What SIGTERM and `nodes.<id>.stop` do."""
+        self._stop.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        async with self._http:
+            reply = await self._register()
+            self.id = str(reply["id"])
+            bus = await self._connect(reply)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._heartbeats, bus)
+                    await self._subscribe(bus, tasks)
+                    task_status.started()
+                    await self._stop.wait()
+                    tasks.cancel_scope.cancel()
+                await self._leave()
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(2):
+                    await bus.close()
+
+    # The frontend.
+
+    async def _register(self) -> JSON:
+        """Again and again until it is in; with `require_auth` also until there are credentials."""
+        delay_s = self._options.first_retry_s
+        while True:
+            try:
+                answer = await self._http.post("/register", json=self._introduction())
+                reply: JSON = answer.json() if answer.is_success else {}
+            except httpx.HTTPError:
+                reply = {}
+            complete = reply.get("status") != "pending" and reply.get("nats_jwt")
+            if reply and (complete or not self._options.require_auth):
+                return reply
+            await anyio.sleep(delay_s)
+            delay_s = min(delay_s * 2, _MOST_RETRY_S)
+
+    def _introduction(self) -> JSON:
+        body: JSON = {
+            "name": self._options.name,
+            "address": self._options.address,
+            "http_address": self._options.http_address,
+            "total_vram": 0,
+            "available_vram": 0,
+            "total_ram": 16 << 30,
+            "available_ram": 8 << 30,
+            "total_disk": 1 << 40,
+            "available_disk": 1 << 39,
+            "gpu_vendor": "",
+            "gpu_compute_capability": "",
+            "capability": "default",
+            "max_replicas_per_model": 1,
+            "labels": {"node.replica-slots": "1"},
+        }
+        return body | ({"token": self._options.token} if self._options.token else {})
+
+    async def _heartbeats(self, bus: Client) -> None:
+        """The first after one full interval; none while the bus is down; answers are not looked at."""
+        body = {"available_ram": 8 << 30, "total_disk": 1 << 40, "available_disk": 1 << 39}
+        while True:
+            await anyio.sleep(self._options.heartbeat_s)
+            if bus.is_connected:
+                try:
+                    await self._http.post(f"/{self.id}/heartbeat", json=body)
+                except httpx.HTTPError:
+                    continue
+
+    async def _leave(self) -> None:
+        with anyio.move_on_after(60):
+            try:
+                if (await self._http.post(f"/{self.id}/drain")).status_code == 200:
+                    await self._wait_idle()
+                await self._http.post(f"/{self.id}/deregister")
+            except httpx.HTTPError:
+                return
+
+    async def _wait_idle(self) -> None:
+        for _ in range(_IDLE_POLLS):
+            rows = (await self._http.get(f"/{self.id}/models")).json()
+            if sum(row.get("in_flight", 0) for row in rows) == 0:
+                return
+            await anyio.sleep(_IDLE_POLL_S)
+
+    # The bus.
+
+    async def _connect(self, reply: JSON) -> Client:
+        jwt, seed = str(reply.get("nats_jwt") or ""), str(reply.get("nats_user_seed") or "")
+        if bool(jwt) != bool(seed):
+            raise ValueError("half a bus login is none")
+        if not jwt:
+            return await nats.connect(self._options.nats_url, max_reconnect_attempts=-1)
+        return await nats.connect(
+            self._options.nats_url,
+            max_reconnect_attempts=-1,
+            user_jwt_cb=jwt.encode,
+            signature_cb=partial(_sign, seed),
+        )
+
+    async def _subscribe(self, bus: Client, tasks: TaskGroup) -> None:
+        """Install and upgrade each get a task per request; all else is handled one at a time."""
+        in_order: dict[str, Callable[[JSON], JSON]] = {
+            "backend.list": lambda _: {"backends": None},
+            "backend.delete": lambda _: _OK | {"reports_stopped_processes": True},
+            "model.unload": lambda _: _OK,
+            "model.stop": _nothing_to_stop,
+            "model.delete": lambda _: _OK,
+            "models.running": lambda _: {"models": []},
+        }
+        for verb, answer in in_order.items():
+            await self._on(bus, verb, partial(self._reply, answer))
+        for verb, done in (
+            ("backend.install", _OK | {"address": self._options.address}),
+            ("backend.upgrade", _OK | {"reports_stopped_processes": True}),
+        ):
+            await self._on(bus, verb, partial(self._install_aside, bus, tasks, done))
+        await self._on(bus, "backend.stop", _ignore)
+        await self._on(bus, "stop", self._stop_heard)
+        await bus.flush()
+
+    async def _on(self, bus: Client, verb: str, handle: Callable[[Msg, JSON], Awaitable[None]]) -> None:
+        async def received(message: Msg) -> None:
+            body = json.loads(message.data or b"null")
+            self.received.append((verb, body))
+            await handle(message, body if isinstance(body, dict) else {})
+
+        await bus.subscribe(f"nodes.{self.id}.{verb}", cb=received)
+
+    async def _reply(self, answer: Callable[[JSON], JSON], message: Msg, body: JSON) -> None:
+        await message.respond(json.dumps(answer(body)).encode())
+
+    async def _stop_heard(self, message: Msg, body: JSON) -> None:
+        self.stop()
+
+    async def _install_aside(
+        self, bus: Client, tasks: TaskGroup, done: JSON, message: Msg, body: JSON
+    ) -> None:
+        tasks.start_soon(self._install, bus, done, message, body)
+
+    async def _install(self, bus: Client, done: JSON, message: Msg, body: JSON) -> None:
+        for percentage in (0, 50):
+            if body.get("op_id"):
+                await self._progress(bus, body, percentage)
+            await anyio.sleep(self._options.install_s / 2)
+        await message.respond(json.dumps(done).encode())
+
+    async def _progress(self, bus: Client, body: JSON, percentage: float) -> None:
+        event = {
+            "op_id": body["op_id"],
+            "node_id": self.id,
+            "backend": body.get("backend", ""),
+            "file_name": "Downloading 1/1 registry.example/backend:latest",
+            "current": f"{percentage / 100:.1f} MiB",
+            "total": "1.0 MiB",
+            "percentage": percentage,
+            "phase": "downloading",
+        }
+        await bus.publish(
+            f"nodes.{self.id}.backend.install.{body['op_id']}.progress", json.dumps(event).encode()
+        )
+
+
+def _nothing_to_stop(request: JSON) -> JSON:
+    return {
+        "matched": False,
+        "freed": False,
+        "terminated": True,
+        "process_key": request.get("process_key", ""),
+    }
+
+
+async def _ignore(message: Msg, body: JSON) -> None:
+    return None
+
+
+def _sign(seed: str, nonce: str) -> bytes:
+    pair = nkeys.from_seed(bytearray(seed.encode()))
+    try:
+        return base64.b64encode(pair.sign(nonce.encode()))
+    finally:
+        pair.wipe()
+
+
+async def _main(options: WorkerOptions) -> None:
+    worker = LocalAiWorker(options)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_on_signal, worker)
+        async with anyio.create_task_group() as running:
+            await running.start(worker.run)
+            print(f"ready {worker.id}", flush=True)
+        tasks.cancel_scope.cancel()
+
+
+async def _stop_on_signal(worker: LocalAiWorker) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            worker.stop()
+
+
+def _options() -> WorkerOptions:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--register-to", required=True)
+    parser.add_argument("--nats-url", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--require-auth", action="store_true")
+    parser.add_argument("--heartbeat-s", type=float, default=10.0)
+    parser.add_argument("--install-s", type=float, default=0.0)
+    return WorkerOptions(token=os.environ.get("LOCALAI_REGISTRATION_TOKEN", ""), **vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    anyio.run(_main, _options())

@@ -1,0 +1,58 @@
+"""The machine's figures, also when a driver does not answer."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from remuda.core import limits
+from remuda.worker.hardware.host import SystemHost
+from remuda.worker.hardware.model import Capacity
+from remuda.worker.inventory import Inventory
+
+pytestmark = pytest.mark.anyio
+
+
+class WedgedHost(SystemHost):
+    """This machine, whose disk figures come only while `answers` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+
+    def disk_usage(self, path: str) -> Capacity | None:
+        assert self.answers.wait(timeout=30)
+        return Capacity(2, 1)
+
+
+async def test_figures_are_of_this_machine(tmp_path: Path) -> None:
+    found = await Inventory(SystemHost(), tmp_path).current()
+    assert found.total_ram > 0
+    assert found.total_disk
+
+
+async def test_a_wedged_driver_costs_figures_and_not_the_heartbeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HARDWARE_S", 0.05)
+    host = WedgedHost()
+    inventory = Inventory(host, tmp_path)
+    unknown = [await inventory.current(), await inventory.current()]
+    host.answers.set()
+    monkeypatch.setattr(limits, "HARDWARE_S", 20.0)
+    assert [found.total_disk for found in unknown] == [None, None]
+    assert unknown[0].problems
+    assert (await inventory.current()).total_disk == 2
+
+
+async def test_last_known_figures_stand_while_nothing_new_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = WedgedHost()
+    host.answers.set()
+    inventory = Inventory(host, tmp_path)
+    known = await inventory.current()
+    host.answers.clear()
+    monkeypatch.setattr(limits, "HARDWARE_S", 0.05)
+    assert await inventory.current() == known
+    host.answers.set()
