@@ -183,8 +183,8 @@ def _reason(error: httpx.HTTPError | httpx.InvalidURL) -> str:
             return "it does not speak HTTPS (try http://)"
         case httpx.ConnectError() if "Name or service not known" in text or "nodename nor servname" in text:
             return "its host name is not known"
-        case httpx.RemoteProtocolError():
-            return "what listens there does not speak HTTP, or wants https://"
+        case httpx.RemoteProtocolError() | httpx.ReadError():
+            return "what listens there hangs up: it does not speak HTTP, or wants https://"
         case _:
             return text or type(error).__name__
 

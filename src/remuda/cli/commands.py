@@ -96,7 +96,8 @@ class ListByDefault(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         asks_for_help = any(word in args[:1] for word in ctx.help_option_names)
-        if not asks_for_help and (not args or args[0].startswith("-")):
+        completing = ctx.resilient_parsing  # The verb is yet to come.
+        if not completing and not asks_for_help and (not args or args[0].startswith("-")):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 

@@ -37,6 +37,7 @@ class Root(click.Group):
 
 
 @click.group(
+    "remuda",
     cls=Root,
     epilog=examples("remuda up", "remuda nodes", "remuda doctor"),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -56,9 +57,11 @@ def up(ctx: click.Context, /, **flags: object) -> None:
     """Run a frontend and a worker on this machine: a fleet of one that others can join."""
     from remuda.cli.options import resolve_settings
     from remuda.cli.settings import UpSettings
-    from remuda.cli.up import run
 
-    ctx.exit(run(resolve_settings(UpSettings, flags)))
+    resolved = resolve_settings(UpSettings, flags)
+    from remuda.cli.up import run  # A second of imports, which a refusal need not wait for.
+
+    ctx.exit(run(resolved))
 
 
 @root.command(
@@ -72,11 +75,13 @@ def up(ctx: click.Context, /, **flags: object) -> None:
 @click.pass_context
 def frontend(ctx: click.Context, /, **flags: object) -> None:
     """Run the API without a worker. Several can share one PostgreSQL and one NATS server."""
-    from remuda.cli.frontend import run
     from remuda.cli.options import resolve_settings
     from remuda.cli.settings import FrontendSettings
 
-    ctx.exit(run(resolve_settings(FrontendSettings, flags)))
+    resolved = resolve_settings(FrontendSettings, flags)
+    from remuda.cli.frontend import run
+
+    ctx.exit(run(resolved))
 
 
 @root.command(
@@ -91,9 +96,11 @@ def worker(ctx: click.Context, /, **flags: object) -> None:
     """Run a worker: with what `remuda join` was told on this machine, or as the settings say."""
     from remuda.cli.options import resolve_settings
     from remuda.cli.settings import WorkerSettings
+
+    resolved = resolve_settings(WorkerSettings, flags)
     from remuda.cli.worker import run
 
-    ctx.exit(run(resolve_settings(WorkerSettings, flags)))
+    ctx.exit(run(resolved))
 
 
 @root.command(
@@ -111,13 +118,15 @@ def worker(ctx: click.Context, /, **flags: object) -> None:
 @click.pass_context
 def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> None:
     """Make this machine a node of the frontend at URL, and remember that: `remuda worker` resumes it."""
-    from remuda.cli.join import run
     from remuda.cli.options import resolve_settings
     from remuda.cli.settings import WorkerSettings
     from remuda.cli.target import checked_url
 
     flags["register_to"] = checked_url(url, "URL")
-    ctx.exit(run(resolve_settings(WorkerSettings, flags), service))
+    resolved = resolve_settings(WorkerSettings, flags)
+    from remuda.cli.join import run
+
+    ctx.exit(run(resolved, service))
 
 
 for command in (nodes_group, keys_group, config_group, doctor, completion):

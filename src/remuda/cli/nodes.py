@@ -98,7 +98,8 @@ def approve_nodes(asked: Asked, names: tuple[str, ...]) -> None:
 def drain_nodes(asked: Asked, names: tuple[str, ...]) -> None:
     """Give nodes no new work until they are resumed.
 
-    It holds when their workers restart."""
+    It holds when their workers restart.
+    """
     _each(asked, names, "POST", "drain", said="draining")
 
 

@@ -1,0 +1,64 @@
+"""`remuda keys`, and doctor's view, against a real frontend."""
+
+import json
+
+from remuda.cli.exits import Exit
+from tests.integration.cli.conftest import LiveFrontend
+
+
+def names(frontend: LiveFrontend) -> set[str]:
+    return {key["name"] for key in json.loads(frontend.remuda("keys", "--json").stdout)}
+
+
+def test_a_key_is_shown_once_and_alone_on_standard_output(frontend: LiveFrontend) -> None:
+    made = frontend.remuda("keys", "create", "laptop", "--role", "user")
+
+    secret = made.stdout.strip()
+    assert secret.startswith("rmd_")
+    assert "cannot be shown again" in made.stderr
+    listed = frontend.remuda("keys").stdout
+    assert secret not in listed
+    assert ["laptop", "user", secret[:8]] in [line.split()[:3] for line in listed.splitlines()]
+
+
+def test_a_name_is_given_once(frontend: LiveFrontend) -> None:
+    frontend.remuda("keys", "create", "twice")
+
+    again = frontend.remuda("keys", "create", "twice", "--json")
+
+    assert again.exit_code == Exit.REJECTED
+    assert json.loads(again.stderr)["error"]["code"] == "conflict"
+
+
+def test_a_key_is_revoked_by_name_or_id(frontend: LiveFrontend) -> None:
+    frontend.remuda("keys", "create", "by-name")
+    by_id = json.loads(frontend.remuda("keys", "create", "by-id", "--json").stdout)["id"]
+
+    assert frontend.remuda("keys", "revoke", "by-name").stdout == "by-name: revoked\n"
+    assert frontend.remuda("keys", "revoke", by_id).exit_code == Exit.DONE
+    assert names(frontend).isdisjoint({"by-name", "by-id"})
+
+
+def test_an_unknown_key_is_not_found(frontend: LiveFrontend) -> None:
+    assert frontend.remuda("keys", "revoke", "nobody").exit_code == Exit.NOT_FOUND
+
+
+def test_a_frontend_that_is_named_is_asked_with_the_key_that_is_given(frontend: LiveFrontend) -> None:
+    key = frontend.remuda("keys", "create", "remote").stdout.strip()
+
+    result = frontend.remuda("keys", REMUDA_URL=frontend.url, REMUDA_API_KEY=key, REMUDA_DATA_DIR="/nowhere")
+
+    assert result.exit_code == Exit.DONE, result.output
+
+
+def test_a_frontend_that_is_not_there_has_its_exit_code(frontend: LiveFrontend) -> None:
+    assert frontend.remuda("keys", "--url", "http://127.0.0.1:9").exit_code == Exit.UNREACHABLE
+
+
+def test_doctor_finds_a_running_frontend_well(frontend: LiveFrontend) -> None:
+    result = frontend.remuda("doctor", "--json")
+
+    document = json.loads(result.stdout)
+    levels = {finding["check"]: finding["level"] for finding in document["findings"]}
+    assert result.exit_code == Exit.DONE, document
+    assert {levels[check] for check in ("frontend", "store", "bus", "clock", "versions")} == {"ok"}

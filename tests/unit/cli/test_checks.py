@@ -1,0 +1,169 @@
+"""Doctor's checks stand alone, are bounded in time, and look at the real machine."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from remuda.cli import checks
+from remuda.cli.checks import Patient, examine
+from remuda.cli.commands import Asked
+from remuda.cli.exits import Exit
+from remuda.cli.findings import Finding, Level, ok
+from remuda.cli.main import root
+from remuda.core.clock import SystemClock
+from remuda.host.folder import DataFolder, write_json
+from remuda.host.ports import free_port
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return {"REMUDA_DATA_DIR": str(tmp_path / "data"), "REMUDA_PORT": str(free_port("127.0.0.1"))}
+
+
+def patient(environ: dict[str, str], asked: Asked | None = None) -> Patient:
+    return Patient(asked or Asked(), None, environ, SystemClock())
+
+
+def test_a_check_that_fails_or_hangs_does_not_touch_the_others(environ: dict[str, str]) -> None:
+    release = threading.Event()
+
+    def hangs(_: Patient) -> list[Finding]:
+        release.wait(30)
+        return []
+
+    def fails(_: Patient) -> list[Finding]:
+        raise ZeroDivisionError("a bug")
+
+    found = examine(
+        patient(environ),
+        {"hangs": hangs, "fails": fails, "works": lambda _: [ok("works", "well")]},
+        limit_s=0.2,
+    )
+    release.set()
+
+    assert [(finding.check, finding.level) for finding in found] == [
+        ("hangs", Level.PROBLEM),
+        ("fails", Level.PROBLEM),
+        ("works", Level.OK),
+    ]
+    assert "a bug" in found[1].message
+
+
+def test_a_setting_that_cannot_be_used_is_told_once(environ: dict[str, str]) -> None:
+    environ["REMUDA_PORT"] = "none"
+    found = examine(patient(environ), {"settings": checks.check_settings, "ports": checks.check_ports})
+
+    assert [(finding.check, finding.level) for finding in found] == [("settings", Level.PROBLEM)]
+    assert "REMUDA_PORT='none'" in found[0].message
+
+
+def test_variables_that_nothing_reads_are_told_with_the_nearest(environ: dict[str, str]) -> None:
+    found = checks.check_settings(patient({**environ, "REMUDA_PROT": "1"}))
+
+    assert (found[0].level, found[0].remedy) == (Level.WARNING, "did you mean 'REMUDA_PORT'?")
+
+
+def test_a_folder_that_does_not_exist_yet_is_well(environ: dict[str, str]) -> None:
+    found = checks.check_folder(patient(environ))
+
+    assert [finding.check for finding in found] == ["data folder", "disk"]
+    assert found[0].level is Level.OK
+    assert not Path(environ["REMUDA_DATA_DIR"]).exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_a_problem(environ: dict[str, str]) -> None:
+    Path(environ["REMUDA_DATA_DIR"]).write_text("")
+
+    assert checks.check_folder(patient(environ))[0].level is Level.PROBLEM
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_a_free_port_is_well(environ: dict[str, str]) -> None:
+    assert [finding.level for finding in checks.check_ports(patient(environ))] == [Level.OK]
+
+
+def test_a_port_held_by_another_program_is_a_problem_that_names_it(
+    environ: dict[str, str], listener: socket.socket
+) -> None:
+    environ["REMUDA_PORT"] = str(listener.getsockname()[1])
+
+    found = checks.check_ports(patient(environ))[0]
+
+    assert found.level is Level.PROBLEM
+    assert f"process {os.getpid()}" in found.message
+
+
+def test_a_port_held_by_our_own_process_is_well(environ: dict[str, str], listener: socket.socket) -> None:
+    environ["REMUDA_PORT"] = str(listener.getsockname()[1])
+    endpoint = {"url": "http://127.0.0.1:1", "api_key": "k", "pid": os.getpid()}
+    write_json(DataFolder(Path(environ["REMUDA_DATA_DIR"])).endpoint, endpoint)
+
+    assert checks.check_ports(patient(environ))[0].level is Level.OK
+
+
+def test_no_frontend_on_a_machine_that_runs_none_is_a_warning(environ: dict[str, str]) -> None:
+    found = checks.check_frontend(patient(environ))
+
+    assert [(finding.check, finding.level) for finding in found] == [
+        ("versions", Level.OK),
+        ("frontend", Level.WARNING),
+    ]
+
+
+def test_a_frontend_that_was_named_and_does_not_answer_is_a_problem(environ: dict[str, str]) -> None:
+    asked = Asked(url=f"http://127.0.0.1:{free_port('127.0.0.1')}")
+
+    found = checks.check_frontend(patient(environ, asked))
+
+    assert (found[1].check, found[1].level) == ("frontend", Level.PROBLEM)
+    assert "nothing listens there" in found[1].message
+    assert checks.check_nodes(patient(environ, asked)) == []
+
+
+def test_a_machine_that_joined_asks_the_frontend_it_joined(environ: dict[str, str]) -> None:
+    url = f"http://127.0.0.1:{free_port('127.0.0.1')}"
+    write_json(DataFolder(Path(environ["REMUDA_DATA_DIR"])).joined, {"register_to": url})
+
+    found = checks.check_frontend(patient(environ))
+
+    assert url in found[1].message
+
+
+def test_an_external_bus_is_tried_without_showing_its_password(
+    environ: dict[str, str], listener: socket.socket
+) -> None:
+    up, down = listener.getsockname()[1], free_port("127.0.0.1")
+    environ["REMUDA_NATS_URL"] = f"nats://u:s3cret@127.0.0.1:{up},nats://u:s3cret@127.0.0.1:{down}"
+
+    found = checks.check_bus(patient(environ))
+
+    assert [finding.level for finding in found] == [Level.OK, Level.PROBLEM]
+    assert "s3cret" not in repr(found)
+
+
+def test_doctor_answers_as_one_json_document(environ: dict[str, str]) -> None:
+    result = CliRunner().invoke(root, ["doctor", "--json"], env=environ)
+
+    document = json.loads(result.stdout)
+    assert result.exit_code == Exit.DONE, result.stdout
+    assert document["healthy"] is True
+    assert {"check", "level", "message", "remedy"} == document["findings"][0].keys()
+
+
+def test_doctor_exits_with_its_own_code_when_it_found_a_problem(environ: dict[str, str]) -> None:
+    result = CliRunner().invoke(root, ["doctor"], env={**environ, "REMUDA_PORT": "none"})
+
+    assert result.exit_code == Exit.UNHEALTHY
+    assert "problem  settings" in result.stdout

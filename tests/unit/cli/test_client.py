@@ -1,0 +1,171 @@
+"""The admin client turns whatever goes wrong into an error of the right kind, in plain words."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import trustme
+from pydantic import SecretStr
+
+from remuda.cli.client import AdminClient, NodeViews
+from remuda.cli.target import Target
+from remuda.core.errors import (
+    Conflict,
+    Forbidden,
+    FrontendUnreachable,
+    Invalid,
+    Misconfigured,
+    NotFound,
+    PeerFailed,
+    RemudaError,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+from remuda.host.ports import free_port
+from remuda.wire.codec import encode
+from remuda.wire.nodes import NodeError
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers /STATUS with that status; what came is kept."""
+
+    seen: list[str] = []
+
+    def do_GET(self) -> None:
+        status = int(self.path.rpartition("/")[2] or 200)
+        body = encode(NodeError.of(status, f"because of {status}"))
+        Handler.seen.append(self.headers.get("Authorization", ""))
+        self.send_response(status)
+        self.send_header("Location", "http://127.0.0.1:1/")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(context: ssl.SSLContext | None = None) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"{'https' if context else 'http'}://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving() as address:
+        yield address
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, Invalid),
+        (401, Unauthorized),
+        (403, Forbidden),
+        (404, NotFound),
+        (409, Conflict),
+        (413, TooLarge),
+        (500, PeerFailed),
+        (503, Unavailable),
+    ],
+)
+def test_a_refusal_is_raised_as_its_kind_with_the_frontends_words(
+    url: str, status: int, kind: type[RemudaError]
+) -> None:
+    with AdminClient(Target(url)) as client, pytest.raises(kind) as refusal:
+        client.get(str(status))
+
+    assert refusal.type is kind
+    assert refusal.value.message == f"because of {status}"
+
+
+def test_a_refused_key_comes_with_a_hint_where_to_give_one(url: str) -> None:
+    with AdminClient(Target(url)) as client, pytest.raises(Unauthorized) as refusal:
+        client.get("401")
+
+    assert "REMUDA_API_KEY" in refusal.value.hint
+
+
+def test_the_key_is_sent_and_a_redirect_does_not_carry_it_elsewhere(url: str) -> None:
+    with (
+        AdminClient(Target(url, SecretStr("k3y"))) as client,
+        pytest.raises(PeerFailed, match="not followed"),
+    ):
+        client.get("302")
+
+    assert Handler.seen[-1] == "Bearer k3y"
+
+
+def test_an_answer_of_something_else_is_told_as_such(url: str) -> None:
+    with AdminClient(Target(url)) as client, pytest.raises(PeerFailed, match="not how a Remuda frontend"):
+        client.get("200").read(NodeViews)
+
+
+def test_parts_of_a_path_cannot_lead_out_of_it(url: str) -> None:
+    with AdminClient(Target(url)) as client, pytest.raises(NotFound):
+        client.get("x/../../200?a=b", "404")
+
+
+def test_nobody_there_is_told_plainly() -> None:
+    with (
+        AdminClient(Target(f"http://127.0.0.1:{free_port('127.0.0.1')}")) as client,
+        pytest.raises(FrontendUnreachable, match="nothing listens there"),
+    ):
+        client.nodes()
+
+
+def test_silence_is_not_waited_for_longer_than_allowed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        target = Target(f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        with (
+            AdminClient(target, timeout_s=0.1) as client,
+            pytest.raises(FrontendUnreachable, match="no answer"),
+        ):
+            client.nodes()
+
+
+def test_a_certificate_is_checked_and_trusted_by_its_ca(tmp_path: Path) -> None:
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+
+    with serving(context) as address:
+        with AdminClient(Target(address, ca=tmp_path / "ca.pem")) as client:
+            assert client.get("200").status == 200
+        with AdminClient(Target(address)) as client, pytest.raises(FrontendUnreachable, match="not trusted"):
+            client.get("200")
+        plain = address.replace("https", "http")
+        with AdminClient(Target(plain)) as client, pytest.raises(FrontendUnreachable, match="https://"):
+            client.get("200")
+
+
+def test_https_where_there_is_none_is_told(url: str) -> None:
+    with (
+        AdminClient(Target(url.replace("http", "https"))) as client,
+        pytest.raises(FrontendUnreachable, match="http://"),
+    ):
+        client.get("200")
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_ca_file_that_is_none_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "ca.pem").write_text(content)
+
+    with pytest.raises(Misconfigured, match=r"ca\.pem cannot be used"):
+        AdminClient(Target("https://host", ca=tmp_path / "ca.pem"))

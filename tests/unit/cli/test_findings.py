@@ -1,0 +1,139 @@
+"""What doctor concludes, in words, and how the whole is shown."""
+
+from dataclasses import replace
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from remuda.cli import findings
+from remuda.cli.findings import Finding, Holder, Level
+from remuda.cli.findings_page import page, verdict
+from remuda.wire.nodes import NodeFacts, NodeView
+from remuda.worker.hardware.model import Gpu, Hardware
+
+HARDWARE = Hardware("amd64", "linux", "", 8, 1, 1, 1, 1, (), "", "default", ())
+GPU = Gpu("nvidia", "H200", 140 << 30, None)
+
+
+def levels(*found: Finding) -> list[tuple[str, Level]]:
+    return [(finding.check, finding.level) for finding in found]
+
+
+def test_equal_versions_are_well_and_a_difference_is_named() -> None:
+    assert findings.versions("1.0", "3.12.1", "1.0").level is Level.OK
+    assert findings.versions("1.0", "3.12.1", None).level is Level.OK
+
+    other = findings.versions("1.0", "3.12.1", "2.0")
+
+    assert other.level is Level.WARNING
+    assert "Remuda 1.0" in other.message
+    assert "Remuda 2.0" in other.message
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(100 << 30, Level.OK), (1 << 30, Level.WARNING), (1 << 20, Level.PROBLEM)]
+)
+def test_a_disk_is_judged_by_what_is_free(free: int, level: Level) -> None:
+    assert findings.disk("/data", free).level is level
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "words"), [(5, "agrees"), (-5, "agrees"), (60, "1m ahead of"), (-3600, "1h behind")]
+)
+def test_clocks_more_than_five_seconds_apart_are_told(ahead_s: int, words: str) -> None:
+    found = findings.clock(timedelta(seconds=ahead_s))
+
+    assert words in found.message
+    assert found.level is (Level.OK if abs(ahead_s) <= 5 else Level.WARNING)
+
+
+def test_a_ready_frontend_vouches_for_store_and_bus() -> None:
+    assert levels(*findings.readiness("")) == [("store", Level.OK), ("bus", Level.OK)]
+
+
+def test_the_reasons_of_an_unready_frontend_are_told_apart() -> None:
+    found = findings.readiness("the database x cannot be used: gone; the bus is down: refused")
+
+    assert levels(*found) == [("store", Level.PROBLEM), ("bus", Level.PROBLEM)]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "holder", "level", "words"),
+    [
+        ("", None, Level.OK, "free"),
+        ("port 1 on h is in use", Holder(7, "remuda", True), Level.OK, "Remuda itself (process 7)"),
+        ("port 1 on h is in use", Holder(7, "nginx", False), Level.PROBLEM, "by nginx (process 7)"),
+        ("port 1 on h is in use", None, Level.PROBLEM, "port 1 on h is in use"),
+    ],
+)
+def test_a_port_is_well_when_free_or_ours(
+    trouble: str, holder: Holder | None, level: Level, words: str
+) -> None:
+    found = findings.port("API", 1, trouble, holder, "--port")
+
+    assert found.level is level
+    assert words in found.message
+    assert level is Level.OK or "--port" in found.remedy
+
+
+def test_a_machine_without_gpu_is_well_unless_its_driver_fails() -> None:
+    assert levels(*findings.gpu(HARDWARE)) == [("gpu", Level.OK)]
+
+    found = findings.gpu(replace(HARDWARE, problems=("The driver is too old.",)))
+
+    assert [(finding.level, finding.message) for finding in found] == [
+        (Level.WARNING, "The driver is too old.")
+    ]
+
+
+def test_gpus_are_named_with_memory_and_driver() -> None:
+    hardware = replace(HARDWARE, gpus=(GPU,), driver_version="570", capability="cuda")
+
+    assert findings.gpu(hardware)[0].message == "H200 (140 GiB), driver 570; backends for cuda"
+
+
+def node(name: str, status: str, *reasons: str) -> NodeView:
+    return NodeView(id=name, name=name, status=status, remuda=NodeFacts(reasons=reasons))
+
+
+def test_nodes_that_are_not_healthy_are_told_with_their_reasons() -> None:
+    found = findings.fleet(
+        [node("a", "healthy"), node("b", "offline", "not heard"), node("c", "pending", "waits")]
+    )
+
+    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.WARNING), ("nodes", Level.OK)]
+    assert found[0].message == "b is offline: not heard"
+    assert found[2].message == "1 of 3 are healthy"
+
+
+def test_a_healthy_node_that_cannot_be_reached_is_a_warning() -> None:
+    assert levels(findings.fleet([node("a", "healthy", "port closed")])[0]) == [("nodes", Level.WARNING)]
+
+
+def test_an_empty_fleet_is_a_warning() -> None:
+    assert levels(*findings.fleet([])) == [("nodes", Level.WARNING)]
+
+
+FOUND = [
+    findings.ok("clock", "agrees"),
+    findings.warning("gpu", "old driver", "upgrade it"),
+    findings.problem("store", "gone", "start it"),
+]
+
+
+def test_the_page_shows_each_finding_with_what_to_do_and_the_sum() -> None:
+    output = Console(file=StringIO(), width=80, markup=False)
+    output.print(page(FOUND))
+
+    assert isinstance(output.file, StringIO)
+    lines = [line.split() for line in output.file.getvalue().splitlines()]
+    assert ["problem", "store", "gone"] in lines
+    assert ["->", "start", "it"] in lines
+    assert " ".join(lines[-1]) == "1 problem and 1 warning"
+
+
+def test_the_verdict_counts() -> None:
+    assert verdict(FOUND[:1]) == "all is well"
+    assert verdict(FOUND[:2]) == "no problems, 1 warning"

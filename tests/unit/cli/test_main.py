@@ -1,0 +1,148 @@
+"""How commands end, what help says, and that asking for it is quick."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from remuda import __version__
+from remuda.cli.completion import script
+from remuda.cli.exits import MEANINGS, Exit, exit_of
+from remuda.cli.main import Root, root
+from remuda.core.errors import (
+    Conflict,
+    Forbidden,
+    FrontendUnreachable,
+    Invalid,
+    Misconfigured,
+    NotFound,
+    RemudaError,
+    StoreUnusable,
+    Unauthorized,
+)
+
+
+def verbs(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from verbs(child, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(verbs(root)), ids=" ".join)
+def test_every_command_has_help_with_examples(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(root, [*path, "--help"])
+
+    assert result.exit_code == 0
+    assert "\n  Examples:\n    remuda " in result.output
+
+
+def test_asking_for_help_imports_nothing_slow() -> None:
+    code = "import remuda.cli.main, sys; print(*sys.modules)"
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert {"pydantic", "httpx", "rich", "fastapi", "sqlalchemy", "anyio"} & set(
+        loaded.stdout.split()
+    ) == set()
+
+
+def test_the_version_is_told() -> None:
+    assert CliRunner().invoke(root, ["--version"]).output == f"remuda {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Misconfigured("x"), Exit.MISUSED),
+        (FrontendUnreachable("x"), Exit.UNREACHABLE),
+        (Unauthorized("x"), Exit.REFUSED),
+        (Forbidden("x"), Exit.REFUSED),
+        (NotFound("x"), Exit.NOT_FOUND),
+        (Invalid("x"), Exit.REJECTED),
+        (Conflict("x"), Exit.REJECTED),
+        (StoreUnusable("x"), Exit.UNAVAILABLE),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(error: RemudaError, code: Exit) -> None:
+    assert exit_of(error) is code
+
+
+def test_every_exit_code_has_a_meaning() -> None:
+    assert MEANINGS.keys() == set(Exit)
+
+
+def failing(error: BaseException) -> Root:
+    """A program whose one verb ends in this."""
+
+    def fail(as_json: bool) -> None:
+        raise error
+
+    verb = click.Command("fail", callback=fail, params=[click.Option(["--json", "as_json"], is_flag=True)])
+    return Root("remuda", commands=[verb])
+
+
+def test_expected_trouble_is_one_plain_line_and_a_hint() -> None:
+    result = CliRunner().invoke(failing(NotFound("there is\n no \x1b[1mnode", hint="look again")), ["fail"])
+
+    assert result.exit_code == Exit.NOT_FOUND
+    assert result.stderr == "error: there is  no  [1mnode\nhint: look again\n"
+    assert result.stdout == ""
+
+
+def test_expected_trouble_is_json_where_json_was_asked_for() -> None:
+    result = CliRunner().invoke(failing(NotFound("no node", hint="look")), ["fail", "--json"])
+
+    assert json.loads(result.stderr) == {"error": {"code": "not_found", "message": "no node", "hint": "look"}}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_an_interruption_has_the_exit_code_of_one(error: BaseException) -> None:
+    assert CliRunner().invoke(failing(error), ["fail"]).exit_code == Exit.INTERRUPTED
+
+
+def test_a_defect_is_not_dressed_up() -> None:
+    assert isinstance(CliRunner().invoke(failing(ZeroDivisionError()), ["fail"]).exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("arguments", [["nodes", "--bogus"], ["nodes", "approve"], ["bogus"], ["join"]])
+def test_misuse_has_its_exit_code(arguments: list[str]) -> None:
+    assert CliRunner().invoke(root, arguments).exit_code == Exit.MISUSED
+
+
+def test_misuse_is_json_where_json_was_asked_for() -> None:
+    result = CliRunner().invoke(root, ["nodes", "approve", "--json"])
+
+    assert result.exit_code == Exit.MISUSED
+    assert json.loads(result.stderr)["error"]["code"] == "usage"
+
+
+def test_join_refuses_what_is_no_url() -> None:
+    result = CliRunner().invoke(root, ["join", "192.168.1.10:8080"])
+
+    assert result.exit_code == Exit.MISUSED
+    assert "accepted: http(s)://HOST[:PORT]" in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_says_how_to_install_it_and_calls_us_back(shell: str) -> None:
+    text = script(root, shell)
+
+    assert f"remuda completion {shell} > " in text
+    assert f"_REMUDA_COMPLETE={shell}_complete" in text
+    assert text.startswith("#compdef remuda") == (shell == "zsh")
+
+
+def test_completion_offers_verbs_and_settings() -> None:
+    def complete(words: str, position: int) -> str:
+        environ = {"_REMUDA_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+        return CliRunner().invoke(root, [], env=environ, prog_name="remuda").output
+
+    assert "plain,approve" in complete("remuda nodes ", 2)
+    assert "plain,--heartbeat-interval" in complete("remuda worker --heart", 2)

@@ -1,0 +1,89 @@
+"""Which frontend a command talks to."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from remuda.cli.commands import Asked
+from remuda.cli.target import NotRunningHere, Target, checked_url, find_target
+from remuda.core.errors import Misconfigured
+from remuda.host.folder import DataFolder, write_json
+
+
+def announce(folder: Path, pid: int, **more: object) -> dict[str, str]:
+    """What a running frontend leaves in its data folder; answers the environment that names it."""
+    endpoint = {"url": "http://127.0.0.1:8080", "api_key": "local", "pid": pid, **more}
+    write_json(DataFolder(folder).endpoint, endpoint)
+    return {"REMUDA_DATA_DIR": str(folder)}
+
+
+def ended_process() -> int:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait(timeout=10)
+    return child.pid
+
+
+def test_the_frontend_of_the_data_folder_is_found(tmp_path: Path) -> None:
+    environ = announce(tmp_path, os.getpid())
+
+    assert find_target(Asked(), environ) == Target("http://127.0.0.1:8080", SecretStr("local"), None)
+
+
+def test_its_ca_comes_with_it(tmp_path: Path) -> None:
+    environ = announce(tmp_path, os.getpid(), ca="/etc/ca.pem")
+
+    assert find_target(Asked(), environ).ca == Path("/etc/ca.pem")
+
+
+def test_the_environment_wins_over_the_data_folder_and_a_flag_over_both(tmp_path: Path) -> None:
+    environ = {**announce(tmp_path, os.getpid()), "REMUDA_URL": "http://two:1/"}
+
+    assert find_target(Asked(), environ).url == "http://two:1"
+    assert find_target(Asked(url="http://three:1"), environ).url == "http://three:1"
+
+
+def test_the_local_key_is_never_shown_to_another_frontend(tmp_path: Path) -> None:
+    environ = announce(tmp_path, os.getpid())
+
+    assert find_target(Asked(url="http://elsewhere:1"), environ).api_key is None
+
+
+def test_a_key_that_is_given_wins_over_the_local_one(tmp_path: Path) -> None:
+    environ = {**announce(tmp_path, os.getpid()), "REMUDA_API_KEY": "mine"}
+
+    assert find_target(Asked(), environ).api_key == SecretStr("mine")
+    assert find_target(Asked(api_key="flag"), environ).api_key == SecretStr("flag")
+
+
+def test_without_a_frontend_it_says_that_none_runs_here(tmp_path: Path) -> None:
+    with pytest.raises(NotRunningHere, match="remuda up is not running here") as refusal:
+        find_target(Asked(), {"REMUDA_DATA_DIR": str(tmp_path)})
+
+    assert "remuda up" in refusal.value.hint
+
+
+def test_what_a_dead_frontend_left_behind_does_not_count(tmp_path: Path) -> None:
+    environ = announce(tmp_path, ended_process())
+
+    with pytest.raises(NotRunningHere, match="has ended"):
+        find_target(Asked(), environ)
+
+
+@pytest.mark.parametrize(
+    "text", ["host:8080", "ftp://host", "http://", "http://h:99999", "http://a b", "http://[::1"]
+)
+def test_what_is_no_url_is_refused_with_the_accepted_form(text: str) -> None:
+    with pytest.raises(Misconfigured, match=r"REMUDA_URL=.*accepted: http\(s\)://HOST"):
+        checked_url(text, "REMUDA_URL")
+
+
+@pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(Misconfigured, match="API key") as refusal:
+        find_target(Asked(url="http://host", api_key=key), {})
+
+    assert key not in str(refusal.value)
