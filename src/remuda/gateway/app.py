@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from remuda.core.clock import Clock
-from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError, Unavailable
 from remuda.gateway import join, nodes, probes
 from remuda.gateway.admin import keys as admin_keys
@@ -34,14 +33,13 @@ _BODIES: tuple[type[BaseModel], ...] = (
 )
 
 
-def api(services: Services, entropy: Entropy) -> FastAPI:
+def api(services: Services) -> FastAPI:
     """The routes, their error envelopes and the OpenAPI document, without the layers around them."""
     app = FastAPI(
         title="Remuda", version=services.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.services = services
-    app.include_router(nodes.router(entropy))
-    for routes in (admin_nodes.routes, admin_keys.routes, probes.routes, join.routes):
+    for routes in (nodes.routes, admin_nodes.routes, admin_keys.routes, probes.routes, join.routes):
         app.include_router(routes)
     app.add_exception_handler(RemudaError, _expected)
     app.add_exception_handler(HTTPException, _http)
@@ -51,8 +49,8 @@ def api(services: Services, entropy: Entropy) -> FastAPI:
     return app
 
 
-def application(services: Services, entropy: Entropy, clock: Clock) -> ASGIApp:
-    guarded = HostGuard(BodyLimit(api(services, entropy)), services)
+def application(services: Services, clock: Clock) -> ASGIApp:
+    guarded = HostGuard(BodyLimit(api(services)), services)
     return Observation(guarded, services.metrics, clock)
 
 

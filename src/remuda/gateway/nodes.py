@@ -6,7 +6,6 @@ import structlog
 from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import RootModel
 
-from remuda.core.entropy import Entropy
 from remuda.core.errors import Rejected, Unauthorized
 from remuda.core.ids import NodeId
 from remuda.gateway import views
@@ -27,78 +26,81 @@ class ModelRows(RootModel[list[wire.ModelRow]]):
 Id = Annotated[NodeId, Path(alias="node_id", description="The id that registration answered.")]
 
 
-def router(entropy: Entropy) -> APIRouter:
-    routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(require_token)])
+routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(require_token)])
 
-    @routes.post(
-        "/register",
-        status_code=201,
-        openapi_extra=takes(wire.RegisterRequest),
-        responses=gives(wire.RegisterReply, 400, 401, 409, status=201),
+
+@routes.post(
+    "/register",
+    status_code=201,
+    openapi_extra=takes(wire.RegisterRequest),
+    responses=gives(wire.RegisterReply, 400, 401, 409, status=201),
+)
+async def register(request: Request, svc: Svc) -> Response:
+    """Create or refresh this node. Safe to repeat: the name is the key, the id stays."""
+    message = await read(request, wire.RegisterRequest)
+    _check_body_token(message.token, svc)
+    admitted = await svc.registry.register(views.candidate(message, svc.entropy))
+    node, credentials = admitted.node, admitted.credentials
+    return answer(
+        wire.RegisterReply(
+            id=node.id,
+            name=node.name,
+            node_type=node.node_type,
+            status="healthy" if node.approved else "pending",
+            created_at=node.created_at,
+            nats_jwt=credentials.jwt if credentials else "",
+            nats_user_seed=credentials.seed if credentials else "",
+            nats_url=svc.bus_url_for(request.url.hostname or ""),
+            remuda=wire.FrontendIdentity(version=svc.version, features=FEATURES),
+        ),
+        201,
     )
-    async def register(request: Request, svc: Svc) -> Response:
-        """Create or refresh this node. Safe to repeat: the name is the key, the id stays."""
-        message = await read(request, wire.RegisterRequest)
-        _check_body_token(message.token, svc)
-        admitted = await svc.registry.register(views.candidate(message, entropy))
-        node, credentials = admitted.node, admitted.credentials
-        return answer(
-            wire.RegisterReply(
-                id=node.id,
-                name=node.name,
-                node_type=node.node_type,
-                status="healthy" if node.approved else "pending",
-                created_at=node.created_at,
-                nats_jwt=credentials.jwt if credentials else "",
-                nats_user_seed=credentials.seed if credentials else "",
-                nats_url=svc.bus_url_for(request.url.hostname or ""),
-                remuda=wire.FrontendIdentity(version=svc.version, features=FEATURES),
-            ),
-            201,
-        )
 
-    @routes.post(
-        "/{node_id}/heartbeat",
-        openapi_extra=takes(wire.Heartbeat, required=False),
-        responses=gives(wire.HeartbeatReply, 400, 401, 404),
-    )
-    async def heartbeat(node_id: Id, request: Request, svc: Svc) -> Response:
-        """Still here. A body that cannot be read costs its figures, not the sign of life."""
-        try:
-            message = decode(wire.Heartbeat, await body(request))
-            said = views.beat(node_id, message)
-        except Rejected as error:
-            log.warning("heartbeat_body_ignored", node=node_id, reason=error.message)
-            said = views.beat(node_id, wire.Heartbeat())
-        await svc.registry.heartbeat(said)
-        return answer(wire.HeartbeatReply())
 
-    @routes.post("/{node_id}/drain", responses=gives(wire.NodeMessage, 401, 404))
-    async def drain(node_id: Id, svc: Svc) -> Response:
-        """Part of this worker's orderly stop; its next registration ends it."""
-        await svc.registry.leave(node_id)
-        return answer(wire.NODE_DRAINING)
+@routes.post(
+    "/{node_id}/heartbeat",
+    openapi_extra=takes(wire.Heartbeat, required=False),
+    responses=gives(wire.HeartbeatReply, 400, 401, 404),
+)
+async def heartbeat(node_id: Id, request: Request, svc: Svc) -> Response:
+    """Still here. A body that cannot be read costs its figures, not the sign of life."""
+    try:
+        message = decode(wire.Heartbeat, await body(request))
+        said = views.beat(node_id, message)
+    except Rejected as error:
+        log.warning("heartbeat_body_ignored", node=node_id, reason=error.message)
+        said = views.beat(node_id, wire.Heartbeat())
+    await svc.registry.heartbeat(said)
+    return answer(wire.HeartbeatReply())
 
-    @routes.post("/{node_id}/resume", responses=gives(wire.NodeMessage, 401, 404))
-    async def resume(node_id: Id, svc: Svc) -> Response:
-        """Take the worker's own drain back; an admin's stays."""
-        await svc.registry.stay(node_id)
-        return answer(wire.NODE_RESUMED)
 
-    @routes.post("/{node_id}/deregister", responses=gives(wire.NodeMessage, 401, 404))
-    @routes.delete("/{node_id}", responses=gives(wire.NodeMessage, 401, 404))
-    async def deregister(node_id: Id, svc: Svc) -> Response:
-        """Goodbye. The row stays, and with it id and approval."""
-        await svc.registry.depart(node_id)
-        return answer(wire.NODE_OFFLINE)
+@routes.post("/{node_id}/drain", responses=gives(wire.NodeMessage, 401, 404))
+async def drain(node_id: Id, svc: Svc) -> Response:
+    """Part of this worker's orderly stop; its next registration ends it."""
+    await svc.registry.leave(node_id)
+    return answer(wire.NODE_DRAINING)
 
-    @routes.get("/{node_id}/models", responses=gives(ModelRows, 401, 404))
-    async def models(node_id: Id, svc: Svc) -> Response:
-        """The replicas on this node."""
-        await svc.registry.standing(node_id)
-        return answer(ModelRows([]))
 
-    return routes
+@routes.post("/{node_id}/resume", responses=gives(wire.NodeMessage, 401, 404))
+async def resume(node_id: Id, svc: Svc) -> Response:
+    """Take the worker's own drain back; an admin's stays."""
+    await svc.registry.stay(node_id)
+    return answer(wire.NODE_RESUMED)
+
+
+@routes.post("/{node_id}/deregister", responses=gives(wire.NodeMessage, 401, 404))
+@routes.delete("/{node_id}", responses=gives(wire.NodeMessage, 401, 404))
+async def deregister(node_id: Id, svc: Svc) -> Response:
+    """Goodbye. The row stays, and with it id and approval."""
+    await svc.registry.depart(node_id)
+    return answer(wire.NODE_OFFLINE)
+
+
+@routes.get("/{node_id}/models", responses=gives(ModelRows, 401, 404))
+async def models(node_id: Id, svc: Svc) -> Response:
+    """The replicas on this node."""
+    await svc.registry.standing(node_id)
+    return answer(ModelRows([]))
 
 
 def _check_body_token(token: str, svc: Services) -> None:

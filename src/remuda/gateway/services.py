@@ -7,6 +7,7 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 from pydantic import SecretStr
 
+from remuda.core.entropy import Entropy
 from remuda.fleet.registry import Registry
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
@@ -28,6 +29,7 @@ class Services:
     access: Access
     metrics: Metrics
     version: str
+    entropy: Entropy
     bus_url_for: Callable[
         [str], str
     ]  # From the host by which a worker reached us to the bus address it gets.

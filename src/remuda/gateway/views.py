@@ -130,6 +130,6 @@ def check_labels(labels: Mapping[str, str]) -> None:
 
 def _check_byte_counts(message: RegisterRequest | Heartbeat) -> None:
     for field in _BYTES:
-        value = getattr(message, field) or 0
+        value = getattr(message, field, None) or 0
         if value > limits.BYTES_REPORTED_MAX:
             raise Invalid(f"{field}: {value} bytes is more than any machine has")

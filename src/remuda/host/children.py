@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
 
 import anyio
 import anyio.abc
@@ -28,6 +27,7 @@ _READ_BYTES = 64 * 1024
 _REAP_LIMIT_S = 5.0
 _GROUP_GONE_LIMIT_S = 1.0
 _GROUP_POLL_S = 0.01
+_SUCCESS = "exit code 0"
 
 OnStart = Callable[["Child"], Awaitable[None]]
 
@@ -80,9 +80,12 @@ async def supervise(
     policy: RestartPolicy,
     *,
     on_start: OnStart | None = None,
+    ends_with_success: bool = False,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-) -> NoReturn:
+) -> None:
     """Keep the process alive by policy, and raise ChildFailed when policy gives up.
+
+    `ends_with_success`: exit code 0 means that it was told to end, and it is not started again.
 
     `on_start` runs in each life as soon as the process exists, and is cancelled when the process ends;
     ChildFailed raised in it ends that life. This reports started once the first `on_start` is through.
@@ -103,6 +106,9 @@ async def supervise(
         async with running(spec) as child:
             log.info("child_started", child=spec.name, pid=child.pid)
             ending = await _one_life(child, begin)
+        if ending == _SUCCESS and ends_with_success:
+            log.info("child_ended", child=spec.name)
+            return
         lived = timedelta(seconds=anyio.current_time() - began)
         match after_exit(policy, short_lives, lived):
             case GiveUp(reason):

@@ -6,9 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from remuda.core import durations
+from remuda.core.errors import Invalid
+from remuda.fleet import budget
 
 
 def _duration(value: object) -> object:
@@ -42,6 +44,15 @@ def _path(value: object) -> object:
     return Path(value).expanduser() if isinstance(value, str) else value
 
 
+def _budget(value: str) -> str:
+    try:
+        budget.ceiling(value, 0)
+    except Invalid as error:
+        raise ValueError(error.message) from None
+    return value
+
+
+Budget = Annotated[str, AfterValidator(_budget)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 File = Annotated[Path, BeforeValidator(_path)]
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -54,6 +65,7 @@ FLAG = "true or false"
 PORT = "a port from 0 to 65535"
 HOST_PORT = "HOST:PORT"
 JSON = "a JSON list"
+BUDGET = budget.ACCEPTED
 # What will use a setting that is accepted but has no effect yet.
 STORAGE = "model files in object storage"
 GALLERY = "installing backends from galleries"

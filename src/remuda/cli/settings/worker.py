@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, SecretStr, model_validator
 
 from remuda.cli.settings import forms
-from remuda.cli.settings.forms import Duration, File, JsonList, Labels, Port, Words
+from remuda.cli.settings.forms import Budget, Duration, File, JsonList, Labels, Port, Words
 from remuda.cli.settings.shared import CommonSettings
 from remuda.core import durations
 from remuda.core.settings import Setting
@@ -73,7 +73,8 @@ class WorkerSettings(CommonSettings):
         ),
     ] = 1
     vram_budget: Annotated[
-        str, Setting("Most VRAM to use, such as 80% or 12GB.", aliases=("LOCALAI_VRAM_BUDGET",))
+        Budget,
+        Setting("Most VRAM to use, such as 80% or 12GB.", forms.BUDGET, aliases=("LOCALAI_VRAM_BUDGET",)),
     ] = ""
     nats_jwt: Annotated[
         SecretStr | None,

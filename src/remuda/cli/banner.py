@@ -1,0 +1,75 @@
+"""What a person sees when a frontend has started: where things are, and the one thing to do next."""
+
+from collections.abc import Iterable
+
+import click
+
+from remuda import __version__
+from remuda.cli.frontend import RunningFrontend
+from remuda.cli.settings import FrontendSettings
+from remuda.fleet.fleet import Standing
+from remuda.fleet.model import Resources
+from remuda.host.join_script import join_line
+from remuda.host.wheel import own_wheel_name
+
+_GIB = 1 << 30
+
+
+def show_frontend(frontend: RunningFrontend, settings: FrontendSettings) -> None:
+    _show([f"Remuda {__version__} frontend is up.", "", *_places(frontend, settings), *_next(frontend)])
+
+
+def show_up(frontend: RunningFrontend, settings: FrontendSettings, own: Standing | None) -> None:
+    _show(
+        [
+            f"Remuda {__version__} is up.",
+            "",
+            *_places(frontend, settings),
+            f"  This node   {_node(own)}",
+            *_next(frontend),
+        ]
+    )
+
+
+def _places(frontend: RunningFrontend, settings: FrontendSettings) -> Iterable[str]:
+    yield f"  API         {frontend.url}"
+    yield f"  Data        {settings.data_dir}"
+
+
+def _node(own: Standing | None) -> str:
+    if own is None:
+        return "its worker has not registered yet; remuda nodes shows when it has"
+    why = f" ({'; '.join(own.reasons)})" if own.reasons else ""
+    return f"{own.node.name}: {own.status}{why}, {_hardware(own.node.resources)}"
+
+
+def _hardware(resources: Resources) -> str:
+    ram = f"{resources.total_ram / _GIB:.0f} GiB RAM"
+    if not resources.gpu_vendor:
+        return f"{ram}, no GPU"
+    return f"{ram}, {resources.gpu_vendor} GPU with {resources.total_vram / _GIB:.0f} GiB"
+
+
+def _next(frontend: RunningFrontend) -> Iterable[str]:
+    yield ""
+    if not frontend.open_to_network:
+        yield "  Only this machine can reach it. To let other machines in: remuda up --lan"
+        return
+    if frontend.first_admin_key:
+        yield "  Admin key, shown this once (remuda keys create makes another):"
+        yield f"    {frontend.first_admin_key}"
+        yield ""
+    if frontend.token is None:
+        yield "  Anyone who can connect may join: --insecure-no-token is set."
+        return
+    token = frontend.token.get_secret_value()
+    yield "  To add a machine, run on it (it needs Python 3.11 or newer, nothing else):"
+    yield f"    {join_line(frontend.url, token)}"
+    yield "  or, where uv is installed:"
+    yield (
+        f"    uvx --from {frontend.url}/join/{own_wheel_name()} remuda join {frontend.url} --token {token}"
+    )
+
+
+def _show(lines: Iterable[str]) -> None:
+    click.echo("\n".join(lines) + "\n")

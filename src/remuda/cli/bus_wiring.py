@@ -1,0 +1,211 @@
+"""From settings to a bus: a bundled server or somebody else's, who we are on it, and whom we let on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+import structlog
+from pydantic import SecretStr
+
+from remuda.accounts.ports import SecretStore
+from remuda.bus.auth import (
+    AuthSource,
+    TlsFiles,
+    UserJwt,
+    UserPassword,
+    account_user,
+    anonymous,
+    creds_file,
+    fixed,
+    mask_url,
+    parse_servers,
+)
+from remuda.bus.client import Bus
+from remuda.bus.credentials import Account, ClusterKeys
+from remuda.bus.server import NatsServer
+from remuda.cli.settings import FrontendSettings
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import BusUnusable, Misconfigured
+from remuda.core.ids import FrontendId, NodeId
+from remuda.core.retry import Backoff
+from remuda.fleet.model import NodeType
+from remuda.fleet.ports import BusCredentials, CredentialIssuer
+from remuda.host.folder import DataFolder
+from remuda.wire import subjects
+from remuda.wire.codec import NOTHING
+
+log = structlog.get_logger()
+BUS_BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(seconds=10))
+
+
+class AccountIssuer:
+    """Mints worker credentials with the account's seed; revokes where the server is ours."""
+
+    def __init__(self, account: Account, ttl: timedelta, server: NatsServer | None) -> None:
+        self._account = account
+        self._ttl = ttl
+        self._server = server
+
+    def mint(self, node_type: NodeType, node_id: NodeId, now: datetime) -> BusCredentials | None:
+        allowed = subjects.permissions(node_type.value, node_id)
+        minted = self._account.mint_worker(
+            node_type.value,
+            node_id,
+            subscribe=allowed.subscribe,
+            publish=allowed.publish,
+            now=now,
+            ttl=self._ttl,
+        )
+        assert minted.expires_at is not None, "worker credentials always expire"
+        return BusCredentials(minted.jwt, minted.seed.get_secret_value(), minted.expires_at)
+
+    def public_key(self, node_id: NodeId) -> str | None:
+        return self._account.worker_public_key(node_id)
+
+    async def revoke(self, keys: dict[str, datetime]) -> None:
+        if self._server is None:
+            # Only the operator of that server can; the credentials run out by themselves.
+            log.warning("bus_keys_not_revoked", keys=len(keys), expire_within_s=self._ttl.total_seconds())
+            return
+        try:
+            await self._server.revoke(keys)
+        except BusUnusable as error:
+            log.warning("bus_keys_revoked_at_next_start", reason=error.message)
+
+
+class NobodyIssues:
+    """On a bus without per-worker credentials."""
+
+    def mint(self, node_type: NodeType, node_id: NodeId, now: datetime) -> BusCredentials | None:
+        return None
+
+    def public_key(self, node_id: NodeId) -> str | None:
+        return None
+
+    async def revoke(self, keys: dict[str, datetime]) -> None:
+        return None
+
+
+class BusStopSender:
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def stop(self, node_id: NodeId) -> None:
+        await self._bus.publish(subjects.node_stop(node_id), NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class BusPlan:
+    server: NatsServer | None  # None: somebody else runs it.
+    open: Callable[[], Bus]  # Once the server, if ours, is up.
+    issuer: CredentialIssuer
+    url_for: Callable[[str], str]  # What a worker that reached us under this host is told.
+
+
+async def plan_bus(
+    settings: FrontendSettings,
+    host: str,
+    folder: DataFolder,
+    frontend: FrontendId,
+    secrets: SecretStore,
+    clock: Clock,
+    entropy: Entropy,
+) -> BusPlan:
+    """Bundled without --nats-url, external with it."""
+    if settings.nats_url is None:
+        return await _bundled(settings, host, folder, frontend, secrets, clock, entropy)
+    return _external(settings, settings.nats_url, frontend, clock, entropy)
+
+
+async def _bundled(
+    settings: FrontendSettings,
+    host: str,
+    folder: DataFolder,
+    frontend: FrontendId,
+    secrets: SecretStore,
+    clock: Clock,
+    entropy: Entropy,
+) -> BusPlan:
+    fresh = ClusterKeys.create(entropy)
+    keys = ClusterKeys(
+        **{
+            name: SecretStr(await secrets.secret(f"nats_{name}", seed.get_secret_value))
+            for name, seed in (
+                ("operator_seed", fresh.operator_seed),
+                ("system_account_seed", fresh.system_account_seed),
+                ("account_seed", fresh.account_seed),
+            )
+        }
+    )
+    server = NatsServer(
+        folder.nats,
+        keys,
+        host=host,
+        port=settings.nats_port,
+        clock=clock,
+        credentials_ttl=settings.nats_worker_jwt_ttl,
+    )
+
+    def open_bus() -> Bus:
+        return _bus(
+            server.url, account_user(keys.account, frontend, clock), TlsFiles(), frontend, clock, entropy
+        )
+
+    def url_for(reached: str) -> str:
+        return settings.nats_advertise_url or f"nats://{_bracketed(reached or host)}:{server.port}"
+
+    issuer = AccountIssuer(keys.account, settings.nats_worker_jwt_ttl, server)
+    return BusPlan(server, open_bus, issuer, url_for)
+
+
+def _external(
+    settings: FrontendSettings, url: SecretStr, frontend: FrontendId, clock: Clock, entropy: Entropy
+) -> BusPlan:
+    if settings.nats_require_auth and settings.nats_account_seed is None:
+        raise Misconfigured(
+            "nats-require-auth is set, but there is no account seed to mint worker credentials with",
+            hint="set REMUDA_NATS_ACCOUNT_SEED, or start without nats-require-auth",
+        )
+    account = None if settings.nats_account_seed is None else Account(settings.nats_account_seed)
+    issuer: CredentialIssuer = NobodyIssues()
+    if account is not None:
+        issuer = AccountIssuer(account, settings.nats_worker_jwt_ttl, None)
+    shown = settings.nats_advertise_url or ",".join(parse_servers(url.get_secret_value()).urls)
+    tls = TlsFiles(settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key)
+    login = _login(settings, account, frontend, clock)
+
+    def open_bus() -> Bus:
+        return _bus(url.get_secret_value(), login, tls, frontend, clock, entropy)
+
+    return BusPlan(None, open_bus, issuer, lambda _: shown)
+
+
+def _login(
+    settings: FrontendSettings, account: Account | None, frontend: FrontendId, clock: Clock
+) -> AuthSource:
+    """The most specific credentials given; those in the URL count when there are no others."""
+    if settings.nats_service_jwt is not None and settings.nats_service_seed is not None:
+        return fixed(UserJwt(settings.nats_service_jwt.get_secret_value(), settings.nats_service_seed))
+    if settings.nats_creds is not None:
+        return creds_file(settings.nats_creds)
+    if account is not None:
+        return account_user(account, frontend, clock)
+    if settings.nats_user:
+        return fixed(UserPassword(settings.nats_user, settings.nats_password or SecretStr("")))
+    return anonymous
+
+
+def _bus(
+    url: str, login: AuthSource, tls: TlsFiles, frontend: FrontendId, clock: Clock, entropy: Entropy
+) -> Bus:
+    log.info("bus_address", url=mask_url(url))
+    return Bus(
+        url, login, name=f"frontend-{frontend}", backoff=BUS_BACKOFF, entropy=entropy, clock=clock, tls=tls
+    )
+
+
+def _bracketed(host: str) -> str:
+    plain = urlsplit(f"//{host}").hostname or host if host.startswith("[") else host
+    return f"[{plain}]" if ":" in plain else plain

@@ -1,0 +1,241 @@
+"""Composition root of a frontend: from settings to a running API, and back down in reverse order."""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache, partial
+
+import anyio
+import structlog
+from pydantic import SecretStr
+from starlette.types import ASGIApp
+
+from remuda import __version__
+from remuda.accounts.keys import Role
+from remuda.bus.client import Bus
+from remuda.bus.messages import Connected, Down
+from remuda.cli import addresses
+from remuda.cli.bus_wiring import BusPlan, BusStopSender, plan_bus
+from remuda.cli.options import registration_token
+from remuda.cli.running import Runner, Stop, background, log_as, run_until_signal
+from remuda.cli.settings import FrontendSettings
+from remuda.core import limits
+from remuda.core.clock import Clock, SystemClock
+from remuda.core.entropy import Entropy, SystemEntropy
+from remuda.core.errors import StoreUnusable
+from remuda.core.ids import FrontendId
+from remuda.core.settings import Resolved
+from remuda.fleet.admission import AdmissionPolicy
+from remuda.fleet.health import Thresholds
+from remuda.fleet.intake import HeartbeatIntake
+from remuda.fleet.listener import Listener
+from remuda.fleet.registry import Registry
+from remuda.gateway.app import application
+from remuda.gateway.dialer import Dialer
+from remuda.gateway.keyring import KeyRing
+from remuda.gateway.metrics import Metrics
+from remuda.gateway.server import serve
+from remuda.gateway.services import Access, Services
+from remuda.host import join_script
+from remuda.host.folder import DataFolder, write_json
+from remuda.host.identity import stable_id
+from remuda.host.ports import listen
+from remuda.host.wheel import own_wheel
+from remuda.store.accounts import SqlKeyStore
+from remuda.store.database import Database
+from remuda.store.fleet import SqlFleetStore
+from remuda.store.open import open_database
+from remuda.store.secrets import SqlSecretStore
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFrontend:
+    """What the one who started it needs to know."""
+
+    url: str  # For people and other machines.
+    local_url: str  # For processes on this machine: plain HTTP, also where `url` is HTTPS.
+    open_to_network: bool
+    token: SecretStr | None
+    first_admin_key: str  # To be shown once; empty unless it was made just now.
+    registry: Registry
+
+
+def run(resolved: Resolved[FrontendSettings]) -> int:
+    """`remuda frontend`: serve until told to stop."""
+    log_as(resolved)
+    return run_until_signal(partial(_serve, resolved.values))
+
+
+async def _serve(settings: FrontendSettings, stop: Stop) -> int:
+    from remuda.cli.banner import show_frontend
+
+    policy = AdmissionPolicy(auto_approve=settings.auto_approve or False)
+    async with running_frontend(settings, policy) as frontend:
+        show_frontend(frontend, settings)
+        await stop.wait()
+    return 0
+
+
+@asynccontextmanager
+async def running_frontend(
+    settings: FrontendSettings,
+    policy: AdmissionPolicy,
+    clock: Clock | None = None,
+    entropy: Entropy | None = None,
+) -> AsyncIterator[RunningFrontend]:
+    """A frontend that answers when the block begins. Misconfigured before anything has started."""
+    async with AsyncExitStack() as stack:
+        build = _Build(stack, settings, policy, clock or SystemClock(), entropy or SystemEntropy())
+        listener = build.claim()
+        database = await build.open_store()
+        services = await build.assemble(database)
+        await services.keyring.refresh()
+        first_key = await _first_admin_key(services) if services.access.keys_required else ""
+        app = application(services, build.clock)
+        local_url = await build.serve(app, listener)
+        build.announce(local_url, services.keyring.local_secret)
+        url = addresses.public_url(settings, listener.getsockname()[1])
+        log.info("frontend_ready", url=url, database=database.name, version=__version__)
+        yield RunningFrontend(
+            url,
+            local_url,
+            services.access.keys_required,
+            services.access.registration_token,
+            first_key,
+            services.registry,
+        )
+
+
+class _Build:
+    """The steps, in order. What a step opens is closed by the stack, last opened first."""
+
+    def __init__(
+        self,
+        stack: AsyncExitStack,
+        settings: FrontendSettings,
+        policy: AdmissionPolicy,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._stack = stack
+        self._settings = settings
+        self._policy = policy
+        self.clock = clock
+        self.entropy = entropy
+        self._host = addresses.bind_host(settings)
+        self._folder = DataFolder(settings.data_dir)
+
+    def claim(self) -> socket.socket:
+        """The folder and the port: what two frontends cannot share is found out before anything starts."""
+        self._folder.prepare()
+        self._stack.enter_context(self._folder.held_by("frontend"))
+        return self._stack.enter_context(listen(self._host, self._settings.port))
+
+    async def open_store(self) -> Database:
+        given = self._settings.database_url
+        url = f"sqlite:///{self._folder.database.absolute()}" if given is None else given.get_secret_value()
+        database = await open_database(url, clock=self.clock)
+        self._stack.push_async_callback(database.close)
+        return database
+
+    async def assemble(self, database: Database) -> Services:
+        settings, secrets, fleet = self._settings, SqlSecretStore(database), SqlFleetStore(database)
+        frontend = FrontendId(stable_id(self._folder.root / "frontend-id", self.entropy))
+        token = await self._token(secrets)
+        plan = await plan_bus(settings, self._host, self._folder, frontend, secrets, self.clock, self.entropy)
+        bus = await self._start_bus(plan, fleet)
+        thresholds = Thresholds(settings.node_unhealthy_after, settings.node_offline_after)
+        intake = HeartbeatIntake(fleet)
+        metrics = Metrics(__version__)
+        keyring = KeyRing(SqlKeyStore(database), self.clock, self.entropy)
+        ear = Listener(frontend, fleet, partial(_hear_bus, bus), thresholds, metrics.fleet_seen)
+        runners: list[Runner] = [keyring.run, intake.run, ear.run, Dialer(frontend, fleet, thresholds).run]
+        await self._stack.enter_async_context(background(*runners))
+        return Services(
+            registry=Registry(
+                fleet, intake, plan.issuer, BusStopSender(bus), self._policy, thresholds, self.entropy
+            ),
+            keyring=keyring,
+            access=Access(
+                token, not addresses.loopback(self._host), addresses.own_names(self._host, settings)
+            ),
+            metrics=metrics,
+            version=__version__,
+            entropy=self.entropy,
+            bus_url_for=plan.url_for,
+            unready=partial(_unready, database, bus, metrics),
+            wheel=cache(own_wheel),
+            join_script=join_script.script,
+        )
+
+    async def serve(self, app: ASGIApp, listener: socket.socket) -> str:
+        """Serve the API; answers the address for processes on this machine."""
+        cert, key = self._settings.tls_cert, self._settings.tls_key
+        await self._stack.enter_async_context(
+            background(partial(serve, app, listener, tls_cert=cert, tls_key=key))
+        )
+        if cert is None and addresses.loopback_reaches(self._host):
+            return addresses.url("http", "127.0.0.1", listener.getsockname()[1])
+        if cert is None:
+            return addresses.url("http", self._host, listener.getsockname()[1])
+        # A certificate names the public host, never 127.0.0.1: local processes get a door of their own.
+        door = self._stack.enter_context(listen("127.0.0.1", 0))
+        await self._stack.enter_async_context(background(partial(serve, app, door)))
+        return addresses.url("http", "127.0.0.1", door.getsockname()[1])
+
+    def announce(self, local_url: str, api_key: str) -> None:
+        """Tell commands on this machine where we are and how to get in."""
+        write_json(self._folder.endpoint, {"url": local_url, "api_key": api_key, "pid": os.getpid()})
+        self._stack.callback(self._folder.endpoint.unlink, missing_ok=True)
+
+    async def _token(self, secrets: SqlSecretStore) -> SecretStr | None:
+        if self._settings.insecure_no_token:
+            log.warning("registration_is_open", why="--insecure-no-token: whoever can connect may join")
+            return None
+        given = registration_token(self._settings)
+        return given or SecretStr(await secrets.secret("registration_token", self.entropy.token))
+
+    async def _start_bus(self, plan: BusPlan, fleet: SqlFleetStore) -> Bus:
+        if plan.server is not None:
+            await self._stack.enter_async_context(background(plan.server.run))
+            await plan.issuer.revoke(await fleet.revoked())
+        bus = plan.open()
+        await self._stack.enter_async_context(background(bus.run))
+        with anyio.move_on_after(limits.BUS_AT_START_S):
+            await bus.wait_connected()  # Later is no error: it goes on trying, and /readyz says so.
+        return bus
+
+
+async def _first_admin_key(services: Services) -> str:
+    """Off loopback somebody must hold a key; where nobody does, one is made."""
+    if any(key.role is Role.ADMIN for key in services.keyring.listed()):
+        return ""
+    secret, _ = await services.keyring.create("first-admin", Role.ADMIN)
+    return secret
+
+
+async def _hear_bus(bus: Bus) -> None:
+    await bus.round_trip(timedelta(seconds=limits.HEARING_ROUND_TRIP_S))
+
+
+async def _unready(database: Database, bus: Bus, metrics: Metrics) -> str:
+    reasons: list[str] = []
+    try:
+        await database.ping()
+    except StoreUnusable as error:
+        reasons.append(error.message)
+    store_up = not reasons
+    match bus.state:
+        case Connected():
+            pass
+        case Down(reason):
+            reasons.append(f"the bus is down: {reason}")
+        case _:
+            reasons.append("the bus is not connected yet")
+    metrics.links_seen(store=store_up, bus=isinstance(bus.state, Connected))
+    return "; ".join(reasons)

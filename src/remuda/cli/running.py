@@ -1,0 +1,113 @@
+"""How a process of ours runs: one event loop, signals that end it in order, tasks that end in reverse."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.cli.settings import CommonSettings
+from remuda.core.errors import RemudaError
+from remuda.core.log import configure
+from remuda.core.settings import Resolved, described
+
+log = structlog.get_logger()
+S = TypeVar("S", bound=CommonSettings)
+EXIT_INTERRUPTED = 130
+
+
+def log_as(resolved: Resolved[S]) -> None:
+    """Log as the settings say. A person at a terminal who chose no level sees warnings only: what matters
+    is told in words."""
+    settings = resolved.values
+    at_terminal = sys.stderr.isatty() and resolved.origins["log_level"] == "default"
+    configure("warning" if at_terminal else settings.log_level, settings.log_format)
+    for item in described(type(settings)):
+        if item.setting.no_effect_yet and resolved.origins[item.field] != "default":
+            log.warning("setting_has_no_effect_yet", setting=item.field, until=item.setting.no_effect_yet)
+
+
+class Runner(Protocol):
+    async def __call__(self, *, task_status: TaskStatus[None]) -> None: ...
+
+
+@asynccontextmanager
+async def background(*runners: Runner) -> AsyncIterator[None]:
+    """Each runner is ready when the block begins and gone when it ends; one that fails ends the block."""
+    async with anyio.create_task_group() as tasks:
+        for runner in runners:
+            await tasks.start(runner)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+class Stop:
+    """The wish to end. Whoever runs waits for it and then unwinds, inner parts first; while it is still
+    starting up, or where nobody waits, it is cancelled instead."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        self._wanted = anyio.Event()
+        self._awaited = False
+
+    @property
+    def wanted(self) -> bool:
+        return self._wanted.is_set()
+
+    def ask(self) -> None:
+        self._wanted.set()
+        if not self._awaited:
+            self.scope.cancel()
+
+    async def wait(self) -> None:
+        self._awaited = True
+        await self._wanted.wait()
+
+
+def run_until_signal(main: Callable[[Stop], Awaitable[int]]) -> int:
+    """Run `main`. The first SIGTERM or SIGINT asks it to stop; the second ends the process at once. A
+    RemudaError raised inside task groups reaches the caller by itself."""
+    try:
+        return anyio.run(_stopped_by_signal, main, backend_options={"use_uvloop": sys.platform != "win32"})
+    except BaseExceptionGroup as group:
+        expected = _single(group)
+        if expected is None:
+            raise
+        raise expected from group
+
+
+async def _stopped_by_signal(main: Callable[[Stop], Awaitable[int]]) -> int:
+    code, stop = 0, Stop()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_listen_for_signals, stop)
+        with stop.scope:
+            code = await main(stop)
+        tasks.cancel_scope.cancel()
+    return code
+
+
+async def _listen_for_signals(stop: Stop) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            name = signal.Signals(number).name
+            if stop.wanted:
+                log.warning("stopped_at_once", signal=name)
+                os._exit(EXIT_INTERRUPTED)
+            log.info("stopping", signal=name)
+            stop.ask()
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> RemudaError | None:
+    """The expected error inside, where there is nothing but expected ones."""
+    found: list[RemudaError] = []
+    for error in group.exceptions:
+        inner = _single(error) if isinstance(error, BaseExceptionGroup) else error
+        if not isinstance(inner, RemudaError):
+            return None
+        found.append(inner)
+    return found[0]

@@ -1,0 +1,85 @@
+"""Composition root of `remuda up`: a frontend, its bus, and a worker of its own on this machine."""
+
+import os
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+
+import anyio
+import click
+import structlog
+
+from remuda.cli.banner import show_up
+from remuda.cli.frontend import RunningFrontend, running_frontend
+from remuda.cli.running import Stop, background, log_as, run_until_signal
+from remuda.cli.settings import UpSettings, WorkerSettings
+from remuda.core import limits
+from remuda.core.entropy import SystemEntropy
+from remuda.core.ids import MachineId
+from remuda.core.settings import Resolved, as_environment
+from remuda.fleet.admission import AdmissionPolicy
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import NodeStatus
+from remuda.fleet.registry import Registry
+from remuda.host.children import LaunchSpec, supervise
+from remuda.host.folder import DataFolder
+from remuda.host.restarts import RestartPolicy
+from remuda.worker.identity import machine_id
+
+log = structlog.get_logger()
+_RESTARTS = RestartPolicy(
+    first=timedelta(milliseconds=500), most=timedelta(seconds=30), healthy_after=timedelta(seconds=30)
+)
+_POLL_S = 0.05
+
+
+def run(resolved: Resolved[UpSettings]) -> int:
+    """`remuda up`: serve until told to stop."""
+    log_as(resolved)
+    return run_until_signal(partial(_up, resolved))
+
+
+async def _up(resolved: Resolved[UpSettings], stop: Stop) -> int:
+    settings = resolved.values
+    folder = DataFolder(settings.data_dir)
+    folder.prepare()
+    own = MachineId(machine_id(folder.worker, SystemEntropy()))
+    auto_approve = True if settings.auto_approve is None else settings.auto_approve
+    policy = AdmissionPolicy(auto_approve=auto_approve, own_machines=frozenset({own}))
+    async with running_frontend(settings, policy) as frontend:
+        spec = LaunchSpec(
+            "worker",
+            (sys.executable, "-m", "remuda", "worker"),
+            env=_worker_environment(resolved, frontend, os.environ),
+            output=partial(click.echo, err=True),
+            grace=timedelta(seconds=limits.LOCAL_WORKER_STOP_S),
+        )
+        # A worker that ends well was told to: by an admin who removed this node, for one.
+        async with background(partial(supervise, spec, _RESTARTS, ends_with_success=True)):
+            show_up(frontend, settings, await _own_node(frontend.registry, own))
+            await stop.wait()
+    return 0
+
+
+def _worker_environment(
+    resolved: Resolved[UpSettings], frontend: RunningFrontend, environ: Mapping[str, str]
+) -> Mapping[str, str]:
+    """This process's environment less all settings, then just those that are a worker's business: it must
+    not hold the database's password or the bus account's seed."""
+    plain = {name: value for name, value in environ.items() if not name.startswith(("REMUDA_", "LOCALAI_"))}
+    own = {"REMUDA_REGISTER_TO": frontend.local_url, "REMUDA_DATA_DIR": str(resolved.values.data_dir)}
+    if frontend.token is not None:
+        own["REMUDA_REGISTRATION_TOKEN"] = frontend.token.get_secret_value()
+    return {**plain, **as_environment(WorkerSettings, resolved.given), **own}
+
+
+async def _own_node(registry: Registry, own: MachineId) -> Standing | None:
+    """This machine's node once it is healthy, or however it is when patience ends."""
+    found: Standing | None = None
+    with anyio.move_on_after(limits.LOCAL_NODE_S):
+        while found is None or found.status is not NodeStatus.HEALTHY:
+            standings = await registry.standings()
+            found = next((one for one in standings if one.node.machine_id == own), None)
+            await anyio.sleep(_POLL_S)
+    return found

@@ -1,0 +1,203 @@
+"""Composition root of a worker."""
+
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+import click
+from anyio.abc import TaskStatus
+from pydantic import SecretStr
+
+from remuda import __version__
+from remuda.bus.auth import AuthSource, Login, TlsFiles, UserJwt, UserPassword, anonymous, creds_file, fixed
+from remuda.bus.client import Bus
+from remuda.bus.messages import Connected, Connecting, Down, Incoming
+from remuda.cli.bus_wiring import BUS_BACKOFF
+from remuda.cli.options import registration_token
+from remuda.cli.running import Stop, background, log_as, run_until_signal
+from remuda.cli.settings import WorkerSettings
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.errors import Misconfigured
+from remuda.core.settings import Resolved
+from remuda.host.folder import DataFolder
+from remuda.worker.addresses import AddressSettings
+from remuda.worker.enrolment import BusPolicy
+from remuda.worker.hardware.host import SystemHost
+from remuda.worker.identity import boot_id, machine_id, node_name
+from remuda.worker.introduction import Introduction
+from remuda.worker.inventory import Inventory
+from remuda.worker.ports import BusTarget
+from remuda.worker.service import Worker, WorkerConfig
+from remuda.worker.state import Phase, WorkerState
+
+
+class BusOfWorker:
+    """A Bus in the words of worker.ports.WorkerBus."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    @property
+    def trouble(self) -> str:
+        match self._bus.state:
+            case Connected():
+                return ""
+            case Connecting():
+                return "not connected yet"
+            case Down(reason):
+                return reason
+
+    @property
+    def changed(self) -> anyio.Event:
+        return self._bus.changed
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        await self._bus.run(task_status=task_status)
+
+    async def subscribe(self, subject: str, handler: Callable[[bytes], Awaitable[None]]) -> None:
+        async def handle(message: Incoming) -> None:
+            await handler(message.payload)
+
+        await self._bus.subscribe(subject, handle)
+
+    def rotate(self) -> None:
+        self._bus.rotate()
+
+
+def run(resolved: Resolved[WorkerSettings]) -> int:
+    """`remuda worker`: serve until told to stop, by signal or by the frontend."""
+    log_as(resolved)
+    return run_until_signal(partial(work, resolved.values))
+
+
+async def work(settings: WorkerSettings, stop: Stop) -> int:
+    """`stop` is not waited for: a worker that is cancelled stops in order."""
+    folder = DataFolder(settings.data_dir)
+    folder.prepare()
+    with folder.held_by("worker"):
+        worker = _assemble(settings, folder)
+        async with background(partial(_tell, worker, settings)):
+            await worker.run()
+    return 0
+
+
+def _assemble(settings: WorkerSettings, folder: DataFolder) -> Worker:
+    clock, entropy = SystemClock(), SystemEntropy()
+    login = _own_login(settings)
+    tls = TlsFiles(settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key)
+    name = node_name(settings.node_name, socket.gethostname(), os.getpid())
+
+    def open_bus(target: BusTarget) -> BusOfWorker:
+        auth = login or partial(_issued_login, target)
+        return BusOfWorker(
+            Bus(
+                target.url,
+                auth,
+                name=f"worker-{name}",
+                backoff=BUS_BACKOFF,
+                entropy=entropy,
+                clock=clock,
+                tls=tls,
+            )
+        )
+
+    return Worker(
+        WorkerConfig(
+            frontend_url=_frontend_url(settings),
+            token=_token(settings),
+            introduction=Introduction(
+                name=name,
+                machine_id=machine_id(folder.worker, entropy),
+                boot_id=boot_id(entropy),
+                version=__version__,
+                labels=settings.node_labels,
+                max_replicas_per_model=settings.max_replicas_per_model,
+                vram_budget=settings.vram_budget,
+            ),
+            heartbeat_interval=settings.heartbeat_interval,
+            ca=settings.ca,
+            addresses=AddressSettings(
+                settings.addr,
+                settings.serve_addr,
+                settings.advertise_addr,
+                settings.http_addr,
+                settings.advertise_http_addr,
+            ),
+            bus=BusPolicy(
+                url=settings.nats_url.get_secret_value() if settings.nats_url else "",
+                own_login=login is not None,
+                require_auth=settings.nats_require_auth,
+            ),
+        ),
+        open_bus,
+        Inventory(SystemHost(), settings.models_path or folder.worker / "models"),
+        clock=clock,
+        entropy=entropy,
+    )
+
+
+def _frontend_url(settings: WorkerSettings) -> str:
+    if not settings.register_to:
+        raise Misconfigured(
+            "this machine has joined no frontend",
+            hint="remuda join URL --token TOKEN, or set REMUDA_REGISTER_TO",
+        )
+    return settings.register_to
+
+
+def _token(settings: WorkerSettings) -> SecretStr | None:
+    token = registration_token(settings)
+    if token is None and not settings.insecure_no_token:
+        raise Misconfigured(
+            "a registration token is needed",
+            hint="set REMUDA_REGISTRATION_TOKEN; for a frontend without one there is --insecure-no-token",
+        )
+    return token
+
+
+def _own_login(settings: WorkerSettings) -> AuthSource | None:
+    """Bus credentials of this worker's own settings; they come before what the registration brings."""
+    if settings.nats_jwt is not None and settings.nats_user_seed is not None:
+        return fixed(UserJwt(settings.nats_jwt.get_secret_value(), settings.nats_user_seed))
+    if settings.nats_creds is not None:
+        return creds_file(settings.nats_creds)
+    if settings.nats_user:
+        return fixed(UserPassword(settings.nats_user, settings.nats_password or SecretStr("")))
+    return None
+
+
+def _issued_login(target: BusTarget) -> Login:
+    """What the registration brought; without it the URL may hold a login, or the bus wants none."""
+    issued = target.credentials()
+    return anonymous() if issued is None else UserJwt(issued.jwt, SecretStr(issued.seed))
+
+
+async def _tell(
+    worker: Worker, settings: WorkerSettings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """On a terminal, say each step; elsewhere the log does."""
+    task_status.started()
+    if not sys.stdout.isatty():
+        return
+    async for state in worker.state.changes():
+        click.echo(in_words(state, settings))
+
+
+def in_words(state: WorkerState, settings: WorkerSettings) -> str:
+    name = node_name(settings.node_name, socket.gethostname(), os.getpid())
+    reason = f": {state.reason}" if state.reason else ""
+    match state.phase:
+        case Phase.REGISTERING:
+            return f"Registering with {settings.register_to}{reason}"
+        case Phase.WAITING_FOR_APPROVAL:
+            return f"Waiting for approval. On the frontend: remuda nodes approve {name}{reason}"
+        case Phase.CONNECTING:
+            return f"Connecting to the bus{reason}"
+        case Phase.READY:
+            return f"Ready: this machine is node {name}. Ctrl-C stops it; remuda worker resumes it.{reason}"
+        case Phase.STOPPING:
+            return f"Stopping{reason}"
