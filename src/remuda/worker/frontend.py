@@ -85,9 +85,9 @@ class Frontend:
     ) -> M:
         import httpx
 
-        headers = {"Authorization": f"Bearer {self._token}".encode()} if self._token else {}
+        headers = {b"Authorization": f"Bearer {self._token}".encode()} if self._token else {}
         if body is not None:
-            headers["Content-Type"] = b"application/json"
+            headers[b"Content-Type"] = b"application/json"
         try:
             with anyio.fail_after(limits.FRONTEND_CALL_S):
                 answer = await self._client.request(

@@ -111,10 +111,10 @@ async def running(frontend_url: str, **changes: Any) -> AsyncIterator[Worker]:
 @asynccontextmanager
 async def ready(frontend: LocalAiFrontend, **changes: Any) -> AsyncIterator[Worker]:
     async with running(frontend.url, **changes) as worker:
-        await reached(worker, Phase.READY)
+        await wait_for_phase(worker, Phase.READY)
         yield worker
 
 
-async def reached(worker: Worker, phase: Phase, *, because: str = "") -> WorkerState:
+async def wait_for_phase(worker: Worker, phase: Phase, *, because: str = "") -> WorkerState:
     with anyio.fail_after(20):
         return await worker.state.until(lambda state: state.phase is phase and because in state.reason)

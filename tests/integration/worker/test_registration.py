@@ -1,6 +1,6 @@
 """A worker finds its frontend, is let in, and stays in."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import anyio
@@ -9,7 +9,6 @@ from pydantic import SecretStr
 
 from remuda.bus.auth import account_user
 from remuda.bus.credentials import ClusterKeys
-from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import Conflict, Invalid, Misconfigured, RemudaError, Unauthorized
 from remuda.core.ids import NodeId
@@ -17,9 +16,9 @@ from remuda.host.ports import free_port
 from remuda.wire import subjects
 from remuda.worker.enrolment import BusPolicy
 from remuda.worker.state import Phase
-from tests.integration.worker.rig import NAME, OFTEN, make_worker, reached, ready, running
-from tests.peers.localai_frontend import LocalAiFrontend
-from tests.support.nats_servers import PlainServer, connected, operator_server, plain_server
+from tests.integration.worker.rig import NAME, OFTEN, make_worker, ready, running, wait_for_phase
+from tests.peers.localai_frontend import LocalAiFrontend, Mint
+from tests.support.nats_servers import CLOCK, PlainServer, connected, operator_server, plain_server
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -52,9 +51,9 @@ async def test_a_frontend_that_comes_up_later_is_found(nats: PlainServer) -> Non
     frontend = LocalAiFrontend(port=free_port("127.0.0.1"))
     frontend.extra_reply = {"nats_url": nats.url}
     async with running(frontend.url) as worker:
-        await reached(worker, Phase.REGISTERING, because="cannot be reached")
+        await wait_for_phase(worker, Phase.REGISTERING, because="cannot be reached")
         async with frontend:
-            await reached(worker, Phase.READY)
+            await wait_for_phase(worker, Phase.READY)
             worker.stop("seen enough")
             await wait_until(lambda: frontend.of("deregister"))
 
@@ -80,9 +79,9 @@ async def test_a_refused_node_stops_at_once_with_the_frontends_words(
 async def test_a_failing_frontend_is_asked_again(frontend: LocalAiFrontend) -> None:
     frontend.misbehaviour["register"] = 500
     async with running(frontend.url) as worker:
-        await reached(worker, Phase.REGISTERING, because="answered 500: told to fail")
+        await wait_for_phase(worker, Phase.REGISTERING, because="answered 500: told to fail")
         del frontend.misbehaviour["register"]
-        await reached(worker, Phase.READY)
+        await wait_for_phase(worker, Phase.READY)
 
 
 async def test_without_a_bus_address_the_setting_is_named(frontend: LocalAiFrontend) -> None:
@@ -95,10 +94,10 @@ async def test_a_pending_worker_waits_and_gets_in_once_approved(frontend: LocalA
     frontend.auto_approve = False
     frontend.extra_reply |= OURS
     async with running(frontend.url) as worker:
-        await reached(worker, Phase.WAITING_FOR_APPROVAL)
+        await wait_for_phase(worker, Phase.WAITING_FOR_APPROVAL)
         assert frontend.node(NAME).heartbeats == []
         frontend.approve(NAME)
-        await reached(worker, Phase.READY)
+        await wait_for_phase(worker, Phase.READY)
 
 
 async def test_with_a_localai_frontend_a_pending_worker_reports_already(frontend: LocalAiFrontend) -> None:
@@ -107,14 +106,14 @@ async def test_with_a_localai_frontend_a_pending_worker_reports_already(frontend
         await wait_until(lambda: frontend.of("heartbeat"))
         assert worker.state.value.phase is Phase.WAITING_FOR_APPROVAL
         frontend.approve(NAME)
-        await reached(worker, Phase.READY)
+        await wait_for_phase(worker, Phase.READY)
 
 
 async def test_a_forgotten_node_registers_again_and_hears_under_its_new_id(
     frontend: LocalAiFrontend, nats: PlainServer
 ) -> None:
     async with running(frontend.url, heartbeat_interval=OFTEN) as worker:
-        first = (await reached(worker, Phase.READY)).node_id
+        first = (await wait_for_phase(worker, Phase.READY)).node_id
         frontend.forget(NAME)
         with anyio.fail_after(20):
             state = await worker.state.until(
@@ -123,7 +122,7 @@ async def test_a_forgotten_node_registers_again_and_hears_under_its_new_id(
         assert state.node_id is not None
         async with connected(nats.url) as bus:
             await bus.publish(subjects.node_stop(state.node_id), b"null")
-            await reached(worker, Phase.STOPPING)
+            await wait_for_phase(worker, Phase.STOPPING)
 
 
 async def test_a_bus_that_moved_is_found_through_the_frontend(
@@ -132,8 +131,8 @@ async def test_a_bus_that_moved_is_found_through_the_frontend(
     async with ready(frontend) as worker, plain_server(tmp_path) as elsewhere:
         frontend.extra_reply = {"nats_url": elsewhere.url}
         nats.kill()
-        await reached(worker, Phase.CONNECTING)
-        await reached(worker, Phase.READY)
+        await wait_for_phase(worker, Phase.CONNECTING)
+        await wait_for_phase(worker, Phase.READY)
 
 
 async def test_a_bus_named_by_the_settings_is_not_asked_about(
@@ -144,9 +143,8 @@ async def test_a_bus_named_by_the_settings_is_not_asked_about(
         assert len(frontend.of("register")) == 1
 
 
-async def test_credentials_are_renewed_before_they_expire(tmp_path: Path) -> None:
-    keys, ttl = ClusterKeys.create(SystemEntropy()), timedelta(seconds=4)
-    expiries: list[datetime] = []
+def minting(keys: ClusterKeys, ttl: timedelta, expiries: list[datetime]) -> Mint:
+    """Credentials as a frontend gives them out, and when each of them runs out."""
 
     def mint(node_id: str) -> tuple[str, str]:
         allowed = subjects.permissions("backend", NodeId(node_id))
@@ -155,20 +153,39 @@ async def test_credentials_are_renewed_before_they_expire(tmp_path: Path) -> Non
             NodeId(node_id),
             subscribe=allowed.subscribe,
             publish=allowed.publish,
-            now=SystemClock().now(),
+            now=CLOCK.now(),
             ttl=ttl,
         )
-        expiries.append(made.expires_at or datetime.max.replace(tzinfo=UTC))
+        assert made.expires_at is not None
+        expiries.append(made.expires_at)
         return made.jwt, made.seed.get_secret_value()
 
+    return mint
+
+
+async def test_credentials_are_renewed_before_they_expire(tmp_path: Path) -> None:
+    keys, expiries = ClusterKeys.create(SystemEntropy()), list[datetime]()
     async with operator_server(tmp_path, keys) as server, LocalAiFrontend() as frontend:
-        frontend.mint, frontend.extra_reply = mint, {"nats_url": server.url}
-        async with ready(frontend, heartbeat_interval=OFTEN) as worker:
-            await wait_until(lambda: SystemClock().now() > expiries[0] + timedelta(seconds=1), within=20)
-            assert worker.state.value.phase is Phase.READY
-            assert len(expiries) >= 2
-            node = worker.state.value.node_id
-            assert node is not None
-            async with connected(server.url, account_user(keys.account, "f", SystemClock())) as bus:
-                await bus.publish(subjects.node_stop(node), b"null")
-                await reached(worker, Phase.STOPPING)
+        frontend.mint = minting(keys, timedelta(seconds=4), expiries)
+        frontend.extra_reply = {"nats_url": server.url}
+        async with ready(frontend) as worker:
+            await wait_until(lambda: CLOCK.now() > expiries[0] + timedelta(seconds=1), within=20)
+            state = worker.state.value
+            assert state.phase is Phase.READY
+            assert state.node_id is not None
+            async with connected(server.url, account_user(keys.account, "f", CLOCK)) as bus:
+                await bus.publish(subjects.node_stop(state.node_id), b"null")
+                await wait_for_phase(worker, Phase.STOPPING)
+    assert len(expiries) >= 2
+
+
+async def test_a_pending_worker_that_went_ahead_gets_onto_the_bus_once_approved(tmp_path: Path) -> None:
+    keys = ClusterKeys.create(SystemEntropy())
+    async with operator_server(tmp_path, keys) as server, LocalAiFrontend(auto_approve=False) as frontend:
+        frontend.mint = minting(keys, timedelta(hours=1), [])
+        async with running(frontend.url, bus=BusPolicy(url=server.url)) as worker:
+            await wait_for_phase(worker, Phase.WAITING_FOR_APPROVAL)
+            assert frontend.of("heartbeat") == []
+            frontend.approve(NAME)
+            await wait_for_phase(worker, Phase.READY)
+            await wait_until(lambda: frontend.of("heartbeat"))

@@ -11,7 +11,7 @@ from remuda.core import limits
 from remuda.wire import subjects
 from remuda.worker.service import Worker
 from remuda.worker.state import Phase
-from tests.integration.worker.rig import NAME, OFTEN, make_worker, reached
+from tests.integration.worker.rig import NAME, OFTEN, make_worker, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, connected
 from tests.support.waiting import wait_until
@@ -31,7 +31,7 @@ async def by_bus(worker: Worker, tasks: TaskGroup, nats: PlainServer) -> None:
     assert node is not None
     async with connected(nats.url) as bus:
         await bus.publish(subjects.node_stop(node), b"null")
-        await reached(worker, Phase.STOPPING)
+        await wait_for_phase(worker, Phase.STOPPING)
 
 
 async def by_cancelling(worker: Worker, tasks: TaskGroup, nats: PlainServer) -> None:
@@ -52,7 +52,7 @@ async def stopped(
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             await tasks.start(worker.run)
-            await reached(worker, Phase.READY)
+            await wait_for_phase(worker, Phase.READY)
             await wait_until(lambda: len(frontend.of("heartbeat")) > 1)
             await trigger(worker, tasks)
     return frontend.actions[frontend.actions.index("drain") :] if frontend.of("drain") else []
@@ -122,6 +122,6 @@ async def test_a_worker_that_never_got_in_stops_without_a_word(frontend: LocalAi
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
             await tasks.start(worker.run)
-            await reached(worker, Phase.REGISTERING, because="500")
+            await wait_for_phase(worker, Phase.REGISTERING, because="500")
             worker.stop("SIGTERM")
     assert set(frontend.actions) == {"register"}
