@@ -19,7 +19,7 @@ _INSTALL: Final = {
 )
 @click.argument("shell", type=click.Choice(list(_INSTALL)))
 @click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
+def command(ctx: click.Context, shell: str) -> None:
     """Print the completion script of a shell; its first lines say where to put it."""
     click.echo(script(ctx.find_root().command, shell))
 

@@ -12,13 +12,11 @@ from remuda.cli.commands import ROLES, Role, config_option, data_dir_option, exa
 @click.group(
     "config", short_help="Show what the settings are, and from where.", epilog=examples("remuda config check")
 )
-def config_group() -> None:
+def group() -> None:
     """Settings: flag, then REMUDA_*, then LOCALAI_*, then what `remuda join` saved, then the config file."""
 
 
-@config_group.command(
-    "check", epilog=examples("remuda config check", "remuda config check --role worker --json")
-)
+@group.command("check", epilog=examples("remuda config check", "remuda config check --role worker --json"))
 @click.option(
     "--role", type=click.Choice(ROLES), default="up", show_default=True, help="Whose settings to check."
 )

@@ -18,7 +18,7 @@ from remuda.core.clock import SystemClock
 )
 @config_option
 @client_command
-def doctor(asked: Asked, config: str | None) -> None:
+def command(asked: Asked, config: str | None) -> None:
     """Look at settings, folder, disk, ports, frontend, store, bus, clock, GPU driver, versions and nodes."""
     from remuda.cli.checks import Patient, examine
     from remuda.cli.findings import Level

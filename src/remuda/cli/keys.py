@@ -13,11 +13,11 @@ from remuda.cli.plain import one_line
     short_help="Make, list and revoke keys for the API.",
     epilog=examples("remuda keys", "remuda keys create laptop", "remuda keys revoke laptop"),
 )
-def keys_group() -> None:
+def group() -> None:
     """Keys for the API, which a frontend that is open to a network asks for. Without a verb: list them."""
 
 
-@keys_group.command("list", epilog=examples("remuda keys", "remuda keys list --json"))
+@group.command("list", epilog=examples("remuda keys", "remuda keys list --json"))
 @client_command
 def list_keys(asked: Asked) -> None:
     """The keys in force. The keys themselves are kept nowhere; their first characters tell them apart."""
@@ -44,7 +44,7 @@ def list_keys(asked: Asked) -> None:
     show(output, fitting(columns, output))
 
 
-@keys_group.command(
+@group.command(
     "create", epilog=examples("remuda keys create laptop", "remuda keys create website --role user")
 )
 @click.argument("name")
@@ -69,7 +69,7 @@ def create_key(asked: Asked, name: str, role: str) -> None:
     click.echo("Keep it: it cannot be shown again. Use it as REMUDA_API_KEY or --api-key.", err=True)
 
 
-@keys_group.command("revoke", epilog=examples("remuda keys revoke laptop"))
+@group.command("revoke", epilog=examples("remuda keys revoke laptop"))
 @click.argument("name", metavar="NAME|ID")
 @client_command
 def revoke_key(asked: Asked, name: str) -> None:

@@ -5,14 +5,10 @@ from typing import NoReturn
 import click
 
 from remuda import __version__
+from remuda.cli import completion, config, doctor, keys, nodes
 from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import examples, settings_command
-from remuda.cli.completion import completion
-from remuda.cli.config import config_group
-from remuda.cli.doctor import doctor
 from remuda.cli.exits import Exit, exit_of, report
-from remuda.cli.keys import keys_group
-from remuda.cli.nodes import nodes_group
 from remuda.core.errors import Problem, RemudaError
 
 
@@ -129,8 +125,8 @@ def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> Non
     ctx.exit(run(resolved, service))
 
 
-for command in (nodes_group, keys_group, config_group, doctor, completion):
-    root.add_command(command)
+for verb in (nodes.group, keys.group, config.group, doctor.command, completion.command):
+    root.add_command(verb)
 
 
 def main() -> NoReturn:

@@ -38,14 +38,14 @@ name_argument = click.argument("name", shell_complete=complete_names)
         "remuda nodes", "remuda nodes approve attic", "remuda nodes label attic room=cellar gpu-"
     ),
 )
-def nodes_group() -> None:
+def group() -> None:
     """The machines of the fleet. Without a verb: list them.
 
     A node is named by its name, its id, or the beginning of its id.
     """
 
 
-@nodes_group.command("list", epilog=examples("remuda nodes", "remuda nodes list --json"))
+@group.command("list", epilog=examples("remuda nodes", "remuda nodes list --json"))
 @client_command
 def list_nodes(asked: Asked) -> None:
     """All nodes: status, memory, disk, and why one takes no work."""
@@ -61,7 +61,7 @@ def list_nodes(asked: Asked) -> None:
     show(output, node_list(nodes, answer.date or SystemClock().now(), output))
 
 
-@nodes_group.command("show", epilog=examples("remuda nodes show attic", "remuda nodes show 3f2a --json"))
+@group.command("show", epilog=examples("remuda nodes show attic", "remuda nodes show 3f2a --json"))
 @name_argument
 @client_command
 def show_node(asked: Asked, name: str) -> None:
@@ -84,7 +84,7 @@ def show_node(asked: Asked, name: str) -> None:
     show(output, node_page(answer.read(NodeView), history.read(HistoryRows).root, now, output))
 
 
-@nodes_group.command("approve", epilog=examples("remuda nodes approve attic", "remuda nodes approve a b c"))
+@group.command("approve", epilog=examples("remuda nodes approve attic", "remuda nodes approve a b c"))
 @names_argument
 @client_command
 def approve_nodes(asked: Asked, names: tuple[str, ...]) -> None:
@@ -92,7 +92,7 @@ def approve_nodes(asked: Asked, names: tuple[str, ...]) -> None:
     _each(asked, names, "POST", "approve", said="approved")
 
 
-@nodes_group.command("drain", epilog=examples("remuda nodes drain attic"))
+@group.command("drain", epilog=examples("remuda nodes drain attic"))
 @names_argument
 @client_command
 def drain_nodes(asked: Asked, names: tuple[str, ...]) -> None:
@@ -103,7 +103,7 @@ def drain_nodes(asked: Asked, names: tuple[str, ...]) -> None:
     _each(asked, names, "POST", "drain", said="draining")
 
 
-@nodes_group.command("resume", epilog=examples("remuda nodes resume attic"))
+@group.command("resume", epilog=examples("remuda nodes resume attic"))
 @names_argument
 @client_command
 def resume_nodes(asked: Asked, names: tuple[str, ...]) -> None:
@@ -111,9 +111,7 @@ def resume_nodes(asked: Asked, names: tuple[str, ...]) -> None:
     _each(asked, names, "POST", "resume", said="resumed")
 
 
-@nodes_group.command(
-    "remove", epilog=examples("remuda nodes remove attic", "remuda nodes remove attic --yes")
-)
+@group.command("remove", epilog=examples("remuda nodes remove attic", "remuda nodes remove attic --yes"))
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @names_argument
 @client_command
@@ -124,7 +122,7 @@ def remove_nodes(asked: Asked, names: tuple[str, ...], yes: bool) -> None:
     _each(asked, names, "DELETE", said="removed")
 
 
-@nodes_group.command(
+@group.command(
     "label",
     epilog=examples("remuda nodes label attic room=cellar tier=slow", "remuda nodes label attic room-"),
 )
