@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, overload
 
 import anyio
-import pytest
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ async def wait_until(predicate: Callable[[], object], *, within: float = 10.0, w
         if answer:
             return answer
         if anyio.current_time() >= deadline:
-            pytest.fail(_too_late(predicate, what, within, answer))
+            raise AssertionError(_too_late(predicate, what, within, answer))
         await anyio.sleep(POLL_S)
 
 
@@ -35,7 +34,7 @@ def wait_until_blocking(predicate: Callable[[], T], *, within: float = 10.0, wha
     deadline = time.monotonic() + within
     while not (answer := predicate()):
         if time.monotonic() >= deadline:
-            pytest.fail(_too_late(predicate, what, within, answer))
+            raise AssertionError(_too_late(predicate, what, within, answer))
         time.sleep(POLL_S)  # noqa: TID251 - this is how a state is waited for.
     return answer
 

@@ -9,6 +9,7 @@ from functools import partial
 import anyio
 import click
 import structlog
+from anyio.abc import TaskStatus
 
 from remuda.cli.banner import show_up
 from remuda.cli.frontend import RunningFrontend, running_frontend
@@ -56,10 +57,21 @@ async def _up(resolved: Resolved[UpSettings], stop: Stop) -> int:
             grace=timedelta(seconds=limits.LOCAL_WORKER_STOP_S),
         )
         # A worker that ends well was told to: by an admin who removed this node, for one.
-        async with background(partial(supervise, spec, _RESTARTS, ends_with_success=True)):
-            show_up(frontend, settings, await _own_node(frontend.registry, own))
+        worker = partial(supervise, spec, _RESTARTS, ends_with_success=True)
+        async with background(worker, partial(_show_when_ready, frontend, settings, own)):
             await stop.wait()
     return 0
+
+
+async def _show_when_ready(
+    frontend: RunningFrontend,
+    settings: UpSettings,
+    own: MachineId,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    task_status.started()
+    show_up(frontend, settings, await _own_node(frontend.registry, own))
 
 
 def _worker_environment(

@@ -17,6 +17,7 @@ HISTORY_PAGE_MAX = 500
 BODY_BYTES_MAX = 1 << 20
 BODY_READ_S = 30.0
 KEYS_REFRESH_EVERY_S = 5.0  # How late a key revoked on another frontend may still work.
+KEEP_ALIVE_S = 75.0  # Longer than a heartbeat interval: a worker keeps its one connection.
 SHUTDOWN_S = 10.0  # Requests in flight get this long when a frontend stops.
 KEY_NAME_CHARS_MAX = 100
 

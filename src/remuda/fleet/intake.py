@@ -47,7 +47,7 @@ class HeartbeatIntake:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
-        with self._receive:
+        with self._receive, self._send:
             async for first in self._receive:
                 group = [first]
                 while len(group) < limits.HEARTBEATS_PER_WRITE_MAX:

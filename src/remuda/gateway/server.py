@@ -37,6 +37,7 @@ async def serve(
         lifespan="off",
         ws="none",
         server_header=False,
+        timeout_keep_alive=int(limits.KEEP_ALIVE_S),
         timeout_graceful_shutdown=int(limits.SHUTDOWN_S),
         ssl_certfile=tls_cert,
         ssl_keyfile=tls_key,
