@@ -178,7 +178,8 @@ def metric_names() -> Iterator[str]:
         if METRICS.fullmatch(ast.unparse(call.func).rpartition(".")[2]) and call.args:
             name = call.args[0]
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                yield name.value
+                counted = ast.unparse(call.func).endswith("Counter")
+                yield f"{name.value}_total" if counted else name.value
 
 
 def cli_verbs() -> Iterator[str]:

@@ -42,7 +42,8 @@ _SECRET_TEXTS: Final = (
     (re.compile(r"\brmd_[\w-]{16,}"), MASK),  # One of our API keys.
 )
 _LEAVES_MAX: Final = 200  # Of one value: what is larger is no log line.
-_QUIET: Final = ("httpx", "httpcore", "nats", "asyncio", "uvicorn", "alembic")  # Their everyday news are not ours.
+# Their everyday news are not ours.
+_QUIET: Final = ("httpx", "httpcore", "nats", "asyncio", "uvicorn", "alembic")
 
 
 def configure(

@@ -61,10 +61,6 @@ async def test_now_is_aware_and_in_utc(database: Database) -> None:
     assert now.utcoffset() == timedelta()
 
 
-async def test_ping_of_a_healthy_database_is_quiet(database: Database) -> None:
-    await database.ping()
-
-
 async def test_values_no_column_can_hold_are_invalid_input(fleet_store: FleetStore) -> None:
     unstorable = "lone surrogate \ud800"
     with pytest.raises(Invalid):

@@ -1,0 +1,87 @@
+"""Real Remuda processes for benchmarks, and what they cost."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+START_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Started:
+    process: psutil.Process
+    data: Path
+    began: float  # time.monotonic when the command was given.
+
+    def tree(self) -> list[psutil.Process]:
+        return [self.process, *self.process.children(recursive=True)]
+
+
+@contextmanager
+def remuda(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Started]:
+    """`remuda ARGUMENTS` with a data folder of its own, gone when the block ends."""
+    with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "remuda", *arguments, "--data-dir", folder],
+            env={**os.environ, "REMUDA_LOG_LEVEL": "warning", **(env or {})},
+            stdout=subprocess.DEVNULL,
+            stderr=sys.stderr,
+        )
+        try:
+            yield Started(psutil.Process(process.pid), Path(folder), began)
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def api_of(started: Started) -> str:
+    """The address in the data folder, once it is there."""
+    return str(_wait(lambda: json.loads((started.data / "run" / "endpoint.json").read_text())["url"]))
+
+
+def healthy_after(started: Started) -> float:
+    """Seconds from the command to a healthy node in the API."""
+    url = api_of(started)
+
+    def healthy() -> bool:
+        nodes = httpx.get(f"{url}/api/nodes").json()
+        return any(node["status"] == "healthy" for node in nodes)
+
+    _wait(healthy)
+    return time.monotonic() - started.began
+
+
+def proportional_mib(process: psutil.Process) -> float:
+    """Memory with shared pages divided among those who share them, so that a sum over processes is true."""
+    return float(process.memory_full_info().pss) / 2**20
+
+
+def kind(process: psutil.Process) -> str:
+    line = " ".join(process.cmdline())
+    if "nats-server" in line:
+        return "bus"
+    return "worker" if "remuda worker" in line else "frontend"
+
+
+def _wait(ask: Callable[[], object]) -> object:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        try:
+            answer = ask()
+        except (OSError, ValueError, KeyError, httpx.HTTPError):
+            answer = None
+        if answer:
+            return answer
+        time.sleep(0.01)
+    raise SystemExit(f"not ready within {START_LIMIT_S:.0f} s")
