@@ -9,11 +9,11 @@ from remuda.core.errors import Misconfigured
 from remuda.core.settings import as_environment, described, read_file, resolve, unknown_variables
 
 SOURCES: list[dict[str, dict[str, object]]] = [
-    {"flags": {"vram_budget": "flag"}},
-    {"environ": {"REMUDA_VRAM_BUDGET": "remuda"}},
-    {"environ": {"LOCALAI_VRAM_BUDGET": "localai"}},
-    {"saved": {"vram_budget": "saved"}},
-    {"file": {"vram_budget": "file"}},
+    {"flags": {"node_name": "flag"}},
+    {"environ": {"REMUDA_NODE_NAME": "remuda"}},
+    {"environ": {"LOCALAI_NODE_NAME": "localai"}},
+    {"saved": {"node_name": "saved"}},
+    {"file": {"node_name": "file"}},
 ]
 
 
@@ -25,7 +25,7 @@ def chosen(sources: list[dict[str, dict[str, object]]]) -> str:
     environ = {name: str(value) for name, value in given["environ"].items()}
     return resolve(
         WorkerSettings, flags=given["flags"], environ=environ, saved=given["saved"], file=given["file"]
-    ).values.vram_budget
+    ).values.node_name
 
 
 @pytest.mark.parametrize("first", range(len(SOURCES)))
