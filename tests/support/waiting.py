@@ -29,7 +29,7 @@ async def wait_until(predicate: Callable[[], object], *, within: float = 10.0, w
         await anyio.sleep(POLL_S)
 
 
-def wait_until_blocking(predicate: Callable[[], T], *, within: float = 10.0, what: str = "") -> T:
+def wait_until_blocking(predicate: Callable[[], T | None], *, within: float = 10.0, what: str = "") -> T:
     """The same, for tests that run no event loop."""
     deadline = time.monotonic() + within
     while not (answer := predicate()):

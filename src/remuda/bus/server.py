@@ -69,6 +69,7 @@ class NatsServer:
         self._clock = clock
         self._restarts = restarts
         self._accepting = False
+        self._was_ready = False
         self._last_words = ""
 
     @property
@@ -89,8 +90,7 @@ class NatsServer:
         """
         self._folder.prepare()
         await self._stop_orphan()  # First, because it sits on the port.
-        self._port = self._choose_port()
-        self._folder.write_config(self._host, self._port)
+        self._take_port()
         config = ("--config", str(self._folder.config_file))
         spec = LaunchSpec("nats-server", (str(find_binary()), *config), env={}, output=self._hear)
         try:
@@ -115,10 +115,15 @@ class NatsServer:
     def _local_host(self) -> str:
         return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
 
+    def _take_port(self) -> None:
+        self._port = self._choose_port()
+        self._folder.write_config(self._host, self._port)
+
     def _choose_port(self) -> int:
         if self._wanted_port is not None:
-            ports.listen(self._host, self._wanted_port, setting="--nats-port").close()
-            return self._wanted_port
+            with ports.listen(self._host, self._wanted_port, setting="--nats-port") as claimed:
+                number: int = claimed.getsockname()[1]
+                return number
         remembered = self._folder.remembered_port()
         chosen = ports.free_port(
             self._host, USUAL_PORTS if remembered is None else [remembered, *USUAL_PORTS]
@@ -147,7 +152,11 @@ class NatsServer:
     async def _get_ready(self, child: Child) -> None:
         self._accepting = False
         with anyio.move_on_after(_READY_LIMIT_S) as waiting:
-            while self._folder.server_name not in await self._greeting():  # noqa: ASYNC110 - another process
+            while self._folder.server_name not in (greeting := await self._greeting()):
+                if greeting and self._wanted_port is None and not self._was_ready:
+                    # Somebody who chose at the same moment was quicker. Nobody knows our port yet: move on.
+                    self._take_port()
+                    raise ChildFailed("its port was taken in the meantime")
                 await anyio.sleep(_READY_POLL_S)
         if waiting.cancelled_caught:
             raise ChildFailed(f"no connections are accepted on port {self._port}")
@@ -157,6 +166,7 @@ class NatsServer:
             await self._push_account()
         except (PeerFailed, Unavailable) as error:
             raise ChildFailed(f"its accounts cannot be set: {error.message}") from error
+        self._was_ready = True
         log.info("nats_server_ready", pid=child.pid, host=self._host, port=self._port)
 
     async def _greeting(self) -> str:

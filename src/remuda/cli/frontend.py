@@ -2,11 +2,13 @@
 
 import os
 import socket
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
+from pathlib import Path
 
 import anyio
 import structlog
@@ -25,13 +27,14 @@ from remuda.cli.settings import FrontendSettings
 from remuda.core import limits
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
-from remuda.core.errors import StoreUnusable
+from remuda.core.errors import Misconfigured, StoreUnusable
 from remuda.core.ids import FrontendId
 from remuda.core.settings import Resolved
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.health import Thresholds
 from remuda.fleet.intake import HeartbeatIntake
 from remuda.fleet.listener import Listener
+from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gateway.app import application
 from remuda.gateway.dialer import Dialer
@@ -131,7 +134,10 @@ class _Build:
         self._folder = DataFolder(settings.data_dir)
 
     def claim(self) -> socket.socket:
-        """The folder and the port: what two frontends cannot share is found out before anything starts."""
+        """The folder and the port: what two frontends cannot share is found out before anything starts.
+        So are files that cannot be used."""
+        if self._settings.tls_cert is not None and self._settings.tls_key is not None:
+            _check_tls(self._settings.tls_cert, self._settings.tls_key)
         self._folder.prepare()
         self._stack.enter_context(self._folder.held_by("frontend"))
         return self._stack.enter_context(listen(self._host, self._settings.port))
@@ -146,6 +152,8 @@ class _Build:
     async def assemble(self, database: Database) -> Services:
         settings, secrets, fleet = self._settings, SqlSecretStore(database), SqlFleetStore(database)
         frontend = FrontendId(stable_id(self._folder.root / "frontend-id", self.entropy))
+        alone = partial(_insist_on_being_alone, fleet, frontend) if settings.nats_url is None else _in_company
+        await alone()
         token = await self._token(secrets)
         plan = await plan_bus(settings, self._host, self._folder, frontend, secrets, self.clock, self.entropy)
         bus = await self._start_bus(plan, fleet)
@@ -168,7 +176,7 @@ class _Build:
             version=__version__,
             entropy=self.entropy,
             bus_url_for=plan.url_for,
-            unready=partial(_unready, database, bus, metrics),
+            unready=partial(_unready, database, bus, metrics, alone),
             wheel=cache(own_wheel),
             join_script=join_script.script,
         )
@@ -219,17 +227,50 @@ async def _first_admin_key(services: Services) -> str:
     return secret
 
 
+async def _insist_on_being_alone(fleet: FleetStore, frontend: FrontendId) -> None:
+    """A frontend with a bus of its own cannot reach the workers of another one's bus, nor the other its."""
+    if await fleet.frontends() - {frontend}:
+        raise Misconfigured(
+            "another frontend works on this database: both must use one NATS server, outside of either",
+            hint="start one, and name it to every frontend with --nats-url or REMUDA_NATS_URL; "
+            f"one that has just ended counts for {limits.HEARING_GAP_MAX_S:.0f} s more",
+        )
+
+
+async def _in_company() -> None:
+    """On a bus that all frontends share there may be any number of them."""
+
+
+def _check_tls(cert: Path, key: Path) -> None:
+    try:
+        for file in (cert, key):
+            file.read_bytes()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key, password="")  # Else it would ask for one at the terminal.
+    except ssl.SSLError:
+        why = f"{cert} and {key} are not a certificate and its key, in PEM form and without a password"
+    except OSError as error:
+        why = f"{error.filename} cannot be read: {error.strerror}"
+    else:
+        return
+    raise Misconfigured(f"HTTPS cannot be served: {why}", hint="set --tls-cert and --tls-key, or neither")
+
+
 async def _hear_bus(bus: Bus) -> None:
     await bus.round_trip(timedelta(seconds=limits.HEARING_ROUND_TRIP_S))
 
 
-async def _unready(database: Database, bus: Bus, metrics: Metrics) -> str:
+async def _unready(
+    database: Database, bus: Bus, metrics: Metrics, alone: Callable[[], Awaitable[None]]
+) -> str:
     reasons: list[str] = []
+    store_up = False
     try:
         await database.ping()
-    except StoreUnusable as error:
+        store_up = True
+        await alone()  # Once more: another frontend may have come after this one.
+    except (StoreUnusable, Misconfigured) as error:
         reasons.append(error.message)
-    store_up = not reasons
     match bus.state:
         case Connected():
             pass

@@ -59,6 +59,10 @@ class FleetStore(Protocol):
         """This frontend can hear the fleet now; `resumed`: but could not all the time since its last call."""
         ...
 
+    async def frontends(self) -> frozenset[FrontendId]:
+        """Those that listen now, or did until a moment ago."""
+        ...
+
     async def record_dials(self, dials: Sequence[Dial]) -> None: ...
 
     async def history(self, node_name: str | None, limit: int) -> Sequence[HistoryEntry]:

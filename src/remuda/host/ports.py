@@ -21,7 +21,8 @@ def listen(host: str, port: int, *, setting: str = "--port") -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise Misconfigured(_why_not(host, port, error), hint=f"choose another with {setting}") from error
+        at_fault = "--host" if error.errno == errno.EADDRNOTAVAIL and setting == "--port" else setting
+        raise Misconfigured(_why_not(host, port, error), hint=f"choose another with {at_fault}") from error
 
 
 def free_port(host: str, preferred: Iterable[int] = ()) -> int:

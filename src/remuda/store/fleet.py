@@ -63,6 +63,9 @@ class SqlFleetStore:
     async def listen(self, frontend: FrontendId, *, resumed: bool) -> None:
         await self._database.transact(lambda c, now: hearing.listen(c, now, frontend, resumed=resumed))
 
+    async def frontends(self) -> frozenset[FrontendId]:
+        return await self._database.read(hearing.listeners)
+
     async def record_dials(self, dials: Sequence[Dial]) -> None:
         if dials:
             await self._database.transact(lambda c, now: _record_dials(c, dials))

@@ -34,6 +34,12 @@ def listen(connection: Connection, now: datetime, frontend: FrontendId, *, resum
         connection.execute(update(hearing_spans).where(hearing_spans.c.id == newest.id).values(until=until))
 
 
+def listeners(connection: Connection, now: datetime) -> frozenset[FrontendId]:
+    """The frontends whose span has not ended."""
+    unbroken = select(hearing_spans.c.frontend).where(hearing_spans.c.until >= now - _GAP_MAX)
+    return frozenset(FrontendId(frontend) for frontend in connection.scalars(unbroken))
+
+
 def listened_lately(now: datetime) -> ColumnElement[bool]:
     """The dials made by frontends that are still there."""
     lately = select(hearing_spans.c.frontend).where(hearing_spans.c.until >= now - _LATELY)

@@ -66,6 +66,21 @@ async def test_each_frontend_has_its_own_span(database: Database, fleet_store: F
     assert await row_count(database, hearing_spans) == 2
 
 
+async def test_frontends_that_listen_are_known(database: Database, fleet_store: FleetStore) -> None:
+    await fleet_store.listen(ONE, resumed=False)
+    await let_time_pass(database, WITHIN_THE_GAP)
+    await fleet_store.listen(TWO, resumed=True)
+    assert await fleet_store.frontends() == {ONE, TWO}
+
+
+async def test_a_frontend_that_fell_quiet_is_no_longer_counted(
+    database: Database, fleet_store: FleetStore
+) -> None:
+    await fleet_store.listen(ONE, resumed=False)
+    await let_time_pass(database, BEYOND_THE_GAP)
+    assert await fleet_store.frontends() == frozenset()
+
+
 async def test_clock_set_back_does_not_take_back_what_was_heard(
     database: Database, fleet_store: FleetStore
 ) -> None:

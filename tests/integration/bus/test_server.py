@@ -153,6 +153,29 @@ async def test_a_port_in_use_stops_the_start_naming_the_setting(tmp_path: Path) 
             await server.run()
 
 
+async def test_servers_started_at_one_moment_find_ports_of_their_own(tmp_path: Path) -> None:
+    fleets = [(tmp_path / name, ClusterKeys.create(ENTROPY)) for name in ("a", "b", "c")]
+    servers = [
+        NatsServer(folder, keys, host=HOST, port=None, clock=CLOCK, credentials_ttl=SOON)
+        for folder, keys in fleets
+    ]
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as starting:
+                for server in servers:
+                    starting.start_soon(tasks.start, server.run)
+            assert len({server.port for server in servers}) == 3
+            tasks.cancel_scope.cancel()
+
+
+async def test_port_zero_is_a_free_one(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path, KEYS, host=HOST, port=0, clock=CLOCK, credentials_ttl=SOON)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(server.run)
+        assert is_taken(server.port)
+        tasks.cancel_scope.cancel()
+
+
 async def test_its_files_are_for_this_user_only(tmp_path: Path) -> None:
     folder = tmp_path / "nats"
     async with operator_server(folder, KEYS):

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from remuda.core import durations
 from remuda.core.errors import Invalid
 from remuda.fleet import budget
+from remuda.wire.nodes import NAME_BYTES_MAX
 
 
 def _duration(value: object) -> object:
@@ -52,9 +53,16 @@ def _budget(value: str) -> str:
     return value
 
 
+def _node_name(value: str) -> str:
+    if len(value.encode()) > NAME_BYTES_MAX or "\0" in value:
+        raise ValueError("too long, or with a NUL character")
+    return value
+
+
 Budget = Annotated[str, AfterValidator(_budget)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 File = Annotated[Path, BeforeValidator(_path)]
+NodeName = Annotated[str, AfterValidator(_node_name)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Labels = Annotated[Mapping[str, str], BeforeValidator(_labels)]
@@ -63,6 +71,7 @@ JsonList = Annotated[tuple[Mapping[str, object], ...], BeforeValidator(_json)]
 FILE = "a path"
 FLAG = "true or false"
 PORT = "a port from 0 to 65535"
+NODE_NAME = f"up to {NAME_BYTES_MAX} bytes of text"
 HOST_PORT = "HOST:PORT"
 JSON = "a JSON list"
 BUDGET = budget.ACCEPTED

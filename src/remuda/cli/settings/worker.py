@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, SecretStr, model_validator
 
 from remuda.cli.settings import forms
-from remuda.cli.settings.forms import Budget, Duration, File, JsonList, Labels, Port, Words
+from remuda.cli.settings.forms import Budget, Duration, File, JsonList, Labels, NodeName, Port, Words
 from remuda.cli.settings.shared import CommonSettings
 from remuda.core import durations
 from remuda.core.settings import Setting
@@ -21,8 +21,13 @@ class WorkerSettings(CommonSettings):
         File | None, Setting("PEM file that signs the frontend's HTTPS certificate.", forms.FILE)
     ] = None
     node_name: Annotated[
-        str,
-        Setting("Name of this node. Default: the host name.", flag="name", aliases=("LOCALAI_NODE_NAME",)),
+        NodeName,
+        Setting(
+            "Name of this node. Default: the host name.",
+            forms.NODE_NAME,
+            flag="name",
+            aliases=("LOCALAI_NODE_NAME",),
+        ),
     ] = ""
     node_labels: Annotated[
         Labels, Setting("Labels, k=v,k=v.", "k=v,k=v", flag="labels", aliases=("LOCALAI_NODE_LABELS",))
