@@ -117,3 +117,18 @@ def test_settings_reach_another_process_unchanged(given: dict[str, object]) -> N
     there = resolve(WorkerSettings, flags={}, environ=as_environment(WorkerSettings, here.given))
 
     assert there.values == here.values
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("a=1,b=2", {"a": "1", "b": "2"}),
+        (" a = 1 , b=x=y ", {"a": "1", "b": "x=y"}),
+        ("lonely,=value,,a=1", {"a": "1"}),
+        ("a=", {"a": ""}),
+    ],
+)
+def test_labels_are_trimmed_and_malformed_pairs_dropped(text: str, labels: dict[str, str]) -> None:
+    resolved = resolve(WorkerSettings, flags={}, environ={"LOCALAI_NODE_LABELS": text})
+
+    assert resolved.values.node_labels == labels
