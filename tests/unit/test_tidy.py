@@ -201,7 +201,7 @@ def http_routes() -> Iterator[str]:
     for module in remuda_modules():
         for router in vars(module).values():
             if isinstance(router, APIRouter):
-                yield from (route.path for route in router.routes if isinstance(route, APIRoute))
+                yield from (route.path_format for route in router.routes if isinstance(route, APIRoute))
 
 
 @pytest.mark.parametrize(

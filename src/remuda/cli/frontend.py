@@ -18,7 +18,6 @@ from starlette.types import ASGIApp
 from remuda import __version__
 from remuda.accounts.keys import Role
 from remuda.bus.client import Bus
-from remuda.bus.messages import Connected, Down
 from remuda.cli import addresses
 from remuda.cli.bus_wiring import BusPlan, BusStopSender, plan_bus
 from remuda.cli.options import registration_token
@@ -27,7 +26,7 @@ from remuda.cli.settings import FrontendSettings
 from remuda.core import limits
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
-from remuda.core.errors import Misconfigured, StoreUnusable
+from remuda.core.errors import Misconfigured, RemudaError
 from remuda.core.ids import FrontendId
 from remuda.core.settings import Resolved
 from remuda.fleet.admission import AdmissionPolicy
@@ -263,20 +262,16 @@ async def _hear_bus(bus: Bus) -> None:
 async def _unready(
     database: Database, bus: Bus, metrics: Metrics, alone: Callable[[], Awaitable[None]]
 ) -> str:
-    reasons: list[str] = []
-    store_up = False
+    store = await _trouble(database.ping)
+    company = "" if store else await _trouble(alone)  # Another frontend may have come after this one.
+    wire = await _trouble(partial(_hear_bus, bus))
+    metrics.links_seen(store=not store, bus=not wire)
+    return "; ".join(filter(None, (store, company, wire)))
+
+
+async def _trouble(look: Callable[[], Awaitable[None]]) -> str:
     try:
-        await database.ping()
-        store_up = True
-        await alone()  # Once more: another frontend may have come after this one.
-    except (StoreUnusable, Misconfigured) as error:
-        reasons.append(error.message)
-    match bus.state:
-        case Connected():
-            pass
-        case Down(reason):
-            reasons.append(f"the bus is down: {reason}")
-        case _:
-            reasons.append("the bus is not connected yet")
-    metrics.links_seen(store=store_up, bus=isinstance(bus.state, Connected))
-    return "; ".join(reasons)
+        await look()
+    except RemudaError as error:
+        return error.message
+    return ""

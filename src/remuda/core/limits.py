@@ -12,9 +12,13 @@ DIAL_S = 3.0
 DIALS_AT_ONCE_MAX = 16
 BYTES_REPORTED_MAX = 1 << 60  # More RAM, VRAM or disk than this is a mistake, not a machine.
 HISTORY_PAGE_MAX = 500
+NODE_LABELS_MAX = 256  # From its worker, and as many from admins.
 
 # Gateway.
+HEAD_BYTES_MAX = 64 << 10  # Request line and headers.
 BODY_BYTES_MAX = 1 << 20
+REQUEST_BYTES_MAX = 16 << 20  # As sent: a body in tiny chunks is mostly framing.
+KEEP_ALIVE_S = 75.0  # Longer than the usual pause between heartbeats, so that they share a connection.
 BODY_READ_S = 30.0
 KEYS_REFRESH_EVERY_S = 5.0  # How late a key revoked on another frontend may still work.
 KEEP_ALIVE_S = 75.0  # Longer than a heartbeat interval: a worker keeps its one connection.

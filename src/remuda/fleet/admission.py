@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet import labels as labelling
@@ -146,7 +147,10 @@ def approve(node: Node) -> Node:
 def with_admin_labels(node: Node, labels: Mapping[str, str], *, keep_others: bool) -> Node:
     """An admin's labels, merged into the others or in place of all of them."""
     written = {key: Label(value, LabelSource.ADMIN) for key, value in labels.items()}
-    return replace(node, labels={**node.labels, **written} if keep_others else written)
+    after = {**node.labels, **written} if keep_others else written
+    if sum(label.source is LabelSource.ADMIN for label in after.values()) > limits.NODE_LABELS_MAX:
+        raise Invalid(f"labels: a node has at most {limits.NODE_LABELS_MAX} from admins")
+    return replace(node, labels=after)
 
 
 def without_label(node: Node, key: str) -> Node:

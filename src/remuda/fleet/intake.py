@@ -8,7 +8,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from remuda.core import limits
-from remuda.core.errors import NotFound, RemudaError, Unavailable
+from remuda.core.errors import NotFound, Rejected, RemudaError, Unavailable
 from remuda.fleet.admission import Beat
 from remuda.fleet.ports import FleetStore
 
@@ -60,6 +60,9 @@ class HeartbeatIntake:
     async def _write(self, group: list[_Waiting]) -> None:
         try:
             unknown = await self._store.beat([waiting.beat for waiting in group])
+        except Rejected as error:
+            await self._write_apart(group, error)
+            return
         except RemudaError as error:
             log.warning("heartbeats_not_written", count=len(group), reason=error.message)
             for waiting in group:
@@ -68,3 +71,11 @@ class HeartbeatIntake:
         for waiting in group:
             missing = waiting.beat.node_id in unknown
             waiting.settle(NotFound("node not found") if missing else None)
+
+    async def _write_apart(self, group: list[_Waiting], refused: Rejected) -> None:
+        """Something in the group cannot be written: that is its sender's trouble alone."""
+        if len(group) == 1:
+            group[0].settle(refused)
+            return
+        for waiting in group:
+            await self._write([waiting])

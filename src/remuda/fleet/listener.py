@@ -2,6 +2,7 @@
 as a node's silence. It also says, once each, when a node's status has changed."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 
 import anyio
 import structlog
@@ -36,11 +37,16 @@ class Listener:
         self._deaf = True  # A new frontend heard nothing before it was there.
         self._statuses: dict[NodeId, NodeStatus] = {}
 
+    @property
+    def every(self) -> timedelta:
+        """Often enough to tell *unhealthy* from *offline*, however near the two are."""
+        return min(timedelta(seconds=limits.HEARING_EVERY_S), self._thresholds.unhealthy_after / 4)
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self.listen_once()
         task_status.started()
         while True:
-            await anyio.sleep(limits.HEARING_EVERY_S)
+            await anyio.sleep(self.every.total_seconds())
             await self.listen_once()
 
     async def listen_once(self) -> None:

@@ -1,92 +1,99 @@
 """Builds the ASGI application from a Services record."""
 
-from typing import Any
-
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError, Unavailable
-from remuda.gateway import join, nodes, probes
+from remuda.core.errors import RemudaError, TooLarge, Unavailable
+from remuda.gateway import join, nodes, openapi, probes
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
-from remuda.gateway.body_limit import BodyLimit
 from remuda.gateway.guards import HostGuard, TokenRefused
+from remuda.gateway.layers import BodyLimit, HeadLikeGet, Observation
 from remuda.gateway.messages import answer, refusal
-from remuda.gateway.observation import Observation
 from remuda.gateway.services import Services
-from remuda.wire import nodes as wire
 
 log = structlog.get_logger()
-_BODIES: tuple[type[BaseModel], ...] = (
-    wire.RegisterRequest,
-    wire.Heartbeat,
-    wire.Labels,
-    wire.VramBudgetBody,
-    wire.MaxReplicasBody,
-    admin_keys.KeyRequest,
-)
-
-
-def api(services: Services) -> FastAPI:
-    """The routes, their error envelopes and the OpenAPI document, without the layers around them."""
-    app = FastAPI(
-        title="Remuda", version=services.version, docs_url=None, redoc_url=None, redirect_slashes=False
-    )
-    app.state.services = services
-    for routes in (nodes.routes, admin_nodes.routes, admin_keys.routes, probes.routes, join.routes):
-        app.include_router(routes)
-    app.add_exception_handler(RemudaError, _expected)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _unreadable)
-    app.add_exception_handler(Exception, _bug)
-    app.openapi = lambda: _document(app)  # type: ignore[method-assign]  # FastAPI's own way to extend it.
-    return app
+# The busiest come first, as they are tried in this order.
+_ROUTERS = (nodes.routes, admin_nodes.routes, admin_keys.routes, probes.routes, join.routes, openapi.routes)
 
 
 def application(services: Services, clock: Clock) -> ASGIApp:
-    guarded = HostGuard(BodyLimit(api(services)), services)
-    return Observation(guarded, services.metrics, clock)
+    """The whole application: the routes, and the layers that every request passes."""
+    guarded = HostGuard(BodyLimit(_api(services)), services.access)
+    return HeadLikeGet(Observation(guarded, services.metrics, clock))
+
+
+def _api(services: Services) -> FastAPI:
+    app = FastAPI(
+        title="Remuda",
+        version=services.version,
+        openapi_url=None,  # Ours is served by a route like the others.
+        redirect_slashes=False,
+    )
+    app.state.services = services
+    for routes in _ROUTERS:
+        app.include_router(routes)
+    app.add_exception_handler(RemudaError, _expected)
+    app.add_exception_handler(HTTPException, _not_routed)
+    app.add_exception_handler(RequestValidationError, _bad_parameter)
+    app.add_exception_handler(ClientDisconnect, _caller_left)
+    app.add_exception_handler(Exception, _bug)
+    return app
 
 
 async def _expected(_: Request, error: Exception) -> Response:
-    if isinstance(error, TokenRefused):
-        return answer(error.answer, error.http_status)
     assert isinstance(error, RemudaError)
-    headers = {"Retry-After": "5"} if isinstance(error, Unavailable) else {}
-    return refusal(error.http_status, str(error), headers)
+    if isinstance(error, TokenRefused):
+        refused = answer(error.answer, error.http_status)
+    else:
+        refused = refusal(error.http_status, str(error))
+    if error.http_status == 401:
+        refused.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, Unavailable):
+        refused.headers["Retry-After"] = "5"
+    if isinstance(error, TooLarge):
+        refused.headers["Connection"] = "close"  # Spares us from reading the rest.
+    return refused
 
 
-async def _http(_: Request, error: Exception) -> Response:
+async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refusal(error.status_code, str(error.detail), error.headers)
+    if error.status_code != 405:
+        return refusal(error.status_code, "there is nothing at this path; GET /openapi.json lists all routes")
+    allowed = ", ".join(_methods(request.scope["path"]))
+    words = f"{request.method} does not work on this path; use one of {allowed}"
+    return refusal(405, words, {"Allow": allowed})
 
 
-async def _unreadable(_: Request, error: Exception) -> Response:
-    """Path and query parameters; bodies are read by our own codec."""
+def _methods(path: str) -> list[str]:
+    found = {
+        method
+        for router in _ROUTERS
+        for route in router.routes
+        if isinstance(route, APIRoute) and route.path_regex.match(path)
+        for method in route.methods or ()
+    }
+    return sorted(found | {"HEAD"} if "GET" in found else found)
+
+
+async def _bad_parameter(_: Request, error: Exception) -> Response:
+    """In the path or the query; bodies are read by our own codec."""
     assert isinstance(error, RequestValidationError)
     found = error.errors()[0]
     return refusal(400, f"{'.'.join(str(part) for part in found['loc'][1:])}: {found['msg']}")
 
 
+async def _caller_left(_: Request, error: Exception) -> Response:
+    """In the middle of its own request. Nobody reads this; it is counted."""
+    return refusal(400, "the request ended before its body did")
+
+
 async def _bug(request: Request, error: Exception) -> Response:
-    log.error("request_failed", method=request.method, path=request.url.path, exc_info=error)
+    log.error("request_failed", method=request.method, path=request.scope["path"], exc_info=error)
     return refusal(500, "internal error; the frontend's log has the details")
-
-
-def _document(app: FastAPI) -> dict[str, Any]:
-    """OpenAPI, with the bodies that our codec reads. (The document is JSON: hence Any.)"""
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        for model in _BODIES:
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas[model.__name__] = schema
-        app.openapi_schema = document
-    return app.openapi_schema

@@ -19,6 +19,7 @@ from remuda.fleet.model import Dial, Node, NodeType
 from remuda.fleet.ports import FleetStore
 
 log = structlog.get_logger()
+_NO_ADDRESS = "not a HOST:PORT address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +53,18 @@ async def call(address: str) -> str:
         target = urlsplit(f"//{address}")
         host, port = target.hostname, target.port
     except ValueError:
-        return "not a HOST:PORT address"
-    if not host or not port:
-        return "not a HOST:PORT address"
+        return _NO_ADDRESS
+    if not host or not port or not address.isprintable():
+        return _NO_ADDRESS
     try:
         with anyio.fail_after(limits.DIAL_S):
             async with await anyio.connect_tcp(host, port) as stream:
                 await stream.send(
-                    f"GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
+                    f"GET /healthz HTTP/1.1\r\nHost: {target.netloc}\r\nConnection: close\r\n\r\n".encode()
                 )
                 answer = await stream.receive(64)
+    except UnicodeError:  # A name that DNS cannot have.
+        return _NO_ADDRESS
     except TimeoutError:
         return f"no answer within {limits.DIAL_S:.0f} s"
     except (OSError, anyio.EndOfStream, anyio.BrokenResourceError):

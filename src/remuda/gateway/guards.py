@@ -2,16 +2,18 @@
 
 import hmac
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from fastapi import Depends, Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
 from fastapi.security.utils import get_authorization_scheme_param
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from remuda.accounts.keys import Role
 from remuda.core.errors import Forbidden, RemudaError, Unauthorized
 from remuda.gateway.messages import refusal
-from remuda.gateway.services import Services, Svc
+from remuda.gateway.services import Access, Svc
 from remuda.wire.nodes import TOKEN_MISSING, TOKEN_WRONG, TokenError
 
 
@@ -26,51 +28,65 @@ class TokenRefused(RemudaError):
         self.answer = answer
 
 
-async def require_token(request: Request, svc: Svc) -> None:
+class RegistrationToken(SecurityBase):
     """The registration token in `Authorization: Bearer`, compared in constant time."""
-    expected = svc.access.registration_token
-    if expected is None:
-        return
-    header = request.headers.get("authorization", "")
-    if not header.startswith("Bearer "):
-        raise TokenRefused(TOKEN_MISSING)
-    if not same_secret(header.removeprefix("Bearer "), expected.get_secret_value()):
-        raise TokenRefused(TOKEN_WRONG)
+
+    scheme_name = "registrationToken"
+    model = HTTPBearer(description="The registration token, which all workers share.")
+
+    async def __call__(self, request: Request, svc: Svc) -> None:
+        expected = svc.access.registration_token
+        if expected is None:
+            return
+        header = request.headers.get("authorization", "")
+        if not header.startswith("Bearer "):
+            raise TokenRefused(TOKEN_MISSING)
+        # Back to the bytes that were sent: a header is Latin-1 only by convention.
+        if not same_secret(header.removeprefix("Bearer ").encode("latin-1"), expected.get_secret_value()):
+            raise TokenRefused(TOKEN_WRONG)
 
 
-async def require_admin(request: Request, svc: Svc) -> str:
+class AdminKey(SecurityBase):
     """The caller's name, for the history. On loopback everyone is the machine's own admin."""
-    key = svc.keyring.holder(presented_key(request))
-    if key is not None and key.role is Role.ADMIN:
-        return key.name
-    if not svc.access.keys_required:
-        return "local"
-    if key is not None:
-        raise Forbidden(f"the key {key.name!r} has the role {key.role.value}", hint="use an admin key")
-    raise Unauthorized(
-        "an admin key is required", hint="send it as Authorization: Bearer KEY; remuda keys create makes one"
-    )
+
+    scheme_name = "adminKey"
+    model = HTTPBearer(description="An admin's API key. Not asked for where only loopback is served.")
+
+    async def __call__(self, request: Request, svc: Svc) -> str:
+        key = svc.keyring.holder(_presented_key(request))
+        if key is not None and key.role is Role.ADMIN:
+            return key.name
+        if not svc.access.keys_required:
+            return "local"
+        if key is not None:
+            raise Forbidden(f"the key {key.name!r} has the role {key.role.value}", hint="use an admin key")
+        raise Unauthorized(
+            "an admin key is required",
+            hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
+        )
 
 
+require_token = RegistrationToken()
+require_admin = AdminKey()
 Admin = Annotated[str, Depends(require_admin)]
 
 
-def presented_key(request: Request) -> str:
+def _presented_key(request: Request) -> str:
     scheme, value = get_authorization_scheme_param(request.headers.get("authorization"))
     return value if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
-def same_secret(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(), expected.encode())
+def same_secret(given: bytes, expected: str) -> bool:
+    return hmac.compare_digest(given, expected.encode())
 
 
 class HostGuard:
     """On loopback there are no keys, so a web page must not be able to call us through the user's browser:
     neither under a name it controls (Host), nor from its own origin (Origin)."""
 
-    def __init__(self, app: ASGIApp, services: Services) -> None:
+    def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
-        self._access = services.access
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._access.keys_required:
@@ -84,16 +100,16 @@ class HostGuard:
         await self._app(scope, receive, send)
 
     def _problem(self, host: str, origin: str | None) -> str:
-        name = _host_name(f"//{host}")
+        name = _split(f"//{host}").hostname or ""
         if name not in self._access.allowed_hosts:
             return f"the host {name!r} is not this frontend; add it with --allowed-hosts"
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _split(origin).netloc != host:
             return "requests from other web origins are refused"
         return ""
 
 
-def _host_name(url: str) -> str:
+def _split(url: str) -> SplitResult:
     try:
-        return urlsplit(url).hostname or ""
+        return urlsplit(url)
     except ValueError:
-        return ""
+        return urlsplit("")

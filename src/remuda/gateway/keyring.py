@@ -1,4 +1,5 @@
-"""API keys held in memory, so that no request waits for SQL; read anew by timer and after each change."""
+"""API keys held in memory, so that no request waits for SQL; kept
+up to date by each change made here and, for those made elsewhere, by timer."""
 
 from collections.abc import Sequence
 
@@ -24,10 +25,12 @@ class KeyRing:
         self._clock = clock
         self._entropy = entropy
         self._keys: Sequence[ApiKey] = ()
+        self._changing = anyio.Lock()  # Else a slow refresh could bring back a key revoked meanwhile.
         self.local_secret, self._local = mint("local", Role.ADMIN, entropy, clock.now())
 
     async def refresh(self) -> None:
-        self._keys = await self._store.keys()
+        async with self._changing:
+            self._keys = await self._store.keys()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -47,11 +50,14 @@ class KeyRing:
     async def create(self, name: str, role: Role) -> tuple[str, ApiKey]:
         """The secret is shown to its first reader and kept nowhere."""
         secret, key = mint(name, role, self._entropy, self._clock.now())
-        await self._store.add_key(key)
-        await self.refresh()
+        async with self._changing:
+            await self._store.add_key(key)
+            self._keys = (*self._keys, key)
         return secret, key
 
     async def revoke(self, key_id: str) -> ApiKey:
-        key = await self._store.revoke_key(key_id)
-        await self.refresh()
-        return key
+        """From now on this key opens nothing here."""
+        async with self._changing:
+            revoked = await self._store.revoke_key(key_id)
+            self._keys = [key for key in self._keys if key.id != key_id]
+        return revoked

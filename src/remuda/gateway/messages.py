@@ -14,7 +14,9 @@ from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import NodeError
 
 JSON = "application/json"
+SCHEMAS = "#/components/schemas/{model}"
 B = TypeVar("B", bound=BaseModel)
+Described = dict[str, Any]  # A piece of the OpenAPI document, which is JSON: hence Any.
 
 
 async def read(request: Request, model: type[B]) -> B:
@@ -39,13 +41,22 @@ def refusal(status: int, message: str, headers: Mapping[str, str] | None = None)
     )
 
 
-def takes(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """What OpenAPI says of a route that reads `model` itself. (The document is JSON: hence Any.)"""
-    reference = {"$ref": f"#/components/schemas/{model.__name__}"}
+def takes(model: type[BaseModel], *, required: bool = True) -> Described:
+    """What OpenAPI says of a route that reads `model` itself."""
+    reference = {"$ref": SCHEMAS.format(model=model.__name__)}
     return {"requestBody": {"required": required, "content": {JSON: {"schema": reference}}}}
 
 
-def gives(model: type[BaseModel], *errors: int, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of a route's answers; 503 (store or bus) and 413 may come from any."""
-    documented: dict[int | str, dict[str, Any]] = {status: {"model": model}}
-    return documented | {code: {"model": NodeError} for code in sorted({*errors, 413, 503})}
+def gives(model: type[BaseModel], *errors: int, status: int = 200) -> dict[int | str, Described]:
+    """What OpenAPI says of the answers of a route that works with the store."""
+    return {status: {"model": model}} | refuses(*errors, 503)
+
+
+def gives_text(media_type: str, *errors: int) -> dict[int | str, Described]:
+    """The same for a route whose answer is no message of ours."""
+    return {200: {"content": {media_type: {"schema": {"type": "string"}}}}} | refuses(*errors)
+
+
+def refuses(*errors: int) -> dict[int | str, Described]:
+    """These errors, and those that stand before every route: a foreign host, a body that is too large."""
+    return {code: {"model": NodeError} for code in sorted({*errors, 403, 413})}

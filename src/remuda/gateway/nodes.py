@@ -1,16 +1,14 @@
 """The node self-service API: what workers call, ours and LocalAI's, guarded by the registration token."""
 
-from typing import Annotated
-
 import structlog
-from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic import RootModel
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, RootModel
 
-from remuda.core.errors import Rejected, Unauthorized
-from remuda.core.ids import NodeId
+from remuda.core.errors import Invalid, Unauthorized
 from remuda.gateway import views
 from remuda.gateway.guards import require_token, same_secret
-from remuda.gateway.messages import answer, body, gives, read, takes
+from remuda.gateway.messages import Described, answer, body, gives, read, takes
+from remuda.gateway.paths import NodePath
 from remuda.gateway.services import Services, Svc
 from remuda.wire import nodes as wire
 from remuda.wire.codec import decode
@@ -23,7 +21,9 @@ class ModelRows(RootModel[list[wire.ModelRow]]):
     """The replicas on a node."""
 
 
-Id = Annotated[NodeId, Path(alias="node_id", description="The id that registration answered.")]
+def _gives(model: type[BaseModel], *errors: int, status: int = 200) -> dict[int | str, Described]:
+    """Here a missing or wrong token in the header has an envelope of its own."""
+    return gives(model, *errors, status=status) | {401: {"model": wire.TokenError | wire.NodeError}}
 
 
 routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(require_token)])
@@ -33,7 +33,7 @@ routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(requ
     "/register",
     status_code=201,
     openapi_extra=takes(wire.RegisterRequest),
-    responses=gives(wire.RegisterReply, 400, 401, 409, status=201),
+    responses=_gives(wire.RegisterReply, 400, 409, status=201),
 )
 async def register(request: Request, svc: Svc) -> Response:
     """Create or refresh this node. Safe to repeat: the name is the key, the id stays."""
@@ -60,44 +60,44 @@ async def register(request: Request, svc: Svc) -> Response:
 @routes.post(
     "/{node_id}/heartbeat",
     openapi_extra=takes(wire.Heartbeat, required=False),
-    responses=gives(wire.HeartbeatReply, 400, 401, 404),
+    responses=_gives(wire.HeartbeatReply, 400, 404),
 )
-async def heartbeat(node_id: Id, request: Request, svc: Svc) -> Response:
+async def heartbeat(node_id: NodePath, request: Request, svc: Svc) -> Response:
     """Still here. A body that cannot be read costs its figures, not the sign of life."""
+    sent = await body(request)
     try:
-        message = decode(wire.Heartbeat, await body(request))
-        said = views.beat(node_id, message)
-    except Rejected as error:
+        said = views.beat(node_id, decode(wire.Heartbeat, sent))
+    except Invalid as error:
         log.warning("heartbeat_body_ignored", node=node_id, reason=error.message)
         said = views.beat(node_id, wire.Heartbeat())
     await svc.registry.heartbeat(said)
     return answer(wire.HeartbeatReply())
 
 
-@routes.post("/{node_id}/drain", responses=gives(wire.NodeMessage, 401, 404))
-async def drain(node_id: Id, svc: Svc) -> Response:
+@routes.post("/{node_id}/drain", responses=_gives(wire.NodeMessage, 404))
+async def drain(node_id: NodePath, svc: Svc) -> Response:
     """Part of this worker's orderly stop; its next registration ends it."""
     await svc.registry.leave(node_id)
     return answer(wire.NODE_DRAINING)
 
 
-@routes.post("/{node_id}/resume", responses=gives(wire.NodeMessage, 401, 404))
-async def resume(node_id: Id, svc: Svc) -> Response:
+@routes.post("/{node_id}/resume", responses=_gives(wire.NodeMessage, 404))
+async def resume(node_id: NodePath, svc: Svc) -> Response:
     """Take the worker's own drain back; an admin's stays."""
     await svc.registry.stay(node_id)
     return answer(wire.NODE_RESUMED)
 
 
-@routes.post("/{node_id}/deregister", responses=gives(wire.NodeMessage, 401, 404))
-@routes.delete("/{node_id}", responses=gives(wire.NodeMessage, 401, 404))
-async def deregister(node_id: Id, svc: Svc) -> Response:
+@routes.post("/{node_id}/deregister", responses=_gives(wire.NodeMessage, 404))
+@routes.delete("/{node_id}", responses=_gives(wire.NodeMessage, 404))
+async def deregister(node_id: NodePath, svc: Svc) -> Response:
     """Goodbye. The row stays, and with it id and approval."""
     await svc.registry.depart(node_id)
     return answer(wire.NODE_OFFLINE)
 
 
-@routes.get("/{node_id}/models", responses=gives(ModelRows, 401, 404))
-async def models(node_id: Id, svc: Svc) -> Response:
+@routes.get("/{node_id}/models", responses=_gives(ModelRows, 404))
+async def models(node_id: NodePath, svc: Svc) -> Response:
     """The replicas on this node."""
     await svc.registry.standing(node_id)
     return answer(ModelRows([]))
@@ -110,5 +110,5 @@ def _check_body_token(token: str, svc: Services) -> None:
         return
     if not token:
         raise Unauthorized("registration token required")
-    if not same_secret(token, expected.get_secret_value()):
+    if not same_secret(token.encode(), expected.get_secret_value()):
         raise Unauthorized("invalid registration token")

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from remuda.gateway.guards import require_admin
-from remuda.gateway.messages import answer
+from remuda.gateway.messages import answer, gives_text, refuses
 from remuda.gateway.services import Svc
 from remuda.wire.codec import Message
 
@@ -16,20 +16,26 @@ class Unready(Message):
     reason: str
 
 
-@routes.get("/healthz", response_class=Response)
+@routes.get("/healthz", response_class=Response, responses=refuses())
 async def healthz() -> Response:
     """The process runs."""
     return Response()
 
 
-@routes.get("/readyz", response_class=Response, responses={503: {"model": Unready}})
+@routes.get("/readyz", response_class=Response, responses=refuses() | {503: {"model": Unready}})
 async def readyz(svc: Svc) -> Response:
     """Store and bus answer; otherwise 503 and which does not."""
     reason = await svc.unready()
     return answer(Unready(reason=reason), 503) if reason else Response()
 
 
-@routes.get("/metrics", response_class=Response, dependencies=[Depends(require_admin)])
+@routes.get(
+    "/metrics",
+    response_class=Response,
+    responses=gives_text("text/plain", 401),
+    dependencies=[Depends(require_admin)],
+)
 async def metrics(svc: Svc) -> Response:
     """Prometheus text format."""
+    await svc.unready()  # Looks at store and bus, so that their figures are of now.
     return Response(svc.metrics.rendered(), media_type=CONTENT_TYPE_LATEST)

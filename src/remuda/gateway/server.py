@@ -3,14 +3,58 @@
 import contextlib
 import socket
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import anyio
 import uvicorn
 from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from remuda.core import limits
+from remuda.wire.codec import encode
+from remuda.wire.nodes import NodeError
+
+
+class _Connection(HttpToolsProtocol):
+    """Bounds what no ASGI application gets to see, the head of a request and its framing, and refuses in
+    the API's envelope what cannot be handed to one."""
+
+    _in_head = False
+    _request_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._request_bytes += len(data)
+        if self.transport.is_closing():
+            return
+        if self._in_head and self._request_bytes > limits.HEAD_BYTES_MAX:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too large")
+        elif self._request_bytes > limits.REQUEST_BYTES_MAX:
+            self.transport.close()  # Its body was refused, or is all framing and trailers.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._request_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(HTTPStatus.BAD_REQUEST, "this is not an HTTP request")
+
+    def _refuse(self, status: HTTPStatus, words: str) -> None:
+        body = encode(NodeError.of(status, words))
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            "connection: close",
+        )
+        self.transport.write("\r\n".join((*head, "", "")).encode() + body)
+        self.transport.close()
 
 
 class _Server(uvicorn.Server):
@@ -32,6 +76,7 @@ async def serve(
     """Serve until cancelled; then stop accepting, let requests finish within a bound, and return."""
     config = uvicorn.Config(
         app,
+        http=_Connection,
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -21,6 +21,7 @@ from remuda.wire.nodes import (
     label_problem,
     problems,
     storable_labels,
+    text_problem,
 )
 
 log = structlog.get_logger()
@@ -63,6 +64,9 @@ def candidate(request: RegisterRequest, entropy: Entropy) -> Candidate:
 
 
 def beat(node_id: NodeId, message: Heartbeat) -> Beat:
+    """The heartbeat in our words; Invalid when there is something in it that cannot be kept."""
+    if problem := text_problem("gpu_vendor", message.gpu_vendor):
+        raise Invalid(problem)
     _check_byte_counts(message)
     report = message.report
     return Beat(

@@ -66,10 +66,13 @@ def _shortest(value: float) -> int | float:
     return int(value) if value.is_integer() else value
 
 
-Uint64 = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**64 - 1)]
-Int64 = Annotated[int, BeforeValidator(_whole), Field(ge=-(2**63), le=2**63 - 1)]
-Int32 = Annotated[int, BeforeValidator(_whole), Field(ge=-(2**31), le=2**31 - 1)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**31 - 1)]
+WHOLE: Final = BeforeValidator(_whole)
+"""Marks an integer. It stands behind the bounds, or the JSON schema does not name them."""
+
+Uint64 = Annotated[int, Field(ge=0, le=2**64 - 1), WHOLE]
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), WHOLE]
+Int32 = Annotated[int, Field(ge=-(2**31), le=2**31 - 1), WHOLE]
+Count = Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]
 """A small number of things: replicas, files, requests. `Uint64` is for bytes and other large figures."""
 
 Number = Annotated[

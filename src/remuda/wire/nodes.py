@@ -8,12 +8,14 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, RootModel
 
+from remuda.core import limits
 from remuda.core.errors import Rejected
 from remuda.wire.codec import (
     GO_ZERO_TIME,
     OMIT_EMPTY,
     OMIT_NONE,
     SECRET,
+    WHOLE,
     Count,
     Int32,
     Many,
@@ -90,7 +92,6 @@ ADDRESS_BYTES_MAX: Final = 512
 TEXT_BYTES_MAX: Final = 255
 LABEL_KEY_CHARS_MAX: Final = 128
 LABEL_VALUE_CHARS_MAX: Final = 255
-LABELS_MAX: Final = 256
 
 
 def problems(request: RegisterRequest) -> list[str]:
@@ -115,11 +116,18 @@ def problems(request: RegisterRequest) -> list[str]:
         ("remuda.version", identity.version, TEXT_BYTES_MAX),
         ("remuda.boot_id", identity.boot_id, TEXT_BYTES_MAX),
     ):
-        if len(text.encode()) > bytes_max:
-            found.append(f"{field}: is longer than {bytes_max} bytes")
-        if "\0" in text:  # PostgreSQL has no text with it.
-            found.append(f"{field}: must not contain a NUL character")
+        if problem := text_problem(field, text, bytes_max):
+            found.append(problem)
     return found
+
+
+def text_problem(field: str, text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
+    """Why this text cannot be stored, or empty when it can."""
+    if len(text.encode()) > bytes_max:
+        return f"{field}: is longer than {bytes_max} bytes"
+    if "\0" in text:  # PostgreSQL has no text with it.
+        return f"{field}: must not contain a NUL character"
+    return ""
 
 
 def label_problem(key: str, value: str) -> str:
@@ -142,8 +150,8 @@ def storable_labels(labels: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     skipped: list[str] = []
     for key, value in labels.items():
         problem = label_problem(key, value)
-        if not problem and len(kept) >= LABELS_MAX:
-            problem = f"label {key!r}: a node has at most {LABELS_MAX} labels"
+        if not problem and len(kept) >= limits.NODE_LABELS_MAX:
+            problem = f"label {key!r}: a node has at most {limits.NODE_LABELS_MAX} labels"
         if problem:
             skipped.append(problem)
         else:
@@ -185,7 +193,7 @@ class Report(Message):
     """The worker's full account of itself. Of one boot, the highest sequence is the truth."""
 
     boot_id: str = ""
-    sequence: Uint64 = 0
+    sequence: Annotated[int, Field(ge=0, le=2**63 - 1), WHOLE] = 0  # What every database can hold.
     installed: Many[InstalledArtifact] = ()
     replicas: Many[RunningReplica] = ()
     work: Many[Work] = ()
@@ -353,7 +361,7 @@ class Labels(RootModel[dict[str, str]]):
 class MaxReplicasBody(Message):
     """Admin to frontend: the most replicas of one model on this node."""
 
-    value: Annotated[Int32, Field(ge=1)]
+    value: Annotated[int, Field(ge=1, le=2**31 - 1), WHOLE]
 
 
 class MaxReplicasReply(Message):
@@ -363,7 +371,7 @@ class MaxReplicasReply(Message):
 class VramBudgetBody(Message):
     """Admin to frontend: a share ("80%", "0.8") or an amount ("12GB", bytes) of VRAM; empty clears it."""
 
-    value: str
+    value: Annotated[str, Field(max_length=TEXT_BYTES_MAX)]
 
 
 class VramBudgetReply(Message):

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remuda.core import limits
 from remuda.wire.codec import encode
 from remuda.wire.nodes import (
-    LABELS_MAX,
     TOKEN_WRONG,
     NodeError,
     RegisterRequest,
@@ -69,9 +69,9 @@ def test_label_that_cannot_be_stored_is_skipped_with_its_reason(key: str, value:
 
 
 def test_labels_are_bounded_in_number() -> None:
-    kept, skipped = storable_labels({f"k{n}": "v" for n in range(LABELS_MAX + 3)})
+    kept, skipped = storable_labels({f"k{n}": "v" for n in range(limits.NODE_LABELS_MAX + 3)})
 
-    assert (len(kept), len(skipped)) == (LABELS_MAX, 3)
+    assert (len(kept), len(skipped)) == (limits.NODE_LABELS_MAX, 3)
 
 
 @given(st.dictionaries(st.text(max_size=140), st.text(max_size=270)))

@@ -2,21 +2,20 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import RootModel
 
 from remuda.core import limits
-from remuda.core.ids import NodeId
 from remuda.gateway import views
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import answer, gives, read, takes
+from remuda.gateway.messages import answer, gives, read, refuses, takes
 from remuda.gateway.nodes import ModelRows
+from remuda.gateway.paths import LabelPath, NodePath
 from remuda.gateway.services import Svc
 from remuda.wire import nodes as wire
 from remuda.wire.codec import Message, Timestamp
 
 routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_admin)])
-Id = Annotated[NodeId, Path(alias="node_id")]
 
 
 class NodeViews(RootModel[list[wire.NodeView]]):
@@ -36,54 +35,54 @@ class History(RootModel[list[HistoryItem]]):
     """What was done, newest first."""
 
 
-@routes.get("/nodes", responses=gives(NodeViews, 401, 403))
+@routes.get("/nodes", responses=gives(NodeViews, 401))
 async def list_nodes(svc: Svc) -> Response:
     """Every node with its status and the facts behind it."""
     return answer(NodeViews([views.node_view(standing) for standing in await svc.registry.standings()]))
 
 
-@routes.get("/nodes/models", responses=gives(ModelRows, 401, 403))
+@routes.get("/nodes/models", responses=gives(ModelRows, 401))
 async def list_models() -> Response:
     """Replicas that are loaded on healthy nodes."""
     return answer(ModelRows([]))
 
 
-@routes.get("/nodes/{node_id}", responses=gives(wire.NodeView, 401, 403, 404))
-async def one_node(node_id: Id, svc: Svc) -> Response:
+@routes.get("/nodes/{node_id}", responses=gives(wire.NodeView, 401, 404))
+async def one_node(node_id: NodePath, svc: Svc) -> Response:
     """One node."""
     return answer(views.node_view(await svc.registry.standing(node_id)))
 
 
-@routes.get("/nodes/{node_id}/models", responses=gives(ModelRows, 401, 403, 404))
-async def node_models(node_id: Id, svc: Svc) -> Response:
+@routes.get("/nodes/{node_id}/models", responses=gives(ModelRows, 401, 404))
+async def node_models(node_id: NodePath, svc: Svc) -> Response:
     """The replicas on one node."""
     await svc.registry.standing(node_id)
     return answer(ModelRows([]))
 
 
-@routes.delete("/nodes/{node_id}", responses=gives(wire.NodeMessage, 401, 403, 404))
-async def remove_node(node_id: Id, svc: Svc, admin: Admin) -> Response:
+@routes.delete("/nodes/{node_id}", responses=gives(wire.NodeMessage, 401, 404))
+async def remove_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """Stop the worker, forget the node and shut out its bus credentials. Its history stays."""
     await svc.registry.remove(node_id, admin)
     return answer(wire.NODE_DEREGISTERED)
 
 
-@routes.post("/nodes/{node_id}/drain", responses=gives(wire.NodeMessage, 401, 403, 404))
-async def drain_node(node_id: Id, svc: Svc, admin: Admin) -> Response:
+@routes.post("/nodes/{node_id}/drain", responses=gives(wire.NodeMessage, 401, 404))
+async def drain_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """No new work for this node, also after its worker restarts, until it is resumed."""
     await svc.registry.drain(node_id, admin)
     return answer(wire.NODE_DRAINING)
 
 
-@routes.post("/nodes/{node_id}/resume", responses=gives(wire.NodeMessage, 401, 403, 404))
-async def resume_node(node_id: Id, svc: Svc, admin: Admin) -> Response:
+@routes.post("/nodes/{node_id}/resume", responses=gives(wire.NodeMessage, 401, 404))
+async def resume_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """Take work again."""
     await svc.registry.resume(node_id, admin)
     return answer(wire.NODE_RESUMED)
 
 
-@routes.post("/nodes/{node_id}/approve", responses=gives(wire.ApproveReply, 400, 401, 403, 404))
-async def approve_node(node_id: Id, svc: Svc, admin: Admin) -> Response:
+@routes.post("/nodes/{node_id}/approve", responses=gives(wire.ApproveReply, 400, 401, 404))
+async def approve_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """Let a pending node in."""
     admitted = await svc.registry.approve(node_id, admin)
     node, credentials = admitted.node, admitted.credentials
@@ -100,8 +99,8 @@ async def approve_node(node_id: Id, svc: Svc, admin: Admin) -> Response:
     )
 
 
-@routes.get("/nodes/{node_id}/labels", responses=gives(wire.Labels, 401, 403, 404))
-async def labels(node_id: Id, svc: Svc) -> Response:
+@routes.get("/nodes/{node_id}/labels", responses=gives(wire.Labels, 401, 404))
+async def labels(node_id: NodePath, svc: Svc) -> Response:
     """A node's labels, whoever wrote them."""
     return answer(wire.Labels(views.labels_view((await svc.registry.standing(node_id)).node)))
 
@@ -109,9 +108,9 @@ async def labels(node_id: Id, svc: Svc) -> Response:
 @routes.put(
     "/nodes/{node_id}/labels",
     openapi_extra=takes(wire.Labels),
-    responses=gives(wire.Labels, 400, 401, 403, 404),
+    responses=gives(wire.Labels, 400, 401, 404),
 )
-async def replace_labels(node_id: Id, request: Request, svc: Svc, admin: Admin) -> Response:
+async def replace_labels(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
     """These labels instead of all others; automatic ones return with the next registration."""
     wanted = (await read(request, wire.Labels)).root
     views.check_labels(wanted)
@@ -122,9 +121,9 @@ async def replace_labels(node_id: Id, request: Request, svc: Svc, admin: Admin) 
 @routes.patch(
     "/nodes/{node_id}/labels",
     openapi_extra=takes(wire.Labels),
-    responses=gives(wire.Labels, 400, 401, 403, 404),
+    responses=gives(wire.Labels, 400, 401, 404),
 )
-async def merge_labels(node_id: Id, request: Request, svc: Svc, admin: Admin) -> Response:
+async def merge_labels(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
     """These labels in addition to the others."""
     wanted = (await read(request, wire.Labels)).root
     views.check_labels(wanted)
@@ -132,8 +131,13 @@ async def merge_labels(node_id: Id, request: Request, svc: Svc, admin: Admin) ->
     return answer(wire.Labels(views.labels_view(node)))
 
 
-@routes.delete("/nodes/{node_id}/labels/{key}", status_code=204, response_class=Response)
-async def remove_label(node_id: Id, key: str, svc: Svc, admin: Admin) -> Response:
+@routes.delete(
+    "/nodes/{node_id}/labels/{key:path}",  # Keys may hold slashes.
+    status_code=204,
+    response_class=Response,
+    responses=refuses(400, 401, 404, 503),
+)
+async def remove_label(node_id: NodePath, key: LabelPath, svc: Svc, admin: Admin) -> Response:
     """One label less."""
     await svc.registry.remove_label(node_id, key, admin)
     return Response(status_code=204)
@@ -142,17 +146,17 @@ async def remove_label(node_id: Id, key: str, svc: Svc, admin: Admin) -> Respons
 @routes.put(
     "/nodes/{node_id}/vram-budget",
     openapi_extra=takes(wire.VramBudgetBody),
-    responses=gives(wire.VramBudgetReply, 400, 401, 403, 404),
+    responses=gives(wire.VramBudgetReply, 400, 401, 404),
 )
-async def set_vram_budget(node_id: Id, request: Request, svc: Svc, admin: Admin) -> Response:
+async def set_vram_budget(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
     """Cap this node's VRAM, whatever its worker was configured with; empty means no cap."""
     wanted = await read(request, wire.VramBudgetBody)
     node = await svc.registry.set_budget(node_id, wanted.value, admin)
     return answer(wire.VramBudgetReply(vram_budget=node.effective_budget))
 
 
-@routes.delete("/nodes/{node_id}/vram-budget", responses=gives(wire.ResetReply, 401, 403, 404))
-async def reset_vram_budget(node_id: Id, svc: Svc, admin: Admin) -> Response:
+@routes.delete("/nodes/{node_id}/vram-budget", responses=gives(wire.ResetReply, 401, 404))
+async def reset_vram_budget(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """Back to what the worker was configured with."""
     await svc.registry.set_budget(node_id, None, admin)
     return answer(wire.ResetReply())
@@ -161,23 +165,23 @@ async def reset_vram_budget(node_id: Id, svc: Svc, admin: Admin) -> Response:
 @routes.put(
     "/nodes/{node_id}/max-replicas-per-model",
     openapi_extra=takes(wire.MaxReplicasBody),
-    responses=gives(wire.MaxReplicasReply, 400, 401, 403, 404),
+    responses=gives(wire.MaxReplicasReply, 400, 401, 404),
 )
-async def set_max_replicas(node_id: Id, request: Request, svc: Svc, admin: Admin) -> Response:
+async def set_max_replicas(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
     """The most replicas of one model on this node, whatever its worker was configured with."""
     wanted = await read(request, wire.MaxReplicasBody)
     node = await svc.registry.set_max_replicas(node_id, wanted.value, admin)
     return answer(wire.MaxReplicasReply(max_replicas_per_model=node.effective_max_replicas))
 
 
-@routes.delete("/nodes/{node_id}/max-replicas-per-model", responses=gives(wire.ResetReply, 401, 403, 404))
-async def reset_max_replicas(node_id: Id, svc: Svc, admin: Admin) -> Response:
+@routes.delete("/nodes/{node_id}/max-replicas-per-model", responses=gives(wire.ResetReply, 401, 404))
+async def reset_max_replicas(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """Back to what the worker was configured with."""
     await svc.registry.set_max_replicas(node_id, None, admin)
     return answer(wire.ResetReply())
 
 
-@routes.get("/history", responses=gives(History, 401, 403))
+@routes.get("/history", responses=gives(History, 400, 401))
 async def history(
     svc: Svc,
     node: Annotated[str | None, Query(description="Only this node's, by name.")] = None,

@@ -1,0 +1,53 @@
+"""The OpenAPI document: what FastAPI knows of the routes, and the bodies that our own codec reads."""
+
+import json
+
+import anyio.to_thread
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from remuda.gateway.admin.keys import KeyRequest
+from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_text
+from remuda.wire import nodes as wire
+
+_BODIES: tuple[type[BaseModel], ...] = (
+    wire.RegisterRequest,
+    wire.Heartbeat,
+    wire.Labels,
+    wire.VramBudgetBody,
+    wire.MaxReplicasBody,
+    KeyRequest,
+)
+_ABOUT = """The fleet: its workers register and report here, its admins look after it here.
+
+What is refused is answered with 4xx and words that name the field; after 503 the same call may work later."""
+
+routes = APIRouter(tags=["about"])
+
+
+@routes.get("/openapi.json", response_class=Response, responses=gives_text(JSON))
+async def openapi(request: Request) -> Response:
+    """This API, for programs."""
+    return Response(await anyio.to_thread.run_sync(_written, request.app), media_type=JSON)
+
+
+def _written(app: FastAPI) -> bytes:
+    if app.openapi_schema is None:
+        app.openapi_schema = _document(app)
+    return json.dumps(app.openapi_schema).encode()
+
+
+def _document(app: FastAPI) -> Described:
+    document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
+    schemas = document["components"]["schemas"]
+    _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=SCHEMAS)
+    schemas |= bodies["$defs"]
+    # FastAPI promises its own answer to bad parameters; ours is the common envelope.
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    return document
