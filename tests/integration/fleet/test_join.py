@@ -1,0 +1,64 @@
+"""Machines that join: by one command, under a name of their own, and with approval where that is on."""
+
+import json
+
+import pytest
+
+from tests.support.processes import Frontend, Ranch
+
+
+def test_second_worker_joins_and_both_are_shown(up: Frontend, common: Ranch) -> None:
+    common.join(up.url, "second")
+    up.wait_for("second")
+    shown = json.loads(common.remuda("nodes", "--json").stdout)
+    nodes = {node["name"]: node for node in shown}
+    assert nodes["up"]["status"] == nodes["second"]["status"] == "healthy"
+    assert nodes["up"]["http_address"] != nodes["second"]["http_address"]
+
+
+def test_name_of_another_machine_is_refused_with_the_way_out(up: Frontend, common: Ranch) -> None:
+    common.join(up.url, "owner")
+    held = up.wait_for("owner")
+    imposter = common.join(up.url, "imposter", "--name", "owner")
+    assert imposter.wait() == 6
+    assert "'owner' belongs to another machine that is still running" in imposter.log
+    assert "--name" in imposter.log
+    assert up.nodes()["owner"]["remuda"]["boot_id"] == held["remuda"]["boot_id"]
+
+
+def test_worker_alone_resumes_what_was_joined(up: Frontend, common: Ranch) -> None:
+    joined = common.join(up.url, "resumed", "--labels", "rack=7")
+    before = up.wait_for("resumed")
+    assert joined.stop() == 0
+    assert up.nodes()["resumed"]["status"] == "offline"
+    common.worker("resumed", REMUDA_REGISTRATION_TOKEN="")
+    after = up.wait_for("resumed")
+    assert after["id"] == before["id"]
+    assert after["labels"]["rack"] == "7"
+
+
+def test_wrong_token_ends_it_at_once(up: Frontend, common: Ranch) -> None:
+    stranger = common.join(up.url, "stranger", REMUDA_REGISTRATION_TOKEN="guessed")
+    assert stranger.wait() == 4
+    assert "refuses the registration token" in stranger.log
+    assert "--token" in stranger.log
+    assert "guessed" not in stranger.log
+    assert "stranger" not in up.nodes()
+
+
+def test_worker_waits_for_approval_and_then_gets_on_the_bus(place: Ranch) -> None:
+    frontend = place.frontend("frontend")
+    worker = place.join(frontend.url, "applicant")
+    waiting = worker.wait_for("waiting for approval")
+    assert frontend.nodes()["applicant"]["status"] == "pending"
+    done = place.remuda("nodes", "approve", "applicant", data="frontend")
+    assert done.returncode == 0, done.stderr
+    assert worker.wait_for("ready")["node"] == waiting["node"]
+    assert frontend.wait_for("applicant")["id"] == waiting["node"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_bus_is_told_under_the_host_that_was_dialled(up: Frontend, common: Ranch, host: str) -> None:
+    worker = common.join(up.url.replace("127.0.0.1", host), f"via-{host}")
+    worker.wait_for("ready")
+    assert worker.events("bus_connected")[-1]["servers"] == f"nats://{host}:{up.bus_port}"

@@ -1,0 +1,45 @@
+"""`remuda up` ends as it was told to, in order, and leaves nothing behind."""
+
+import signal
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.support.processes import Frontend, Ranch
+from tests.support.waiting import wait_until_blocking
+
+
+def history(up: Frontend) -> list[str]:
+    """What happened to its nodes, read from its database now that nobody answers."""
+    with closing(sqlite3.connect(up.data_dir / "remuda.db")) as database:
+        return [event for (event,) in database.execute("SELECT event FROM history ORDER BY id")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_worker_says_goodbye_to_a_frontend_that_still_answers(place: Ranch, number: signal.Signals) -> None:
+    up = place.up()
+    up.send(number)
+    assert up.wait() == 0
+    assert history(up) == ["registered", "leaving", "departed"]
+    assert place.processes() == []
+    assert not (up.data_dir / "run/endpoint.json").exists()
+
+
+def test_second_signal_ends_it_at_once_without_leftovers(place: Ranch) -> None:
+    up = place.up()
+    up.child("worker").suspend()  # So that the orderly stop cannot come to its end.
+    up.send(signal.SIGINT)
+    wait_until_blocking(lambda: up.events("stopping"))
+    up.send(signal.SIGINT)
+    assert up.wait(within=5) == 130
+    wait_until_blocking(lambda: place.processes() == [])
+
+
+def test_signal_while_it_starts_stops_it_in_order(place: Ranch) -> None:
+    up = place.begin_up()
+    wait_until_blocking(lambda: up.events("nats_server_ready"), within=30)
+    up.send(signal.SIGTERM)
+    assert up.wait() == 0
+    assert place.processes() == []
+    assert "Traceback" not in up.log
