@@ -12,12 +12,12 @@ import structlog
 from remuda.core import limits
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
-from remuda.worker.frontend import Frontend
+from remuda.worker.ports import FrontendCalls
 
 log = structlog.get_logger(__name__)
 
 
-async def depart(frontend: Frontend, node: NodeId) -> None:
+async def depart(frontend: FrontendCalls, node: NodeId) -> None:
     """Drain, wait until no request is in flight, deregister. What fails on the way is only logged."""
     with anyio.move_on_after(limits.LEAVE_S):
         drained = False
@@ -31,7 +31,7 @@ async def depart(frontend: Frontend, node: NodeId) -> None:
             log.info("deregistered", node=node)
 
 
-async def _wait_idle(frontend: Frontend, node: NodeId) -> None:
+async def _wait_idle(frontend: FrontendCalls, node: NodeId) -> None:
     with anyio.move_on_after(limits.LEAVE_IDLE_S):
         while True:
             if not await _in_flight(frontend, node):
@@ -39,7 +39,7 @@ async def _wait_idle(frontend: Frontend, node: NodeId) -> None:
             await anyio.sleep(limits.LEAVE_POLL_S)
 
 
-async def _in_flight(frontend: Frontend, node: NodeId) -> int:
+async def _in_flight(frontend: FrontendCalls, node: NodeId) -> int:
     """Zero also when the frontend cannot tell: that is not worth waiting for."""
     with _attempted("models"):
         return sum(row.in_flight for row in await frontend.models(node))

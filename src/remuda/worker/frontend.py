@@ -100,7 +100,7 @@ class Frontend:
         except httpx.HTTPError as error:
             raise FrontendUnreachable(f"{self._url} cannot be reached: {_why(error)}") from error
         if not answer.is_success:
-            raise self._refusal(answer.status_code, error_text(answer.content))
+            raise refusal(self._url, answer.status_code, error_text(answer.content))
         try:
             return decode(reply, answer.content, bytes_max=limits.FRONTEND_BODY_BYTES_MAX)
         except Rejected as error:
@@ -108,22 +108,23 @@ class Frontend:
                 f"what answers at {self._url} is not a frontend: {error.message}"
             ) from error
 
-    def _refusal(self, status: int, said: str) -> Rejected | FrontendUnreachable:
-        match status:
-            case 400 | 413 | 422:
-                return Invalid(f"the frontend cannot take this node: {said or status}")
-            case 401 | 403:
-                return Unauthorized(
-                    f"{self._url} refuses the registration token: {said or status}",
-                    hint="give the frontend's own token with --token, --token-file or "
-                    "REMUDA_REGISTRATION_TOKEN",
-                )
-            case 404:
-                return NotFound(said or "node not found")
-            case 409:
-                return Conflict(said or "the frontend has another node of this name")
-            case _:
-                return FrontendUnreachable(f"{self._url} answered {status}{said and ': ' + said}")
+
+def refusal(url: str, status: int, said: str) -> Rejected | FrontendUnreachable:
+    """What an answer of this status means to a worker."""
+    match status:
+        case 400 | 413 | 422:
+            return Invalid(f"the frontend cannot take this node: {said or status}")
+        case 401 | 403:
+            return Unauthorized(
+                f"{url} refuses the registration token: {said or status}",
+                hint="give the frontend's own token with --token, --token-file or REMUDA_REGISTRATION_TOKEN",
+            )
+        case 404:
+            return NotFound(said or "node not found")
+        case 409:
+            return Conflict(said or "the frontend has another node of this name")
+        case _:
+            return FrontendUnreachable(f"{url} answered {status}{said and ': ' + said}")
 
 
 def _checked(url: str) -> str:

@@ -1,15 +1,30 @@
-"""What a worker needs of the bus, of the machine and of whoever runs its backends. `cli` brings them."""
+"""What a worker needs of the frontend, of the bus, of the machine and of whoever runs its backends."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
 from anyio.abc import TaskStatus
 
-from remuda.wire.nodes import Report
+from remuda.core.ids import NodeId
+from remuda.wire.nodes import Heartbeat, ModelRow, RegisterReply, RegisterRequest, Report
 from remuda.worker.enrolment import BusCredentials
 from remuda.worker.hardware.model import Hardware
+
+
+class FrontendCalls(Protocol):
+    """Raises FrontendUnreachable where trying again may help, and a Rejected where it does not."""
+
+    async def register(self, request: RegisterRequest) -> RegisterReply: ...
+
+    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None: ...
+
+    async def drain(self, node: NodeId) -> None: ...
+
+    async def deregister(self, node: NodeId) -> None: ...
+
+    async def models(self, node: NodeId) -> Sequence[ModelRow]: ...
 
 
 @dataclass(frozen=True, slots=True)

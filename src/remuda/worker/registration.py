@@ -17,7 +17,7 @@ from remuda.core.errors import FrontendUnreachable
 from remuda.core.retry import Backoff
 from remuda.wire.nodes import RegisterReply, RegisterRequest
 from remuda.worker.enrolment import BusCredentials, BusPolicy, Enrolment, Standing, Verdict, judge
-from remuda.worker.frontend import Frontend
+from remuda.worker.ports import FrontendCalls
 from remuda.worker.watched import Watched
 
 log = structlog.get_logger(__name__)
@@ -32,7 +32,13 @@ Describe = Callable[[], Awaitable[RegisterRequest]]
 
 class Registration:
     def __init__(
-        self, frontend: Frontend, describe: Describe, policy: BusPolicy, *, clock: Clock, entropy: Entropy
+        self,
+        frontend: FrontendCalls,
+        describe: Describe,
+        policy: BusPolicy,
+        *,
+        clock: Clock,
+        entropy: Entropy,
     ) -> None:
         self.standing = Watched(Standing())
         self._frontend = frontend

@@ -14,9 +14,8 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import NotFound, RemudaError, Unauthorized
 from remuda.core.ids import BootId, NodeId
 from remuda.wire.nodes import Heartbeat, Report
-from remuda.worker.frontend import Frontend
 from remuda.worker.hardware.model import Hardware
-from remuda.worker.ports import HardwareSource, ReportSource
+from remuda.worker.ports import FrontendCalls, HardwareSource, ReportSource
 from remuda.worker.watched import Watched
 
 log = structlog.get_logger(__name__)
@@ -32,7 +31,7 @@ class NothingYet:
 class Reporter:
     def __init__(
         self,
-        frontend: Frontend,
+        frontend: FrontendCalls,
         hardware: HardwareSource,
         source: ReportSource,
         reachable_as: Watched[NodeId | None],

@@ -1,0 +1,120 @@
+"""A worker's part in the fleet: registered, reachable, reporting, and taking its leave. It opens no socket of
+its own; how the frontend and the bus are reached is given."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import anyio
+import structlog
+
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import Rejected
+from remuda.core.ids import BootId, NodeId
+from remuda.worker.departure import depart
+from remuda.worker.enrolment import BusPolicy, Standing
+from remuda.worker.line import Line
+from remuda.worker.ports import FrontendCalls, HardwareSource, OpenBus, ReportSource
+from remuda.worker.registration import Describe, Registration
+from remuda.worker.reporter import Reporter
+from remuda.worker.state import Phase, WorkerState, describe
+from remuda.worker.watched import Watched
+
+log = structlog.get_logger(__name__)
+
+
+class Membership:
+    """`run` it once. `state` tells how things stand, and `stop` ends it, wherever the wish comes from."""
+
+    def __init__(
+        self,
+        frontend: FrontendCalls,
+        introduce: Describe,
+        open_bus: OpenBus,
+        hardware: HardwareSource,
+        reports: ReportSource,
+        *,
+        boot_id: BootId,
+        heartbeat_interval: timedelta,
+        bus: BusPolicy,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.state: Watched[WorkerState] = Watched(WorkerState(Phase.REGISTERING))
+        self._frontend = frontend
+        self._stop_reason: str | None = None
+        self._stop_wanted = anyio.Event()
+        self._refusal: Rejected | None = None
+        self._registration = Registration(frontend, introduce, bus, clock=clock, entropy=entropy)
+        self._line = Line(
+            open_bus, self._registration, lambda: self.stop("the frontend asked for it"), entropy
+        )
+        self._reporter = Reporter(
+            frontend,
+            hardware,
+            reports,
+            self._line.reachable_as,
+            boot_id,
+            heartbeat_interval,
+            entropy=entropy,
+            register_again=self._registration.again,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Commands can reach this worker."""
+        return self._line.reachable_as.value is not None
+
+    def stop(self, reason: str) -> None:
+        """Begin the orderly stop. The first reason counts; whoever asks again changes nothing."""
+        if self._stop_reason is None:
+            self._stop_reason = reason
+            self._stop_wanted.set()
+            self._show_state()
+
+    def report_changed(self) -> None:
+        """Something that a report tells is new: send one now."""
+        self._reporter.changed()
+
+    async def run(self) -> None:
+        """Returns after `stop`, leave taken. Raises a Rejected when the frontend refuses this worker."""
+        async with anyio.create_task_group() as services:
+            services.start_soon(self._show_each, self._registration.standing)
+            services.start_soon(self._show_each, self._line.trouble)
+            services.start_soon(self._show_each, self._line.reachable_as)
+            services.start_soon(self._or_stop, self._line.run)
+            async with anyio.create_task_group() as duties:
+                duties.start_soon(self._or_stop, self._registration.run)
+                duties.start_soon(self._reporter.run)
+                await self._stop_wanted.wait()
+                # Both have ended before we take leave: a late registration would undo it.
+                duties.cancel_scope.cancel()
+            await self._take_leave()
+            services.cancel_scope.cancel()
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def _or_stop(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Run a part that the whole worker cannot do without. A refusal ends the worker, not in a heap."""
+        try:
+            await part()
+        except Rejected as refusal:
+            self._refusal = refusal
+            self.stop(refusal.message)
+
+    async def _take_leave(self) -> None:
+        if (enrolment := self._registration.standing.value.enrolment) is not None:
+            await depart(self._frontend, enrolment.node_id)
+
+    async def _show_each(self, part: Watched[Standing] | Watched[str] | Watched[NodeId | None]) -> None:
+        async for _ in part.changes():
+            self._show_state()
+
+    def _show_state(self) -> None:
+        former, line = self.state.value, self._line
+        state = describe(
+            self._registration.standing.value, line.reachable_as.value, line.trouble.value, self._stop_reason
+        )
+        self.state.set(state)
+        if state.phase is not former.phase:
+            log.info("worker_phase_changed", phase=state.phase.value, reason=state.reason, node=state.node_id)
