@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy import URL, Connection, DateTime, Engine, create_engine, event, func, select
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool, StaticPool
 
 from remuda.core import limits
 from remuda.core.clock import Clock
@@ -41,10 +41,27 @@ def sqlite_connections(path: Path, clock: Clock) -> Connections:
         pool_timeout=limits.SQLITE_BUSY_S,
         hide_parameters=True,
     )
+    return _sqlite(str(path), pool, clock)
+
+
+def memory_connections(clock: Clock) -> Connections:
+    """An SQLite database in memory, on the one connection there can be: no two calls may overlap."""
+    options = {"isolation_level": None, "check_same_thread": False}
+    pool = create_engine(
+        "sqlite://",
+        connect_args=options,
+        poolclass=StaticPool,
+        pool_reset_on_return=None,
+        hide_parameters=True,
+    )
+    return _sqlite("in memory", pool, clock)
+
+
+def _sqlite(name: str, pool: Engine, clock: Clock) -> Connections:
     event.listen(pool, "connect", _set_pragmas)
     event.listen(pool, "begin", _begin_as_told)
     return Connections(
-        name=str(path),
+        name=name,
         pool=pool,
         reading=pool.execution_options(**{_BEGIN_OPTION: "BEGIN"}),
         writing=pool.execution_options(**{_BEGIN_OPTION: "BEGIN IMMEDIATE"}),

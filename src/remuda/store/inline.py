@@ -1,0 +1,40 @@
+"""Transactions carried out at once, in the thread of the caller, on a database in memory. For simulation,
+where nothing may run beside the event loop. The statements are those of every other database."""
+
+import sqlite3
+from typing import TypeVar
+
+from anyio import CapacityLimiter
+from sqlalchemy import Engine
+
+from remuda.core.clock import Clock
+from remuda.store.connections import Connections, memory_connections
+from remuda.store.database import Database, Work, _Call
+from remuda.store.migrate import migrate
+
+T = TypeVar("T")
+
+
+class InlineDatabase(Database):
+    """A call never waits, so it is over, committed or rolled back, before anybody else runs."""
+
+    async def _run(self, engine: Engine, limiter: CapacityLimiter, work: Work[T], limit_s: float) -> T:
+        return self._run_in_thread(engine, work, _Call())
+
+
+def migrated_in_memory(clock: Clock) -> Connections:
+    """A new, empty database of this release's schema."""
+    connections = memory_connections(clock)
+    migrate(connections)
+    return connections
+
+
+def driver_connection(connections: Connections) -> sqlite3.Connection:
+    """The one connection beneath, to copy the whole database from or to."""
+    pooled = connections.pool.raw_connection()
+    try:
+        connection = pooled.driver_connection
+        assert isinstance(connection, sqlite3.Connection)
+        return connection
+    finally:
+        pooled.close()
