@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy import URL, Connection, DateTime, Engine, create_engine, event, func, select
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.pool import ConnectionPoolEntry, StaticPool, StaticPool
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from remuda.core import limits
 from remuda.core.clock import Clock
