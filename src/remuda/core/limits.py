@@ -37,6 +37,7 @@ POSTGRES_CONNECT_S = 5.0
 POSTGRES_STATEMENT_S = 8.0  # Less than STORE_CALL_S, so that the server gives up before we do.
 POSTGRES_UNACKNOWLEDGED_S = 8.0  # A server that acknowledges nothing for so long has vanished.
 HEARING_GAP_MAX_S = 15.0  # A frontend that was quiet for longer has not been listening in between.
+HEARING_AHEAD_MAX_S = 1.0  # Two frontends at once may see as much; more is a clock that was set back.
 HEARING_SPANS_MAX = 256
 LISTENING_LATELY_S = 60.0  # What a frontend found out about nodes counts this long after it last listened.
 HISTORY_ROWS_MAX = 10_000

@@ -29,7 +29,7 @@ class Fleet:
     dials: Mapping[NodeId, Sequence[Dial]] = field(default_factory=dict)
 
     def standing(self, node: Node, thresholds: Thresholds) -> Standing:
-        silence = self.hearing.silence(node.last_heartbeat)
+        silence = self.hearing.silence(node.last_heartbeat, self.now)
         reachability = judge(node, silence, thresholds)
         why = reasons(node, reachability, silence)
         if reachability in (Reachability.UP, Reachability.SILENT):

@@ -30,11 +30,13 @@ class Hearing:
                 merged.append(span)
         return Hearing(tuple(merged))
 
-    def silence(self, last_heard: datetime) -> timedelta:
-        """Time spent listening since `last_heard`."""
+    def silence(self, last_heard: datetime, now: datetime) -> timedelta:
+        """Time spent listening since `last_heard`. Where the clock was set back, spans may reach beyond
+        `now`: what lies there was before, and says nothing about a heartbeat that came since."""
         total = timedelta()
         for span in reversed(self.spans):
             if span.until <= last_heard:
                 break
-            total += span.until - max(span.since, last_heard)
+            heard = min(span.until, now) - max(span.since, last_heard)
+            total += max(heard, timedelta())
         return total

@@ -2,15 +2,27 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    and_,
+    delete,
+    insert,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 
 from remuda.core import limits
 from remuda.core.ids import FrontendId
 from remuda.fleet.hearing import Hearing, Span
-from remuda.store.schema import hearing_spans, node_dials
+from remuda.store.schema import hearing_spans, node_dials, nodes
 
 _GAP_MAX = timedelta(seconds=limits.HEARING_GAP_MAX_S)
 _LATELY = timedelta(seconds=limits.LISTENING_LATELY_S)
+_AHEAD_MAX = timedelta(seconds=limits.HEARING_AHEAD_MAX_S)
 
 
 def read_hearing(connection: Connection) -> Hearing:
@@ -20,6 +32,7 @@ def read_hearing(connection: Connection) -> Hearing:
 
 def listen(connection: Connection, now: datetime, frontend: FrontendId, *, resumed: bool) -> None:
     """Extend the frontend's span to now, or begin a new one where it cannot have heard everything."""
+    _follow_clock(connection, now)
     newest = connection.execute(
         select(hearing_spans.c.id, hearing_spans.c.until)
         .where(hearing_spans.c.frontend == frontend)
@@ -30,8 +43,29 @@ def listen(connection: Connection, now: datetime, frontend: FrontendId, *, resum
         connection.execute(insert(hearing_spans).values(frontend=frontend, since=now, until=now))
         _forget_old(connection, now)
     else:
-        until = max(now, newest.until)  # A clock that was set back does not take back what was heard.
+        until = max(now, newest.until)
         connection.execute(update(hearing_spans).where(hearing_spans.c.id == newest.id).values(until=until))
+
+
+def _follow_clock(connection: Connection, now: datetime) -> None:
+    """Where the clock was set back, what was heard would lie in the future: move it along into the past, or
+    nobody's silence could be told until the clock has caught up."""
+    latest = connection.execute(
+        select(hearing_spans.c.until).order_by(hearing_spans.c.until.desc()).limit(1)
+    ).scalar()
+    if latest is None or latest - now <= _AHEAD_MAX:
+        return
+    back = (latest - now) // timedelta(microseconds=1)
+    spans = hearing_spans.c
+    connection.execute(
+        update(hearing_spans).values(
+            since=type_coerce(spans.since, BigInteger) - back,
+            until=type_coerce(spans.until, BigInteger) - back,
+        )
+    )
+    # A node that was heard since then is left as it is.
+    last_heard = type_coerce(nodes.c.last_heartbeat, BigInteger) - back
+    connection.execute(update(nodes).where(nodes.c.last_heartbeat > now).values(last_heartbeat=last_heard))
 
 
 def listeners(connection: Connection, now: datetime) -> frozenset[FrontendId]:

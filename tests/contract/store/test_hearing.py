@@ -3,13 +3,15 @@
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import BigInteger, type_coerce, update
 
 from remuda.core import limits
 from remuda.core.ids import FrontendId, NodeId
+from remuda.fleet.admission import Beat
 from remuda.fleet.model import Dial
 from remuda.fleet.ports import FleetStore
 from remuda.store.database import Database
-from remuda.store.schema import hearing_spans, node_dials
+from remuda.store.schema import hearing_spans, node_dials, nodes
 from tests.contract.store.builders import let_time_pass, registered, row_count
 
 pytestmark = pytest.mark.anyio
@@ -81,14 +83,41 @@ async def test_a_frontend_that_fell_quiet_is_no_longer_counted(
     assert await fleet_store.frontends() == frozenset()
 
 
-async def test_clock_set_back_does_not_take_back_what_was_heard(
+async def test_clock_set_back_changes_nobodys_silence(database: Database, fleet_store: FleetStore) -> None:
+    node = await registered(fleet_store)
+    await fleet_store.listen(ONE, resumed=False)
+    await let_time_pass(database, WITHIN_THE_GAP)
+    await fleet_store.listen(ONE, resumed=False)
+    before = await silence(fleet_store, node.id)
+    await set_clock_back(database, timedelta(hours=1))
+    await fleet_store.listen(ONE, resumed=False)
+    assert timedelta() <= await silence(fleet_store, node.id) - before < timedelta(seconds=5)
+
+
+async def test_node_heard_after_the_clock_was_set_back_is_not_silent(
     database: Database, fleet_store: FleetStore
 ) -> None:
+    node = await registered(fleet_store)
     await fleet_store.listen(ONE, resumed=False)
-    await let_time_pass(database, -timedelta(hours=1))
-    (before,) = (await fleet_store.fleet()).hearing.spans
+    await let_time_pass(database, WITHIN_THE_GAP)
     await fleet_store.listen(ONE, resumed=False)
-    assert (await fleet_store.fleet()).hearing.spans == (before,)
+    await set_clock_back(database, timedelta(hours=1))
+    await fleet_store.beat([Beat(node.id)])
+    assert await silence(fleet_store, node.id) < timedelta(seconds=5)
+    await fleet_store.listen(TWO, resumed=True)
+    assert await silence(fleet_store, node.id) < timedelta(seconds=5)
+
+
+async def silence(store: FleetStore, node_id: NodeId) -> timedelta:
+    fleet = await store.one(node_id)
+    return fleet.hearing.silence(fleet.nodes[0].last_heartbeat, fleet.now)
+
+
+async def set_clock_back(database: Database, by: timedelta) -> None:
+    """Seen from the clock, all that is written moves into the future."""
+    later = type_coerce(nodes.c.last_heartbeat, BigInteger) + by // timedelta(microseconds=1)
+    await database.transact(lambda c, now: c.execute(update(nodes).values(last_heartbeat=later)))
+    await let_time_pass(database, -by)
 
 
 async def test_only_the_newest_spans_are_kept(

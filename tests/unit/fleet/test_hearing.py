@@ -15,6 +15,9 @@ def at(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
+LATER = at(10_000)
+
+
 def spans() -> st.SearchStrategy[list[Span]]:
     edges = st.tuples(st.integers(0, 500), st.integers(0, 100))
     return st.lists(edges.map(lambda e: Span(at(e[0]), at(e[0] + e[1]))), max_size=8)
@@ -23,42 +26,48 @@ def spans() -> st.SearchStrategy[list[Span]]:
 def test_silence_counts_only_while_someone_listens() -> None:
     hearing = Hearing.of([Span(at(0), at(10)), Span(at(100), at(105))])
 
-    assert hearing.silence(at(4)) == 11 * SECOND
+    assert hearing.silence(at(4), LATER) == 11 * SECOND
 
 
 def test_silence_of_a_long_dead_node_survives_a_restart_of_the_frontend() -> None:
     hearing = Hearing.of([Span(at(0), at(300)), Span(at(5000), at(5001))])
 
-    assert hearing.silence(at(10)) > timedelta(seconds=60)
+    assert hearing.silence(at(10), LATER) > timedelta(seconds=60)
 
 
 def test_time_heard_by_two_frontends_counts_once() -> None:
-    assert Hearing.of([Span(at(0), at(10)), Span(at(5), at(15))]).silence(at(0)) == 15 * SECOND
+    assert Hearing.of([Span(at(0), at(10)), Span(at(5), at(15))]).silence(at(0), LATER) == 15 * SECOND
 
 
 def test_nobody_listening_means_no_silence() -> None:
-    assert Hearing.of([]).silence(NOON) == timedelta()
+    assert Hearing.of([]).silence(NOON, LATER) == timedelta()
+
+
+def test_what_was_heard_before_the_clock_was_set_back_is_not_held_against_a_heartbeat_since() -> None:
+    hearing = Hearing.of([Span(at(0), at(3600))])
+
+    assert hearing.silence(at(100), now=at(107)) == 7 * SECOND
 
 
 @given(spans(), st.integers(0, 600))
 def test_silence_is_never_longer_than_the_time_that_passed(heard: list[Span], last: int) -> None:
     latest = max((span.until for span in heard), default=at(last))
 
-    assert timedelta() <= Hearing.of(heard).silence(at(last)) <= max(latest - at(last), timedelta())
+    assert timedelta() <= Hearing.of(heard).silence(at(last), LATER) <= max(latest - at(last), timedelta())
 
 
 @given(spans(), st.integers(0, 600), st.integers(0, 100))
 def test_a_later_heartbeat_never_makes_silence_longer(heard: list[Span], last: int, later: int) -> None:
     hearing = Hearing.of(heard)
 
-    assert hearing.silence(at(last + later)) <= hearing.silence(at(last))
+    assert hearing.silence(at(last + later), LATER) <= hearing.silence(at(last), LATER)
 
 
 @given(spans(), spans(), st.integers(0, 600))
 def test_another_frontend_can_only_add_to_what_was_heard(
     mine: list[Span], other: list[Span], last: int
 ) -> None:
-    assert Hearing.of(mine).silence(at(last)) <= Hearing.of(mine + other).silence(at(last))
+    assert Hearing.of(mine).silence(at(last), LATER) <= Hearing.of(mine + other).silence(at(last), LATER)
 
 
 @given(st.permutations([Span(at(n * 7), at(n * 7 + n)) for n in range(9)]))
