@@ -24,7 +24,7 @@ def loopback(host: str) -> bool:
 
 def own_names(host: str, settings: FrontendSettings) -> frozenset[str]:
     """The host names by which a browser on this machine may call us while no key is asked for."""
-    return _LOOPBACK_NAMES | {host} | frozenset(settings.allowed_hosts)
+    return _LOOPBACK_NAMES | {name.lower() for name in (host, *settings.allowed_hosts)}
 
 
 def url(scheme: str, host: str, port: int) -> str:

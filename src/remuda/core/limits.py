@@ -17,7 +17,8 @@ NODE_LABELS_MAX = 256  # From its worker, and as many from admins.
 # Gateway.
 HEAD_BYTES_MAX = 64 << 10  # Request line and headers.
 BODY_BYTES_MAX = 1 << 20
-REQUEST_BYTES_MAX = 16 << 20  # As sent: a body in tiny chunks is mostly framing.
+FRAMING_BYTES_MAX = 16 << 20  # Of one request, beside its body: sizes of chunks, trailers.
+LINGER_S = 30.0  # What follows a refusal is read for so long: many callers read only after they wrote it all.
 KEEP_ALIVE_S = 75.0  # Longer than the usual pause between heartbeats, so that they share a connection.
 BODY_READ_S = 30.0
 KEYS_REFRESH_EVERY_S = 5.0  # How late a key revoked on another frontend may still work.

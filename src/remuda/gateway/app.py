@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError, TooLarge, Unavailable
+from remuda.core.errors import RemudaError, Unavailable
 from remuda.gateway import join, nodes, openapi, probes
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
@@ -27,6 +27,11 @@ def application(services: Services, clock: Clock) -> ASGIApp:
     """The whole application: the routes, and the layers that every request passes."""
     guarded = HostGuard(BodyLimit(_api(services)), services.access)
     return HeadLikeGet(Observation(guarded, services.metrics, clock))
+
+
+def api_routes() -> list[APIRoute]:
+    """Every route there is."""
+    return [route for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)]
 
 
 def _api(services: Services) -> FastAPI:
@@ -57,8 +62,6 @@ async def _expected(_: Request, error: Exception) -> Response:
         refused.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, Unavailable):
         refused.headers["Retry-After"] = "5"
-    if isinstance(error, TooLarge):
-        refused.headers["Connection"] = "close"  # Spares us from reading the rest.
     return refused
 
 
@@ -72,13 +75,8 @@ async def _not_routed(request: Request, error: Exception) -> Response:
 
 
 def _methods(path: str) -> list[str]:
-    found = {
-        method
-        for router in _ROUTERS
-        for route in router.routes
-        if isinstance(route, APIRoute) and route.path_regex.match(path)
-        for method in route.methods or ()
-    }
+    matching = [route for route in api_routes() if route.path_regex.match(path)]
+    found = {method for route in matching for method in route.methods or ()}
     return sorted(found | {"HEAD"} if "GET" in found else found)
 
 

@@ -1,6 +1,7 @@
 """Calls each node's advertised address once in a while: a node may reach us and yet be out of our reach
 (a firewall, a wrong address), and nothing else would say so before the first request fails."""
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -67,7 +68,11 @@ async def call(address: str) -> str:
         return _NO_ADDRESS
     except TimeoutError:
         return f"no answer within {limits.DIAL_S:.0f} s"
-    except (OSError, anyio.EndOfStream, anyio.BrokenResourceError):
+    except socket.gaierror:
+        return "its name is not known here"
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        return "the connection was closed"
+    except OSError:
         return "the connection was refused"
     return "" if answer.startswith(b"HTTP/1.") else "something else answers there"
 

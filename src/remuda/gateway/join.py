@@ -6,13 +6,13 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 
 from remuda.core.errors import NotFound
-from remuda.gateway.messages import gives_text
+from remuda.gateway.messages import gives_raw
 from remuda.gateway.services import Svc
 
 routes = APIRouter(tags=["join"])
 
 
-@routes.get("/join.py", response_class=Response, responses=gives_text("text/x-python"))
+@routes.get("/join.py", response_class=Response, responses=gives_raw("text/x-python"))
 async def join_script(request: Request, svc: Svc) -> Response:
     """A script for any Python 3 that installs this frontend's Remuda and runs it. It holds no secret."""
     name, content = await anyio.to_thread.run_sync(svc.wheel)
@@ -21,7 +21,7 @@ async def join_script(request: Request, svc: Svc) -> Response:
     return Response(script, media_type="text/x-python")
 
 
-@routes.get("/join/{wheel_name}", response_class=Response, responses=gives_text("application/zip", 404))
+@routes.get("/join/{wheel_name}", response_class=Response, responses=gives_raw("application/zip", 404))
 async def wheel(wheel_name: str, svc: Svc) -> Response:
     """The wheel that the script installs."""
     name, content = await anyio.to_thread.run_sync(svc.wheel)

@@ -78,8 +78,7 @@ class BodyLimit:
         # The server has seen to it that this is a number.
         announced = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
         if announced > limits.BODY_BYTES_MAX:
-            # Closing spares us from reading what was refused.
-            await refusal(413, _TOO_LARGE, {"Connection": "close"})(scope, receive, send)
+            await refusal(413, _TOO_LARGE)(scope, receive, send)
             return
         arrived = 0
 

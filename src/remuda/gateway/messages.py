@@ -52,9 +52,10 @@ def gives(model: type[BaseModel], *errors: int, status: int = 200) -> dict[int |
     return {status: {"model": model}} | refuses(*errors, 503)
 
 
-def gives_text(media_type: str, *errors: int) -> dict[int | str, Described]:
+def gives_raw(media_type: str, *errors: int) -> dict[int | str, Described]:
     """The same for a route whose answer is no message of ours."""
-    return {200: {"content": {media_type: {"schema": {"type": "string"}}}}} | refuses(*errors)
+    kind = "object" if media_type == JSON else "string"
+    return {200: {"content": {media_type: {"schema": {"type": kind}}}}} | refuses(*errors)
 
 
 def refuses(*errors: int) -> dict[int | str, Described]:

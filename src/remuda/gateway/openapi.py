@@ -9,7 +9,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from remuda.gateway.admin.keys import KeyRequest
-from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_text
+from remuda.gateway.guards import require_admin, require_token
+from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_raw
+from remuda.gateway.services import Access
 from remuda.wire import nodes as wire
 
 _BODIES: tuple[type[BaseModel], ...] = (
@@ -27,7 +29,7 @@ What is refused is answered with 4xx and words that name the field; after 503 th
 routes = APIRouter(tags=["about"])
 
 
-@routes.get("/openapi.json", response_class=Response, responses=gives_text(JSON))
+@routes.get("/openapi.json", response_class=Response, responses=gives_raw(JSON))
 async def openapi(request: Request) -> Response:
     """This API, for programs."""
     return Response(await anyio.to_thread.run_sync(_written, request.app), media_type=JSON)
@@ -45,9 +47,17 @@ def _document(app: FastAPI) -> Described:
     _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=SCHEMAS)
     schemas |= bodies["$defs"]
     # FastAPI promises its own answer to bad parameters; ours is the common envelope.
-    for operations in document["paths"].values():
-        for operation in operations.values():
-            operation["responses"].pop("422", None)
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
+    optional = _not_asked_for(app.state.services.access)
+    for operation in (one for path in document["paths"].values() for one in path.values()):
+        operation["responses"].pop("422", None)
+        if any(scheme in optional for alternative in operation.get("security", ()) for scheme in alternative):
+            operation["security"].append({})  # OpenAPI's way to say: or nothing.
     return document
+
+
+def _not_asked_for(access: Access) -> set[str]:
+    admin = set() if access.keys_required else {require_admin.scheme_name}
+    token = {require_token.scheme_name} if access.registration_token is None else set()
+    return admin | token

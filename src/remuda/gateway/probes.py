@@ -4,7 +4,7 @@ from fastapi import APIRouter, Depends, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from remuda.gateway.guards import require_admin
-from remuda.gateway.messages import answer, gives_text, refuses
+from remuda.gateway.messages import answer, gives_raw, refuses
 from remuda.gateway.services import Svc
 from remuda.wire.codec import Message
 
@@ -32,7 +32,7 @@ async def readyz(svc: Svc) -> Response:
 @routes.get(
     "/metrics",
     response_class=Response,
-    responses=gives_text("text/plain", 401),
+    responses=gives_raw("text/plain", 401),
     dependencies=[Depends(require_admin)],
 )
 async def metrics(svc: Svc) -> Response:

@@ -10,7 +10,7 @@ import anyio
 import uvicorn
 from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from remuda.core import limits
 from remuda.wire.codec import encode
@@ -18,32 +18,53 @@ from remuda.wire.nodes import NodeError
 
 
 class _Connection(HttpToolsProtocol):
-    """Bounds what no ASGI application gets to see, the head of a request and its framing, and refuses in
-    the API's envelope what cannot be handed to one."""
+    """Bounds what no ASGI application gets to see: heads, framing, and bodies that go on after the answer.
 
+    Nobody is hung up on right after a refusal, as that would take the answer with it.
+    """
+
+    _refused = False
     _in_head = False
-    _request_bytes = 0
+    _incoming = False
+    _framing_bytes = 0
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._request_bytes += len(data)
-        if self.transport.is_closing():
+        if self._refused:
             return
-        if self._in_head and self._request_bytes > limits.HEAD_BYTES_MAX:
+        super().data_received(data)
+        self._framing_bytes += len(data)
+        if self._in_head and self._framing_bytes > limits.HEAD_BYTES_MAX:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too large")
-        elif self._request_bytes > limits.REQUEST_BYTES_MAX:
-            self.transport.close()  # Its body was refused, or is all framing and trailers.
+        elif self._framing_bytes > limits.FRAMING_BYTES_MAX:
+            self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head, self._request_bytes = True, 0
+        self._in_head, self._incoming, self._framing_bytes = True, True, 0
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._incoming = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._incoming:
+            self.loop.call_later(limits.LINGER_S, self._hang_up_on, self.cycle)
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not an HTTP request")
+
+    def _hang_up_on(self, request: RequestResponseCycle) -> None:
+        if self._incoming and self.cycle is request:
+            self.transport.close()
 
     def _refuse(self, status: HTTPStatus, words: str) -> None:
         body = encode(NodeError.of(status, words))
@@ -54,7 +75,10 @@ class _Connection(HttpToolsProtocol):
             "connection: close",
         )
         self.transport.write("\r\n".join((*head, "", "")).encode() + body)
-        self.transport.close()
+        if self.transport.can_write_eof():  # Not with TLS.
+            self.transport.write_eof()
+        self._refused = True
+        self.loop.call_later(limits.LINGER_S, self.transport.close)
 
 
 class _Server(uvicorn.Server):

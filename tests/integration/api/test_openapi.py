@@ -1,0 +1,165 @@
+"""The OpenAPI document is complete and true: schemathesis makes up requests from it, good and bad, and holds
+every answer against it."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+import structlog
+from anyio.from_thread import start_blocking_portal
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import negative_data_rejection, positive_data_acceptance
+
+from remuda.core import log
+from remuda.gateway.app import api_routes
+from tests.support.frontends import LiveFrontend, live_frontend
+
+Json = dict[str, Any]
+OPERATIONS = sorted((route.path_format, method) for route in api_routes() for method in route.methods or ())
+EXAMPLES, EXAMPLES_WITH_BODY = 10, 25
+NOT_HELD_AGAINST_IT = [
+    # Texts are bounded in bytes, and some must be printable: a JSON schema cannot say so.
+    positive_data_acceptance,
+    # Reading is tolerant: null is absent, a heartbeat that cannot be read is one without figures.
+    negative_data_rejection,
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    schema: Any  # schemathesis is untyped.
+    session: requests.Session
+    node_id: str
+    token: str
+
+
+@pytest.fixture(scope="module", params=["127.0.0.1", "0.0.0.0"], ids=["loopback", "network"])
+def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """In a thread of its own: schemathesis calls from this one, and waits."""
+    with _silence(), start_blocking_portal("asyncio") as portal:
+        running = live_frontend(tmp_path_factory.mktemp("frontend"), host=request.param)
+        with portal.wrap_async_context_manager(running) as frontend, requests.Session() as session:
+            node_id = portal.call(frontend.register)["id"]
+            yield Api(_loaded(frontend), session, node_id, frontend.token)
+
+
+def _loaded(frontend: LiveFrontend) -> Any:
+    keys = {
+        "registrationToken": {"bearer": frontend.token},
+        "adminKey": {"bearer": frontend.running.first_admin_key or "none is needed"},
+    }
+    config = schemathesis.Config.from_dict({"auth": {"openapi": keys}})
+    return schemathesis.openapi.from_url(f"{frontend.url}/openapi.json", config=config)
+
+
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_every_answer_is_a_documented_one(api: Api, path: str, method: str) -> None:
+    operation = api.schema[path][method]
+    good, bad = (operation.as_strategy(generation_mode=mode) for mode in GenerationMode)
+    answers: list[int] = []
+
+    @settings(
+        max_examples=EXAMPLES_WITH_BODY if reads_a_body(path, method.lower()) else EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(case=good | bad, at_home=st.booleans())
+    def call(case: Any, at_home: bool) -> None:
+        if at_home:
+            _lead_home(case, api)
+        reply = case.call_and_validate(session=api.session, excluded_checks=NOT_HELD_AGAINST_IT)
+        answers.append(reply.status_code)
+
+    call()
+    assert answers
+    assert max(answers) < 500
+
+
+def _lead_home(case: Any, api: Api) -> None:
+    """Past the checks of id, token and name, behind which most cases would never come."""
+    removes_node = (case.method, case.path) == ("DELETE", "/api/nodes/{node_id}")
+    if "node_id" in (case.path_parameters or {}) and not removes_node:
+        case.path_parameters["node_id"] = api.node_id
+    if case.path == "/api/node/register" and isinstance(case.body, dict):
+        case.body = {"name": "made-up", "address": "127.0.0.1:1", **case.body, "token": api.token}
+
+
+def test_every_route_says_what_it_is_for_and_how_it_refuses(document: Json) -> None:
+    documented = {
+        (path, method.upper()) for path, operations in document["paths"].items() for method in operations
+    }
+    assert documented == set(OPERATIONS)
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert operation["summary"], path
+            assert operation["description"], path
+            assert {"403", "413"} <= operation["responses"].keys(), path
+            assert "422" not in operation["responses"], path
+            assert ("requestBody" in operation) == reads_a_body(path, method), path
+
+
+def reads_a_body(path: str, method: str) -> bool:
+    if path in ("/api/node/register", "/api/node/{node_id}/heartbeat", "/api/keys"):
+        return method == "post"
+    return method in ("put", "patch")
+
+
+def test_guarded_routes_name_their_key(document: Json) -> None:
+    schemes = document["components"]["securitySchemes"]
+    assert {name: scheme["scheme"] for name, scheme in schemes.items()} == {
+        "registrationToken": "bearer",
+        "adminKey": "bearer",
+    }
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            asked = {scheme for one in operation.get("security", []) for scheme in one}
+            expected = {"registrationToken"} if path.startswith("/api/node/") else {"adminKey"}
+            guarded = path.startswith("/api/") or path == "/metrics"
+            assert asked == (expected if guarded else set()), path
+
+
+def test_every_reference_in_the_document_leads_somewhere(document: Json) -> None:
+    def references(part: object) -> Iterator[str]:
+        if isinstance(part, dict):
+            yield from (value for key, value in part.items() if key == "$ref")
+            for value in part.values():
+                yield from references(value)
+        elif isinstance(part, list):
+            for value in part:
+                yield from references(value)
+
+    known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert set(references(document)) <= known
+
+
+def test_bounds_of_numbers_are_part_of_the_document(document: Json) -> None:
+    fields = document["components"]["schemas"]["RegisterRequest"]["properties"]
+    assert (fields["total_vram"]["minimum"], fields["total_vram"]["maximum"]) == (0, 2**64 - 1)
+
+
+@pytest.fixture
+def document(api: Api) -> Json:
+    raw: Json = api.schema.raw_schema
+    return raw
+
+
+class _silence:
+    """Thousands of made-up requests are no news."""
+
+    def __enter__(self) -> None:
+        self._before = logging.root.handlers[:], logging.root.level
+        log.configure("critical")
+
+    def __exit__(self, *_: object) -> None:
+        logging.root.handlers[:], level = self._before
+        logging.root.setLevel(level)
+        structlog.reset_defaults()

@@ -1,0 +1,155 @@
+"""What watches a frontend sees: `/healthz`, `/readyz`, `/metrics`; and what a bare machine joins with."""
+
+import hashlib
+import re
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from remuda import __version__
+from remuda.host.ports import free_port
+from tests.support.frontends import LiveFrontend, live_frontend
+from tests.support.nats_servers import HOST, plain_server
+from tests.support.postgres import postgres_server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def reason(frontend: LiveFrontend) -> str:
+    """Why the frontend is not ready; empty when it is. It is alive all the time."""
+    assert (await frontend.anyone.get("/healthz")).status_code == 200
+    reply = await frontend.anyone.get("/readyz")
+    if reply.status_code == 200:
+        assert reply.content == b""
+        return ""
+    assert (reply.status_code, reply.json().keys()) == (503, {"status", "reason"})
+    return str(reply.json()["reason"])
+
+
+async def ready(frontend: LiveFrontend) -> bool:
+    return not await reason(frontend)
+
+
+async def metrics(frontend: LiveFrontend) -> dict[str, Metric]:
+    reply = await frontend.admin.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(reply.text)}
+
+
+async def gauge(frontend: LiveFrontend, name: str) -> float:
+    value: float = (await metrics(frontend))[name].samples[0].value
+    return value
+
+
+async def test_a_frontend_with_store_and_bus_is_ready(frontend: LiveFrontend) -> None:
+    assert await reason(frontend) == ""
+
+
+async def test_a_frontend_without_its_bus_says_so_until_it_is_back(tmp_path: Path) -> None:
+    port = free_port(HOST)
+    async with (
+        plain_server(tmp_path, port=port) as bus,
+        live_frontend(tmp_path, nats_url=bus.url) as frontend,
+    ):
+        assert (await reason(frontend), await gauge(frontend, "remuda_bus_up")) == ("", 1)
+        bus.kill()
+        assert "bus" in await wait_until(lambda: reason(frontend), within=30)
+        assert (await gauge(frontend, "remuda_bus_up"), await gauge(frontend, "remuda_store_up")) == (0, 1)
+        async with plain_server(tmp_path, port=port):
+            await wait_until(lambda: ready(frontend), within=30)
+            assert await gauge(frontend, "remuda_bus_up") == 1
+
+
+async def test_a_frontend_without_its_database_says_so_until_it_is_back(tmp_path: Path) -> None:
+    with postgres_server() as postgres:
+        async with live_frontend(tmp_path, database_url=postgres.new_database()) as frontend:
+            node = await frontend.register()
+            assert await reason(frontend) == ""
+            postgres.kill()
+            why = await wait_until(lambda: reason(frontend), within=30)
+            assert ("cannot be used" in why, postgres.password in why) == (True, False)
+            assert await gauge(frontend, "remuda_store_up") == 0
+            reply = await frontend.admin.get("/api/nodes")
+            assert (reply.status_code, reply.json()["error"]["code"]) == (503, 503)
+            assert int(reply.headers["retry-after"]) > 0
+            postgres.start()
+            await wait_until(lambda: ready(frontend), within=30)
+            assert await frontend.status(node["id"]) == "healthy"
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/readyz", "/metrics", "/api/nodes", "/join.py", "/openapi.json"]
+)
+async def test_head_is_answered_like_get_without_the_body(frontend: LiveFrontend, path: str) -> None:
+    got = await frontend.anyone.get(path)
+    head = await frontend.anyone.head(path)
+    assert (got.status_code, head.status_code, head.content) == (200, 200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"] or path == "/metrics"
+
+
+async def test_metrics_have_the_documented_names(frontend: LiveFrontend) -> None:
+    found = await metrics(frontend)
+    ours = {name for name in found if not name.endswith("_created")}  # Those are the library's own.
+    assert ours == {
+        "remuda_http_requests",
+        "remuda_http_request_seconds",
+        "remuda_nodes",
+        "remuda_store_up",
+        "remuda_bus_up",
+        "remuda_build_info",
+    }
+    assert found["remuda_build_info"].samples[0].labels == {"version": __version__}
+    statuses = {sample.labels["status"] for sample in found["remuda_nodes"].samples}
+    assert statuses == {"pending", "healthy", "unhealthy", "offline", "draining"}
+
+
+async def test_requests_are_counted_by_template_and_never_by_path(frontend: LiveFrontend) -> None:
+    node = await frontend.register()
+    await frontend.heartbeat(node["id"])
+    await frontend.admin.delete(f"/api/nodes/{node['id']}/labels/secret-label")
+    await frontend.anyone.get("/secret-path")
+    await frontend.anyone.request("PROPFIND", "/healthz")
+    samples = [sample.labels for sample in (await metrics(frontend))["remuda_http_requests"].samples]
+    counted = {(labels["method"], labels["route"], labels["status"]) for labels in samples}
+    assert counted >= {
+        ("POST", "/api/node/register", "201"),
+        ("POST", "/api/node/{node_id}/heartbeat", "200"),
+        ("DELETE", "/api/nodes/{node_id}/labels/{key}", "204"),
+        ("ANY", "unknown", "404"),
+        ("ANY", "/healthz", "405"),
+    }
+    assert not [labels for labels in samples if node["id"] in str(labels) or "secret" in str(labels)]
+
+
+# Joining
+
+
+async def test_the_join_script_names_a_wheel_and_its_digest(frontend: LiveFrontend) -> None:
+    script = (await frontend.anyone.get("/join.py")).text
+    compile(script, "join.py", "exec")
+    address = re.search(rf"'({re.escape(frontend.url)}/join/[^']+\.whl)'", script)
+    assert address is not None
+    reply = await frontend.anyone.get(address[1])
+    assert reply.status_code == 200
+    assert f"'{hashlib.sha256(reply.content).hexdigest()}'" in script
+    assert "remuda/__init__.py" in zipfile.ZipFile(BytesIO(reply.content)).namelist()
+
+
+async def test_the_join_script_holds_no_secret(open_frontend: LiveFrontend) -> None:
+    script = (await open_frontend.anyone.get("/join.py")).text
+    assert open_frontend.token not in script
+    assert open_frontend.running.first_admin_key not in script
+
+
+@pytest.mark.parametrize("host", ["fleet.example:9000", "a'b\"c", 'x"@WHEEL_SHA256@"y', "a b"])
+async def test_the_join_script_is_sound_whatever_the_host_header(
+    open_frontend: LiveFrontend, host: str
+) -> None:
+    reply = await open_frontend.anyone.get("/join.py", headers={"Host": host})
+    assert reply.status_code == 200
+    compile(reply.text, "join.py", "exec")

@@ -1,0 +1,104 @@
+"""Which nodes are called back and when, and that no address however odd can end the calling."""
+
+from datetime import timedelta
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, SocketAttribute
+
+from remuda.core import limits
+from remuda.core.ids import BootId
+from remuda.fleet.fleet import Fleet
+from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.model import Node, NodeType
+from remuda.gateway.dialer import LastDial, call, due
+from remuda.host.ports import free_port
+from tests.support.nodes import NOON, THRESHOLDS, node
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "host",
+        "host:",
+        "host:0",
+        "host:99999",
+        "host:port",
+        ":80",
+        "[::1",
+        "127.0.0.1:80\r\nX-Injected: 1",
+        "é" * 64 + ":80",
+        "\ud800:80",
+    ],
+)
+async def test_an_address_that_is_none_is_said_to_be_none(address: str) -> None:
+    assert await call(address) == "not a HOST:PORT address"
+
+
+@pytest.mark.parametrize("host", ["nobody.invalid", "a" * 64 + ".invalid", "a b.invalid", "xn--a.invalid"])
+async def test_a_name_that_leads_nowhere_is_said_in_words(host: str) -> None:
+    assert await call(f"{host}:80") in {"its name is not known here", "not a HOST:PORT address"}
+
+
+async def test_nobody_there_is_said_in_words() -> None:
+    assert await call(f"127.0.0.1:{free_port('127.0.0.1')}") == "the connection was refused"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", ""),
+        (b"HTTP/1.0 503 Service Unavailable\r\n\r\n", ""),
+        (b"SSH-2.0-OpenSSH\r\n", "something else answers there"),
+        (b"", "the connection was closed"),
+    ],
+)
+async def test_who_answers_is_told_apart(answer: bytes, problem: str) -> None:
+    asked: list[bytes] = []
+
+    async def serve(stream: ByteStream) -> None:
+        async with stream:
+            asked.append(await stream.receive())
+            if answer:
+                await stream.send(answer)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(SocketAttribute.local_port)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        assert await call(f"127.0.0.1:{port}") == problem
+        tasks.cancel_scope.cancel()
+    assert asked[0].startswith(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port)
+
+
+def standing_due(shown: Node, last: LastDial | None, after: timedelta = timedelta()) -> bool:
+    now = NOON + after
+    fleet = Fleet(now, Hearing.of([Span(NOON, now)]), [shown])
+    standings = fleet.standings(THRESHOLDS)
+    return due(standings, {} if last is None else {shown.id: last}, now) == [shown]
+
+
+def test_a_node_is_called_in_each_of_its_lives() -> None:
+    assert standing_due(node(), None)
+    assert standing_due(node(), LastDial(BootId("an earlier boot"), NOON, answered=True))
+    assert not standing_due(node(), LastDial(node().boot_id, NOON, answered=True))
+
+
+@pytest.mark.parametrize(
+    ("answered", "wait_s"), [(True, limits.DIAL_EVERY_S), (False, limits.DIAL_RETRY_EVERY_S)]
+)
+def test_a_node_is_called_again_after_a_while(answered: bool, wait_s: float) -> None:
+    wait = timedelta(seconds=wait_s)
+    heard = node(last_heartbeat=NOON + wait)
+    last = LastDial(heard.boot_id, NOON, answered)
+    assert not standing_due(heard, last, wait - timedelta(seconds=1))
+    assert standing_due(heard, last, wait)
+
+
+def test_only_backend_nodes_that_are_heard_are_called() -> None:
+    assert not standing_due(node(node_type=NodeType.AGENT), None)
+    assert not standing_due(node(departed=True), None)
+    assert not standing_due(node(), None, after=THRESHOLDS.unhealthy_after)

@@ -1,0 +1,89 @@
+"""Keys in memory follow the store, whatever overtakes what."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from remuda.accounts.keys import ApiKey, Role
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.errors import StoreUnusable
+from remuda.gateway.keyring import KeyRing
+
+pytestmark = pytest.mark.anyio
+
+
+class SlowStore:
+    """Keys in a list; reading them takes as long as the test says."""
+
+    def __init__(self) -> None:
+        self.held: list[ApiKey] = []
+        self.reading = anyio.Event()
+        self.go_on = anyio.Event()
+        self.go_on.set()
+
+    async def keys(self) -> Sequence[ApiKey]:
+        read = list(self.held)
+        self.reading.set()
+        await self.go_on.wait()
+        return read
+
+    async def add_key(self, key: ApiKey) -> None:
+        self.held.append(key)
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        found = next(key for key in self.held if key.id == key_id)
+        self.held.remove(found)
+        return found
+
+
+def ring(store: SlowStore) -> KeyRing:
+    return KeyRing(store, SystemClock(), SystemEntropy())
+
+
+async def test_a_key_works_from_its_making_to_its_revocation() -> None:
+    keys = ring(SlowStore())
+    secret, made = await keys.create("ann", Role.USER)
+    assert keys.holder(secret) == made
+    assert list(keys.listed()) == [made]
+    await keys.revoke(made.id)
+    assert keys.holder(secret) is None
+
+
+async def test_a_slow_refresh_does_not_bring_back_a_revoked_key() -> None:
+    store = SlowStore()
+    keys = ring(store)
+    secret, made = await keys.create("ann", Role.ADMIN)
+    store.go_on = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keys.refresh)
+        await store.reading.wait()
+        tasks.start_soon(keys.revoke, made.id)
+        await anyio.wait_all_tasks_blocked()
+        store.go_on.set()
+    assert keys.holder(secret) is None
+
+
+async def test_keys_known_so_far_work_while_the_store_does_not() -> None:
+    class BrokenStore(SlowStore):
+        async def revoke_key(self, key_id: str) -> ApiKey:
+            raise StoreUnusable("gone")
+
+    keys = ring(BrokenStore())
+    secret, made = await keys.create("ann", Role.ADMIN)
+    with pytest.raises(StoreUnusable):
+        await keys.revoke(made.id)
+    assert keys.holder(secret) == made
+
+
+async def test_this_processes_own_key_is_an_admins_and_is_not_listed() -> None:
+    keys = ring(SlowStore())
+    holder = keys.holder(keys.local_secret)
+    assert holder is not None
+    assert (holder.role, list(keys.listed())) == (Role.ADMIN, [])
+
+
+@pytest.mark.parametrize("secret", ["", "wrong", "rmd_", "\x00"])
+async def test_a_stranger_holds_no_key(secret: str) -> None:
+    assert ring(SlowStore()).holder(secret) is None
