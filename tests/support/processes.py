@@ -82,7 +82,7 @@ class Process:
         return self.wait()
 
     def child(self, name: str) -> psutil.Process:
-        """The live child whose command line holds `name`; waited for."""
+        """The live child with that word, or program, in its command line; waited for."""
         return wait_until_blocking(lambda: self._child(name), within=START_S, what=f"a child {name}")
 
     def _child(self, name: str) -> psutil.Process | None:
@@ -91,7 +91,7 @@ class Process:
                 with suppress(psutil.Error):
                     words = process.cmdline()
                     # Not while it is still being tied to its parent: it has not begun yet.
-                    if any(name in word for word in words) and tether.__file__ not in words:
+                    if any(Path(word).name == name for word in words) and tether.__file__ not in words:
                         return process
         return None
 
@@ -144,6 +144,15 @@ class Frontend(Process):
 
     def get(self, path: str) -> Any:
         return self.ask("GET", path).raise_for_status().json()
+
+    def register(self, name: str, token: str = TOKEN) -> Json:
+        """As a worker would; the token stands in both places where the contract looks for it."""
+        body = {"name": name, "address": "127.0.0.1:50051", "token": token}
+        reply: Json = self.ask("POST", "/api/node/register", body, key=token).raise_for_status().json()
+        return reply
+
+    def beat(self, node_id: str, token: str = TOKEN) -> None:
+        self.ask("POST", f"/api/node/{node_id}/heartbeat", {}, key=token).raise_for_status()
 
     def nodes(self) -> dict[str, Json]:
         """Every node by name."""

@@ -1,0 +1,59 @@
+"""HTTPS with a certificate of one's own: verified by the workers, and no hindrance on the same machine."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.nats_servers import make_certificates
+from tests.support.processes import Frontend, Ranch, ranch
+from tests.support.waiting import wait_until_blocking
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    place: Ranch
+    up: Frontend
+    url: str
+    ca: Path
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("https")
+    files = make_certificates(folder).server
+    assert files.ca is not None
+    with ranch(folder / "ranch") as place:
+        up = place.up("up", "--tls-cert", str(files.cert), "--tls-key", str(files.key))
+        url = re.search(r"https://127\.0\.0\.1:\d+", up.shown)
+        assert url is not None, up.shown
+        yield Site(place, up, url.group(), files.ca)
+
+
+def test_own_worker_and_commands_use_a_door_of_this_machine(site: Site) -> None:
+    assert site.up.url.startswith("http://127.0.0.1:")
+    assert "This node   up: healthy" in site.up.shown
+    assert site.place.remuda("nodes").returncode == 0
+
+
+def test_public_address_speaks_https_only(site: Site) -> None:
+    plain = site.url.replace("https://", "http://")
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{plain}/healthz", trust_env=False)
+
+
+def test_worker_that_knows_the_authority_joins(site: Site) -> None:
+    site.place.join(site.url, "trusting", "--ca", str(site.ca))
+    site.up.wait_for("trusting")
+
+
+def test_worker_that_does_not_says_so_and_goes_on_trying(site: Site) -> None:
+    wary = site.place.join(site.url, "wary")
+    (trouble,) = wait_until_blocking(lambda: wary.events("registration_failed"), within=30)
+    assert "its certificate is not trusted here" in trouble["reason"]
+    assert "--ca" in trouble["reason"]
+    assert wary.running
+    assert "wary" not in site.up.nodes()
