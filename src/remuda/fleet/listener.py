@@ -39,7 +39,7 @@ class Listener:
 
     @property
     def every(self) -> timedelta:
-        """Often enough to tell *unhealthy* from *offline*, however near the two are."""
+        """Often enough for the shortest silence that counts."""
         return min(timedelta(seconds=limits.HEARING_EVERY_S), self._thresholds.unhealthy_after / 4)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:

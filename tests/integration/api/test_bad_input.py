@@ -1,8 +1,11 @@
 """Whatever is sent, the answer is a 4xx in the contract's envelope that names what is wrong, and nothing that
 was there before suffers."""
 
+import itertools
 import json
-from collections.abc import AsyncIterator
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,7 +15,8 @@ from anyio.abc import SocketAttribute
 from structlog.testing import capture_logs
 
 from remuda.core import limits
-from tests.support.frontends import Json, LiveFrontend
+from tests.support.frontends import Json, LiveFrontend, live_frontend
+from tests.support.nats_servers import make_certificates
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -199,7 +203,7 @@ async def test_a_body_of_just_the_limit_is_read(frontend: LiveFrontend) -> None:
 # HTTP itself
 
 
-async def spoken(frontend: LiveFrontend, *sent: bytes) -> bytes:
+async def spoken(frontend: LiveFrontend, sent: Iterable[bytes]) -> bytes:
     """All that is answered to these bytes until the frontend hangs up."""
     answered = b""
     with anyio.fail_after(20):
@@ -223,20 +227,40 @@ async def spoken(frontend: LiveFrontend, *sent: bytes) -> bytes:
     ids=["long header", "many headers", "long path"],
 )
 async def test_a_head_without_end_is_refused(frontend: LiveFrontend, head: list[bytes]) -> None:
-    answered = await spoken(frontend, *head)
+    answered = await spoken(frontend, head)
     assert answered.startswith(b"HTTP/1.1 431 ")
     assert json.loads(answered.partition(b"\r\n\r\n")[2])["error"]["code"] == 431
 
 
 async def test_trailers_without_end_are_cut_off(frontend: LiveFrontend) -> None:
     head = b"POST /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
-    answered = await spoken(frontend, head, *[b"X-Many: 1\r\n" * 6000] * 2000)
+    answered = await spoken(frontend, [head, *[b"X-Many: 1\r\n" * 6000] * 2000])
     assert answered.count(b"HTTP/1.1 ") <= 1
     assert (await frontend.anyone.get("/healthz")).status_code == 200
 
 
+async def test_a_body_without_end_is_hung_up_on(
+    frontend: LiveFrontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LINGER_S", 0.1)
+    head = b"POST /api/keys HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk = b"%x\r\n%s\r\n" % (len(CHUNK), CHUNK)
+    answered = await spoken(frontend, itertools.chain([head], itertools.repeat(chunk)))
+    assert answered == b"" or answered.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_head_without_end_is_refused_over_tls_too(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path).server
+    trust = ssl.create_default_context(cafile=str(files.ca))
+    async with live_frontend(tmp_path, tls_cert=files.cert, tls_key=files.key) as frontend:
+        async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
+            url = f"{frontend.running.url}/healthz"
+            assert (await client.get(url)).status_code == 200
+            check_refusal(await client.get(url, headers={"X-Long": "x" * (1 << 20)}), 431)
+
+
 async def test_what_is_not_http_is_refused(frontend: LiveFrontend) -> None:
-    answered = await spoken(frontend, b"\x16\x03\x01hello\r\n\r\n")
+    answered = await spoken(frontend, [b"\x16\x03\x01hello\r\n\r\n"])
     assert answered.startswith(b"HTTP/1.1 400 ")
     assert json.loads(answered.partition(b"\r\n\r\n")[2])["error"]["type"] == "node_error"
 
