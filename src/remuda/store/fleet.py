@@ -157,15 +157,8 @@ def _record_dials(connection: Connection, dials: Sequence[Dial]) -> None:
 
 
 def _note(connection: Connection, now: datetime, node: Node, note: Note) -> None:
-    entry = insert(history).values(
-        at=now,
-        node_id=node.id,
-        node_name=node.name,
-        event=note.event,
-        detail=note.detail,
-        actor=note.actor,
-    )
-    newest = connection.execute(entry).inserted_primary_key
+    entry = {"at": now, "node_id": node.id, "node_name": node.name, **asdict(note)}
+    newest = connection.execute(insert(history), entry).inserted_primary_key
     assert newest is not None
     connection.execute(delete(history).where(history.c.id <= newest.id - limits.HISTORY_ROWS_MAX))
 

@@ -7,7 +7,9 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     and_,
+    bindparam,
     delete,
+    func,
     insert,
     or_,
     select,
@@ -24,35 +26,39 @@ _GAP_MAX = timedelta(seconds=limits.HEARING_GAP_MAX_S)
 _LATELY = timedelta(seconds=limits.LISTENING_LATELY_S)
 _AHEAD_MAX = timedelta(seconds=limits.HEARING_AHEAD_MAX_S)
 
+# Built once: these run again and again.
+_SPANS = select(hearing_spans.c.since, hearing_spans.c.until)
+_LATEST = select(func.max(hearing_spans.c.until))
+_NEWEST = (
+    select(hearing_spans.c.id, hearing_spans.c.until)
+    .where(hearing_spans.c.frontend == bindparam("listener"))
+    .order_by(hearing_spans.c.id.desc())
+    .limit(1)
+)
+_EXTEND = update(hearing_spans).where(hearing_spans.c.id == bindparam("span"))
+
 
 def read_hearing(connection: Connection) -> Hearing:
-    spans = connection.execute(select(hearing_spans.c.since, hearing_spans.c.until))
+    spans = connection.execute(_SPANS)
     return Hearing.of(Span(span.since, span.until) for span in spans)
 
 
 def listen(connection: Connection, now: datetime, frontend: FrontendId, *, resumed: bool) -> None:
     """Extend the frontend's span to now, or begin a new one where it cannot have heard everything."""
     _follow_clock(connection, now)
-    newest = connection.execute(
-        select(hearing_spans.c.id, hearing_spans.c.until)
-        .where(hearing_spans.c.frontend == frontend)
-        .order_by(hearing_spans.c.id.desc())
-        .limit(1)
-    ).one_or_none()
+    newest = connection.execute(_NEWEST, {"listener": frontend}).one_or_none()
     if newest is None or resumed or now - newest.until > _GAP_MAX:
         connection.execute(insert(hearing_spans).values(frontend=frontend, since=now, until=now))
         _forget_old(connection, now)
     else:
         until = max(now, newest.until)
-        connection.execute(update(hearing_spans).where(hearing_spans.c.id == newest.id).values(until=until))
+        connection.execute(_EXTEND, {"span": newest.id, "until": until})
 
 
 def _follow_clock(connection: Connection, now: datetime) -> None:
     """Where the clock was set back, what was heard would lie in the future: move it along into the past, or
     nobody's silence could be told until the clock has caught up."""
-    latest = connection.execute(
-        select(hearing_spans.c.until).order_by(hearing_spans.c.until.desc()).limit(1)
-    ).scalar()
+    latest = connection.scalar(_LATEST)
     if latest is None or latest - now <= _AHEAD_MAX:
         return
     back = (latest - now) // timedelta(microseconds=1)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import lru_cache
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, update
 
 from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
@@ -15,18 +15,22 @@ from remuda.store.schema import node_labels, nodes
 Labels = Mapping[str, Label]
 Values = Mapping[str, object]
 
+# Built once: with this many columns, building a statement costs more than running it.
+_NODES = select(nodes)
 _LABELS = select(node_labels.c.node_id, node_labels.c.key, node_labels.c.value, node_labels.c.source)
+_UPDATE = update(nodes).where(nodes.c.id == bindparam("row_id"))
 
 
 def read_nodes(
     connection: Connection, condition: ColumnElement[bool] | None = None, *, lock: bool = False
 ) -> list[Node]:
     """The nodes that meet the condition, or all; with `lock` they stay as read until the transaction ends."""
-    wanted = true() if condition is None else condition
-    rows = _rows(connection, wanted, lock=lock)
-    of_these = node_labels.c.node_id.in_(select(nodes.c.id).where(wanted))
+    rows = _rows(connection, condition, lock=lock)
+    wanted = _LABELS
+    if condition is not None:
+        wanted = wanted.where(node_labels.c.node_id.in_(select(nodes.c.id).where(condition)))
     labels: defaultdict[str, dict[str, Label]] = defaultdict(dict)
-    for node_id, key, value, source in connection.execute(_LABELS.where(of_these)).all():
+    for node_id, key, value, source in connection.execute(wanted).all():
         labels[node_id][key] = _label(value, source)
     return [_node(row, labels.get(row.id, {})) for row in rows]
 
@@ -50,27 +54,28 @@ def lock_without_labels(connection: Connection, ids: Iterable[NodeId]) -> dict[N
 
 
 def insert_node(connection: Connection, node: Node) -> None:
-    connection.execute(insert(nodes).values(_columns(node)))
+    connection.execute(insert(nodes), _columns(node))
     _replace_labels(connection, node.id, {}, node.labels)
 
 
 def update_node(connection: Connection, known: Node, node: Node) -> None:
     """Turn the `known` row, which must be locked, into `node`."""
     assert known.id == node.id, "a node keeps its id for the life of its row"
-    connection.execute(update(nodes).where(nodes.c.id == node.id).values(_columns(node)))
+    connection.execute(_UPDATE, {"row_id": node.id, **_columns(node)})
     _replace_labels(connection, node.id, known.labels, node.labels)
 
 
 def update_heard(connection: Connection, heard: Iterable[Node]) -> None:
     """Write only what a heartbeat can change."""
-    statement = update(nodes).where(nodes.c.id == bindparam("heard_id"))
-    changes = [{"heard_id": node.id, **_heard_columns(node)} for node in heard]
+    changes = [{"row_id": node.id, **_heard_columns(node)} for node in heard]
     if changes:
-        connection.execute(statement, changes)
+        connection.execute(_UPDATE, changes)
 
 
-def _rows(connection: Connection, condition: ColumnElement[bool], *, lock: bool) -> list[Row[tuple[object]]]:
-    query = select(nodes).where(condition)
+def _rows(
+    connection: Connection, condition: ColumnElement[bool] | None, *, lock: bool
+) -> list[Row[tuple[object]]]:
+    query = _NODES if condition is None else _NODES.where(condition)
     if lock:
         # Not the strongest lock: labels, dials and history may refer to the row meanwhile.
         query = query.order_by(nodes.c.id).with_for_update(key_share=True)
