@@ -252,11 +252,13 @@ async def test_a_body_without_end_is_hung_up_on(
 async def test_a_head_without_end_is_refused_over_tls_too(tmp_path: Path) -> None:
     files = make_certificates(tmp_path).server
     trust = ssl.create_default_context(cafile=str(files.ca))
-    async with live_frontend(tmp_path, tls_cert=files.cert, tls_key=files.key) as frontend:
-        async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
-            url = f"{frontend.running.url}/healthz"
-            assert (await client.get(url)).status_code == 200
-            check_refusal(await client.get(url, headers={"X-Long": "x" * (1 << 20)}), 431)
+    async with (
+        live_frontend(tmp_path, tls_cert=files.cert, tls_key=files.key) as frontend,
+        httpx.AsyncClient(verify=trust, trust_env=False) as client,
+    ):
+        url = f"{frontend.running.url}/healthz"
+        assert (await client.get(url)).status_code == 200
+        check_refusal(await client.get(url, headers={"X-Long": "x" * (1 << 20)}), 431)
 
 
 async def test_what_is_not_http_is_refused(frontend: LiveFrontend) -> None:
