@@ -13,7 +13,7 @@ import anyio
 import trustme
 
 from remuda.bus.auth import AuthSource, TlsFiles, anonymous
-from remuda.bus.client import Bus
+from remuda.bus.client import PATIENCE, Bus, Patience
 from remuda.bus.credentials import ClusterKeys
 from remuda.bus.messages import Down
 from remuda.bus.server import NatsServer, find_binary
@@ -29,6 +29,7 @@ HOST = "127.0.0.1"
 CLOCK = SystemClock()
 ENTROPY = SystemEntropy()
 QUICK_BACKOFF = Backoff(first=timedelta(milliseconds=10), most=timedelta(milliseconds=100))
+IMPATIENT = Patience(ping_every=timedelta(milliseconds=50), answer_within=timedelta(milliseconds=500))
 QUICK_RESTARTS = RestartPolicy(
     first=timedelta(milliseconds=10),
     most=timedelta(milliseconds=100),
@@ -123,16 +124,27 @@ async def operator_server(
         tasks.cancel_scope.cancel()
 
 
-def make_bus(url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None) -> Bus:
-    return Bus(url, auth, name="test", tls=tls, backoff=QUICK_BACKOFF, entropy=ENTROPY, clock=CLOCK)
+def make_bus(
+    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: Patience = PATIENCE
+) -> Bus:
+    return Bus(
+        url,
+        auth,
+        name="test",
+        tls=tls,
+        patience=patience,
+        backoff=QUICK_BACKOFF,
+        entropy=ENTROPY,
+        clock=CLOCK,
+    )
 
 
 @asynccontextmanager
 async def connecting(
-    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None
+    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: Patience = PATIENCE
 ) -> AsyncIterator[Bus]:
     """A bus that runs, whether or not it ever connects, and ends with the block."""
-    bus = make_bus(url, auth, tls)
+    bus = make_bus(url, auth, tls, patience)
     async with anyio.create_task_group() as tasks:
         await tasks.start(bus.run)
         yield bus
@@ -141,10 +153,10 @@ async def connecting(
 
 @asynccontextmanager
 async def connected(
-    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None
+    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: Patience = PATIENCE
 ) -> AsyncIterator[Bus]:
     """A bus that is connected when the block begins."""
-    async with connecting(url, auth, tls) as bus:
+    async with connecting(url, auth, tls, patience) as bus:
         with anyio.fail_after(20):
             await bus.wait_connected()
         yield bus

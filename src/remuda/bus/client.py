@@ -1,6 +1,9 @@
 """The bus as the rest of the system sees it: connected for as long as it runs, or visibly trying to be."""
 
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -17,9 +20,18 @@ from remuda.core.retry import Backoff
 
 log = structlog.get_logger(__name__)
 
-_PING_EVERY = timedelta(seconds=5)
-_PING_LIMIT = timedelta(seconds=8)
 _RETIREMENT = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a connection is watched: one that falls silent is given up after both spans together."""
+
+    ping_every: timedelta = timedelta(seconds=5)
+    answer_within: timedelta = timedelta(seconds=8)
+
+
+PATIENCE = Patience()
 
 
 class Bus:
@@ -35,6 +47,7 @@ class Bus:
         entropy: Entropy,
         clock: Clock,
         tls: TlsFiles | None = None,
+        patience: Patience = PATIENCE,
     ) -> None:
         """Raises Misconfigured for an address or TLS files that cannot be used."""
         self._auth = auth
@@ -42,6 +55,7 @@ class Bus:
         self._backoff = backoff
         self._entropy = entropy
         self._clock = clock
+        self._patience = patience
         self._tls_files = tls or TlsFiles()
         self._aim_at(servers)
         self._state: State = Connecting(clock.now())
@@ -119,7 +133,7 @@ class Bus:
         return await self._connected().request(subject, payload, limit)
 
     async def round_trip(self, limit: timedelta) -> timedelta:
-        """How long the server takes to answer a ping. Raises BusUnusable when it does not."""
+        """How long the server takes to answer a ping. Raises BusUnusable when that is longer than `limit`."""
         asked = self._clock.monotonic()
         await self._connected().round_trip(limit)
         return timedelta(seconds=self._clock.monotonic() - asked)
@@ -167,6 +181,7 @@ class Bus:
                 link = await self._open()
             except RemudaError as trouble:
                 attempt += 1
+                await self._prove_link_in_use()
                 self._note_failure(trouble)
                 await self._pause(attempt)
                 continue
@@ -214,22 +229,28 @@ class Bus:
 
     def _take_into_use(self, link: Link) -> None:
         former, self._link = self._link, link
-        if former is not None and not former.lost:
+        rotated = former is not None and not former.lost
+        if former is not None:
             assert self._tasks is not None, "links are opened only while it runs"
-            self._tasks.start_soon(former.retire, _RETIREMENT)
-        log.info("bus_connected", servers=str(self._servers), rotated=former is not None and not former.lost)
+            # One lost since the last look has been closed by nobody yet.
+            self._tasks.start_soon(partial(former.retire, _RETIREMENT) if rotated else former.close)
+        log.info("bus_connected", servers=str(self._servers), rotated=rotated)
         self._become(Connected(self._clock.now()))
 
     async def _watch(self, link: Link) -> None:
         """Return when the link is lost or is to be replaced. A silent link is lost within seconds."""
         while not self._wake.is_set():
-            with anyio.move_on_after(_PING_EVERY.total_seconds()) as quiet:
+            with anyio.move_on_after(self._patience.ping_every.total_seconds()) as quiet:
                 await self._wake.wait()
             if quiet.cancelled_caught:
-                try:
-                    await link.round_trip(_PING_LIMIT)
-                except BusUnusable:
-                    return
+                with suppress(BusUnusable):  # Whoever lost it has set `_wake`.
+                    await link.prove(self._patience.answer_within)
+
+    async def _prove_link_in_use(self) -> None:
+        """What kept us from replacing a link may have silenced it as well."""
+        if self._link is not None and not self._link.lost:
+            with suppress(BusUnusable):
+                await self._link.prove(self._patience.answer_within)
 
     async def _pause(self, attempt: int) -> None:
         self._wake = anyio.Event()

@@ -19,6 +19,7 @@ import structlog
 from nats.aio.client import PING_PROTO, Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
+from nats.aio.transport import TcpTransport
 
 from remuda.bus.auth import Anonymous, Login, Servers, Token, UserJwt, UserPassword
 from remuda.bus.credentials import signature
@@ -32,6 +33,8 @@ CONNECT_LIMIT = timedelta(seconds=10)
 CONFIRM_LIMIT = timedelta(seconds=5)
 _CLOSE_LIMIT_S = 2.0
 _VIOLATION = re.compile(r'permissions violation for (subscription|publish) to "([^"]+)"', re.IGNORECASE)
+# What the client raises when the other side speaks something that is not its protocol.
+_NONSENSE = (ValueError, TypeError, AttributeError)
 _DENIED = ("authorization violation", "user authentication", "account authentication")
 
 T = TypeVar("T")
@@ -52,7 +55,7 @@ class Link:
         self._elsewhere = elsewhere
         self._client = _Client()
         self._subscriptions: list[NatsSubscription] = []
-        self._refused: set[tuple[str, str]] = set()
+        self._refused: set[str] = set()  # Subjects that may not be subscribed to.
         self._waiting: dict[anyio.CancelScope, tuple[str, str]] = {}
         self._last_error: Exception | None = None
         self._work = 0
@@ -78,7 +81,7 @@ class Link:
                 )
             if not self._client.is_connected:  # To the client, a server that hangs up on a login is no error.
                 raise ConnectionResetError
-        except (OSError, nats.errors.Error) as error:
+        except (OSError, nats.errors.Error, *_NONSENSE) as error:
             await self.close()
             cause = self._last_error if isinstance(error, nats.errors.NoServersError) else error
             raise _in_words(cause or error, servers, sealed=tls is not None) from error
@@ -110,9 +113,8 @@ class Link:
         except nats.errors.Error as error:
             raise self._unusable() from error
         # The refusal, if any, is on the wire before the answer to the ping.
-        await self.round_trip(CONFIRM_LIMIT)
-        subjects = [wanted.subject for wanted in subscriptions]
-        if refused := [one for one in subjects if ("subscription", one.lower()) in self._refused]:
+        await self.prove(CONFIRM_LIMIT)
+        if refused := [one.subject for one in subscriptions if one.subject.lower() in self._refused]:
             raise BusRefused(
                 f"the bus refuses the subscription to {', '.join(refused)}",
                 hint="the credentials in use do not allow it",
@@ -121,9 +123,11 @@ class Link:
     async def publish(self, subject: str, payload: bytes) -> None:
         self.require()
         try:
-            await self._client.publish(subject, payload)
+            # Where nothing drains, the client waits for room for ever; it also swallows cancellation there.
+            await self._unless_trouble(("publish", subject.lower()), self._client.publish(subject, payload))
         except nats.errors.Error as error:
             raise self._cannot_send(subject, payload, error) from error
+        self.require()
 
     async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
         self.require()
@@ -142,15 +146,19 @@ class Link:
         return answer.data
 
     async def round_trip(self, limit: timedelta) -> None:
-        """Ping the server. An answer that does not come in time condemns the link, and raises BusUnusable."""
-        # Shielded, because the client's reader dies of an answer whose waiter was cancelled.
-        with anyio.CancelScope(shield=True):
-            try:
-                with anyio.fail_after(limit.total_seconds()):
-                    await self._unless_trouble(("", ""), self._client.rtt())
-            except (TimeoutError, nats.errors.Error) as error:
-                self._lose(f"the bus did not answer within {limit.total_seconds():g} s")
-                raise self._unusable() from error
+        """Ping the server. Raises BusUnusable when no answer comes in time: late is not lost."""
+        self.require()
+        with anyio.move_on_after(limit.total_seconds()):
+            return await self._unless_trouble(("", ""), self._client.ping())
+        raise BusUnusable(f"the bus did not answer within {limit.total_seconds():g} s")
+
+    async def prove(self, limit: timedelta) -> None:
+        """The same, for those whose patience decides: a link that does not answer is lost."""
+        try:
+            await self.round_trip(limit)
+        except BusUnusable as silence:
+            self._lose(silence.message)
+            raise
 
     async def retire(self, limit: timedelta) -> None:
         """Take no more messages, see open requests and answers through, then close.
@@ -174,6 +182,7 @@ class Link:
             suppress(OSError, nats.errors.Error),
         ):
             await self._client.close()
+        self._client.abort()
 
     async def _deliver(self, subscription: Subscription, message: Msg) -> None:
         self._begin()
@@ -191,15 +200,16 @@ class Link:
                 return await work
             finally:
                 del self._waiting[scope]
-        if concern in self._refused:
-            raise BusRefused(f"the bus refuses the {concern[0]} to {concern[1]}")
-        raise self._unusable()
+        if self.lost:
+            raise self._unusable()
+        raise BusRefused(f"the bus refuses the {concern[0]} to {concern[1]}")
 
     async def _on_error(self, error: Exception) -> None:
         if violation := _VIOLATION.search(str(error)):
             refused = (violation[1].lower(), violation[2].lower())
-            self._refused.add(refused)
             log.error("bus_permission_refused", action=refused[0], subject=violation[2])
+            if refused[0] == "subscription":
+                self._refused.add(refused[1])
             for scope, concern in self._waiting.items():
                 if concern == refused:
                     scope.cancel()
@@ -243,7 +253,7 @@ class Link:
 
 
 class _Client(Client):
-    """The stock client, mended in two places by overriding what it considers its own; tests hold both."""
+    """The stock client, mended by use of what it considers its own; tests hold each of it."""
 
     tls_demanded = False
 
@@ -262,6 +272,17 @@ class _Client(Client):
         self._pongs.append(asyncio.Future() if future is None else future)
         await self._send_command(PING_PROTO)
         await self._flush_pending()
+
+    async def ping(self) -> None:
+        """Its own way cancels what it waits on, and its reader dies of an answer to that."""
+        answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        await self._send_ping(answered)
+        await asyncio.wait([answered])
+
+    def abort(self) -> None:
+        """Closing waits for what is still to be sent. On a dead link that lasts, and holds the socket."""
+        if isinstance(self._transport, TcpTransport) and self._transport._io_writer is not None:
+            self._transport._io_writer.transport.abort()
 
 
 class _LoginOptions(TypedDict):
@@ -303,6 +324,8 @@ def _in_words(error: Exception, servers: Servers, *, sealed: bool) -> BusRefused
             return BusUnusable(f"the name in {servers} cannot be resolved")
         case TimeoutError():
             return BusUnusable(f"no answer from {servers} in time")
+        case ValueError() | TypeError() | AttributeError():
+            return BusUnusable(f"what answers at {servers} is not a NATS server")
         case _:
             return BusUnusable(f"cannot connect to the bus at {servers}: {text or type(error).__name__}")
 

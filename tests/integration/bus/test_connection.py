@@ -14,7 +14,6 @@ from anyio.lowlevel import checkpoint
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from remuda.bus import client
 from remuda.bus.auth import TlsFiles, UserPassword, account_user, anonymous, creds_file, fixed, issued
 from remuda.bus.credentials import BusCredentials, ClusterKeys
 from remuda.bus.messages import Connected, Down, Incoming, NoResponders
@@ -25,6 +24,7 @@ from tests.support.nats_servers import (
     CLOCK,
     ENTROPY,
     HOST,
+    IMPATIENT,
     connected,
     connecting,
     make_certificates,
@@ -89,10 +89,8 @@ async def test_open_requests_fail_at_once_when_the_server_dies(tmp_path: Path) -
             await bus.request("nodes.1.die", b"", timedelta(minutes=15))
 
 
-async def test_a_link_that_falls_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_PING_EVERY", timedelta(milliseconds=50))
-    monkeypatch.setattr(client, "_PING_LIMIT", timedelta(milliseconds=200))
-    async with plain_server(tmp_path) as server, connected(server.url) as bus:
+async def test_a_link_that_falls_silent_is_given_up(tmp_path: Path) -> None:
+    async with plain_server(tmp_path) as server, connected(server.url, patience=IMPATIENT) as bus:
         os.kill(server.pid, signal.SIGSTOP)
         try:
             assert "did not answer" in await until_down(bus)
