@@ -13,10 +13,18 @@ from remuda.host.join_script import join_line
 from remuda.host.wheel import own_wheel_name
 
 _GIB = 1 << 30
+_CA_FILE = "ca.pem"
 
 
 def show_frontend(frontend: RunningFrontend, settings: FrontendSettings) -> None:
-    _show([f"Remuda {__version__} frontend is up.", "", *_places(frontend, settings), *_next(frontend)])
+    _show(
+        [
+            f"Remuda {__version__} frontend is up.",
+            "",
+            *_places(frontend, settings),
+            *_next(frontend, "remuda frontend"),
+        ]
+    )
 
 
 def show_up(frontend: RunningFrontend, settings: FrontendSettings, own: Standing | None) -> None:
@@ -26,7 +34,7 @@ def show_up(frontend: RunningFrontend, settings: FrontendSettings, own: Standing
             "",
             *_places(frontend, settings),
             f"  This node   {_node(own)}",
-            *_next(frontend),
+            *_next(frontend, "remuda up"),
         ]
     )
 
@@ -50,10 +58,10 @@ def _hardware(resources: Resources) -> str:
     return f"{ram}, {resources.gpu_vendor} GPU with {resources.total_vram / _GIB:.0f} GiB"
 
 
-def _next(frontend: RunningFrontend) -> Iterable[str]:
+def _next(frontend: RunningFrontend, command: str) -> Iterable[str]:
     yield ""
     if not frontend.open_to_network:
-        yield "  Only this machine can reach it. To let other machines in: remuda up --lan"
+        yield f"  Only this machine can reach it. To let other machines in: {command} --lan"
         return
     if frontend.first_admin_key:
         yield "  Admin key, shown this once (remuda keys create makes another):"
@@ -69,6 +77,9 @@ def _next(frontend: RunningFrontend) -> Iterable[str]:
     yield (
         f"    uvx --from {frontend.url}/join/{own_wheel_name()} remuda join {frontend.url} --token {token}"
     )
+    if frontend.url.startswith("https:"):
+        yield f"  If it does not trust the certificate, copy the authority's file there as {_CA_FILE} and run:"
+        yield f"    {join_line(frontend.url, token, ca=_CA_FILE)}"
 
 
 def _show(lines: Iterable[str]) -> None:

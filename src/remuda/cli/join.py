@@ -1,6 +1,7 @@
 """`remuda join`: remember which frontend this machine belongs to, then work for it."""
 
 from functools import partial
+from pathlib import Path
 
 import click
 
@@ -30,9 +31,13 @@ def run(resolved: Resolved[WorkerSettings], service: bool) -> int:
 
 
 def to_remember(resolved: Resolved[WorkerSettings]) -> dict[str, object]:
-    """What was given, by whatever means, so that `remuda worker` alone resumes; a token file's content too,
-    for the file may have been meant for this once."""
-    given = {field: value for field, value in resolved.given.items() if field != "data_dir"}
-    given.pop("registration_token_file", None)
+    """What was given, by whatever means, so that `remuda worker` alone resumes, wherever it is started; a
+    token file's content too, for the file may have been meant for this once."""
+    once = ("data_dir", "registration_token_file")
+    given = {field: value for field, value in resolved.given.items() if field not in once}
+    for field in given:
+        value = getattr(resolved.values, field)
+        if isinstance(value, Path):
+            given[field] = str(value.absolute())
     token = registration_token(resolved.values)
     return given if token is None else {**given, "registration_token": token.get_secret_value()}

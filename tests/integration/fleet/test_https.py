@@ -1,6 +1,7 @@
 """HTTPS with a certificate of one's own: verified by the workers, and no hindrance on the same machine."""
 
-import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from remuda.host.ports import free_port
+from tests.support.bare_machine import bare_machine
 from tests.support.nats_servers import make_certificates
 from tests.support.processes import Frontend, Ranch, ranch
 from tests.support.waiting import wait_until_blocking
@@ -27,10 +30,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     files = make_certificates(folder).server
     assert files.ca is not None
     with ranch(folder / "ranch") as place:
-        up = place.up("up", "--tls-cert", str(files.cert), "--tls-key", str(files.key))
-        url = re.search(r"https://127\.0\.0\.1:\d+", up.shown)
-        assert url is not None, up.shown
-        yield Site(place, up, url.group(), files.ca)
+        url = f"https://127.0.0.1:{free_port('127.0.0.1')}"
+        public = ("--lan", "--port", url.rpartition(":")[2], "--public-url", url)
+        up = place.up("up", *public, "--tls-cert", str(files.cert), "--tls-key", str(files.key))
+        yield Site(place, up, url, files.ca)
 
 
 def test_own_worker_and_commands_use_a_door_of_this_machine(site: Site) -> None:
@@ -57,3 +60,16 @@ def test_worker_that_does_not_says_so_and_goes_on_trying(site: Site) -> None:
     assert "--ca" in trouble["reason"]
     assert wary.running
     assert "wary" not in site.up.nodes()
+
+
+@pytest.mark.slow
+def test_printed_line_makes_a_bare_machine_a_node(site: Site) -> None:
+    machine = bare_machine(site.place.folder / "bare", uv=True)
+    shutil.copy(site.ca, machine["HOME"])
+    (line,) = (line.strip() for line in site.up.shown.splitlines() if "--ca ca.pem" in line)
+    typed = ["sh", "-c", f"exec {line} --name bare"]
+    with subprocess.Popen(typed, env=machine, cwd=machine["HOME"], stdout=subprocess.DEVNULL) as process:
+        try:
+            site.up.wait_for("bare", within=100)
+        finally:
+            process.kill()

@@ -4,12 +4,14 @@ import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from itertools import islice
 
 import httpx
 import psutil
 import pytest
 
+from remuda.host.ports import listen
 from tests.integration.fleet.chaos import Herd, rampage
 from tests.support.processes import Frontend, Ranch, ranch
 from tests.support.waiting import wait_until_blocking
@@ -70,6 +72,30 @@ def test_killed_up_takes_its_children_along_and_returns_as_it_was(herd: Herd) ->
     herd.settle()
     assert herd.up.bus_port == bus_port
     assert herd.troubles() == []
+
+
+def test_killed_at_any_stage_of_its_first_start_it_starts_well_afterwards(place: Ranch) -> None:
+    def reached(up: Frontend, stage: str) -> bool:
+        return (up.data_dir / stage).exists() or bool(up.events(stage))
+
+    for stage in ("remuda.db", "nats/server.json", "hearing_began", "node_registered"):
+        up = place.begin_up()
+        wait_until_blocking(partial(reached, up, stage), within=30)
+        up.kill()
+    up = place.up()
+    assert "This node   up: healthy" in up.shown
+    assert list(up.nodes()) == ["up"]
+
+
+def test_workers_follow_a_bus_that_had_to_move(place: Ranch) -> None:
+    herd = Herd(place)
+    port = herd.up.bus_port
+    herd.up.kill()
+    with listen("127.0.0.1", port):
+        herd.restart_up()
+    herd.settle()
+    assert herd.up.bus_port != port
+    assert herd.joined.events("bus_connected")[-1]["servers"].endswith(f":{herd.up.bus_port}")
 
 
 def test_frontend_killed_amid_registrations_has_each_node_once(place: Ranch) -> None:

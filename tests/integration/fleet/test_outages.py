@@ -99,3 +99,10 @@ def test_lost_bus(site: Site) -> None:
     # From here on its silence counts, and it may take longer to connect than it is given here.
     site.wait_until_heard_anew()
     frontend.wait_for("worker")
+
+
+def test_stop_without_a_database(site: Site) -> None:
+    site.postgres.kill()
+    wait_until_blocking(site.frontend.not_ready, within=30)
+    assert site.frontend.stop() == 0
+    assert "Traceback" not in site.frontend.log

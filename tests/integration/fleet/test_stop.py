@@ -36,6 +36,18 @@ def test_second_signal_ends_it_at_once_without_leftovers(place: Ranch) -> None:
     wait_until_blocking(lambda: place.processes() == [])
 
 
+def test_own_node_that_was_removed_stays_away_until_the_next_start(place: Ranch) -> None:
+    up = place.up()
+    removed = up.nodes()["up"]["id"]
+    up.ask("DELETE", f"/api/nodes/{removed}").raise_for_status()
+    wait_until_blocking(lambda: up.events("child_ended"))
+    assert up.nodes() == {}
+    assert up.stop() == 0
+    again = place.up()
+    assert again.nodes()["up"]["status"] == "healthy"
+    assert again.nodes()["up"]["id"] != removed
+
+
 def test_signal_while_it_starts_stops_it_in_order(place: Ranch) -> None:
     up = place.begin_up()
     wait_until_blocking(lambda: up.events("nats_server_ready"), within=30)
