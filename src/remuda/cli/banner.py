@@ -78,7 +78,7 @@ def _next(frontend: RunningFrontend, command: str) -> Iterable[str]:
         f"    uvx --from {frontend.url}/join/{own_wheel_name()} remuda join {frontend.url} --token {token}"
     )
     if frontend.url.startswith("https:"):
-        yield f"  If it does not trust the certificate, copy the authority's file there as {_CA_FILE} and run:"
+        yield f"  or, where the certificate is not trusted, with its authority's file as {_CA_FILE}:"
         yield f"    {join_line(frontend.url, token, ca=_CA_FILE)}"
 
 

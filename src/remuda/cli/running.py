@@ -19,6 +19,7 @@ from remuda.core.settings import Resolved, described
 log = structlog.get_logger()
 S = TypeVar("S", bound=CommonSettings)
 EXIT_INTERRUPTED = 130
+_ECHO_S = 0.5  # A wrapper such as timeout(1) passes on a signal that the whole group was sent already.
 
 
 def log_as(resolved: Resolved[S]) -> None:
@@ -92,14 +93,17 @@ async def _stopped_by_signal(main: Callable[[Stop], Awaitable[int]]) -> int:
 
 
 async def _listen_for_signals(stop: Stop) -> None:
+    asked_at = 0.0
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
             name = signal.Signals(number).name
-            if stop.wanted:
+            if not stop.wanted:
+                log.info("stopping", signal=name)
+                stop.ask()
+                asked_at = anyio.current_time()
+            elif anyio.current_time() - asked_at > _ECHO_S:
                 log.warning("stopped_at_once", signal=name)
                 os._exit(EXIT_INTERRUPTED)
-            log.info("stopping", signal=name)
-            stop.ask()
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> RemudaError | None:

@@ -29,11 +29,23 @@ def test_worker_says_goodbye_to_a_frontend_that_still_answers(place: Ranch, numb
 def test_second_signal_ends_it_at_once_without_leftovers(place: Ranch) -> None:
     up = place.up()
     up.child("worker").suspend()  # So that the orderly stop cannot come to its end.
-    up.send(signal.SIGINT)
-    wait_until_blocking(lambda: up.events("stopping"))
-    up.send(signal.SIGINT)
-    assert up.wait(within=5) == 130
+
+    def ended() -> bool:
+        up.send(signal.SIGINT)
+        return not up.running
+
+    wait_until_blocking(ended, within=10)
+    assert up.wait() == 130
     wait_until_blocking(lambda: place.processes() == [])
+
+
+def test_signal_that_arrives_twice_by_way_of_a_wrapper_is_one(place: Ranch) -> None:
+    up = place.up()
+    up.send(signal.SIGTERM)
+    wait_until_blocking(lambda: up.events("stopping"))
+    up.send(signal.SIGTERM)
+    assert up.wait() == 0
+    assert history(up)[-1] == "departed"
 
 
 def test_own_node_that_was_removed_stays_away_until_the_next_start(place: Ranch) -> None:
