@@ -10,8 +10,9 @@ import anyio.abc
 import structlog
 
 from remuda.bus.auth import Anonymous, AuthSource, TlsFiles, parse_servers
+from remuda.bus.link import Link, MakeLink
 from remuda.bus.messages import Connected, Connecting, Down, Handler, State
-from remuda.bus.nats import Link
+from remuda.bus.nats import NatsLink
 from remuda.bus.subscriptions import QUEUE_LIMIT, Subscription
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
@@ -48,6 +49,7 @@ class Bus:
         clock: Clock,
         tls: TlsFiles | None = None,
         patience: Patience = PATIENCE,
+        make_link: MakeLink = NatsLink,
     ) -> None:
         """Raises Misconfigured for an address or TLS files that cannot be used."""
         self._auth = auth
@@ -56,6 +58,7 @@ class Bus:
         self._entropy = entropy
         self._clock = clock
         self._patience = patience
+        self._make_link = make_link
         self._tls_files = tls or TlsFiles()
         self._aim_at(servers)
         self._state: State = Connecting(clock.now())
@@ -203,7 +206,7 @@ class Bus:
         login = self._auth()
         if isinstance(login, Anonymous) and self._servers.login is not None:
             login = self._servers.login
-        link = Link(self._group(), self._on_lost, self.publish)
+        link = self._make_link(self._group(), self._on_lost, self.publish)
         await link.open(self._servers, login, name=self._name, tls=self._tls)
         try:
             confirmed = 0

@@ -23,6 +23,7 @@ from nats.aio.transport import TcpTransport
 
 from remuda.bus.auth import Anonymous, Login, Servers, Token, UserJwt, UserPassword
 from remuda.bus.credentials import signature
+from remuda.bus.link import Publish
 from remuda.bus.messages import Incoming, NoResponders, RequestTimedOut
 from remuda.bus.subscriptions import Subscription
 from remuda.core.errors import BusRefused, BusUnusable, Invalid, TooLarge
@@ -38,16 +39,15 @@ _NONSENSE = (ValueError, TypeError, AttributeError)
 _DENIED = ("authorization violation", "user authentication", "account authentication")
 
 T = TypeVar("T")
-Publish = Callable[[str, bytes], Awaitable[None]]
 
 
-class Link:
+class NatsLink:
     """A live connection. Once lost it stays lost, and everything that waits on it fails at once.
 
     `on_lost` hears of the loss. Answers to requests that came by a lost link are tried by `elsewhere`.
     """
 
-    def __init__(self, group: str, on_lost: Callable[["Link"], None], elsewhere: Publish) -> None:
+    def __init__(self, group: str, on_lost: Callable[["NatsLink"], None], elsewhere: Publish) -> None:
         self.group = group
         self.lost = False
         self.reason = ""
@@ -336,7 +336,7 @@ async def ask_once(servers: Servers, login: Login, subject: str, payload: bytes,
     async def nowhere(subject: str, payload: bytes) -> None:
         raise AssertionError("without subscriptions there is nothing to answer")
 
-    link = await Link("", lambda link: None, nowhere).open(servers, login, name="remuda-admin", tls=None)
+    link = await NatsLink("", lambda link: None, nowhere).open(servers, login, name="remuda-admin", tls=None)
     try:
         return await link.request(subject, payload, limit)
     finally:
