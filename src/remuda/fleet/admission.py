@@ -120,8 +120,17 @@ def readmit(
     )
 
 
+def speaks_for(beat: Beat, node: Node) -> bool:
+    """Whether the heartbeat is of the boot that registered last, as far as it says.
+
+    Another boot's is late, or its sender was overtaken by a late registration: neither is a sign of life of
+    this node, and a sender that lives has to register again.
+    """
+    return beat.report is None or beat.report.boot_id == node.boot_id
+
+
 def heard(node: Node, beat: Beat, now: datetime) -> Node:
-    """The node after a heartbeat. One that waits for approval gets a fresh time stamp and nothing else."""
+    """The node after a heartbeat that speaks for it. One that waits for approval gets a time stamp only."""
     alive = replace(node, last_heartbeat=now, departed=False)
     if not node.approved:
         return alive
@@ -135,7 +144,7 @@ def heard(node: Node, beat: Beat, now: datetime) -> Node:
         total_disk=_said(beat.total_disk, old.total_disk),
         gpu_vendor=old.gpu_vendor if beat.gpu_vendor is None else beat.gpu_vendor,
     )
-    return replace(alive, resources=resources, report=_newer(node, beat.report))
+    return replace(alive, resources=resources, report=_newer(node.report, beat.report))
 
 
 def approve(node: Node) -> Node:
@@ -200,11 +209,8 @@ def _said(new: int | None, old: int) -> int:
     return old if new is None else new
 
 
-def _newer(node: Node, report: Report | None) -> Report | None:
-    """A report of an earlier boot, or one that was overtaken on the way, changes nothing."""
-    if report is None or report.boot_id != node.boot_id:
-        return node.report
-    held = node.report
-    if held is not None and held.boot_id == report.boot_id and held.sequence >= report.sequence:
-        return held
-    return report
+def _newer(held: Report | None, report: Report | None) -> Report | None:
+    """A report that was overtaken on the way changes nothing."""
+    if held is None or report is None:
+        return report or held
+    return report if report.sequence > held.sequence else held

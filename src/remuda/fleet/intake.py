@@ -32,7 +32,8 @@ class HeartbeatIntake:
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](limits.HEARTBEATS_WAITING_MAX)
 
     async def take(self, beat: Beat) -> None:
-        """Returns when the heartbeat is written. NotFound: unknown node; Unavailable: not written."""
+        """Returns when the heartbeat is written. NotFound: unknown node, or another boot's; Unavailable: not
+        written."""
         waiting = _Waiting(beat)
         try:
             self._send.send_nowait(waiting)

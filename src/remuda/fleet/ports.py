@@ -46,7 +46,8 @@ class FleetStore(Protocol):
         ...
 
     async def beat(self, beats: Sequence[Beat]) -> frozenset[NodeId]:
-        """Take in heartbeats, all in one transaction; answers which nodes are unknown."""
+        """Take in heartbeats, all in one transaction; answers whose senders have to register (again): the
+        node is unknown, or the heartbeat does not speak for it."""
         ...
 
     async def fleet(self) -> Fleet: ...

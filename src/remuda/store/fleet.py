@@ -117,13 +117,17 @@ def _remove(
 
 
 def _beat(connection: Connection, now: datetime, beats: Sequence[Beat]) -> frozenset[NodeId]:
-    asked = frozenset(beat.node_id for beat in beats)
-    known = lock_without_labels(connection, asked)
+    known = lock_without_labels(connection, {beat.node_id for beat in beats})
+    heard: dict[NodeId, Node] = {}
+    strangers: set[NodeId] = set()
     for beat in beats:
-        if beat.node_id in known:
-            known[beat.node_id] = admission.heard(known[beat.node_id], beat, now)
-    update_heard(connection, [replace(node, updated_at=now) for node in known.values()])
-    return asked - known.keys()
+        node = heard.get(beat.node_id) or known.get(beat.node_id)
+        if node is not None and admission.speaks_for(beat, node):
+            heard[node.id] = admission.heard(node, beat, now)
+        else:
+            strangers.add(beat.node_id)
+    update_heard(connection, [replace(node, updated_at=now) for node in heard.values()])
+    return frozenset(strangers)
 
 
 def _snapshot(connection: Connection, now: datetime, condition: ColumnElement[bool] | None) -> Fleet:

@@ -25,6 +25,7 @@ from remuda.store.schema import hearing_spans, node_dials, nodes
 _GAP_MAX = timedelta(seconds=limits.HEARING_GAP_MAX_S)
 _LATELY = timedelta(seconds=limits.LISTENING_LATELY_S)
 _AHEAD_MAX = timedelta(seconds=limits.HEARING_AHEAD_MAX_S)
+_WELL_BEFORE = timedelta(hours=1)  # More than the time between that change and the next proof of hearing.
 
 # Built once: these run again and again.
 _SPANS = select(hearing_spans.c.since, hearing_spans.c.until)
@@ -56,12 +57,13 @@ def listen(connection: Connection, now: datetime, frontend: FrontendId, *, resum
 
 
 def _follow_clock(connection: Connection, now: datetime) -> None:
-    """Where the clock was set back, what was heard would lie in the future: move it along into the past, or
-    nobody's silence could be told until the clock has caught up."""
+    """Where the clock was set back, what was heard would lie in the future, and nobody's silence could be
+    told until the clock has caught up. Move it into the past, and so far that it ends before whatever was
+    heard since: nobody was listening then."""
     latest = connection.scalar(_LATEST)
     if latest is None or latest - now <= _AHEAD_MAX:
         return
-    back = (latest - now) // timedelta(microseconds=1)
+    back = (latest - now + _WELL_BEFORE) // timedelta(microseconds=1)
     spans = hearing_spans.c
     connection.execute(
         update(hearing_spans).values(

@@ -234,6 +234,13 @@ async def test_unknown_nodes_are_named_and_the_others_still_heard(fleet_store: F
     assert (await only_node(fleet_store)).resources.available_ram == 9
 
 
+async def test_sender_of_another_boot_has_to_register_and_is_no_sign_of_life(fleet_store: FleetStore) -> None:
+    node = await registered(fleet_store)
+    overtaken = Beat(node.id, available_ram=9, report=Report(BootId("another"), 7, "{}"))
+    assert await fleet_store.beat([overtaken]) == {node.id}
+    assert await only_node(fleet_store) == node
+
+
 async def test_no_beats_mean_no_work(fleet_store: FleetStore) -> None:
     assert await fleet_store.beat([]) == frozenset()
 

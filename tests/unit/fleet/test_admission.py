@@ -14,6 +14,7 @@ from remuda.fleet.admission import (
     approve,
     heard,
     readmit,
+    speaks_for,
     with_admin_labels,
     with_budget_override,
     with_max_replicas_override,
@@ -141,8 +142,10 @@ def test_an_overtaken_report_changes_nothing() -> None:
     assert heard(known, Beat(NodeId("node-1"), report=report(4)), LATER).report == report(5)
 
 
-def test_a_report_of_an_earlier_boot_changes_nothing() -> None:
-    assert heard(node(), Beat(NodeId("node-1"), report=report(9, "boot-0")), LATER).report is None
+def test_a_heartbeat_of_another_boot_does_not_speak_for_the_node() -> None:
+    assert not speaks_for(Beat(NodeId("node-1"), report=report(9, "boot-0")), node())
+    assert speaks_for(Beat(NodeId("node-1"), report=report(9)), node())
+    assert speaks_for(Beat(NodeId("node-1")), node()), "a peer without reports says nothing about its boot"
 
 
 def test_a_new_boot_starts_with_no_report() -> None:
