@@ -12,7 +12,8 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream, SocketAttribute, So
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 1024
 _CHUNKS_UNDERWAY_MAX = 1024
-_CUT = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+# The last is what uvloop says of a connection that is over.
+_CUT = (anyio.BrokenResourceError, anyio.ClosedResourceError, RuntimeError)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -104,7 +105,7 @@ class FaultProxy:
     async def half_close(self) -> None:
         """Say to those who connected that nothing more will come; they may go on speaking."""
         for caller, _ in list(self._open.values()):
-            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            with suppress(*_CUT):
                 await caller.send_eof()
 
     @property

@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -38,20 +39,25 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=BaseModel)
 
+CALL_LIMIT = timedelta(seconds=limits.FRONTEND_CALL_S)
+
 
 class _ModelRows(RootModel[Sequence[ModelRow]]):
     pass
 
 
 class Frontend:
-    """One frontend, one kept connection. Every call ends within `limits.FRONTEND_CALL_S`.
+    """One frontend, one kept connection. Every call ends within `call_limit`.
 
     Raises FrontendUnreachable where trying again may help, and a Rejected where it does not.
     """
 
-    def __init__(self, url: str, token: SecretStr | None, ca: Path | None = None) -> None:
+    def __init__(
+        self, url: str, token: SecretStr | None, ca: Path | None = None, call_limit: timedelta = CALL_LIMIT
+    ) -> None:
         """Raises Misconfigured for a URL or certificate authority that cannot be used."""
         self._url = _checked(url)
+        self._call_limit_s = call_limit.total_seconds()
         self._token = token.get_secret_value().strip() if token else ""
         if not self._token.isprintable():
             raise Misconfigured("the registration token holds a line break", hint="--token is one line")
@@ -88,21 +94,21 @@ class Frontend:
         headers = {b"Authorization": f"Bearer {self._token}".encode()} if self._token else {}
         if body is not None:
             headers[b"Content-Type"] = b"application/json"
+        url = f"{self._url}/api/node/{path}"
         try:
-            with anyio.fail_after(limits.FRONTEND_CALL_S):
-                answer = await self._client.request(
-                    method, f"{self._url}/api/node/{path}", content=body, headers=headers
-                )
+            with anyio.fail_after(self._call_limit_s):
+                async with self._client.stream(method, url, content=body, headers=headers) as answer:
+                    said = await _content(answer)
         except TimeoutError as error:
             raise FrontendUnreachable(
-                f"{self._url} did not answer within {limits.FRONTEND_CALL_S:g} s"
+                f"{self._url} did not answer within {self._call_limit_s:g} s"
             ) from error
         except httpx.HTTPError as error:
             raise FrontendUnreachable(f"{self._url} cannot be reached: {_why(error)}") from error
         if not answer.is_success:
-            raise refusal(self._url, answer.status_code, error_text(answer.content))
+            raise refusal(self._url, answer.status_code, error_text(said))
         try:
-            return decode(reply, answer.content, bytes_max=limits.FRONTEND_BODY_BYTES_MAX)
+            return decode(reply, said, bytes_max=limits.FRONTEND_BODY_BYTES_MAX)
         except Rejected as error:
             raise FrontendUnreachable(
                 f"what answers at {self._url} is not a frontend: {error.message}"
@@ -151,9 +157,19 @@ def _client(verify: ssl.SSLContext | bool, *, through_proxies: bool) -> "httpx.A
         verify=verify,
         trust_env=through_proxies,
         follow_redirects=False,
-        timeout=limits.FRONTEND_CALL_S,
+        timeout=None,  # Each call has its own, over all.
         limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=60),
     )
+
+
+async def _content(answer: "httpx.Response") -> bytes:
+    """The body, or a little more than is allowed of one: whatever answers need not be a frontend."""
+    content = bytearray()
+    async for part in answer.aiter_bytes():
+        content += part
+        if len(content) > limits.FRONTEND_BODY_BYTES_MAX:
+            break
+    return bytes(content)
 
 
 def _verification(ca: Path | None) -> ssl.SSLContext | bool:
@@ -175,8 +191,6 @@ def _why(error: "httpx.HTTPError") -> str:
     text = masked(str(error))
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "its certificate is not trusted here; name the authority that signed it with --ca"
-    if isinstance(error, httpx.TimeoutException):
-        return "no answer in time"
     if isinstance(error, httpx.ConnectError):
         return f"no connection ({text})" if text else "no connection"
     return text or type(error).__name__

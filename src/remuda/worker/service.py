@@ -14,7 +14,7 @@ from remuda.core.errors import Rejected
 from remuda.wire.nodes import RegisterRequest
 from remuda.worker.addresses import AddressSettings, Listening, advertised, claim, source_host
 from remuda.worker.enrolment import BusPolicy
-from remuda.worker.frontend import Frontend
+from remuda.worker.frontend import CALL_LIMIT, Frontend
 from remuda.worker.http import probes, serve
 from remuda.worker.introduction import Introduction, register_request
 from remuda.worker.membership import Membership
@@ -33,6 +33,7 @@ class WorkerConfig:
     introduction: Introduction
     heartbeat_interval: timedelta = timedelta(seconds=10)
     ca: Path | None = None
+    call_limit: timedelta = CALL_LIMIT
     addresses: AddressSettings = field(default_factory=AddressSettings)
     bus: BusPolicy = field(default_factory=BusPolicy)
 
@@ -56,7 +57,7 @@ class Worker:
         self._listening: Listening | None = None
         self._ended = anyio.Event()
         self._refusal: Rejected | None = None
-        self._frontend = Frontend(config.frontend_url, config.token, config.ca)
+        self._frontend = Frontend(config.frontend_url, config.token, config.ca, config.call_limit)
         self._membership = Membership(
             self._frontend,
             self._introduce,

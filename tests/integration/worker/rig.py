@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from pydantic import SecretStr
 
 from remuda.bus.auth import Anonymous, Login, UserJwt
-from remuda.bus.client import Bus
+from remuda.bus.client import PATIENCE, Bus, Patience
 from remuda.bus.messages import Connected, Down
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
@@ -19,7 +19,7 @@ from remuda.core.ids import BootId, MachineId
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.introduction import Introduction
-from remuda.worker.ports import BusTarget, WorkerBus
+from remuda.worker.ports import BusTarget, OpenBus, WorkerBus
 from remuda.worker.service import Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState
 from tests.peers.localai_frontend import LocalAiFrontend
@@ -73,15 +73,18 @@ class RealBus:
         self._bus.rotate()
 
 
-def open_bus(target: BusTarget) -> WorkerBus:
-    def login() -> Login:
-        held = target.credentials()
-        return Anonymous() if held is None else UserJwt(held.jwt, SecretStr(held.seed))
+def opening_bus(patience: Patience) -> OpenBus:
+    def open_bus(target: BusTarget) -> WorkerBus:
+        def login() -> Login:
+            held = target.credentials()
+            return Anonymous() if held is None else UserJwt(held.jwt, SecretStr(held.seed))
 
-    return RealBus(make_bus(target.url, login))
+        return RealBus(make_bus(target.url, login, patience=patience))
+
+    return open_bus
 
 
-def make_worker(frontend_url: str, **changes: Any) -> Worker:
+def make_worker(frontend_url: str, patience: Patience = PATIENCE, **changes: Any) -> Worker:
     """`changes` are fields of WorkerConfig."""
     introduction = Introduction(
         name=NAME, machine_id=MachineId("machine-1"), boot_id=BootId("boot-1"), version="0.1.0"
@@ -94,14 +97,18 @@ def make_worker(frontend_url: str, **changes: Any) -> Worker:
         addresses=AddressSettings(),
     )
     return Worker(
-        replace(config, **changes), open_bus, FixedHardware(), clock=SystemClock(), entropy=Impatient()
+        replace(config, **changes),
+        opening_bus(patience),
+        FixedHardware(),
+        clock=SystemClock(),
+        entropy=Impatient(),
     )
 
 
 @asynccontextmanager
-async def running(frontend_url: str, **changes: Any) -> AsyncIterator[Worker]:
+async def running(frontend_url: str, patience: Patience = PATIENCE, **changes: Any) -> AsyncIterator[Worker]:
     """A worker that runs when the block begins and has stopped in good order when it ends."""
-    worker = make_worker(frontend_url, **changes)
+    worker = make_worker(frontend_url, patience, **changes)
     async with anyio.create_task_group() as tasks:
         await tasks.start(worker.run)
         yield worker

@@ -1,14 +1,16 @@
 """The HTTP client: each failure becomes words a person can act on, and none of them tells a secret."""
 
 import ssl
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
 import pytest
 import trustme
+from anyio.abc import SocketAttribute, SocketStream
 from pydantic import SecretStr
 
-from remuda.core import limits
 from remuda.core.errors import (
     Conflict,
     FrontendUnreachable,
@@ -107,11 +109,10 @@ async def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in str(refusal.value)
 
 
-async def test_an_answer_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FRONTEND_CALL_S", 0.2)
+async def test_an_answer_that_does_not_come_is_given_up() -> None:
     async with LocalAiFrontend() as peer:
         peer.misbehaviour["drain"] = "hang"
-        client = Frontend(peer.url, None)
+        client = Frontend(peer.url, None, call_limit=timedelta(milliseconds=200))
         with anyio.fail_after(5), pytest.raises(FrontendUnreachable, match="did not answer"):
             await client.drain(NodeId("n1"))
         await client.aclose()
@@ -163,3 +164,22 @@ async def test_an_unusable_authority_is_refused_at_once(tmp_path: Path, content:
         (tmp_path / "ca.pem").write_text(content)
     with pytest.raises(Misconfigured, match="--ca"):
         Frontend("https://frontend", None, tmp_path / "ca.pem")
+
+
+async def test_an_answer_without_end_is_not_read_to_the_end() -> None:
+    async def pour(caller: SocketStream) -> None:
+        async with caller:
+            await caller.receive()
+            await caller.send(b"HTTP/1.1 200 OK\r\n\r\n")
+            with suppress(anyio.BrokenResourceError):
+                while True:
+                    await caller.send(bytes(1 << 16))
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as door:
+        client = Frontend(f"http://127.0.0.1:{door.extra(SocketAttribute.local_port)}", None)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(door.serve, pour)
+            with anyio.fail_after(5), pytest.raises(FrontendUnreachable, match="is not a frontend"):
+                await client.register(ME)
+            tasks.cancel_scope.cancel()
+        await client.aclose()

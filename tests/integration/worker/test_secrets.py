@@ -39,8 +39,8 @@ async def test_bus_password_and_token_stay_out_of_the_log(tmp_path: Path, lines:
         plain_server(tmp_path, password_settings("w", BUS_PASSWORD)) as nats,
     ):
         url = nats.url.replace("nats://", f"nats://w:{BUS_PASSWORD}@")
-        settings = {"bus": BusPolicy(url=url), "token": SecretStr(TOKEN), "heartbeat_interval": OFTEN}
-        async with running(frontend.url, **settings) as worker:
+        bus, token = BusPolicy(url=url), SecretStr(TOKEN)
+        async with running(frontend.url, bus=bus, token=token, heartbeat_interval=OFTEN) as worker:
             await wait_for_phase(worker, Phase.READY)
             frontend.misbehaviour["heartbeat"] = 500
             await wait_until(lambda: "heartbeat_failed" in lines.getvalue())
