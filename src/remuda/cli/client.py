@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Annotated, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel
 
 from remuda import __version__
 from remuda.cli.target import Target
@@ -28,7 +28,8 @@ from remuda.core.errors import (
     Unauthorized,
     Unavailable,
 )
-from remuda.wire.codec import OMIT_EMPTY, SECRET, Message, Timestamp, decode
+from remuda.wire.admin import NodeViews
+from remuda.wire.codec import decode
 from remuda.wire.nodes import NodeView, error_text
 
 M = TypeVar("M", bound=BaseModel)
@@ -49,38 +50,6 @@ _HINTS: Final = {
     401: "give an admin key with --api-key or REMUDA_API_KEY",
     503: "try again; `remuda doctor` says more",
 }
-
-
-class NodeViews(RootModel[list[NodeView]]):
-    """All nodes, by name."""
-
-
-class KeyRow(Message):
-    """What is shown of a key."""
-
-    id: str
-    name: str = ""
-    role: str = ""
-    hint: str = ""  # Its first characters.
-    created_at: Timestamp
-    key: Annotated[str, OMIT_EMPTY, SECRET] = ""  # Only in the answer that made it.
-
-
-class KeyRows(RootModel[list[KeyRow]]):
-    """All keys in force."""
-
-
-class HistoryRow(Message):
-    """Something that was done to a node."""
-
-    at: Timestamp
-    event: str = ""
-    detail: str = ""
-    actor: str = ""
-
-
-class HistoryRows(RootModel[list[HistoryRow]]):
-    """What was done, newest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ def list_keys(asked: Asked) -> None:
     if asked.as_json:
         click.echo(answer.body)
         return
-    from remuda.cli.client import KeyRows
     from remuda.cli.render import Column, console, fitting, local, show
+    from remuda.wire.admin import KeyViews
 
-    keys = answer.read(KeyRows).root
+    keys = answer.read(KeyViews).root
     if not keys:
         click.echo("no keys yet; `remuda keys create NAME` makes one")
         return
@@ -63,9 +63,9 @@ def create_key(asked: Asked, name: str, role: str) -> None:
     if asked.as_json:
         click.echo(answer.body)
         return
-    from remuda.cli.client import KeyRow
+    from remuda.wire.admin import KeyView
 
-    click.echo(answer.read(KeyRow).key)
+    click.echo(answer.read(KeyView).key)
     click.echo("Keep it: it cannot be shown again. Use it as REMUDA_API_KEY or --api-key.", err=True)
 
 
@@ -74,9 +74,9 @@ def create_key(asked: Asked, name: str, role: str) -> None:
 @client_command
 def revoke_key(asked: Asked, name: str) -> None:
     """Make a key stop working."""
-    from remuda.cli.client import KeyRows
+    from remuda.wire.admin import KeyViews
 
     with connect(asked) as client:
-        key = pick("key", client.get("api", "keys").read(KeyRows).root, name)
+        key = pick("key", client.get("api", "keys").read(KeyViews).root, name)
         answer = client.call("DELETE", "api", "keys", key.id)
     click.echo(answer.body if asked.as_json else one_line(f"{key.name}: revoked"))

@@ -7,9 +7,9 @@ from typing import Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from remuda.cli.client import HistoryRow
 from remuda.cli.plain import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, used_of
+from remuda.wire.admin import HistoryItem
 from remuda.wire.nodes import NodeView
 
 _STYLES: Final = {
@@ -48,7 +48,7 @@ def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> Rend
 
 
 def node_page(
-    node: NodeView, history: Sequence[HistoryRow], now: datetime, output: Console
+    node: NodeView, history: Sequence[HistoryItem], now: datetime, output: Console
 ) -> RenderableType:
     """Everything about one node."""
     parts: list[RenderableType] = [facts(_facts(node, now)), *_reasons([node])]

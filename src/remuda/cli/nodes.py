@@ -66,7 +66,7 @@ def list_nodes(asked: Asked) -> None:
 @client_command
 def show_node(asked: Asked, name: str) -> None:
     """All that is known of one node, its labels and its history."""
-    from remuda.cli.client import HistoryRows
+    from remuda.wire.admin import History
 
     with connect(asked) as client:
         _, nodes = client.nodes()
@@ -81,7 +81,7 @@ def show_node(asked: Asked, name: str) -> None:
     from remuda.wire.nodes import NodeView
 
     output, now = console(), answer.date or SystemClock().now()
-    show(output, node_page(answer.read(NodeView), history.read(HistoryRows).root, now, output))
+    show(output, node_page(answer.read(NodeView), history.read(History).root, now, output))
 
 
 @group.command("approve", epilog=examples("remuda nodes approve attic", "remuda nodes approve a b c"))

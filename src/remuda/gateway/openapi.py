@@ -8,11 +8,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from remuda.gateway.admin.keys import KeyRequest
 from remuda.gateway.guards import require_admin, require_token
 from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_raw
 from remuda.gateway.services import Access
 from remuda.wire import nodes as wire
+from remuda.wire.admin import KeyRequest
 
 _BODIES: tuple[type[BaseModel], ...] = (
     wire.RegisterRequest,

@@ -12,7 +12,7 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from remuda.cli.client import AdminClient, NodeViews
+from remuda.cli.client import AdminClient
 from remuda.cli.target import Target
 from remuda.core.errors import (
     Conflict,
@@ -28,6 +28,7 @@ from remuda.core.errors import (
     Unavailable,
 )
 from remuda.host.ports import free_port
+from remuda.wire.admin import NodeViews
 from remuda.wire.codec import encode
 from remuda.wire.nodes import NodeError
 

@@ -1,44 +1,16 @@
 """API keys: made, listed and revoked here. A key's secret is in one answer and nowhere else."""
 
-from typing import Annotated, Literal
-
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import AfterValidator, RootModel
 
 from remuda.accounts.keys import ApiKey, Role
-from remuda.core import limits
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.paths import KeyPath
 from remuda.gateway.services import Svc
-from remuda.wire.codec import OMIT_EMPTY, SECRET, Message, Timestamp
+from remuda.wire.admin import KeyRequest, KeyView, KeyViews
 from remuda.wire.nodes import NodeMessage
 
 routes = APIRouter(prefix="/api/keys", tags=["keys"], dependencies=[Depends(require_admin)])
-
-
-def _name(text: str) -> str:
-    if not text.strip() or len(text) > limits.KEY_NAME_CHARS_MAX or not text.isprintable():
-        raise ValueError(f"must be 1 to {limits.KEY_NAME_CHARS_MAX} printable characters")
-    return text.strip()
-
-
-class KeyRequest(Message):
-    name: Annotated[str, AfterValidator(_name)]
-    role: Literal["admin", "user"] = "admin"
-
-
-class KeyView(Message):
-    id: str
-    name: str
-    role: str
-    hint: str  # The key's first characters.
-    created_at: Timestamp
-    key: Annotated[str, OMIT_EMPTY, SECRET] = ""  # Only in the answer that made it.
-
-
-class KeyViews(RootModel[list[KeyView]]):
-    """All keys in force."""
 
 
 @routes.get("", responses=gives(KeyViews, 401))

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import RootModel
 
 from remuda.core import limits
 from remuda.gateway import views
@@ -13,26 +12,9 @@ from remuda.gateway.nodes import ModelRows
 from remuda.gateway.paths import LabelPath, NodePath
 from remuda.gateway.services import Svc
 from remuda.wire import nodes as wire
-from remuda.wire.codec import Message, Timestamp
+from remuda.wire.admin import History, HistoryItem, NodeViews
 
 routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_admin)])
-
-
-class NodeViews(RootModel[list[wire.NodeView]]):
-    """All nodes, by name."""
-
-
-class HistoryItem(Message):
-    at: Timestamp
-    node_id: str = ""  # Empty: the node is no more.
-    node_name: str
-    event: str
-    detail: str = ""
-    actor: str = ""
-
-
-class History(RootModel[list[HistoryItem]]):
-    """What was done, newest first."""
 
 
 @routes.get("/nodes", responses=gives(NodeViews, 401))

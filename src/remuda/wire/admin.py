@@ -1,0 +1,56 @@
+"""What admins read and write beyond the contract: API keys and history. Ours alone."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, RootModel
+
+from remuda.core import limits
+from remuda.wire.codec import OMIT_EMPTY, SECRET, Message, Timestamp
+from remuda.wire.nodes import NodeView
+
+
+def _key_name(text: str) -> str:
+    if not text.strip() or len(text) > limits.KEY_NAME_CHARS_MAX or not text.isprintable():
+        raise ValueError(f"must be 1 to {limits.KEY_NAME_CHARS_MAX} printable characters")
+    return text.strip()
+
+
+class KeyRequest(Message):
+    """Admin to frontend: a new API key."""
+
+    name: Annotated[str, AfterValidator(_key_name)]
+    role: Literal["admin", "user"] = "admin"
+
+
+class KeyView(Message):
+    """Frontend to admin: what is kept of a key."""
+
+    id: str
+    name: str = ""
+    role: str = ""
+    hint: str = ""  # The key's first characters.
+    created_at: Timestamp
+    key: Annotated[str, OMIT_EMPTY, SECRET] = ""  # Only in the answer that made it.
+
+
+class KeyViews(RootModel[list[KeyView]]):
+    """All keys in force."""
+
+
+class HistoryItem(Message):
+    """Frontend to admin: something that was done to a node."""
+
+    at: Timestamp
+    node_id: str = ""  # Empty: the node is no more.
+    node_name: str = ""
+    event: str = ""
+    detail: str = ""
+    actor: str = ""
+
+
+class History(RootModel[list[HistoryItem]]):
+    """What was done, newest first."""
+
+
+class NodeViews(RootModel[list[NodeView]]):
+    """All nodes, by name."""
