@@ -74,8 +74,10 @@ def _next(frontend: RunningFrontend, command: str) -> Iterable[str]:
     yield "  To add a machine, run on it (it needs Python 3.11 or newer, nothing else):"
     yield f"    {join_line(frontend.url, token)}"
     yield "  or, where uv is installed:"
+    # Not as an argument: uvx would show it in the process list for as long as the worker runs.
     yield (
-        f"    uvx --from {frontend.url}/join/{own_wheel_name()} remuda join {frontend.url} --token {token}"
+        f"    REMUDA_REGISTRATION_TOKEN={token} "
+        f"uvx --from {frontend.url}/join/{own_wheel_name()} remuda join {frontend.url}"
     )
     if frontend.url.startswith("https:"):
         yield f"  or, where the certificate is not trusted, with its authority's file as {_CA_FILE}:"

@@ -12,7 +12,17 @@ from anyio.abc import TaskStatus
 from pydantic import SecretStr
 
 from remuda import __version__
-from remuda.bus.auth import AuthSource, Login, TlsFiles, UserJwt, UserPassword, anonymous, creds_file, fixed
+from remuda.bus.auth import (
+    AuthSource,
+    Login,
+    TlsFiles,
+    UserJwt,
+    UserPassword,
+    anonymous,
+    creds_file,
+    fixed,
+    parse_servers,
+)
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected, Connecting, Down, Incoming
 from remuda.cli.bus_wiring import BUS_BACKOFF
@@ -167,7 +177,8 @@ def _own_login(settings: WorkerSettings) -> AuthSource | None:
         return creds_file(settings.nats_creds)
     if settings.nats_user:
         return fixed(UserPassword(settings.nats_user, settings.nats_password or SecretStr("")))
-    return None
+    in_url = parse_servers(settings.nats_url.get_secret_value()).login if settings.nats_url else None
+    return None if in_url is None else fixed(in_url)
 
 
 def _issued_login(target: BusTarget) -> Login:
