@@ -1,0 +1,239 @@
+"""One index from one address: over HTTP, or from a file. It neither caches nor tries twice."""
+
+import os
+import stat
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+
+import aiohttp
+import anyio
+from anyio import to_thread
+
+from remuda import __version__
+from remuda.core.errors import Invalid, PeerFailed, TooLarge
+from remuda.gallery.tree import BYTES_MAX
+
+GITHUB_RAW: Final = "https://raw.githubusercontent.com"
+REDIRECTS_MAX: Final = 5
+REFERENCE_BYTES_MAX: Final = 1024
+_HEADERS: Final = {
+    "User-Agent": f"remuda/{__version__}",
+    # A compressed index could grow without end while it is read; plain text is as long as it says.
+    "Accept-Encoding": "identity",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long one address may take."""
+
+    connect: timedelta = timedelta(seconds=10)
+    idle: timedelta = timedelta(seconds=30)  # Between two pieces of an answer.
+    whole: timedelta = timedelta(seconds=120)
+
+
+@dataclass(frozen=True, slots=True)
+class Validators:
+    """What a server said about the copy we have, to ask whether it is still current."""
+
+    etag: str = ""
+    last_modified: str = ""
+
+    def headers(self) -> dict[str, str]:
+        named = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in named.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    source: str  # The address that answered, references followed.
+    content: bytes
+    validators: Validators
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The copy we have: where it came from, and what to ask with."""
+
+    source: str
+    validators: Validators
+
+
+class Fetcher:
+    """`file_roots`: folders that `file:` may read from; None: any, for galleries configured right here."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        *,
+        patience: Patience,
+        file_roots: tuple[Path, ...] | None = None,
+        github_raw: str = GITHUB_RAW,
+    ) -> None:
+        self._session = session
+        self._patience = patience
+        self._file_roots = file_roots
+        self._github_raw = github_raw
+
+    async def fetch(self, address: str, known: Known | None = None) -> Fetched | Unchanged:
+        """The index at `address`, or word that `known` is still it. PeerFailed or Rejected otherwise."""
+        with _deadline(self._patience.whole, address):
+            target = located(address, self._github_raw)
+            if urlsplit(target).path.endswith(".ref"):
+                reference = await self._get(target, None, REFERENCE_BYTES_MAX)
+                assert isinstance(reference, Fetched), "nothing was known, so something was sent"
+                target = referred(target, reference.content)
+            return await self._get(target, known if known and known.source == target else None, BYTES_MAX)
+
+    async def _get(self, target: str, known: Known | None, bytes_max: int) -> Fetched | Unchanged:
+        if target.startswith("file:"):
+            content = await to_thread.run_sync(_read_file, target, self._file_roots, bytes_max)
+            return Fetched(target, content, Validators())
+        return await self._get_http(target, known, bytes_max)
+
+    async def _get_http(self, target: str, known: Known | None, bytes_max: int) -> Fetched | Unchanged:
+        url = target
+        for _ in range(REDIRECTS_MAX + 1):
+            async with self._answer(url, known) as answer:
+                if answer.status == 304 and known is not None:
+                    return Unchanged(target)
+                if answer.status in (301, 302, 303, 307, 308):
+                    url = _redirected(url, answer.headers.get("Location", ""))
+                    continue
+                if answer.status != 200:
+                    raise PeerFailed(f"{shown(url)} answered {answer.status} {answer.reason or ''}".rstrip())
+                if answer.headers.get("Content-Encoding", "identity") != "identity":
+                    raise PeerFailed(f"{shown(url)} sent a compressed answer, which was not asked for")
+                validators = Validators(
+                    answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", "")
+                )
+                return Fetched(target, await _body(answer, url, bytes_max), validators)
+        raise PeerFailed(f"{shown(target)} redirects more than {REDIRECTS_MAX} times")
+
+    @asynccontextmanager
+    async def _answer(self, url: str, known: Known | None) -> AsyncIterator[aiohttp.ClientResponse]:
+        asked = _HEADERS | (known.validators.headers() if known else {})
+        timeout = aiohttp.ClientTimeout(
+            total=None,  # Ours holds for all requests of one address together.
+            sock_connect=self._patience.connect.total_seconds(),
+            sock_read=self._patience.idle.total_seconds(),
+        )
+        try:
+            async with self._session.get(
+                url, headers=asked, timeout=timeout, allow_redirects=False
+            ) as answer:
+                yield answer
+        except aiohttp.ServerTimeoutError:
+            raise PeerFailed(f"{shown(url)} stopped answering") from None
+        except aiohttp.InvalidURL:
+            raise Invalid(f"{shown(url)} is not a web address") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise PeerFailed(f"{shown(url)} cannot be reached: {error or type(error).__name__}") from None
+
+
+@asynccontextmanager
+async def open_fetcher(
+    *,
+    patience: Patience | None = None,
+    file_roots: tuple[Path, ...] | None = None,
+    github_raw: str = GITHUB_RAW,
+) -> AsyncIterator[Fetcher]:
+    """A fetcher with connections of its own. Proxies are taken from the environment."""
+    cookies = aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(trust_env=True, cookie_jar=cookies, auto_decompress=False) as session:
+        yield Fetcher(session, patience=patience or Patience(), file_roots=file_roots, github_raw=github_raw)
+
+
+def located(address: str, github_raw: str = GITHUB_RAW) -> str:
+    """The URL behind an address: `file:`, `http(s):`, or `github:owner/repository/path@branch`."""
+    scheme, _, rest = address.partition(":")
+    if scheme in ("http", "https", "file"):
+        return address
+    if scheme != "github":
+        raise Invalid(f"{shown(address)} is no address for an index", hint="use https:, file: or github:")
+    place, _, branch = rest.lstrip("/").rpartition("@") if "@" in rest else (rest.lstrip("/"), "", "main")
+    parts = place.split("/")
+    if len(parts) < 3 or not all(parts) or not branch or ".." in parts:
+        raise Invalid(f"{address} is incomplete", hint="write it as github:owner/repository/path@branch")
+    owner, repository, *path = parts
+    return "/".join((github_raw.rstrip("/"), owner, repository, branch, *path))
+
+
+def referred(target: str, content: bytes) -> str:
+    """Where a `.ref` points: a file name in the same folder as itself."""
+    name = content.decode(errors="replace").strip()
+    if (
+        not name
+        or len(name.splitlines()) > 1
+        or ":" in name
+        or name.startswith("/")
+        or ".." in name.split("/")
+    ):
+        raise PeerFailed(f"{shown(target)} does not hold the name of a file beside it")
+    if name.endswith(".ref"):
+        raise PeerFailed(f"{shown(target)} refers to yet another reference")
+    return urljoin(target, name)
+
+
+def shown(url: str) -> str:
+    """The address for people and logs: without a user's name and password, and without a query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+@contextmanager
+def _deadline(span: timedelta, address: str) -> Iterator[None]:
+    try:
+        with anyio.fail_after(span.total_seconds()):
+            yield
+    except TimeoutError:
+        raise PeerFailed(f"{shown(address)} took longer than {span.total_seconds():g} s") from None
+
+
+def _redirected(url: str, location: str) -> str:
+    target = urljoin(url, location)
+    if not location or not target.startswith(("https:", "http:")):
+        raise PeerFailed(f"{shown(url)} redirects to no web address")
+    if url.startswith("https:") and target.startswith("http:"):
+        raise PeerFailed(f"{shown(url)} redirects to an address that is not encrypted")
+    return target
+
+
+async def _body(answer: aiohttp.ClientResponse, url: str, bytes_max: int) -> bytes:
+    content = bytearray()
+    async for piece in answer.content.iter_chunked(64 << 10):
+        content += piece
+        if len(content) > bytes_max:
+            raise TooLarge(f"{shown(url)} sends more than the {bytes_max} bytes allowed")
+    return bytes(content)
+
+
+def _read_file(target: str, roots: tuple[Path, ...] | None, bytes_max: int) -> bytes:
+    parts = urlsplit(target)
+    path = Path(unquote(parts.path))
+    if parts.netloc not in ("", "localhost") or not path.is_absolute():
+        raise Invalid(f"{target} names no file", hint="write it as file:///folder/index.yaml")
+    try:
+        real = path.resolve(strict=True)
+        if roots is not None and not any(real.is_relative_to(root.resolve()) for root in roots):
+            raise Invalid(f"{path} lies outside the folders that a gallery may be read from")
+        # Neither a pipe, which would hold us, nor a device, which never ends.
+        with os.fdopen(os.open(real, os.O_RDONLY | os.O_NONBLOCK), "rb") as handle:
+            if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+                raise Invalid(f"{path} is not a file")
+            content = handle.read(bytes_max + 1)
+    except OSError as error:
+        raise PeerFailed(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > bytes_max:
+        raise TooLarge(f"{path} has more than the {bytes_max} bytes allowed")
+    return content

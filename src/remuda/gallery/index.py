@@ -1,0 +1,165 @@
+"""Gallery indexes: YAML to entries. Pure.
+
+One bad entry does not lose the others: it is left out, and a complaint names it, its line and why. Unknown
+fields are skipped, for indexes are newer than programs.
+"""
+
+import re
+from typing import Final
+
+from remuda.core.errors import Invalid
+from remuda.gallery.model import Complaint, Entry, Index
+from remuda.gallery.tree import List, Malformed, Map, Merger, Node, Text, parse
+
+ENTRIES_MAX: Final = 10_000
+ITEMS_MAX: Final = 256  # Of one list or map inside an entry.
+TEXT_CHARS_MAX: Final = 20_000
+URI_CHARS_MAX: Final = 2_048
+
+# A name becomes a folder, a word in commands and part of `gallery@name`.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+_SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
+_URI: Final = re.compile(r"[!-~]+")
+
+
+def read_index(content: bytes) -> Index:
+    """The usable entries. Invalid, naming the line, when the document as a whole cannot be read."""
+    root = parse(content)
+    if not isinstance(root, List):
+        raise Invalid(f"line {root.line}: an index is a list of entries, each beginning with a dash")
+    if len(root.items) > ENTRIES_MAX:
+        raise Invalid(f"it has {len(root.items)} entries, more than the {ENTRIES_MAX} allowed")
+    merger = Merger()
+    entries: dict[str, Entry] = {}
+    complaints: list[Complaint] = []
+    for number, node in enumerate(root.items, 1):
+        try:
+            entry = _entry(node, merger)
+            if (first := entries.get(entry.name.lower())) is not None:
+                raise Malformed(entry.line, f"the name was taken on line {first.line}, which counts")
+        except Malformed as problem:
+            complaints.append(Complaint(_called(node, number), problem.line, problem.reason))
+        else:
+            entries[entry.name.lower()] = entry
+    return Index(tuple(entries.values()), tuple(complaints))
+
+
+def _called(node: Node, number: int) -> str:
+    """The entry's name where it can be made out, however bad the rest."""
+    if isinstance(node, Map):
+        for key, value in node.pairs:
+            if isinstance(key, Text) and key.value == "name" and isinstance(value, Text) and value.value:
+                return value.value[:80]
+    return f"entry {number}"
+
+
+def _entry(node: Node, merger: Merger) -> Entry:
+    if not isinstance(node, Map):
+        raise Malformed(node.line, "an entry is a map of fields")
+    fields = _Fields(node, merger)
+    entry = Entry(
+        name=fields.word("name"),
+        line=node.line,
+        alias=fields.word("alias", required=False),
+        uri=fields.uri("uri"),
+        mirrors=fields.uris("mirrors"),
+        capabilities=fields.capabilities(),
+        version=fields.text("version"),
+        sha256=fields.sha256(),
+        description=fields.text("description"),
+        license=fields.text("license"),
+        icon=fields.text("icon"),
+        url=fields.text("url"),
+        size=fields.text("size"),
+        urls=fields.texts("urls"),
+        tags=fields.texts("tags"),
+    )
+    if not entry.uri and not entry.capabilities:
+        raise Malformed(node.line, "it has neither a uri nor capabilities, so nothing can be installed")
+    return entry
+
+
+class _Fields:
+    """The fields of one entry, each read as its type or refused by name."""
+
+    def __init__(self, node: Map, merger: Merger) -> None:
+        self._line = node.line
+        self._merger = merger
+        self._nodes = merger.flatten(node)
+
+    def text(self, name: str) -> str:
+        node = self._nodes.get(name)
+        return "" if node is None else _plain(node, name)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        node = self._nodes.get(name)
+        if node is None or (isinstance(node, Text) and node.null):
+            return ()
+        if not isinstance(node, List):
+            raise Malformed(node.line, f"{name} must be a list")
+        _check_size(len(node.items), name, node.line)
+        return tuple(_plain(item, name) for item in node.items)
+
+    def word(self, name: str, *, required: bool = True) -> str:
+        text = self.text(name)
+        if text or required:
+            _check_word(text, name, self._at(name))
+        return text
+
+    def uri(self, name: str) -> str:
+        return self._checked_uri(self.text(name), name)
+
+    def uris(self, name: str) -> tuple[str, ...]:
+        return tuple(self._checked_uri(text, name) for text in self.texts(name) if text)
+
+    def sha256(self) -> str:
+        text = self.text("sha256")
+        if text and not _SHA256.fullmatch(text):
+            raise Malformed(self._at("sha256"), "sha256 must be 64 hexadecimal digits")
+        return text.lower()
+
+    def capabilities(self) -> tuple[tuple[str, str], ...]:
+        node = self._nodes.get("capabilities")
+        if node is None or (isinstance(node, Text) and node.null):
+            return ()
+        if not isinstance(node, Map):
+            raise Malformed(node.line, "capabilities must map a capability to a backend")
+        named = self._merger.flatten(node)
+        _check_size(len(named), "capabilities", node.line)
+        found = tuple((capability, _plain(value, "capabilities")) for capability, value in named.items())
+        for capability, concrete in found:
+            _check_word(capability, "a capability", node.line)
+            _check_word(concrete, f"the backend for {capability}", node.line)
+        return found
+
+    def _checked_uri(self, text: str, name: str) -> str:
+        if text and (len(text) > URI_CHARS_MAX or not _URI.fullmatch(text)):
+            raise Malformed(
+                self._at(name), f"{name} must have no spaces and at most {URI_CHARS_MAX} characters"
+            )
+        return text
+
+    def _at(self, name: str) -> int:
+        node = self._nodes.get(name)
+        return self._line if node is None else node.line
+
+
+def _plain(node: Node, name: str) -> str:
+    if not isinstance(node, Text):
+        raise Malformed(node.line, f"{name} must be text")
+    if node.tag:
+        raise Malformed(node.line, f"{name} has the tag {node.tag}, which is not allowed")
+    if len(node.value) > TEXT_CHARS_MAX:
+        raise Malformed(node.line, f"{name} has more than {TEXT_CHARS_MAX} characters")
+    return "" if node.null else node.value
+
+
+def _check_size(count: int, name: str, line: int) -> None:
+    if count > ITEMS_MAX:
+        raise Malformed(line, f"{name} has {count} items, more than the {ITEMS_MAX} allowed")
+
+
+def _check_word(text: str, name: str, line: int) -> None:
+    if not _NAME.fullmatch(text):
+        reason = "is missing" if not text else "must be letters, digits and . _ + - only, at most 128"
+        raise Malformed(line, f"{name} {reason}")

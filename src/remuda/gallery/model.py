@@ -1,0 +1,180 @@
+"""Galleries, their entries, and the machines that builds are chosen for. Pure.
+
+A gallery list is also a wire form: it travels as JSON text inside `backend.install`.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+from pydantic import Field, RootModel
+
+from remuda.core.errors import Invalid
+from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Many, Message, decode, encode
+
+BUILTIN: Final = "builtin:"
+"""Scheme of what ships with Remuda: its gallery, and backends that need no download."""
+
+MIRRORS_MAX: Final = 16
+VRAM_TOO_SMALL: Final = 4 << 30
+HIDDEN_TAG: Final = "hidden"  # Entries for tests: found by name, not listed.
+
+
+class Verification(Message):
+    """Who must have signed a gallery's images."""
+
+    issuer: Annotated[str, OMIT_EMPTY] = ""
+    issuer_regex: Annotated[str, OMIT_EMPTY] = ""
+    identity: Annotated[str, OMIT_EMPTY] = ""
+    identity_regex: Annotated[str, OMIT_EMPTY] = ""
+    not_before: Annotated[str, OMIT_EMPTY] = ""  # Kept as written: passed on, not yet used.
+
+
+class Gallery(Message):
+    """Where an index of backends is found. `mirrors` are asked in order when `url` fails."""
+
+    name: Annotated[str, Field(min_length=1)]
+    url: Annotated[str, Field(min_length=1)]
+    mirrors: Annotated[Many[str], OMIT_EMPTY, Field(max_length=MIRRORS_MAX)] = ()
+    verification: Annotated[Verification | None, OMIT_NONE] = None
+
+    @property
+    def builtin(self) -> bool:
+        """It ships with Remuda; a peer that is not ours cannot read it."""
+        return self.url.startswith(BUILTIN)
+
+
+class _GalleryList(RootModel[Many[Gallery]]):
+    """The JSON form of several galleries, in the order in which they are searched."""
+
+
+def galleries_from_json(text: str) -> tuple[Gallery, ...]:
+    """The galleries that `text` lists. Invalid, naming place and field, when it is no such list."""
+    payload = text.encode()
+    if payload.strip() == b"null":  # An empty list, as Go may write it.
+        return ()
+    try:
+        return decode(_GalleryList, payload).root
+    except Invalid as error:
+        raise Invalid(
+            f"the list of galleries cannot be used: {error.message}",
+            hint='write it like [{"name": "mine", "url": "https://example.org/index.yaml"}]',
+        ) from None
+
+
+def galleries_to_json(galleries: tuple[Gallery, ...]) -> str:
+    return encode(_GalleryList(galleries)).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One backend of an index. A *meta* backend names builds by capability; a *concrete* one is a build."""
+
+    name: str
+    line: int  # Where it stands in the index, from 1.
+    alias: str = ""
+    uri: str = ""
+    mirrors: tuple[str, ...] = ()
+    capabilities: tuple[tuple[str, str], ...] = ()  # Capability to concrete name, in the index's order.
+    version: str = ""
+    sha256: str = ""
+    description: str = ""
+    license: str = ""
+    icon: str = ""
+    url: str = ""
+    size: str = ""
+    urls: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    @property
+    def meta(self) -> bool:
+        """Merge keys hand `capabilities` on to concrete entries, so that only a missing uri tells."""
+        return not self.uri
+
+    @property
+    def builtin(self) -> bool:
+        return self.uri.startswith(BUILTIN)
+
+    @property
+    def development(self) -> bool:
+        return self.name.endswith("-development")
+
+    @property
+    def hidden(self) -> bool:
+        return HIDDEN_TAG in self.tags
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Why an entry of an index is left out."""
+
+    entry: str  # Its name, or its place when it has none.
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.entry} (line {self.line}): {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    entries: tuple[Entry, ...]  # Names are unique, letter case aside.
+    complaints: tuple[Complaint, ...] = ()
+
+
+NO_ENTRIES: Final = Index(())
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the choice of a build depends on."""
+
+    os: str  # linux, darwin.
+    architecture: str  # As in OCI platforms: amd64, arm64.
+    capability: str = ""  # As reported; empty: the machine does not say.
+    gpu_vendor: str = ""
+    total_vram: int = 0
+
+    @property
+    def effective_capability(self) -> str:
+        """What it reports, else what its GPU implies."""
+        if self.capability:
+            return self.capability
+        if not self.gpu_vendor or self.total_vram <= VRAM_TOO_SMALL:
+            return "default"
+        return self.gpu_vendor
+
+    @property
+    def platform(self) -> str:
+        return f"{self.os}/{self.architecture}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one gallery offers, and how far that can be trusted to be current."""
+
+    gallery: Gallery
+    index: Index = NO_ENTRIES
+    trouble: str = ""  # Why it could not be read just now; empty: it could.
+    confirmed_at: datetime | None = None  # When the index was last known current; None: there is none.
+
+    @property
+    def readable(self) -> bool:
+        return self.confirmed_at is not None
+
+    def standing(self, now: datetime) -> str:
+        """One sentence on how current this is, for people."""
+        if self.confirmed_at is None:
+            return f"gallery {self.gallery.name} cannot be used: {self.trouble}"
+        age = f"gallery {self.gallery.name} was read {ago(now - self.confirmed_at)}"
+        return f"{age}; since then it could not be: {self.trouble}" if self.trouble else age
+
+
+def ago(span: timedelta) -> str:
+    """A span as people say it, in its largest unit."""
+    seconds = int(span.total_seconds())
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size:
+            count = seconds // size
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"

@@ -1,0 +1,241 @@
+"""A backend's name and a machine to one build, or to a reason that a person can act on. Pure.
+
+The rules are those of LocalAI's workers, so that both choose alike; where a machine would get less than it
+could, the choice carries a warning.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from remuda.gallery import artifacts, fit
+from remuda.gallery.lookup import Found, find, preferring, sharing_alias, similar
+from remuda.gallery.model import Entry, Gallery, Machine, Reading
+
+_FALLBACKS: Final = ("default", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """One concrete build. Only its name, never an alias or a meta backend's, is installed and reported."""
+
+    requested: str
+    gallery: Gallery
+    entry: Entry
+    why: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        return artifacts.uris(self.entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    requested: str
+    reason: str
+    hint: str = ""
+    retryable: bool = False  # A gallery that cannot be read now may have it.
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A build of a backend, as one machine sees it."""
+
+    name: str
+    found: Found | None  # None: an index names it, and no readable gallery has it.
+    capabilities: tuple[str, ...]  # Those for which its meta backend names it.
+    chosen: bool
+    why: str
+
+
+def resolve(readings: Sequence[Reading], name: str, machine: Machine) -> Resolved | Refused:
+    """The build of `name` for `machine`. What is returned always fits the machine."""
+    return _Request(readings, name, machine).answer()
+
+
+def candidates(readings: Sequence[Reading], name: str, machine: Machine) -> tuple[Candidate, ...]:
+    """Every build that `name` could mean, with the one this machine gets and why not the others."""
+    request = _Request(readings, name, machine)
+    answer = request.answer()
+    return tuple(request.seen(build, answer) for build in request.builds())
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    name: str
+    found: Found | None
+    capabilities: tuple[str, ...] = ()
+
+
+class _Request:
+    """One question, with what is needed again and again to answer it."""
+
+    def __init__(self, readings: Sequence[Reading], name: str, machine: Machine) -> None:
+        self.readings = readings
+        self.name = name
+        self.machine = machine
+        self.capability = machine.effective_capability
+        self.entry = find(readings, name)
+
+    def answer(self) -> Resolved | Refused:
+        if self.entry is None:
+            return self._by_alias()
+        return self._from_meta(self.entry) if self.entry.entry.meta else self._concrete(self.entry)
+
+    def builds(self) -> tuple[_Build, ...]:
+        if self.entry is None:
+            return tuple(_Build(one.entry.name, one) for one in sharing_alias(self.readings, self.name))
+        if not self.entry.entry.meta:
+            return (_Build(self.entry.entry.name, self.entry),)
+        keys = defaultdict[str, list[str]](list)
+        for capability, build in self.entry.entry.capabilities:
+            keys[build].append(capability)
+        return tuple(_Build(build, self._named(build), tuple(keys[build])) for build in keys)
+
+    def seen(self, build: _Build, answer: Resolved | Refused) -> Candidate:
+        chosen = isinstance(answer, Resolved) and build.found == Found(answer.gallery, answer.entry)
+        why = answer.why if isinstance(answer, Resolved) and chosen else self._why_not(build)
+        return Candidate(build.name, build.found, build.capabilities, chosen, why)
+
+    def _why_not(self, build: _Build) -> str:
+        if build.found is None:
+            return self._missing(build.name)
+        return self._unfit(build.found) or f"another comes first for a machine that reports {self.capability}"
+
+    # A concrete entry, asked for by its name.
+
+    def _concrete(self, found: Found) -> Resolved | Refused:
+        if reason := self._unfit(found):
+            return Refused(self.name, reason, hint=self._what_fits(found))
+        return self._resolved(found, "because it was asked for by name")
+
+    def _what_fits(self, found: Found) -> str:
+        others = sharing_alias(self.readings, f"{found.gallery.name}@{found.entry.alias}")
+        fitting = (one.entry for one in others if not self._why_unsuited(one))
+        names = sorted(entry.name for entry in fitting if not entry.development)
+        return f"these builds fit this machine: {', '.join(names)}" if names else ""
+
+    # A meta backend: its map decides.
+
+    def _from_meta(self, meta: Found) -> Resolved | Refused:
+        named = dict(meta.entry.capabilities)
+        key = next((key for key in (self.capability, *_FALLBACKS) if key in named), None)
+        if key is None:
+            return Refused(
+                self.name,
+                f"{meta.entry.name} has no build for this machine, which reports {self.capability}",
+                hint=f"it has builds for {_listed(meta.entry)}",
+            )
+        found = self._named(named[key])
+        obstacle = self._missing(named[key]) if found is None else self._unfit(found)
+        if found is not None and not obstacle:
+            return self._resolved(found, self._because(meta.entry, key), self._slower(found, obstacle=""))
+        return self._builtin_instead(meta, obstacle) or Refused(
+            self.name,
+            f"{meta.entry.name} names {named[key]} for machines that report {key}; {obstacle}",
+            hint=f"{meta.entry.name} has builds for {_listed(meta.entry)}",
+            retryable=found is None and bool(self._unread()),
+        )
+
+    def _named(self, build: str) -> Found | None:
+        return find(preferring(self.readings, self.name), build)
+
+    def _unfit(self, found: Found) -> str:
+        if found.entry.meta:
+            return f"{found.entry.name} is no build but a meta backend itself"
+        reason = fit.misfit(found.entry, self.machine)
+        return f"{found.entry.name} {reason}" if reason else ""
+
+    def _because(self, meta: Entry, key: str) -> str:
+        if key == self.capability:
+            return f"because this machine reports {key}"
+        return f"because this machine reports {self.capability}, for which {meta.name} names its {key} build"
+
+    def _builtin_instead(self, meta: Found, obstacle: str) -> Resolved | None:
+        """What ships with Remuda needs no gallery, so it stands in for a build that cannot be had."""
+        named = dict(meta.entry.capabilities)
+        for build in (named[key] for key in _FALLBACKS if key in named):
+            found = self._named(build)
+            if found is not None and found.entry.builtin and not self._unfit(found):
+                because = f"because it ships with Remuda, and {obstacle}"
+                return self._resolved(found, because, self._slower(found, obstacle))
+        return None
+
+    # An alias: the builds' names decide.
+
+    def _by_alias(self) -> Resolved | Refused:
+        sharing = sharing_alias(self.readings, self.name)
+        if not sharing:
+            return self._unknown()
+        ranked = [(self._rank(one.entry), one) for one in sharing if not self._why_unsuited(one)]
+        if not ranked:
+            reasons = sorted(self._why_unsuited(found) for found in sharing)
+            return Refused(
+                self.name,
+                f"no build of {self.name} fits this machine, which reports {self.capability}",
+                hint="; ".join(reasons),
+            )
+        _, best = min(ranked, key=lambda pair: pair[0])
+        return self._resolved(
+            best,
+            f"because it suits a machine that reports {self.capability} best among those called {self.name}",
+            self._slower(best, obstacle=""),
+        )
+
+    def _rank(self, entry: Entry) -> tuple[bool, int, bool, str]:
+        """Released before development, then by token, then the same CUDA; the name settles the rest."""
+        tokens = fit.preferred_tokens(self.capability)
+        if self.capability.startswith("nvidia-l4t"):
+            tokens = ("l4t", *tokens)  # Its builds need not say which CUDA they have.
+        name = entry.name.lower()
+        position = next((place for place, token in enumerate(tokens) if token in name), len(tokens))
+        return entry.development, position, not fit.same_cuda(entry, self.capability), entry.name
+
+    def _why_unsuited(self, found: Found) -> str:
+        if fit.unsuited(found.entry, self.capability):
+            return f"{found.entry.name} is for another kind of GPU"
+        return self._unfit(found)
+
+    # Words.
+
+    def _resolved(self, found: Found, because: str, warnings: tuple[str, ...] = ()) -> Resolved:
+        return Resolved(self.name, found.gallery, found.entry, f"{found.entry.name}, {because}", warnings)
+
+    def _slower(self, found: Found, obstacle: str) -> tuple[str, ...]:
+        """A GPU that will stay idle is worth a warning, whatever the reason."""
+        if not fit.has_gpu(self.capability) or fit.uses_gpu(found.entry):
+            return ()
+        reason = f": {obstacle}" if obstacle else f": {self.name} has no build for {self.capability}"
+        return (f"{found.entry.name} runs on the CPU and leaves this machine's GPU idle{reason}",)
+
+    def _missing(self, build: str) -> str:
+        unread = self._unread()
+        return f"no gallery has {build}" + (f" ({unread})" if unread else "")
+
+    def _unknown(self) -> Refused:
+        unread = self._unread()
+        reason = f"no gallery has a backend called {self.name}" + (f"; {unread}" if unread else "")
+        return Refused(self.name, reason, self._where_to_look(), retryable=bool(unread))
+
+    def _where_to_look(self) -> str:
+        gallery, at, _ = self.name.partition("@")
+        known = [reading.gallery.name for reading in self.readings]
+        if at and gallery.lower() not in map(str.lower, known):
+            return f"there is no gallery {gallery}; the galleries are {', '.join(known)}"
+        alike = similar(self.readings, self.name)
+        return (
+            f"did you mean {' or '.join(alike)}?" if alike else "`remuda backends search` lists what there is"
+        )
+
+    def _unread(self) -> str:
+        return "; ".join(
+            f"gallery {reading.gallery.name} cannot be used: {reading.trouble}"
+            for reading in self.readings
+            if not reading.readable
+        )
+
+
+def _listed(meta: Entry) -> str:
+    return ", ".join(f"{capability} ({build})" for capability, build in sorted(meta.capabilities))

@@ -1,0 +1,160 @@
+"""Galleries kept up to date: shipped, from files, or over HTTP with mirrors and a copy on disk.
+
+Whatever cannot be reached is said in the reading; the other galleries, and older copies, go on answering.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from remuda.core.clock import Clock
+from remuda.core.errors import PeerFailed, RemudaError
+from remuda.gallery.cache import Cache, Copy
+from remuda.gallery.fetch import Fetched, Fetcher, Known, shown
+from remuda.gallery.index import read_index
+from remuda.gallery.model import Gallery, Index, Reading
+from remuda.gallery.shipped import shipped_index
+
+log = structlog.get_logger()
+
+FRESH: Final = timedelta(hours=1)  # A copy younger than this is not asked about.
+ASK_AGAIN: Final = timedelta(seconds=30)  # After every address failed.
+SKIP_FAILED: Final = timedelta(minutes=10)  # One address, while others answer.
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    reading: Reading
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    copy: Copy
+    index: Index
+
+
+class Sources:
+    """The configured galleries, in their order. Callers that come together share one fetch."""
+
+    def __init__(
+        self, galleries: tuple[Gallery, ...], *, fetcher: Fetcher, cache: Cache, clock: Clock
+    ) -> None:
+        self._galleries = galleries
+        self._fetcher = fetcher
+        self._cache = cache
+        self._clock = clock
+        self._held: dict[Gallery, _Held] = {}
+        self._turns: defaultdict[Gallery, anyio.Lock] = defaultdict(anyio.Lock)
+        self._failed_s: dict[str, float] = {}
+
+    async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]:
+        """What each gallery offers, in configured order. `refresh` asks even about fresh copies."""
+        readings: dict[int, Reading] = {}
+
+        async def one(place: int, gallery: Gallery) -> None:
+            readings[place] = await self._reading(gallery, refresh)
+
+        async with anyio.create_task_group() as group:
+            for place, gallery in enumerate(self._galleries):
+                group.start_soon(one, place, gallery)
+        return tuple(readings[place] for place in range(len(self._galleries)))
+
+    async def _reading(self, gallery: Gallery, refresh: bool) -> Reading:
+        before = self._held.get(gallery)
+        async with self._turns[gallery]:
+            held = self._held.get(gallery)
+            if held is not None and (
+                held is not before if refresh else self._clock.monotonic() < held.until_s
+            ):
+                return held.reading
+            reading = await self._read_now(gallery, refresh)
+            until_s = self._clock.monotonic() + self._good_for(reading).total_seconds()
+            self._held[gallery] = _Held(reading, until_s)
+            return reading
+
+    def _good_for(self, reading: Reading) -> timedelta:
+        if reading.confirmed_at is None or reading.trouble:
+            return min(ASK_AGAIN, _fresh_for(reading.gallery))
+        return _fresh_for(reading.gallery) - (self._clock.now() - reading.confirmed_at)
+
+    async def _read_now(self, gallery: Gallery, refresh: bool) -> Reading:
+        if gallery.verification is not None:
+            # Ignoring what it demands would hand out images nobody vouched for.
+            return Reading(gallery, trouble="it demands signed images, and signatures cannot be checked yet")
+        if gallery.builtin:
+            return Reading(gallery, read_index(shipped_index()), confirmed_at=self._clock.now())
+        kept = await to_thread.run_sync(self._kept, gallery)
+        if kept is not None and not refresh and self._is_fresh(gallery, kept.copy):
+            return Reading(gallery, kept.index, confirmed_at=kept.copy.confirmed_at)
+        return await self._ask(gallery, kept)
+
+    def _kept(self, gallery: Gallery) -> _Kept | None:
+        copy = self._cache.read(gallery.url)
+        try:
+            return _Kept(copy, read_index(copy.content.encode())) if copy else None
+        except RemudaError as error:
+            log.warning("gallery_copy_unusable", gallery=gallery.name, error=str(error))
+            return None
+
+    def _is_fresh(self, gallery: Gallery, copy: Copy) -> bool:
+        """A copy from the future, after a clock was set back, is not fresh: it would stay so for ever."""
+        return timedelta(0) <= self._clock.now() - copy.confirmed_at < _fresh_for(gallery)
+
+    async def _ask(self, gallery: Gallery, kept: _Kept | None) -> Reading:
+        troubles: list[str] = []
+        for address in self._addresses(gallery):
+            try:
+                current = await self._current(address, kept)
+            except RemudaError as error:
+                self._failed_s[address] = self._clock.monotonic()
+                where = shown(address)
+                log.warning("gallery_address_failed", gallery=gallery.name, address=where, error=str(error))
+                troubles.append(str(error))
+            else:
+                self._failed_s.pop(address, None)
+                await to_thread.run_sync(self._cache.write, gallery.url, current.copy)
+                return Reading(gallery, current.index, confirmed_at=current.copy.confirmed_at)
+        trouble = "; ".join(troubles)
+        if kept is None:
+            return Reading(gallery, trouble=trouble)
+        return Reading(gallery, kept.index, trouble=trouble, confirmed_at=kept.copy.confirmed_at)
+
+    async def _current(self, address: str, kept: _Kept | None) -> _Kept:
+        known = Known(kept.copy.source, kept.copy.validators) if kept else None
+        answer = await self._fetcher.fetch(address, known)
+        now = self._clock.now()
+        if isinstance(answer, Fetched):
+            try:
+                index = await to_thread.run_sync(read_index, answer.content)
+            except RemudaError as error:
+                raise PeerFailed(f"{shown(answer.source)} holds no usable index: {error}") from None
+            return _Kept(_copy_of(answer, now), index)
+        assert kept is not None, "only a copy that we have can be unchanged"
+        return _Kept(kept.copy.model_copy(update={"confirmed_at": now}), kept.index)
+
+    def _addresses(self, gallery: Gallery) -> tuple[str, ...]:
+        """The gallery's own and its mirrors, less those that failed lately; all when all did."""
+        every = tuple(dict.fromkeys((gallery.url, *gallery.mirrors)))
+        long_ago_s = self._clock.monotonic() - SKIP_FAILED.total_seconds()
+        return tuple(one for one in every if self._failed_s.get(one, long_ago_s) <= long_ago_s) or every
+
+
+def _fresh_for(gallery: Gallery) -> timedelta:
+    """A local file is read each time: whoever edits it wants to see the change."""
+    return timedelta(0) if gallery.url.startswith("file:") else FRESH
+
+
+def _copy_of(answer: Fetched, now: datetime) -> Copy:
+    return Copy(
+        source=answer.source,
+        etag=answer.validators.etag,
+        last_modified=answer.validators.last_modified,
+        confirmed_at=now,
+        content=answer.content.decode("utf-8-sig"),
+    )

@@ -1,0 +1,208 @@
+"""YAML as a tree of texts, lists and maps, each with its line. Pure.
+
+Nothing is constructed from tags, aliases stay shared, and merge keys are resolved once per map: a small
+document cannot become a large one. Every text stays as written, so that version 1.10 is not a number.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import yaml
+from yaml import events
+
+from remuda.core.errors import Invalid
+
+BYTES_MAX: Final = 8 << 20
+NODES_MAX: Final = 400_000
+DEPTH_MAX: Final = 16
+MERGED_KEYS_MAX: Final = 1_000_000  # In all maps of a document together.
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MERGE: Final = "tag:yaml.org,2002:merge"
+_PLAIN_TAGS: Final = frozenset(
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge")
+)
+_NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    value: str
+    line: int
+    tag: str = ""  # Only a tag that no index needs; such a node is refused where it is used.
+    null: bool = False
+    merges: bool = False  # As a key: what it stands for is merged into its map.
+
+
+@dataclass(eq=False, slots=True)
+class List:
+    line: int
+    tag: str = ""
+    items: "list[Node]" = field(default_factory=list)
+    closed: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Map:
+    line: int
+    tag: str = ""
+    pairs: "list[tuple[Node, Node]]" = field(default_factory=list)
+    key: "Node | None" = None  # Read, and waiting for its value.
+    closed: bool = False
+
+
+Node = Text | List | Map
+
+
+class Malformed(Exception):
+    """A part of the document that cannot be used; the parts beside it can."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+        self.reason = reason
+
+
+def parse(content: bytes) -> Node:
+    """The document's root. Invalid, naming the line, for what is not YAML or too large."""
+    if len(content) > BYTES_MAX:
+        raise Invalid(f"it has more than {BYTES_MAX >> 20} MiB")
+    try:
+        text = content.decode("utf-8-sig")
+        builder = _Builder()
+        for event in yaml.parse(text, Loader=_LOADER):
+            builder.take(event)
+            if isinstance(event, events.DocumentEndEvent):
+                break  # Peers read the first document only.
+    except UnicodeDecodeError as error:
+        raise Invalid(f"it is not UTF-8 text (byte {error.start})") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise Invalid(f"it is not YAML: {line}{error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise Invalid(f"it is not YAML: {str(error).splitlines()[0]}") from None
+    if builder.root is None:
+        raise Invalid("it is empty")
+    return builder.root
+
+
+class _Builder:
+    """Turns events into nodes without recursion: depth costs nothing and is bounded all the same."""
+
+    def __init__(self) -> None:
+        self.root: Node | None = None
+        self._open: list[List | Map] = []
+        self._anchors: dict[str, Node] = {}
+        self._count = 0
+
+    def take(self, event: events.Event) -> None:
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        match event:
+            case events.AliasEvent():
+                self._place(self._aliased(event.anchor, line), line)
+            case events.ScalarEvent():
+                self._begin(_text(event, line), event.anchor, line)
+            case events.SequenceStartEvent():
+                self._begin(List(line, _odd(event.tag)), event.anchor, line)
+            case events.MappingStartEvent():
+                self._begin(Map(line, _odd(event.tag)), event.anchor, line)
+            case events.SequenceEndEvent() | events.MappingEndEvent():
+                self._open.pop().closed = True
+
+    def _begin(self, node: Node, anchor: str | None, line: int) -> None:
+        if anchor is not None:
+            self._anchors[anchor] = node
+        self._place(node, line)
+        if not isinstance(node, Text):
+            self._open.append(node)
+            if len(self._open) > DEPTH_MAX:
+                raise Invalid(f"line {line}: it is nested more than {DEPTH_MAX} deep")
+
+    def _place(self, node: Node, line: int) -> None:
+        self._count += 1
+        if self._count > NODES_MAX:
+            raise Invalid(f"line {line}: it has more than {NODES_MAX} parts")
+        match self._open[-1] if self._open else None:
+            case None:
+                self.root = node
+            case List() as parent:
+                parent.items.append(node)
+            case Map(key=None) as parent:
+                parent.key = node
+            case Map(key=Text() | List() | Map() as key) as parent:
+                parent.pairs.append((key, node))
+                parent.key = None
+
+    def _aliased(self, anchor: str | None, line: int) -> Node:
+        node = self._anchors.get(anchor or "")
+        if node is None:
+            raise Invalid(f"line {line}: *{anchor} stands for nothing before it")
+        if not isinstance(node, Text) and not node.closed:
+            raise Invalid(f"line {line}: *{anchor} contains itself")
+        return node
+
+
+def _text(event: events.ScalarEvent, line: int) -> Text:
+    plain = event.implicit[0]
+    merges = event.value == "<<" and (plain or event.tag == _MERGE)
+    return Text(event.value, line, _odd(event.tag), null=plain and event.value in _NULLS, merges=merges)
+
+
+def _odd(tag: str | None) -> str:
+    return "" if tag in (None, "!") or tag in _PLAIN_TAGS else tag
+
+
+class Merger:
+    """Maps with their merge keys resolved: own keys win, then those of the first map merged."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[str, Node] | Malformed] = {}
+        self._left = MERGED_KEYS_MAX
+
+    def flatten(self, node: Map, depth: int = 0) -> Mapping[str, Node]:
+        """Raises Malformed for a map that cannot be read. The document must stay alive meanwhile."""
+        if id(node) not in self._known:
+            try:
+                self._known[id(node)] = self._flattened(node, depth)
+            except Malformed as problem:  # Kept too: many maps may merge the same bad one.
+                self._known[id(node)] = problem
+        known = self._known[id(node)]
+        if isinstance(known, Malformed):
+            raise known
+        return known
+
+    def _flattened(self, node: Map, depth: int) -> dict[str, Node]:
+        if node.tag:
+            raise Malformed(node.line, f"the tag {node.tag} is not allowed")
+        if depth > DEPTH_MAX:
+            raise Malformed(node.line, f"more than {DEPTH_MAX} merge keys lead from one to the next")
+        own: dict[str, Node] = {}
+        merged: list[Map] = []
+        for key, value in node.pairs:
+            if not isinstance(key, Text):
+                raise Malformed(key.line, "a key must be a word")
+            if key.merges:
+                merged.extend(_merged_maps(value, key.line))
+            elif key.value in own:
+                raise Malformed(key.line, f"{key.value[:40]} stands twice")
+            else:
+                own[key.value] = value
+        for base in merged:
+            self._inherit(own, self.flatten(base, depth + 1), node.line)
+        return own
+
+    def _inherit(self, own: dict[str, Node], base: Mapping[str, Node], line: int) -> None:
+        self._left -= len(base) + 1
+        if self._left < 0:
+            raise Malformed(line, f"merge keys expand to more than {MERGED_KEYS_MAX} fields")
+        for name, value in base.items():
+            own.setdefault(name, value)
+
+
+def _merged_maps(value: Node, line: int) -> Iterator[Map]:
+    for part in value.items if isinstance(value, List) else (value,):
+        if not isinstance(part, Map):
+            raise Malformed(line, "<< can only merge maps")
+        yield part
