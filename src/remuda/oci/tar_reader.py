@@ -1,0 +1,224 @@
+"""A strict, streaming reader of tar archives: v7, ustar, pax and GNU, sparse files included.
+
+It only ever reads forward, keeps one entry at a time, and refuses what it does not understand instead of
+guessing or stopping early. It judges no names: that is for whoever unpacks.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from remuda.oci.tar_numbers import SECOND_NS, clamped_ns, decimal, instant_ns, number, signed_number
+from remuda.oci.tar_sparse import BLOCK_BYTES, Segment, SparseMap, check_map, old_map, pax_map
+from remuda.oci.tar_stream import ByteStream
+from remuda.oci.unpack_errors import Refusal, shown
+from remuda.oci.unpack_limits import UnpackLimits
+
+ZEROS = bytes(BLOCK_BYTES)
+USTAR = b"ustar\0"
+EXTENSIONS_MAX = 8  # Long names and pax headers in front of one entry; writers need three at most.
+SPARSE_PIECE = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")  # Repeated, in the oldest pax form.
+
+
+class Kind(Enum):
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symbolic link"
+    HARDLINK = "hard link"
+
+
+KINDS = {
+    b"0": Kind.FILE,
+    b"\0": Kind.FILE,
+    b"7": Kind.FILE,  # Contiguous, where that ever meant something.
+    b"S": Kind.FILE,
+    b"1": Kind.HARDLINK,
+    b"2": Kind.SYMLINK,
+    b"5": Kind.DIRECTORY,
+}
+REFUSED = {b"3": "a character device", b"4": "a block device", b"6": "a fifo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One member of the archive. Names are as written, nothing about them was checked."""
+
+    name: bytes
+    kind: Kind
+    size: int  # Of the file once unpacked; 0 for other kinds.
+    mode: int
+    mtime_ns: int
+    link: bytes = b""
+
+
+@dataclass(slots=True)
+class Extension:
+    """What the headers in front of an entry say about it."""
+
+    records: dict[bytes, bytes]
+    name: bytes | None = None
+    link: bytes | None = None
+
+
+class TarReader:
+    """Iterate for entries; `data` gives the current one's content, and what is not taken is skipped."""
+
+    def __init__(self, stream: ByteStream, limits: UnpackLimits) -> None:
+        self._stream = stream
+        self._limits = limits
+        self._segments: Iterator[Segment] = iter(())
+        self._unread = 0  # Data of the current entry, padding included, still in the stream.
+        self._name = b""
+        self._between = True  # Reading headers: the entry's name is not known yet.
+
+    def __iter__(self) -> Iterator[Entry]:
+        """All entries. Reads on to the end of the stream after the last."""
+        while (entry := self._next_entry()) is not None:
+            yield entry
+            self._stream.skip(self._unread)
+            self._unread = 0
+        self._stream.drain()
+
+    def data(self) -> Iterator[tuple[int, memoryview]]:
+        """The current entry's content as pieces, each with its position in the file, in ascending order."""
+        for segment in self._segments:
+            position = segment.offset
+            for piece in self._stream.pieces(segment.size):
+                self._unread -= len(piece)
+                yield position, piece
+                position += len(piece)
+
+    def place(self) -> str:
+        """Which entry is being read, for messages."""
+        if not self._between:
+            return shown(self._name)
+        return f"what follows {shown(self._name)}" if self._name else "the start of the archive"
+
+    def _next_entry(self) -> Entry | None:
+        self._between = True
+        extension = Extension({})
+        for _ in range(EXTENSIONS_MAX + 1):
+            header = self._stream.exactly(BLOCK_BYTES)
+            if header == ZEROS:
+                self._check_end(extension)
+                return None
+            _check_sum(header)
+            flag = header[156:157]
+            if flag in b"xXgLK":
+                self._extend(extension, flag, header)
+            else:
+                return self._entry(header, flag, extension)
+        raise Refusal(f"more than {EXTENSIONS_MAX} headers stand in front of one entry")
+
+    def _check_end(self, extension: Extension) -> None:
+        if extension != Extension({}):
+            raise Refusal("the archive ends after a header that announces another entry")
+        try:
+            second = self._stream.exactly(BLOCK_BYTES)
+        except EOFError:
+            return  # One block of zeros is half an end mark, and common enough.
+        if second != ZEROS:
+            raise Refusal("the archive goes on after a block of zeros")
+
+    def _extend(self, extension: Extension, flag: bytes, header: bytes) -> None:
+        size = number(header[124:136], "size")
+        if size > self._limits.metadata_bytes_max:
+            raise Refusal(
+                f"it has a header of {size} bytes; at most {self._limits.metadata_bytes_max} are allowed"
+            )
+        content = self._stream.exactly(size)
+        self._stream.skip(-size % BLOCK_BYTES)
+        if flag == b"L":
+            extension.name = content.rstrip(b"\0")
+        elif flag == b"K":
+            extension.link = content.rstrip(b"\0")
+        elif (
+            flag != b"g"
+        ):  # Global ones are comments in practice, and the tools that make images ignore them.
+            extension.records.update(pax_records(content))
+
+    def _entry(self, header: bytes, flag: bytes, extension: Extension) -> Entry:
+        records = extension.records
+        name = _name(header, extension)
+        self._name, self._between = name, False
+        if flag not in KINDS:
+            raise Refusal(
+                f"it is {REFUSED.get(flag, f'of an unknown type {flag!r}')}, which no backend needs"
+            )
+        kind = KINDS[flag]
+        if (
+            name.endswith(b"/") and kind is Kind.FILE
+        ):  # As directories were written before there was a type for them.
+            kind = Kind.DIRECTORY
+        size = 0
+        if kind is Kind.FILE:
+            size = self._file_size(header, flag, records)
+        mtime = records.get(b"mtime")
+        return Entry(
+            name,
+            kind,
+            size,
+            number(header[100:108], "mode"),
+            clamped_ns(instant_ns(mtime) if mtime else signed_number(header[136:148], "time") * SECOND_NS),
+            _text(records.get(b"linkpath") or extension.link, header[157:257]),
+        )
+
+    def _file_size(self, header: bytes, flag: bytes, records: dict[bytes, bytes]) -> int:
+        """Sets up `data`, and returns how large the file will be."""
+        stored = records.get(b"size")
+        data_bytes = decimal(stored, "size") if stored else number(header[124:136], "size")
+        self._unread = data_bytes + -data_bytes % BLOCK_BYTES
+        if flag == b"S":
+            sparse: SparseMap | None = old_map(header, self._stream, self._limits)
+        else:
+            sparse = pax_map(records, self._stream, self._limits)
+        if sparse is None:
+            self._segments = iter((Segment(0, data_bytes),))
+            return data_bytes
+        check_map(sparse, data_bytes - sparse.map_bytes)
+        self._unread -= sparse.map_bytes
+        self._segments = iter(sparse.segments)
+        return sparse.size
+
+
+def pax_records(content: bytes) -> dict[bytes, bytes]:
+    """`length key=value` lines as a map. The oldest sparse maps, of repeated keys, take the next form."""
+    records: dict[bytes, bytes] = {}
+    pieces: list[bytes] = []
+    at = 0
+    while at < len(content):
+        digits, space, _ = content[at : at + 20].partition(b" ")
+        end = at + decimal(digits, "pax header")
+        record = content[at + len(digits) + 1 : end]
+        key, equals, value = record[:-1].partition(b"=")
+        if not (space and equals and key) or end > len(content) or record[-1:] != b"\n":
+            raise Refusal("its pax header is damaged")
+        if key in SPARSE_PIECE:
+            pieces.append(value)
+        else:
+            records[key] = value
+        at = end
+    if pieces:
+        records[b"GNU.sparse.map"] = b",".join(pieces)
+    return records
+
+
+def _check_sum(header: bytes) -> None:
+    given = number(header[148:156], "header")
+    rest = header[:148] + b" " * 8 + header[156:]
+    # Some old writers took bytes for signed.
+    if given != sum(rest) and given != sum(rest) - 256 * sum(byte > 127 for byte in rest):
+        raise Refusal("the header's checksum is wrong: this is no tar archive, or it is damaged")
+
+
+def _name(header: bytes, extension: Extension) -> bytes:
+    records = extension.records
+    given = records.get(b"GNU.sparse.name") or records.get(b"path") or extension.name
+    name = _text(given, header[:100])
+    if given is None and header[257:263] == USTAR and header[345]:
+        return header[345:500].partition(b"\0")[0] + b"/" + name
+    return name
+
+
+def _text(given: bytes | None, field: bytes) -> bytes:
+    return given if given is not None else field.partition(b"\0")[0]

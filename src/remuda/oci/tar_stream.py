@@ -1,0 +1,169 @@
+"""A layer's bytes, unpacked as they are asked for: plain, gzip or zstd, told apart by their first bytes.
+
+Holds a few hundred kilobytes at a time whatever the layer's size, and counts what it unpacks against the
+limits.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import zstandard
+
+from remuda.oci.unpack_errors import Refusal, UnpackCancelled
+from remuda.oci.unpack_limits import UnpackLimits
+
+PACKED_BYTES = 128 << 10  # Read from the layer at a time.
+CHUNK_BYTES = 256 << 10  # Unpacked at a time, at most.
+MAGIC_BYTES = 4
+
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # After a first byte of 0x50 to 0x5f.
+REFUSED = {
+    b"BZh": "bzip2",
+    b"\xfd7z": "xz",
+    b"PK\x03": "zip",
+    b"Rar": "rar",
+    b"7z\xbc": "7z",
+    b"\x04\x22\x4d": "lz4",
+}
+
+
+class PackedBytes:
+    """The layer as stored: counts and reports what is read, and is where cancelling takes effect."""
+
+    def __init__(
+        self, layer: BinaryIO, on_bytes: Callable[[int], None], cancelled: Callable[[], bool]
+    ) -> None:
+        self._layer = layer
+        self._on_bytes = on_bytes
+        self._cancelled = cancelled
+        self._ahead = b""
+        self.taken = 0
+
+    def peek(self) -> bytes:
+        """The first bytes, left in place. Fewer only if there are no more."""
+        while len(self._ahead) < MAGIC_BYTES and (more := self._layer.read(PACKED_BYTES)):
+            self._ahead += more
+        return self._ahead[:MAGIC_BYTES]
+
+    def read(self, size: int = PACKED_BYTES) -> bytes:
+        self.check_cancelled()
+        if self._ahead:
+            data, self._ahead = self._ahead[:size], self._ahead[size:]
+        else:
+            data = self._layer.read(size)
+        self.taken += len(data)
+        if data:
+            self._on_bytes(len(data))
+        return data
+
+    def check_cancelled(self) -> None:
+        if self._cancelled():
+            raise UnpackCancelled
+
+
+def unpacked_chunks(packed: PackedBytes, limits: UnpackLimits, bytes_max: int) -> Iterator[bytes]:
+    """The layer's content in bounded chunks. Refuses unknown packing, damage, and more than is allowed."""
+    total = 0
+    for chunk in _chunks(packed, limits):
+        packed.check_cancelled()
+        total += len(chunk)
+        if total > bytes_max:
+            raise Refusal(f"the image unpacks to more than {limits.bytes_max} bytes")
+        if total > max(limits.ratio_free_bytes, packed.taken * limits.ratio_max):
+            raise Refusal(
+                f"{packed.taken} bytes of the layer unpack to {total}, which only a decompression bomb does"
+            )
+        yield chunk
+
+
+def _chunks(packed: PackedBytes, limits: UnpackLimits) -> Iterator[bytes]:
+    magic = packed.peek()
+    if magic.startswith(GZIP):
+        return _gzip_chunks(packed)
+    if magic == ZSTD or magic[1:] == ZSTD_SKIPPABLE:
+        return _zstd_chunks(packed, limits.zstd_window_bytes_max)
+    if packing := REFUSED.get(magic[:3]):
+        raise Refusal(f"the layer is packed with {packing}; only gzip, zstd and plain tar are read")
+    return iter(packed.read, b"")
+
+
+def _gzip_chunks(packed: PackedBytes) -> Iterator[bytes]:
+    member = zlib.decompressobj(wbits=31)
+    data = packed.read()
+    while data:
+        try:
+            chunk = member.decompress(data, CHUNK_BYTES)
+        except zlib.error as error:
+            raise Refusal(f"the layer's gzip data is damaged: {error}") from error
+        if chunk:
+            yield chunk
+        if not member.eof:
+            data = member.unconsumed_tail or packed.read()
+            continue
+        data = member.unused_data.lstrip(b"\0")  # Tapes and some tools pad with zeros.
+        while not data and (more := packed.read()):
+            data = more.lstrip(b"\0")
+        if data:
+            member = zlib.decompressobj(wbits=31)
+    if not member.eof and (rest := member.flush()):  # A full chunk can leave a few bytes behind.
+        yield rest
+    if not member.eof:
+        raise Refusal("the layer's gzip data breaks off")
+
+
+def _zstd_chunks(packed: PackedBytes, window_bytes_max: int) -> Iterator[bytes]:
+    # Data that breaks off shows as a tar archive without its end: this reader does not tell.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=window_bytes_max)
+    with decompressor.stream_reader(packed, read_size=PACKED_BYTES, read_across_frames=True) as reader:
+        while True:
+            try:
+                chunk = reader.read(CHUNK_BYTES)
+            except zstandard.ZstdError as error:
+                raise Refusal(
+                    f"the layer's zstd data is damaged or needs too much memory: {error}"
+                ) from error
+            if not chunk:
+                return
+            yield chunk
+
+
+class ByteStream:
+    """Chunks as a stream to read from by size. `EOFError` where it ends too early."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._chunk = memoryview(b"")
+
+    def pieces(self, size: int) -> Iterator[memoryview]:
+        """The next `size` bytes, in pieces as they come."""
+        while size:
+            if not self._chunk:
+                self._advance()
+            piece = self._chunk[:size]
+            self._chunk = self._chunk[size:]
+            size -= len(piece)
+            yield piece
+
+    def exactly(self, size: int) -> bytes:
+        if len(self._chunk) >= size:  # Nearly always, for headers and small files.
+            data = bytes(self._chunk[:size])
+            self._chunk = self._chunk[size:]
+            return data
+        return b"".join(self.pieces(size))
+
+    def skip(self, size: int) -> None:
+        for _ in self.pieces(size):
+            pass
+
+    def drain(self) -> None:
+        """Read to the end: checksums stand there, and whoever feeds the layer is not left waiting."""
+        for _ in self._chunks:
+            pass
+
+    def _advance(self) -> None:
+        self._chunk = memoryview(next(self._chunks, b""))
+        if not self._chunk:
+            raise EOFError

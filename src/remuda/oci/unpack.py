@@ -1,0 +1,155 @@
+"""Unpacks image layers into a folder that they cannot leave. Synchronous: run it in a thread.
+
+It writes into a folder its caller made and will rename into place or delete: after any failure what is there
+is of no use. It follows no link, changes no owner, and never holds a layer in memory.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from remuda.oci.errors import DiskFull
+from remuda.oci.tar_reader import Entry, Kind, TarReader
+from remuda.oci.tar_stream import ByteStream, PackedBytes, unpacked_chunks
+from remuda.oci.unpack_errors import ArchiveRefused, Refusal, UnpackCancelled, UnpackFailed
+from remuda.oci.unpack_limits import UnpackLimits
+from remuda.oci.unpack_names import WHITEOUT, check_symlink, components, hidden_by, is_bookkeeping
+from remuda.oci.unpack_sync import fsync_tree
+from remuda.oci.unpack_tree import DirectoryTree
+from remuda.wire.sizes import install_size
+
+__all__ = [
+    "ArchiveRefused",
+    "DirectoryTree",
+    "LayerSource",
+    "UnpackCancelled",
+    "UnpackFailed",
+    "UnpackLimits",
+    "fsync_tree",
+    "unpack_image",
+    "unpack_layer",
+]
+
+LayerSource = Path | BinaryIO
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+
+
+def unpack_image(
+    layers: Iterable[LayerSource],
+    target: Path,
+    limits: UnpackLimits,
+    on_bytes: Callable[[int], None],
+    cancelled: Callable[[], bool],
+) -> None:
+    """Apply layers, lowest first, to the empty folder `target`; each is asked for when the last is done.
+
+    `on_bytes` hears how many bytes of the layers, as stored, were taken since it was last called; `cancelled`
+    is asked at least once per entry and per few hundred kilobytes.
+    """
+
+    def check_cancelled() -> None:
+        if cancelled():
+            raise UnpackCancelled
+
+    with DirectoryTree(target) as tree:
+        for layer in layers:
+            unpack_layer(layer, tree, limits, on_bytes, cancelled)
+        with _explained(tree, lambda: ""):
+            tree.finish(check_cancelled)
+
+
+def unpack_layer(
+    layer: LayerSource,
+    target: DirectoryTree,
+    limits: UnpackLimits,
+    on_bytes: Callable[[int], None],
+    cancelled: Callable[[], bool],
+) -> None:
+    """Apply one layer, whatever its packing, on top of those before it. The caller ends with `target.finish`.
+
+    A layer given as an open file is read to its end and left open.
+    """
+    if isinstance(layer, Path):
+        with layer.open("rb", buffering=0) as opened:
+            return unpack_layer(opened, target, limits, on_bytes, cancelled)
+    packed = PackedBytes(layer, on_bytes, cancelled)
+    chunks = unpacked_chunks(packed, limits, limits.bytes_max - target.bytes_written)
+    reader = TarReader(ByteStream(chunks), limits)
+    target.next_layer()
+    with _explained(target, reader.place):
+        for entry in reader:
+            packed.check_cancelled()
+            target.entries += 1
+            if target.entries > limits.entries_max:
+                raise Refusal(f"the image has more than {limits.entries_max} entries")
+            _apply(entry, reader, target, limits)
+    return None
+
+
+def _apply(entry: Entry, reader: TarReader, target: DirectoryTree, limits: UnpackLimits) -> None:
+    path = components(entry.name, limits)
+    if not path and entry.kind is not Kind.DIRECTORY:
+        raise Refusal(f"it is a {entry.kind.value} without a name")
+    if WHITEOUT in entry.name:
+        if is_bookkeeping(path):
+            return
+        if hidden := hidden_by(path):
+            target.hide(*hidden)
+            return
+    match entry.kind:
+        case Kind.DIRECTORY:
+            target.add_folder(path, entry.mode, entry.mtime_ns)
+        case Kind.FILE:
+            _claim(entry.size, target, limits)
+            target.add_file(path, entry.mode, entry.mtime_ns, entry.size, reader.data())
+        case Kind.SYMLINK:
+            check_symlink(path, entry.link, limits)
+            target.add_symlink(path, entry.link, entry.mtime_ns)
+        case Kind.HARDLINK:
+            target.add_hardlink(path, _hardlink_target(entry, limits))
+
+
+def _claim(size: int, target: DirectoryTree, limits: UnpackLimits) -> None:
+    """Before the first byte, so that a file that cannot be kept costs nothing."""
+    if size > limits.file_bytes_max:
+        raise Refusal(
+            f"it is {install_size(size)} large; at most {install_size(limits.file_bytes_max)} are allowed"
+        )
+    target.bytes_claimed += size
+    if target.bytes_claimed > limits.bytes_max:
+        raise Refusal(f"with it the image unpacks to more than {install_size(limits.bytes_max)}")
+
+
+def _hardlink_target(entry: Entry, limits: UnpackLimits) -> tuple[bytes, ...]:
+    try:
+        return components(entry.link, limits)
+    except Refusal as refusal:
+        raise Refusal(f"it is a hard link, and of its target one has to say: {refusal}") from refusal
+
+
+@contextmanager
+def _explained(target: DirectoryTree, place: Callable[[], str]) -> Iterator[None]:
+    """The one place where failures learn which entry they are about."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise ArchiveRefused(f"{place()}: {refusal}".removeprefix(": ")) from refusal
+    except EOFError as error:
+        raise ArchiveRefused(f"{place()}: the archive breaks off here") from error
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise _disk_full(target, place()) from error
+        raise UnpackFailed(f"unpacking {place()} into {target.root} failed: {error.strerror}") from error
+
+
+def _disk_full(target: DirectoryTree, place: str) -> DiskFull:
+    usage = os.statvfs(target.root)
+    free_bytes, done = usage.f_bavail * usage.f_frsize, install_size(target.bytes_written)
+    return DiskFull(
+        f"the disk of {target.root} is full: {install_size(free_bytes)} are free, and {done} in {target.entries} "
+        f"entries were unpacked before {place} found no room",
+        hint="free some space or choose another folder; what was fetched is kept",
+    )
