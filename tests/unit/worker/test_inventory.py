@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import anyio
 import pytest
 
 from remuda.core import limits
@@ -19,8 +20,10 @@ class WedgedHost(SystemHost):
     def __init__(self) -> None:
         super().__init__()
         self.answers = threading.Event()
+        self.held: list[threading.Thread] = []
 
     def disk_usage(self, path: str) -> Capacity | None:
+        self.held.append(threading.current_thread())
         assert self.answers.wait(timeout=30)
         return Capacity(2, 1)
 
@@ -56,3 +59,25 @@ async def test_last_known_figures_stand_while_nothing_new_is_heard(
     monkeypatch.setattr(limits, "HARDWARE_S", 0.05)
     assert await inventory.current() == known
     host.answers.set()
+
+
+async def test_a_wedged_driver_holds_one_thread_and_not_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HARDWARE_S", 0.05)
+    host = WedgedHost()
+    inventory = Inventory(host, tmp_path)
+    for _ in range(5):
+        await inventory.current()
+    assert [thread.daemon for thread in host.held] == [True]
+    host.answers.set()
+
+
+async def test_who_asks_at_the_same_time_shares_one_look(tmp_path: Path) -> None:
+    host = WedgedHost()
+    host.answers.set()
+    inventory = Inventory(host, tmp_path)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(inventory.current)
+    assert len(host.held) == 1
