@@ -1,0 +1,214 @@
+"""Blobs on disk by their digest: complete and verified under blobs/, or on their way under partial/.
+
+Every file is its own lock (flock): whoever writes a partial holds it alone, readers hold a blob together, and
+what is held is not swept. The kernel lets go however a process ends.
+"""
+
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Set
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import structlog
+
+from remuda.oci import limits
+from remuda.oci.errors import RegistryFailed
+from remuda.oci.partial import Partial
+from remuda.oci.reference import parse_digest
+from remuda.oci.retention import StoredBlob, to_let_go
+from remuda.oci.space import disk_trouble_explained
+
+log = structlog.get_logger(__name__)
+
+OnBytes = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bytes to bring. Without a digest they are named by `key` until they are all there."""
+
+    name: str
+    """For people."""
+    key: str
+    digest: str | None
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    blobs: int
+    partials: int
+    freed_bytes: int
+    kept_bytes: int
+
+
+class BlobStore:
+    """A folder of blobs. Any number of processes may use one at the same time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._blobs = root / "blobs"
+        self._partials = root / "partial"
+
+    def path(self, digest: str) -> Path:
+        """Where the blob is, if it is."""
+        algorithm, _, value = parse_digest(digest).partition(":")
+        return self._blobs / algorithm / value
+
+    def find(self, digest: str) -> Path | None:
+        """The blob's path when it is there, and a note that it was of use."""
+        path = self.path(digest)
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        except PermissionError:  # A folder that others fill for us is as good.
+            return path if path.exists() else None
+        return path
+
+    @contextmanager
+    def held(self, digest: str) -> Iterator[Path | None]:
+        """The blob stays while the block runs. None when it is not there."""
+        path = self.path(digest)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield self.find(digest)  # Swept between opening and locking, it is gone after all.
+        finally:
+            os.close(descriptor)
+
+    @asynccontextmanager
+    async def claim(self, wanted: Wanted, on_bytes: OnBytes) -> AsyncIterator[Partial | Path]:
+        """The finished blob, or the right to finish it, which nobody else has while the block runs.
+
+        Waits as long as somebody else is at it and gets ahead; `on_bytes` hears how far they are.
+        """
+        waited = _Waited(wanted.name, on_bytes)
+        while True:
+            found = self._found(wanted)
+            partial = None if found is not None else self._try_claim(wanted)
+            if partial is not None:
+                # It may have been finished between looking and claiming.
+                found = self._found(wanted)
+                if found is None:
+                    break
+                partial.discard()
+            if found is not None:
+                yield found
+                return
+            await waited.a_little(self._partial_path(wanted.key))
+        try:
+            yield partial
+        finally:
+            partial.close()
+
+    def commit(self, partial: Partial, digest: str) -> Path:
+        """Make a finished partial a blob. The caller has checked size and digest. Blocks on the disk."""
+        path = self.path(digest)
+        with disk_trouble_explained(partial.name, self.root, 0):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.move_to(path)
+        return path
+
+    def missing_bytes(self, digest: str, size: int) -> int:
+        """How much of the blob has yet to come."""
+        if self.find(digest) is not None:
+            return 0
+        return max(size - _size(self._partial_path(digest)), 0)
+
+    def listing(self) -> list[StoredBlob]:
+        """Every finished blob. Blocks on the disk."""
+        blobs: list[StoredBlob] = []
+        for path in self._blobs.glob("*/*"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                used_at = datetime.fromtimestamp(status.st_mtime, UTC)
+                blobs.append(StoredBlob(f"{path.parent.name}:{path.name}", status.st_size, used_at))
+        return blobs
+
+    def sweep(self, keep: Set[str], budget_bytes: int, unused_since: datetime) -> Swept:
+        """Let go of blobs by reference, age and budget, and of partials nobody touched since.
+
+        Blocks on the disk. What another task or process holds stays, whatever the rules say.
+        """
+        blobs = self.listing()
+        gone = [
+            blob
+            for blob in to_let_go(blobs, keep, budget_bytes, unused_since)
+            if _remove_unless_held(self.path(blob.digest))
+        ]
+        freed = sum(blob.size for blob in gone)
+        kept = sum(blob.size for blob in blobs) - freed
+        partials = 0
+        for path in self._partials.glob("*"):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                stale = datetime.fromtimestamp(status.st_mtime, UTC) < unused_since
+                if stale and _remove_unless_held(path):
+                    partials += 1
+                    freed += status.st_size
+        return Swept(len(gone), partials, freed, kept)
+
+    def _found(self, wanted: Wanted) -> Path | None:
+        return self.find(wanted.digest) if wanted.digest is not None else None
+
+    def _partial_path(self, key: str) -> Path:
+        return self._partials / key.replace(":", "-")
+
+    def _try_claim(self, wanted: Wanted) -> Partial | None:
+        with disk_trouble_explained(wanted.name, self.root, wanted.size or 0):
+            self._partials.mkdir(parents=True, exist_ok=True)
+            algorithm = wanted.digest.partition(":")[0] if wanted.digest is not None else "sha256"
+            return Partial.claimed(self._partial_path(wanted.key), wanted.name, wanted.size, algorithm)
+
+
+class _Waited:
+    """For somebody else's download, which ends, breaks, or gets stuck."""
+
+    def __init__(self, name: str, on_bytes: OnBytes) -> None:
+        self._name = name
+        self._on_bytes = on_bytes
+        self._size = -1
+        self._since = anyio.current_time()
+
+    async def a_little(self, partial: Path) -> None:
+        size = _size(partial)
+        if size != self._size:
+            self._size, self._since = size, anyio.current_time()
+            self._on_bytes(max(size, 0))
+        elif anyio.current_time() - self._since > limits.CLAIM_STALL_S:
+            raise RegistryFailed(
+                f"another download of {self._name} has got stuck",
+                hint=f"end the process that has {partial} open",
+            )
+        await anyio.sleep(limits.CLAIM_POLL_S)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _remove_unless_held(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

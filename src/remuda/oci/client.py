@@ -1,0 +1,257 @@
+"""A client of OCI registries: names to digests, names to images, digests to streams of bytes.
+
+What it returns has the digest that was asked for; streams are checked by whoever reads them to the end.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeVar
+
+import anyio
+import structlog
+
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import Forbidden, NotFound, RemudaError, Unauthorized
+from remuda.oci import limits
+from remuda.oci.answers import raise_for_status
+from remuda.oci.auth import Authorizer, Form, Keys, pull_scope
+from remuda.oci.digests import checked_digest, digest_of_bytes
+from remuda.oci.errors import ContentRefused, PlatformMissing, RegistryFailed
+from remuda.oci.keychain import NoKeys
+from remuda.oci.model import (
+    MANIFEST_TYPES,
+    Descriptor,
+    Image,
+    ImageConfig,
+    Index,
+    Manifest,
+    Platform,
+    parse_config,
+    parse_manifest,
+)
+from remuda.oci.platforms import Unfit, choose, fits, why_unfit
+from remuda.oci.reference import Reference, parse_digest
+from remuda.oci.registries import Endpoint, Registries
+from remuda.oci.retrying import Patience, RetryPolicy
+from remuda.oci.streams import Stream, range_header, stream_of
+from remuda.oci.transport import Response, Transport, open_transport
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_ACCEPT = {"Accept": ", ".join(MANIFEST_TYPES)}
+_DIGEST_HEADER = "Docker-Content-Digest"
+
+
+class RegistryClient:
+    """Opened by `open_client`; safe to share between tasks."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        registries: Registries,
+        keys: Keys,
+        clock: Clock,
+        entropy: Entropy,
+        retry: RetryPolicy,
+    ) -> None:
+        self.transport = transport
+        self.retry = retry
+        self.entropy = entropy
+        self._registries = registries
+        self.clock = clock
+        self._authorizer = Authorizer(keys, self._ask_for_token, clock)
+
+    async def digest_of(self, reference: Reference) -> str:
+        """The digest a name stands for now. Costs no pull where registries count those."""
+
+        async def head(endpoint: Endpoint) -> str | None:
+            path = _manifest_path(reference)
+            async with self._exchange(
+                endpoint, "HEAD", path, reference, _ACCEPT, expected=(200, 405)
+            ) as answer:
+                return answer.headers.get(_DIGEST_HEADER) if answer.status == 200 else None
+
+        digest = await self._from_any(reference, head)
+        if digest is None:  # Registries need not send it, but the body has it.
+            digest, _ = await self._document(reference)
+        return parse_digest(digest)
+
+    async def image(self, reference: Reference, platform: Platform) -> Image:
+        """The build for this platform. PlatformMissing, saying what there is, when there is none."""
+        digest, body = await self._document(reference)
+        platform_digest = digest
+        for _ in range(limits.INDEX_DEPTH_MAX):
+            match parse_manifest(body, str(reference)):
+                case Manifest() as manifest:
+                    config = await self._config(reference, manifest.config, platform)
+                    return Image(
+                        str(reference),
+                        digest,
+                        platform_digest,
+                        config,
+                        manifest.layers,
+                        reference.pinned(digest),
+                    )
+                case Index(builds):
+                    chosen = choose(builds, platform)
+                    if isinstance(chosen, Unfit):
+                        raise PlatformMissing(f"{reference}: {chosen.reason}")
+                    platform_digest = chosen.digest
+                    _, body = await self._document(reference.pinned(chosen.digest))
+        raise ContentRefused(f"{reference} holds indexes within indexes within indexes")
+
+    @asynccontextmanager
+    async def open_blob(
+        self, reference: Reference, blob: Descriptor, offset: int, turn: int
+    ) -> AsyncIterator[Stream]:
+        """The blob's bytes from `offset`, or from the start where ranges are not understood.
+
+        `turn` says which of the registry's places is asked first; others follow when it has nothing to give.
+        """
+        endpoints = self._registries.endpoints(reference.registry)
+        turn %= len(endpoints)
+        headers = range_header(offset)
+        async with AsyncExitStack() as stack:
+            for endpoint in (*endpoints[turn:], *endpoints[:turn]):
+                exchange = self._exchange(
+                    endpoint,
+                    "GET",
+                    f"{reference.repository}/blobs/{blob.digest}",
+                    reference,
+                    headers,
+                    what=f"{blob.digest} of {reference}",
+                    expected=(200, 206, 416),
+                )
+                try:
+                    answer = await stack.enter_async_context(exchange)
+                except _ELSEWHERE as error:
+                    failure: RemudaError = error
+                    continue
+                yield stream_of(answer, blob.digest)
+                return
+            raise failure
+
+    async def _document(self, reference: Reference) -> tuple[str, bytes]:
+        """A manifest or index as the registry wrote it, and its digest, checked."""
+
+        async def get(endpoint: Endpoint) -> tuple[str, bytes]:
+            path = _manifest_path(reference)
+            async with self._exchange(endpoint, "GET", path, reference, _ACCEPT) as answer:
+                body = await answer.body(limits.MANIFEST_BYTES_MAX, f"the manifest of {reference}")
+                promised = reference.digest or answer.headers.get(_DIGEST_HEADER) or digest_of_bytes(body)
+            return checked_digest(body, parse_digest(promised), f"the manifest of {reference}"), body
+
+        return await self._from_any(reference, get)
+
+    async def _config(self, reference: Reference, config: Descriptor, platform: Platform) -> ImageConfig:
+        what = f"the configuration of {reference}"
+
+        async def get(endpoint: Endpoint) -> bytes:
+            path = f"{reference.repository}/blobs/{config.digest}"
+            async with self._exchange(endpoint, "GET", path, reference, {}) as answer:
+                return await answer.body(limits.CONFIG_BYTES_MAX, what)
+
+        body = await self._from_any(reference, get)
+        checked_digest(body, config.digest, what)
+        parsed = parse_config(body, str(reference))
+        if not fits(parsed.platform, platform):  # An image without an index says only here what it is for.
+            raise PlatformMissing(f"{reference}: {why_unfit([parsed.platform], platform)}")
+        return parsed
+
+    async def _from_any(self, reference: Reference, call: Callable[[Endpoint], Awaitable[T]]) -> T:
+        """The first good answer of a mirror or the registry itself, whose verdict is the one that counts."""
+        patience = Patience(self.retry, self.entropy, str(reference))
+        endpoints = self._registries.endpoints(reference.registry)
+        while True:
+            for endpoint in endpoints:
+                try:
+                    with anyio.fail_after(limits.SMALL_CALL_S):
+                        return await call(endpoint)
+                except TimeoutError:
+                    failure: RemudaError = RegistryFailed(
+                        f"{endpoint.registry} took more than {limits.SMALL_CALL_S:g} s for a small answer"
+                    )
+                except _ELSEWHERE as error:
+                    failure = error
+                if endpoint is not endpoints[-1]:
+                    log.info("mirror_skipped", mirror=endpoint.registry, reason=failure.message)
+            if not isinstance(failure, RegistryFailed):
+                raise failure
+            await patience.pause(failure)
+
+    @asynccontextmanager
+    async def _exchange(
+        self,
+        endpoint: Endpoint,
+        method: str,
+        path: str,
+        reference: Reference,
+        headers: Mapping[str, str],
+        *,
+        what: str = "",
+        expected: tuple[int, ...] = (200,),
+    ) -> AsyncIterator[Response]:
+        """One answered request, with whatever authorization it takes."""
+        url = endpoint.base.joinpath("v2", *path.split("/"))
+        scope = pull_scope(reference.repository)
+        authorization = self._authorizer.known(endpoint.registry, scope)
+        async with AsyncExitStack() as stack:
+            request = self.transport.request(method, url, headers=headers, authorization=authorization)
+            answer = await stack.enter_async_context(request)
+            # Only the registry itself may ask who we are, not the storage that it sends us to.
+            if answer.status == 401 and answer.url.origin() == url.origin():
+                challenge = answer.headers.get("WWW-Authenticate", "")
+                await stack.aclose()
+                authorization = await self._authorizer.answer(
+                    endpoint.registry, scope, authorization, challenge, endpoint.base
+                )
+                request = self.transport.request(method, url, headers=headers, authorization=authorization)
+                answer = await stack.enter_async_context(request)
+            if answer.status not in expected:
+                await raise_for_status(answer, what or str(reference), self.clock.now())
+            yield answer
+
+    async def _ask_for_token(self, form: Form) -> bytes:
+        post = form.method == "POST"
+        url = form.url if post else form.url.update_query(form.fields)
+        request = self.transport.request(
+            form.method, url, authorization=form.authorization, form=form.fields if post else None
+        )
+        try:
+            with anyio.fail_after(limits.SMALL_CALL_S):
+                async with request as answer:
+                    if answer.status != 200:
+                        await raise_for_status(answer, f"a token of {url.host}", self.clock.now())
+                    return await answer.body(limits.TOKEN_BYTES_MAX, "a token")
+        except TimeoutError as error:
+            raise RegistryFailed(f"the token server {url.host} took too long") from error
+
+
+_ELSEWHERE = (RegistryFailed, NotFound, Unauthorized, Forbidden)
+"""Failures after which another place may still have what is wanted."""
+
+
+@asynccontextmanager
+async def open_client(
+    clock: Clock,
+    entropy: Entropy,
+    *,
+    registries: Registries | None = None,
+    keys: Keys | None = None,
+    retry: RetryPolicy | None = None,
+    idle_read_s: float = limits.IDLE_READ_S,
+    through_proxies: bool = True,
+) -> AsyncIterator[RegistryClient]:
+    """A client whose connections are gone when the block ends."""
+    registries = registries or Registries()
+    async with open_transport(
+        registries, through_proxies=through_proxies, idle_read_s=idle_read_s
+    ) as transport:
+        yield RegistryClient(transport, registries, keys or NoKeys(), clock, entropy, retry or RetryPolicy())
+
+
+def _manifest_path(reference: Reference) -> str:
+    return f"{reference.repository}/manifests/{reference.version}"

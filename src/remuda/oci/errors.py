@@ -1,0 +1,60 @@
+"""What can go wrong between a reference and verified bytes. Messages name the registry, image or blob meant.
+
+RegistryFailed      the same request may work later
+  RegistryBusy      it says when
+ContentRefused      what arrived is not what was promised; asking again brings the same
+PlatformMissing     the image exists, but not for this machine
+DiskFull            with what is needed, what is free, and where
+SignatureRequired   verification is demanded and cannot be done
+"""
+
+from datetime import timedelta
+from pathlib import Path
+
+from remuda.core.errors import Invalid, NotFound, PeerFailed, Rejected, Unavailable
+from remuda.wire.sizes import install_size
+
+
+class RegistryFailed(PeerFailed):
+    code = "registry_failed"
+
+
+class RegistryBusy(RegistryFailed):
+    """The registry asked to be left alone for a while."""
+
+    def __init__(self, message: str, retry_after: timedelta | None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ContentRefused(Invalid):
+    code = "content_refused"
+
+
+class PlatformMissing(NotFound):
+    code = "platform_missing"
+
+
+class DiskFull(Unavailable):
+    code = "disk_full"
+
+
+class SignatureRequired(Rejected):
+    code = "signature_required"
+
+
+def signature_required(gallery: str) -> SignatureRequired:
+    """For a gallery whose entries may only be installed once their signature was verified."""
+    return SignatureRequired(
+        f"gallery {gallery!r} demands that signatures be verified, which Remuda cannot do yet",
+        hint="nothing was fetched; remove `verification` from the gallery to trust it without, "
+        "or use another gallery",
+    )
+
+
+def disk_full(what: str, folder: Path, needed_bytes: int, free_bytes: int) -> DiskFull:
+    return DiskFull(
+        f"{what} needs {install_size(needed_bytes)} on the disk of {folder}, "
+        f"where {install_size(free_bytes)} are free",
+        hint="free some space or choose another folder; what was fetched is kept and resumed",
+    )

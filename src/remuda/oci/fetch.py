@@ -1,0 +1,233 @@
+"""Bytes from a registry onto the disk, once: in parallel, resumed where they broke off, and checked.
+
+Cancelling at any point keeps what was written, and the next fetch goes on from there.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+
+from remuda.core.entropy import Entropy
+from remuda.core.errors import NotFound, RemudaError
+from remuda.oci import limits
+from remuda.oci.blobs import BlobStore, OnBytes, Wanted
+from remuda.oci.client import RegistryClient
+from remuda.oci.errors import ContentRefused, RegistryFailed
+from remuda.oci.model import Descriptor, Image
+from remuda.oci.partial import Partial
+from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
+from remuda.oci.retrying import Patience, RetryPolicy
+from remuda.oci.space import require_headroom
+from remuda.oci.streams import Stream
+
+log = structlog.get_logger(__name__)
+
+Open = Callable[[int, int], AbstractAsyncContextManager[Stream]]
+"""Bytes from an offset on, at the given turn of trying."""
+
+
+class ImageFetch:
+    """The layers of one image, of which some may still be on their way."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self._paths: dict[str, Path] = {}
+        self._failure: RemudaError | None = None
+        self._changed = anyio.Event()
+
+    async def layer(self, number: int) -> Path:
+        """The file of layer `number`, counted from 0, as soon as it is complete and verified.
+
+        Raises what made the fetch fail, whichever layer it was.
+        """
+        digest = self.image.layers[number].digest
+        while digest not in self._paths:
+            if self._failure is not None:
+                raise self._failure
+            await self._changed.wait()
+        return self._paths[digest]
+
+    async def layers(self) -> list[Path]:
+        """All of them, bottom first."""
+        return [await self.layer(number) for number in range(len(self.image.layers))]
+
+    def _completed(self, digest: str, path: Path) -> None:
+        self._paths[digest] = path
+        self._tell()
+
+    def _failed(self, failure: RemudaError) -> None:
+        self._failure = self._failure or failure
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+@asynccontextmanager
+async def fetch_image(
+    client: RegistryClient, image: Image, store: BlobStore, on_progress: OnProgress = ignore_progress
+) -> AsyncIterator[ImageFetch]:
+    """Fetch an image's layers while the block runs; the block takes them as they complete.
+
+    Layers that have been handed out stay on the disk until the block ends; what is unfinished then is
+    cancelled. DiskFull, before the first byte, when what is missing does not fit.
+    """
+    fetched = ImageFetch(image)
+    failure: Exception | None = None
+    await run_sync(_check_room, image, store)
+    with ExitStack() as holds:
+        async with anyio.create_task_group() as tasks:
+            slots = anyio.CapacityLimiter(limits.LAYERS_AT_ONCE_MAX)
+            for layer in dict.fromkeys(image.layers):
+                tasks.start_soon(_bring, client, fetched, layer, store, slots, holds, on_progress)
+            try:
+                yield fetched
+            except Exception as error:  # Passed on below: a task group would wrap it.
+                failure = error
+            tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _bring(
+    client: RegistryClient,
+    fetched: ImageFetch,
+    layer: Descriptor,
+    store: BlobStore,
+    slots: anyio.CapacityLimiter,
+    holds: ExitStack,
+    on_progress: OnProgress,
+) -> None:
+    image = fetched.image
+
+    def on_bytes(done: int) -> None:
+        on_progress(FileProgress(layer.digest, done, layer.size))
+
+    def opened(offset: int, turn: int) -> AbstractAsyncContextManager[Stream]:
+        if image.reference is None:
+            raise NotFound(f"layer {layer.digest} of {image.name} is no longer on this machine")
+        return client.open_blob(image.reference, layer, offset, turn)
+
+    wanted = Wanted(f"layer {layer.digest} of {image.name}", layer.digest, layer.digest, layer.size)
+    try:
+        async with slots:
+            path = None
+            while path is None:  # Once more if it was swept between arriving and being held.
+                await fetch_blob(opened, wanted, store, client.retry, client.entropy, on_bytes)
+                path = holds.enter_context(store.held(layer.digest))
+    except RemudaError as error:
+        fetched._failed(error)
+    else:
+        fetched._completed(layer.digest, path)
+
+
+async def fetch_blob(
+    opened: Open, wanted: Wanted, store: BlobStore, retry: RetryPolicy, entropy: Entropy, on_bytes: OnBytes
+) -> str:
+    """Have the blob in the store, and return its digest. ContentRefused when it is not as promised."""
+    async with store.claim(wanted, on_bytes) as claimed:
+        if isinstance(claimed, Path):
+            on_bytes(wanted.size if wanted.size is not None else claimed.stat().st_size)
+            assert wanted.digest is not None, "only blobs with a known digest are found"
+            return wanted.digest
+        download = _Download(opened, wanted, claimed, Patience(retry, entropy, wanted.name), on_bytes)
+        await download.run()
+        await run_sync(store.commit, claimed, claimed.digest)
+        return claimed.digest
+
+
+@dataclass(slots=True)
+class _Download:
+    """One claimed partial on its way to being whole."""
+
+    opened: Open
+    wanted: Wanted
+    partial: Partial
+    patience: Patience
+    on_bytes: OnBytes
+    most: int = 0
+    """The furthest any attempt came: only more than that is getting ahead."""
+
+    async def run(self) -> None:
+        if self.wanted.digest is not None:
+            await run_sync(self.partial.reread)
+        else:  # Without a digest nothing says that those were the same bytes.
+            await run_sync(self.partial.restart)
+        resumed = self.partial.size > 0
+        await self._complete()
+        if self._as_promised():
+            return
+        if resumed:  # Perhaps the earlier part was damaged, by a power cut or a bad disk.
+            log.warning("download_restarted", what=self.wanted.name, reason="the resumed part was damaged")
+            await run_sync(self.partial.restart)
+            await self._complete()
+            if self._as_promised():
+                return
+        actual, size = self.partial.digest, self.partial.size
+        await run_sync(self.partial.restart)
+        raise ContentRefused(
+            f"{self.wanted.name} arrived with digest {actual} and {size} bytes; it was promised with "
+            f"{self.wanted.digest} and {self.wanted.size}",
+            hint="the registry or something between is broken; nothing of it was kept",
+        )
+
+    def _as_promised(self) -> bool:
+        return self.wanted.digest in (None, self.partial.digest) and self.wanted.size in (
+            None,
+            self.partial.size,
+        )
+
+    async def _complete(self) -> None:
+        """Read until the end, however often the connection breaks."""
+        self.on_bytes(self.partial.size)
+        self.most = self.partial.size
+        turn = 0
+        while self.wanted.size is None or self.partial.size < self.wanted.size:
+            try:
+                async with self.opened(self.partial.size, turn) as stream:
+                    if await self._read(stream):
+                        return
+                    raise RegistryFailed(f"{self.wanted.name} broke off after {self.partial.size} bytes")
+            except RegistryFailed as failure:
+                turn += 1
+                if self.partial.size > self.most:
+                    self.most = self.partial.size
+                    self.patience.renew()
+                await self.patience.pause(failure)
+
+    async def _read(self, stream: Stream) -> bool:
+        """Whether the end was reached."""
+        self._check_total(stream.total)
+        if stream.offset > self.partial.size:
+            raise RegistryFailed(f"{self.wanted.name} was sent from another place than asked for")
+        if self.wanted.digest is None and stream.offset < self.partial.size:
+            await run_sync(self.partial.restart)
+        skip = self.partial.size - stream.offset
+        async for chunk in stream.chunks():
+            fresh = chunk[skip:] if skip else chunk
+            skip = max(skip - len(chunk), 0)
+            if fresh:
+                self._check_total(self.partial.size + len(fresh), at_most=True)
+                await run_sync(self.partial.append, fresh)
+                self.on_bytes(self.partial.size)
+        return stream.total in (None, self.partial.size)
+
+    def _check_total(self, total: int | None, *, at_most: bool = False) -> None:
+        expected = self.wanted.size
+        if total is None or expected is None or total == expected or (at_most and total < expected):
+            return
+        raise ContentRefused(
+            f"{self.wanted.name} is {'at least ' if at_most else ''}{total} bytes long; "
+            f"it was promised with {expected}"
+        )
+
+
+def _check_room(image: Image, store: BlobStore) -> None:
+    missing = sum(store.missing_bytes(layer.digest, layer.size) for layer in set(image.layers))
+    require_headroom(store.root, missing, image.name)

@@ -1,0 +1,184 @@
+"""What registries hold, as data: descriptors, manifests, indexes, configurations, and the image they make up.
+
+Documents are read tolerantly, but nothing from them is used in a path or URL before its form was checked.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from remuda.core.errors import Invalid
+from remuda.oci import limits
+from remuda.oci.errors import ContentRefused
+from remuda.oci.reference import Reference, parse_digest
+
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_SIZE_MAX = 1 << 50
+_LAYER_TYPES = (
+    "application/vnd.oci.image.layer.",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.foreign.diff.tar",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What a build runs on. Empty parts are unknown."""
+
+    os: str
+    architecture: str
+    variant: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.os or 'unknown'}/{self.architecture or 'unknown'}"
+        return f"{name}/{self.variant}" if self.variant else name
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """Bytes by content: exactly one sequence has this digest and size."""
+
+    digest: str
+    size: int
+    media_type: str
+    platform: Platform | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A choice of builds."""
+
+    builds: tuple[Descriptor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One build."""
+
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    platform: Platform
+    diff_ids: tuple[str, ...] = ()
+    """Digests of the layers as plain tar, in the order of the layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One build, ready to be fetched.
+
+    `digest` is what the registry has under the name that was asked for: of an image for several platforms
+    the index's, which is what other tools record too. `platform_digest` is the chosen build's.
+    """
+
+    name: str
+    digest: str
+    platform_digest: str
+    config: ImageConfig
+    layers: tuple[Descriptor, ...]
+    reference: Reference | None = None
+    """Where layers can be had. None when they have all been brought already."""
+
+    @property
+    def size(self) -> int:
+        """Bytes to fetch; a layer that stands twice in an image travels once."""
+        return sum({layer.digest: layer.size for layer in self.layers}.values())
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, hide_input_in_errors=True)
+
+
+class _PlatformPart(_Document):
+    os: str = ""
+    architecture: str = ""
+    variant: str = ""
+
+
+class _DescriptorPart(_Document):
+    digest: Annotated[str, AfterValidator(parse_digest)]
+    size: Annotated[int, Field(ge=0, le=_SIZE_MAX)]
+    media_type: str = ""
+    platform: _PlatformPart | None = None
+
+
+class _ManifestDocument(_Document):
+    media_type: str = ""
+    schema_version: int = 0
+    manifests: Annotated[tuple[_DescriptorPart, ...], Field(max_length=limits.INDEX_ENTRIES_MAX)] | None = (
+        None
+    )
+    config: _DescriptorPart | None = None
+    layers: Annotated[tuple[_DescriptorPart, ...] | None, Field(max_length=limits.LAYERS_MAX)] = None
+
+
+class _RootFs(BaseModel):
+    diff_ids: tuple[Annotated[str, AfterValidator(parse_digest)], ...] = ()
+
+
+class _ConfigDocument(_PlatformPart):
+    rootfs: _RootFs = _RootFs()
+
+
+D = TypeVar("D", bound=_Document)
+
+
+def parse_manifest(body: bytes, name: str) -> Manifest | Index:
+    """ContentRefused, naming `name` and the field, when it is neither."""
+    document = _parse(_ManifestDocument, body, f"the manifest of {name}")
+    if document.manifests is not None:
+        return Index(tuple(_descriptor(part) for part in document.manifests))
+    if document.schema_version == 1:
+        raise ContentRefused(
+            f"the manifest of {name} is of the old form 1, without verifiable layers",
+            hint="push the image again with a current tool",
+        )
+    if document.config is None or document.layers is None:
+        raise ContentRefused(f"the manifest of {name} lists neither builds nor layers")
+    layers = tuple(_descriptor(part) for part in document.layers)
+    for number, layer in enumerate(layers, 1):
+        if not layer.media_type.startswith(_LAYER_TYPES) or layer.media_type.endswith("+encrypted"):
+            raise ContentRefused(
+                f"layer {number} of {name} is {layer.media_type!r}, not a file system layer that can be read",
+                hint="this is no container image, or it is encrypted",
+            )
+    return Manifest(_descriptor(document.config), layers)
+
+
+def parse_config(body: bytes, name: str) -> ImageConfig:
+    document = _parse(_ConfigDocument, body, f"the configuration of {name}")
+    return ImageConfig(_platform(document), document.rootfs.diff_ids)
+
+
+def _parse(kind: type[D], body: bytes, what: str) -> D:
+    try:
+        return kind.model_validate_json(body)
+    except (ValidationError, Invalid) as error:
+        raise ContentRefused(f"{what} cannot be used: {_first_fault(error)}") from error
+
+
+def _first_fault(error: ValidationError | Invalid) -> str:
+    if isinstance(error, Invalid):
+        return str(error)
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    place = ".".join(str(step) for step in fault["loc"])
+    return f"{place}: {fault['msg']}" if place else fault["msg"]
+
+
+def _descriptor(part: _DescriptorPart) -> Descriptor:
+    platform = _platform(part.platform) if part.platform is not None else None
+    return Descriptor(part.digest, part.size, part.media_type, platform)
+
+
+def _platform(part: _PlatformPart) -> Platform:
+    return Platform(part.os.lower(), part.architecture.lower(), part.variant.lower())

@@ -1,0 +1,159 @@
+"""Debian's docker-registry on a free loopback port: installed when missing, gone when its block ends."""
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from remuda.host.ports import free_port
+from tests.support.images import Pusher
+from tests.support.waiting import wait_until_blocking
+
+HOST = "127.0.0.1"
+USER, PASSWORD = "rider", "saddle-4711"
+_INSTALL_S = 300.0
+_STOP_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAuth:
+    """A token server's address, and the certificate with which its tokens can be checked."""
+
+    realm: str
+    certificate: Path
+    service: str = "test-registry"
+    issuer: str = "test-tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryServer:
+    port: int
+    pusher: Pusher
+
+    @property
+    def name(self) -> str:
+        """As it stands in references."""
+        return f"{HOST}:{self.port}"
+
+    def blob_path(self, folder: Path, digest: str) -> Path:
+        """Where the server keeps a blob in its folder, for tests that damage it."""
+        value = digest.partition(":")[2]
+        return folder / "data/docker/registry/v2/blobs/sha256" / value[:2] / value / "data"
+
+
+@contextmanager
+def registry_server(
+    folder: Path,
+    *,
+    basic: bool = False,
+    token: TokenAuth | None = None,
+    tls: tuple[Path, Path] | None = None,
+) -> Iterator[RegistryServer]:
+    """A registry that answers when the block begins. `tls` are a certificate and its key; those who push need
+    neither TLS nor tokens, which is why such registries are filled through another on the same folder."""
+    port = free_port(HOST)
+    config = folder / f"registry-{port}.json"
+    config.write_text(json.dumps(_config(folder, port, basic, token, tls)))  # JSON is YAML, too.
+    with (folder / f"registry-{port}.log").open("wb") as output:
+        process = subprocess.Popen(
+            [_program("docker-registry", "docker-registry"), "serve", str(config)],
+            stdout=output,
+            stderr=output,
+            env={"OTEL_TRACES_EXPORTER": "none", "PATH": os.environ["PATH"]},
+        )
+        try:
+            wait_until_blocking(lambda: _answers(port, tls is not None), within=30, what="the registry")
+            yield RegistryServer(port, Pusher(f"http://{HOST}:{port}", _basic_header() if basic else None))
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(_STOP_S)
+
+
+def _config(
+    folder: Path, port: int, basic: bool, token: TokenAuth | None, tls: tuple[Path, Path] | None
+) -> Mapping[str, object]:
+    http: dict[str, object] = {"addr": f"{HOST}:{port}"}
+    if tls is not None:
+        http["tls"] = {"certificate": str(tls[0]), "key": str(tls[1])}
+    config: dict[str, object] = {
+        "version": "0.1",
+        "log": {"level": "warn", "accesslog": {"disabled": True}},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+        "http": http,
+    }
+    if basic:
+        config["auth"] = {"htpasswd": {"realm": "test", "path": str(_htpasswd(folder))}}
+    if token is not None:
+        config["auth"] = {
+            "token": {
+                "realm": token.realm,
+                "service": token.service,
+                "issuer": token.issuer,
+                "rootcertbundle": str(token.certificate),
+            }
+        }
+    return config
+
+
+def _answers(port: int, tls: bool) -> bool:
+    """Any answer will do: it may be a demand for a password, or for TLS."""
+    try:
+        urllib.request.urlopen(f"http://{HOST}:{port}/v2/", timeout=5).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code in ((400,) if tls else (401,))
+    except OSError:
+        return False
+    return True
+
+
+def _basic_header() -> Mapping[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"}
+
+
+def _htpasswd(folder: Path) -> Path:
+    """The registry takes no hash but bcrypt's, which Python has not."""
+    program = _program("htpasswd", "apache2-utils")
+    made = subprocess.run([program, "-nbB", USER, PASSWORD], check=True, capture_output=True, timeout=30)
+    path = folder / "htpasswd"
+    path.write_bytes(made.stdout)
+    return path
+
+
+def _program(name: str, package: str) -> str:
+    """The program's path, once the Debian package that brings it is installed."""
+    if shutil.which(name) is None:
+        # Tests run in several processes, but the package manager does not.
+        with (Path(tempfile.gettempdir()) / "remuda-tests-apt.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if shutil.which(name) is None:
+                _install(package)
+    found = shutil.which(name)
+    assert found is not None, f"{name} is missing: install the package {package}"
+    return found
+
+
+def _install(package: str) -> None:
+    become_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", package]):
+        subprocess.run(
+            [*become_root, "apt-get", *command],
+            check=True,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            timeout=_INSTALL_S,
+        )

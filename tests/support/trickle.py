@@ -1,0 +1,83 @@
+"""A TCP relay in front of a registry that counts what it passes back, and cuts, stalls or thins it.
+
+For bulk: the fault proxy's faults are finer, but it carries a kilobyte at a time.
+"""
+
+import math
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+from anyio.abc import SocketAttribute, SocketStream
+
+HOST = "127.0.0.1"
+_CHUNK_BYTES = 64 << 10
+_TICK_S = 0.02
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_CUT = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+
+class Relay:
+    """What is set here holds for connections that are open as well."""
+
+    def __init__(self, port: int, upstream_port: int) -> None:
+        self.port = port
+        self.bytes_back = 0
+        self.reset_after = math.inf  # Bytes passed back by one connection, which is then cut.
+        self.stall_after = math.inf  # The same, but it falls silent.
+        self.bytes_per_s = math.inf  # Of each connection.
+        self._upstream_port = upstream_port
+
+    async def accept(self, caller: SocketStream) -> None:
+        async with caller:
+            with suppress(OSError):
+                async with (
+                    await anyio.connect_tcp(HOST, self._upstream_port) as callee,
+                    anyio.create_task_group() as tasks,
+                ):
+                    tasks.start_soon(self._forth, caller, callee, tasks.cancel_scope)
+                    await self._back(callee, caller)
+                    tasks.cancel_scope.cancel()
+
+    async def _forth(self, caller: SocketStream, callee: SocketStream, scope: anyio.CancelScope) -> None:
+        with suppress(*_CUT):
+            while True:
+                await callee.send(await caller.receive(_CHUNK_BYTES))
+        scope.cancel()
+
+    async def _back(self, callee: SocketStream, caller: SocketStream) -> None:
+        passed = 0
+        with suppress(*_CUT):
+            while True:
+                chunk = await callee.receive(self._portion())
+                if passed + len(chunk) > self.stall_after:
+                    await anyio.sleep_forever()
+                if passed + len(chunk) > self.reset_after:
+                    raw: socket.socket = caller.extra(SocketAttribute.raw_socket)
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                    return
+                await caller.send(chunk)
+                passed += len(chunk)
+                self.bytes_back += len(chunk)
+                if math.isfinite(self.bytes_per_s):
+                    await anyio.sleep(len(chunk) / self.bytes_per_s)
+
+    def _portion(self) -> int:
+        if math.isinf(self.bytes_per_s):
+            return _CHUNK_BYTES
+        return min(max(int(self.bytes_per_s * _TICK_S), 1), _CHUNK_BYTES)
+
+
+@asynccontextmanager
+async def relay(upstream_port: int) -> AsyncIterator[Relay]:
+    """A relay to that port of this machine, which ends with the block."""
+    async with (
+        await anyio.create_tcp_listener(local_host=HOST) as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        passed = Relay(listener.extra(SocketAttribute.local_port), upstream_port)
+        tasks.start_soon(listener.serve, passed.accept)
+        yield passed
+        tasks.cancel_scope.cancel()
