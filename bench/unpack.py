@@ -3,8 +3,8 @@
     uv run --group dev python -m bench.unpack [--megabytes 500] [--folder DIR]
 
 One layer of mixed files (half of its bytes in files of some kilobytes, half in large ones; as compressible as
-libraries and source text are) and one of small files alone, each plain, gzip and zstd. Prints MB/s, files/s and
-the ratio to `tar`; the better of two runs each, folders removed in between.
+libraries and source text are) and one of small files alone, each plain, gzip and zstd. Prints MB/s, files/s
+and the ratio to `tar`; the better of two runs each, folders removed in between.
 """
 
 import argparse
@@ -45,9 +45,7 @@ def build(layer: Path, total_bytes: int, sizes: Callable[[random.Random], int]) 
         while written < total_bytes:
             size = min(sizes(source), len(pool))
             start = source.randrange(len(pool) - size + 1)
-            member = tarfile.TarInfo(
-                f"venv/lib/python/site-packages/package{files // 40:04}/module{files:06}.py"
-            )
+            member = tarfile.TarInfo(f"venv/lib/site-packages/package{files // 40:04}/module{files:06}.py")
             member.size, member.mode, member.mtime = size, 0o644, 1_700_000_000
             archive.addfile(member, BytesIO(pool[start : start + size]))
             files, written = files + 1, written + size
@@ -102,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Unpacking against tar.")
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument(
-        "--folder", type=Path, default=None, help="where to unpack (default: the temporary folder)"
+        "--folder", type=Path, default=None, help="where to unpack; default: the usual for such"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:

@@ -204,7 +204,10 @@ def pax_records(content: bytes) -> dict[bytes, bytes]:
 
 
 def _check_sum(header: bytes) -> None:
-    given = number(header[148:156], "header")
+    try:
+        given = number(header[148:156], "checksum")
+    except Refusal:
+        given = -1
     rest = header[:148] + b" " * 8 + header[156:]
     # Some old writers took bytes for signed.
     if given != sum(rest) and given != sum(rest) - 256 * sum(byte > 127 for byte in rest):

@@ -6,7 +6,7 @@ limits.
 
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import IO, BinaryIO, cast
 
 import zstandard
 
@@ -64,14 +64,16 @@ class PackedBytes:
             raise UnpackCancelled
 
 
-def unpacked_chunks(packed: PackedBytes, limits: UnpackLimits, bytes_max: int) -> Iterator[bytes]:
+def unpacked_chunks(packed: PackedBytes, limits: UnpackLimits) -> Iterator[bytes]:
     """The layer's content in bounded chunks. Refuses unknown packing, damage, and more than is allowed."""
     total = 0
     for chunk in _chunks(packed, limits):
         packed.check_cancelled()
         total += len(chunk)
-        if total > bytes_max:
-            raise Refusal(f"the image unpacks to more than {limits.bytes_max} bytes")
+        if (
+            total > 2 * limits.bytes_max
+        ):  # Files are counted one by one; this is about what lies between them.
+            raise Refusal(f"the layer unpacks to {total} bytes and still goes on")
         if total > max(limits.ratio_free_bytes, packed.taken * limits.ratio_max):
             raise Refusal(
                 f"{packed.taken} bytes of the layer unpack to {total}, which only a decompression bomb does"
@@ -117,7 +119,8 @@ def _gzip_chunks(packed: PackedBytes) -> Iterator[bytes]:
 def _zstd_chunks(packed: PackedBytes, window_bytes_max: int) -> Iterator[bytes]:
     # Data that breaks off shows as a tar archive without its end: this reader does not tell.
     decompressor = zstandard.ZstdDecompressor(max_window_size=window_bytes_max)
-    with decompressor.stream_reader(packed, read_size=PACKED_BYTES, read_across_frames=True) as reader:
+    source = cast(IO[bytes], packed)  # It is only asked to read.
+    with decompressor.stream_reader(source, read_size=PACKED_BYTES, read_across_frames=True) as reader:
         while True:
             try:
                 chunk = reader.read(CHUNK_BYTES)

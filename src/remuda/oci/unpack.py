@@ -76,8 +76,7 @@ def unpack_layer(
         with layer.open("rb", buffering=0) as opened:
             return unpack_layer(opened, target, limits, on_bytes, cancelled)
     packed = PackedBytes(layer, on_bytes, cancelled)
-    chunks = unpacked_chunks(packed, limits, limits.bytes_max - target.bytes_written)
-    reader = TarReader(ByteStream(chunks), limits)
+    reader = TarReader(ByteStream(unpacked_chunks(packed, limits)), limits)
     target.next_layer()
     with _explained(target, reader.place):
         for entry in reader:
@@ -147,9 +146,9 @@ def _explained(target: DirectoryTree, place: Callable[[], str]) -> Iterator[None
 
 def _disk_full(target: DirectoryTree, place: str) -> DiskFull:
     usage = os.statvfs(target.root)
-    free_bytes, done = usage.f_bavail * usage.f_frsize, install_size(target.bytes_written)
+    free, done = install_size(usage.f_bavail * usage.f_frsize), install_size(target.bytes_written)
     return DiskFull(
-        f"the disk of {target.root} is full: {install_size(free_bytes)} are free, and {done} in {target.entries} "
-        f"entries were unpacked before {place} found no room",
+        f"the disk of {target.root} is full: {free} are free, and {done} in {target.entries} entries were "
+        f"unpacked before {place} found no room",
         hint="free some space or choose another folder; what was fetched is kept",
     )
