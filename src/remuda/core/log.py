@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Final, Literal, TextIO
 
 import structlog
@@ -58,7 +59,7 @@ def configure(
     structlog.configure(
         processors=[*_gathered(), *rendered],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.PrintLoggerFactory(out),
+        logger_factory=lambda *_: _Printer(out),
     )
     handler = logging.StreamHandler(out)
     handler.setFormatter(
@@ -70,6 +71,16 @@ def configure(
     logging.basicConfig(level=threshold, handlers=[handler], force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+
+
+class _Printer(structlog.PrintLogger):
+    """What cannot be written, on a full disk or to a reader that left, is lost. Whoever logs goes on."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError, ValueError):  # The latter: the stream is closed.
+            super().msg(message)
+
+    debug = info = warning = error = critical = exception = msg
 
 
 def masked(text: str) -> str:

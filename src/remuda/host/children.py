@@ -110,15 +110,19 @@ async def supervise(
             log.info("child_ended", child=spec.name)
             return
         lived = timedelta(seconds=anyio.current_time() - began)
-        match after_exit(policy, short_lives, lived):
-            case GiveUp(reason):
-                log.error("child_given_up", child=spec.name, ending=ending, reason=reason)
-                raise ChildFailed(f"{spec.name} does not stay up ({ending}): {reason}")
-            case Restart(delay, short_lives):
-                log.warning(
-                    "child_exited", child=spec.name, ending=ending, restart_in_s=delay.total_seconds()
-                )
-                await anyio.sleep(delay.total_seconds())
+        short_lives = await _before_restart(spec.name, ending, after_exit(policy, short_lives, lived))
+
+
+async def _before_restart(name: str, ending: str, decision: Restart | GiveUp) -> int:
+    """Wait as policy says, and answer how many short lives there were; or raise ChildFailed."""
+    match decision:
+        case GiveUp(reason):
+            log.error("child_given_up", child=name, ending=ending, reason=reason)
+            raise ChildFailed(f"{name} does not stay up ({ending}): {reason}")
+        case Restart(delay, short_lives):
+            log.warning("child_exited", child=name, ending=ending, restart_in_s=delay.total_seconds())
+            await anyio.sleep(delay.total_seconds())
+            return short_lives
 
 
 async def _one_life(child: Child, begin: OnStart) -> str:
@@ -257,4 +261,7 @@ class _Lines:
         return bool(read)
 
     def _pass_on(self, line: bytes) -> None:
-        self._take(line[:_LINE_BYTES_MAX].decode(errors="replace").rstrip("\r"))
+        try:
+            self._take(line[:_LINE_BYTES_MAX].decode(errors="replace").rstrip("\r"))
+        except Exception:  # On a full disk, for one: that costs the line, not the child.
+            log.exception("child_line_lost")

@@ -1,5 +1,6 @@
 """Nothing secret leaves by the log, whoever writes the line and however it looks."""
 
+import errno
 import io
 import json
 import logging
@@ -52,6 +53,23 @@ def written(**event: object) -> dict[str, object]:
 )
 def test_values_under_names_of_secrets_are_masked(name: str) -> None:
     assert written(**{name: HIDDEN})[name] == log.MASK
+
+
+@pytest.mark.parametrize("trouble", [OSError(errno.ENOSPC, "full"), ValueError("closed")])
+def test_a_line_that_cannot_be_written_costs_nobody_but_the_reader(trouble: Exception) -> None:
+    class Broken(io.StringIO):
+        tries = 0
+
+        def write(self, text: str) -> int:
+            self.tries += 1
+            raise trouble
+
+    stream = Broken()
+    log.configure("info", "json", stream)
+    for level in ("info", "warning", "error", "exception"):
+        structlog.get_logger().log(logging.ERROR, "failed")
+        getattr(structlog.get_logger(), level)("happened")
+    assert stream.tries == 8
 
 
 def test_counts_and_absent_values_are_shown_whatever_their_name() -> None:

@@ -55,6 +55,19 @@ async def test_output_arrives_line_by_line_and_whole_when_the_block_ends() -> No
     assert lines == ["one", "two"]
 
 
+async def test_a_line_that_nobody_can_take_costs_neither_the_child_nor_the_next_line() -> None:
+    lines: list[str] = []
+
+    def take(line: str) -> None:
+        lines.append(line)
+        if line == "one":
+            raise OSError("no space left")
+
+    async with running(python("print('one'); print('two', end='')", output=take)) as child:
+        assert await child.wait() == 0
+    assert lines == ["one", "two"]
+
+
 async def test_output_goes_to_a_file(tmp_path: Path) -> None:
     async with running(python("print('kept')", output=tmp_path / "out")) as child:
         await child.wait()
