@@ -101,8 +101,10 @@ def refresh_after(jwt: str, now: datetime) -> timedelta | None:
     expires, issued = _instant(claims.get("exp")), _instant(claims.get("iat"))
     if expires is None:
         return None
-    # It was made for this very answer: where the two clocks disagree, the shorter span is the safe one.
-    remaining = min(expires - now, expires - issued) if issued else expires - now
+    remaining = expires - now
+    if issued is not None and not timedelta() < remaining < expires - issued:
+        # It was made for this very answer: our clock is wrong, and by theirs all of its life is left.
+        remaining = expires - issued
     return max(remaining * limits.CREDENTIALS_REFRESH_AT, timedelta(seconds=limits.CREDENTIALS_REFRESH_MIN_S))
 
 

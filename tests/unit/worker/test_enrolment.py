@@ -61,6 +61,13 @@ def test_a_wrong_clock_never_makes_the_renewal_too_late(life_s: int, ahead_s: in
     assert timedelta(seconds=1) <= after < timedelta(seconds=life_s)
 
 
+@pytest.mark.parametrize("wrong_by", [timedelta(days=-3000), timedelta(days=2)])
+def test_a_clock_that_is_days_off_does_not_renew_all_the_time(wrong_by: timedelta) -> None:
+    minted_at = (NOW - wrong_by).timestamp()
+    day = timedelta(days=1)
+    assert refresh_after(jwt(iat=minted_at, exp=minted_at + day.total_seconds()), NOW) == day * 0.75
+
+
 def test_the_settings_address_wins_over_the_frontends() -> None:
     assert verdict(reply(), BusPolicy(url="nats://mine:1")).enrolment.bus_url == "nats://mine:1"
 
