@@ -17,10 +17,11 @@ from typing import Final
 from platformdirs import user_data_path
 
 from remuda.cli.exits import Exit
+from remuda.core import limits
 from remuda.core.errors import Misconfigured, PeerFailed
 
 _COMMAND_S: Final = 60.0
-_STOP_S: Final = 30  # A worker's orderly stop takes less.
+_STOP_S: Final = int(limits.WORKER_STOP_S)
 _RESTART_S: Final = 5
 # A wrong setting or token does not get better by trying again.
 _HOPELESS: Final = (Exit.MISUSED, Exit.REFUSED)

@@ -63,13 +63,14 @@ HARDWARE_S = 5.0  # A wedged driver may hold a question for ever.
 ROUTE_LOOKUP_S = 5.0
 WORKER_PORT_DEFAULT = 50051
 WORKER_PORT_STEP = 100
-LEAVE_S = 60.0  # All calls of an orderly stop together.
+LEAVE_S = 40.0  # All calls of an orderly stop together.
 LEAVE_CALL_S = 3.0  # Service managers kill after 10 s or so: a silent frontend must not eat them all.
 LEAVE_IDLE_S = 30.0  # For requests in flight to end.
 LEAVE_POLL_S = 1.0
 PROBE_SHUTDOWN_S = 5.0
+WORKER_STOP_S = 50.0  # An orderly stop with all that is closed after it: nobody kills a worker earlier.
 
 # Start.
 BUS_AT_START_S = 5.0  # How long a frontend waits for its bus before it answers without one.
 LOCAL_NODE_S = 15.0  # How long `remuda up` waits for its own node before it says so.
-LOCAL_WORKER_STOP_S = 20.0  # Patience with the worker inside `remuda up` when that stops.
+LOCAL_WORKER_STOP_S = WORKER_STOP_S  # Patience with the worker inside `remuda up` when that stops.

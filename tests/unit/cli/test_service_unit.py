@@ -17,6 +17,7 @@ from remuda.cli.service_unit import (
     systemd_unit,
     unit_name,
 )
+from remuda.core import limits
 from remuda.core.errors import Misconfigured, PeerFailed
 
 COMMAND = (sys.executable, "-m", "remuda", "worker", "--data-dir", "/data")
@@ -56,6 +57,15 @@ def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path, system: bool) -> Non
 
     # It also looks at units of the machine it runs on; only ours counts.
     assert [line for line in done.stderr.splitlines() if "remuda-worker" in line] == []
+
+
+def test_a_worker_is_not_killed_before_its_orderly_stop_is_over() -> None:
+    job = plistlib.loads(launchd_service(COMMAND, Path("/data"), HOME, 501, system=False).content.encode())
+    unit = systemd_unit(COMMAND, system=False)
+
+    least = limits.LEAVE_IDLE_S + 2 * limits.LEAVE_CALL_S + limits.PROBE_SHUTDOWN_S
+    assert job["ExitTimeOut"] > least
+    assert f"TimeoutStopSec={job['ExitTimeOut']}\n" in unit
 
 
 def test_root_gets_a_system_unit_and_others_their_own() -> None:
