@@ -15,6 +15,7 @@ from remuda.bus import credentials
 from remuda.bus.credentials import ClusterKeys
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid, Misconfigured
+from remuda.host.folder import write_private
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +50,7 @@ class ServerFolder:
             for file in accounts.glob("*.jwt"):
                 if file not in (self._system_file, self.account_file):
                     file.unlink()  # Left by other keys: nobody may come in by them.
-            _write(self._system_file, self._keys.system_account_jwt(self._clock.now()))
+            write_private(self._system_file, self._keys.system_account_jwt(self._clock.now()))
             self.revoke({})
         except OSError as error:
             raise Misconfigured(f"{error.filename} cannot be written: {error.strerror}") from error
@@ -72,7 +73,9 @@ class ServerFolder:
             "ping_interval": "10s",
             "ping_max": 2,
         }
-        _write(self.config_file, json.dumps(config, indent=2))  # The server's own syntax includes JSON.
+        write_private(
+            self.config_file, json.dumps(config, indent=2)
+        )  # The server's own syntax includes JSON.
 
     def remembered_port(self) -> int | None:
         """The port of the last configuration."""
@@ -84,7 +87,7 @@ class ServerFolder:
     def revoke(self, users: Mapping[str, datetime]) -> None:
         """Add to the revoked users. The account's JWT is the only copy of them."""
         revoked = {**self._revoked(), **users}
-        _write(self.account_file, self._keys.account_jwt(self._clock.now(), revoked))
+        write_private(self.account_file, self._keys.account_jwt(self._clock.now(), revoked))
 
     def orphan(self) -> psutil.Process | None:
         """A server still running from this folder."""
@@ -107,11 +110,3 @@ class ServerFolder:
             return {}
         moot = self._clock.now() - self._credentials_ttl
         return {user: since for user, since in held.items() if since > moot}
-
-
-def _write(file: Path, text: str) -> None:
-    """Whole or not at all, and for this user only."""
-    beside = file.with_suffix(".new")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as new:
-        new.write(text)
-    beside.replace(file)

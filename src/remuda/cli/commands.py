@@ -6,7 +6,7 @@ Light to import: settings are looked at when a command needs its options, so tha
 import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Concatenate, Final, Literal, ParamSpec
 
 import click
@@ -57,7 +57,7 @@ class Asked:
     """What the options of a client command say: where the frontend is, and how to answer."""
 
     url: str | None = None
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     ca: str | None = None
     data_dir: str | None = None
     as_json: bool = False

@@ -1,6 +1,5 @@
 """The data folder: where things are in it, who may read it, and that one process of a kind uses it."""
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -53,6 +52,8 @@ class DataFolder:
     @contextmanager
     def held_by(self, role: str) -> Iterator[None]:
         """This process alone is the folder's `role`; the kernel lets go however the process ends."""
+        import fcntl  # Not everywhere: where commands only look at files, they work without it.
+
         path = self.root / f"{role}.lock"
         with path.open("a+") as handle:
             try:

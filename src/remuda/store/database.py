@@ -106,6 +106,8 @@ class _Call:
             return
         # A duplicate is this call's own: no other connection can have come to live under its number.
         with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as self._socket:
+            if self.given_up:  # Just before there was a socket to shut down.
+                self.give_up()
             yield
 
     def give_up(self) -> None:

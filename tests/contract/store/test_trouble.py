@@ -1,5 +1,6 @@
 """What callers see when the database is slow, locked, frozen, killed or given what it cannot hold."""
 
+import socket
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +17,7 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import Invalid, StoreUnusable
 from remuda.fleet.ports import FleetStore
 from remuda.store.connections import sqlite_connections
-from remuda.store.database import Database
+from remuda.store.database import Database, _Call
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 from remuda.store.schema import secrets
@@ -178,3 +179,12 @@ async def test_caller_who_left_before_the_turn_came_changes_nothing(tmp_path: Pa
     assert await row_count(database, secrets) == 0
     await Database(connections).close()
     await database.close()
+
+
+def test_a_call_given_up_before_its_socket_is_known_is_let_go_as_well() -> None:
+    ours, servers = socket.socketpair()
+    call = _Call()
+    call.give_up()
+    with ours, servers, call.holding(ours.fileno()):
+        servers.settimeout(5)
+        assert servers.recv(1) == b""

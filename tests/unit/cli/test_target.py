@@ -87,3 +87,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) 
         find_target(Asked(url="http://host", api_key=key), {})
 
     assert key not in str(refusal.value)
+
+
+def test_the_text_of_what_was_asked_does_not_tell_the_key() -> None:
+    assert "hunter2" not in repr(Asked(api_key="hunter2"))
