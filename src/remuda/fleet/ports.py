@@ -2,7 +2,7 @@
 pure, and what they raise rolls it back and reaches the caller."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -23,8 +23,8 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class BusCredentials:
-    jwt: str
-    seed: str
+    jwt: str = field(repr=False)
+    seed: str = field(repr=False)
     expires_at: datetime
 
 
