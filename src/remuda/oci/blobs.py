@@ -64,7 +64,7 @@ class BlobStore:
         path = self.path(digest)
         try:
             os.utime(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except PermissionError:  # A folder that others fill for us is as good.
             return path if path.exists() else None

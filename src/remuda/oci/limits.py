@@ -8,7 +8,7 @@ from remuda.core.retry import Backoff
 CONNECT_S = 15.0
 IDLE_READ_S = 60.0  # A connection that brings nothing for so long is given up and its download resumed.
 SMALL_CALL_S = 120.0  # One question with a small answer: a manifest, a token, a tag's digest.
-READ_BUFFER_BYTES = 512 << 10  # Per connection; what arrives while the disk is busy.
+READ_BUFFER_BYTES = 128 << 10  # Per connection; what arrives while the disk is busy.
 CONNECTIONS_PER_HOST_MAX = 16
 LAYERS_AT_ONCE_MAX = 4
 REDIRECTS_MAX = 5

@@ -37,15 +37,14 @@ async def fetch_archive(
     digest = parse_digest(f"sha256:{sha256.removeprefix('sha256:').lower()}") if sha256 else None
     if isinstance(archive.location, Path):
         return await _copy_archive(client, archive.location, digest, store, on_progress)
-    url = archive.location
-    remote = _Remote(client, URL(url, encoded=True), digest is not None, store)
-    wanted = Wanted(url, digest or _key(url), digest, None)
+    remote = _Remote(client, URL(archive.location, encoded=True), digest is not None, store)
+    wanted = Wanted(remote.name, digest or _key(remote.name), digest, None)
 
     def on_bytes(done: int) -> None:
-        on_progress(FileProgress(url, done, remote.total or done))
+        on_progress(FileProgress(remote.name, done, remote.total or done))
 
     actual = await fetch_blob(remote.opened, wanted, store, client.retry, client.entropy, on_bytes)
-    return _of_one_layer(url, actual, store)
+    return _of_one_layer(remote.name, actual, store)
 
 
 async def import_image(
@@ -75,6 +74,7 @@ class _Remote:
     """An archive on a web server. Without a checksum it is resumed only while the server vouches for it."""
 
     def __init__(self, client: RegistryClient, url: URL, checked: bool, store: BlobStore) -> None:
+        self.name = f"{url.origin()}{url.path}"  # Without the query, which may hold a signature.
         self.total: int | None = None
         self._client = client
         self._url = url
@@ -84,14 +84,13 @@ class _Remote:
 
     @asynccontextmanager
     async def opened(self, offset: int, turn: int) -> AsyncIterator[Stream]:
-        place = f"{self._url.origin()}{self._url.path}"  # A query may hold a signature.
         headers = dict(range_header(offset)) if self._checked or self._validator else {}
         if headers and not self._checked:
             headers["If-Range"] = self._validator
         async with self._client.transport.request("GET", self._url, headers=headers) as answer:
             if answer.status not in (200, 206, 416):
-                await raise_for_status(answer, place, self._client.clock.now())
-            stream = stream_of(answer, place)
+                await raise_for_status(answer, self.name, self._client.clock.now())
+            stream = stream_of(answer, self.name)
             tag = answer.headers.get("ETag", "")
             self._validator = "" if tag.startswith("W/") else tag
             self.total = stream.total

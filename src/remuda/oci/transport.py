@@ -47,9 +47,17 @@ class Response:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Whatever has arrived since the last one: while the caller is busy, the buffer fills."""
+        content = self._response.content
         with _in_our_words(self.url):
-            while chunk := await self._response.content.readany():
-                yield chunk
+            try:
+                while chunk := await content.readany():
+                    yield chunk
+            except (aiohttp.ClientError, OSError):
+                # The library drops what had arrived before a break. On a link that breaks often that is all
+                # there is, and a download that lost it each time would never end.
+                if rest := content._read_nowait(-1):
+                    yield rest
+                raise
 
 
 class Transport:

@@ -50,6 +50,7 @@ async def test_a_link_that_resets_every_few_megabytes_costs_no_byte_twice(
     async with relay(registry.port) as link:
         found = await resolved(client, link.port, "reset/image")
         link.reset_after = 5 * MB
+        link.bytes_per_s = 20 * MB  # A reset takes along what nobody has read yet.
 
         layers = await fetch(client, found, store)
 
