@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from remuda.core import limits
-from remuda.core.errors import Conflict, Invalid
+from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet import labels as labelling
 from remuda.fleet.budget import ceiling
@@ -129,6 +129,17 @@ def speaks_for(beat: Beat, node: Node) -> bool:
     return beat.report is None or beat.report.boot_id == node.boot_id
 
 
+def leave(node: Node, boot_id: BootId | None) -> Node:
+    """The worker's own drain. None: it does not say which of its lives it is. Raises NotFound for a life that
+    is over: its word came late, and would drain the next one for good."""
+    return replace(_still(node, boot_id), leaving=True)
+
+
+def depart(node: Node, boot_id: BootId | None) -> Node:
+    """Goodbye, under the same condition."""
+    return replace(_still(node, boot_id), departed=True)
+
+
 def heard(node: Node, beat: Beat, now: datetime) -> Node:
     """The node after a heartbeat that speaks for it. One that waits for approval gets a time stamp only."""
     alive = replace(node, last_heartbeat=now, departed=False)
@@ -203,6 +214,12 @@ def _merged_resources(candidate: Candidate, known: Node) -> Resources:
         gpu_compute_capability=new.gpu_compute_capability or old.gpu_compute_capability,
         capability=new.capability or old.capability,
     )
+
+
+def _still(node: Node, boot_id: BootId | None) -> Node:
+    if boot_id and boot_id != node.boot_id:
+        raise NotFound(f"node {node.name} has been started again since")
+    return node
 
 
 def _said(new: int | None, old: int) -> int:

@@ -8,7 +8,7 @@ import structlog
 
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BusUnusable
-from remuda.core.ids import NodeId
+from remuda.core.ids import BootId, NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import AdmissionPolicy, Beat, Candidate
 from remuda.fleet.fleet import Fleet, Standing
@@ -78,16 +78,16 @@ class Registry:
             Note("resumed", actor=actor),
         )
 
-    async def leave(self, node_id: NodeId) -> None:
+    async def leave(self, node_id: NodeId, boot_id: BootId | None = None) -> None:
         """The worker's own drain: it goes on until its next registration."""
-        await self._store.amend(node_id, lambda node: replace(node, leaving=True), Note("leaving"))
+        await self._store.amend(node_id, lambda node: admission.leave(node, boot_id), Note("leaving"))
 
     async def stay(self, node_id: NodeId) -> None:
         """The worker takes its own drain back; an admin's drain is not its to lift."""
         await self._store.amend(node_id, lambda node: replace(node, leaving=False), Note("stayed"))
 
-    async def depart(self, node_id: NodeId) -> None:
-        await self._store.amend(node_id, lambda node: replace(node, departed=True), Note("departed"))
+    async def depart(self, node_id: NodeId, boot_id: BootId | None = None) -> None:
+        await self._store.amend(node_id, lambda node: admission.depart(node, boot_id), Note("departed"))
 
     async def remove(self, node_id: NodeId, actor: str) -> Node:
         """Stop the worker, forget the node, and shut its bus credentials out; its history stays."""

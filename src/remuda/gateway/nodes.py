@@ -5,6 +5,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, RootModel
 
 from remuda.core.errors import Invalid, Unauthorized
+from remuda.core.ids import BootId
 from remuda.gateway import views
 from remuda.gateway.guards import require_token, same_secret
 from remuda.gateway.messages import Described, answer, body, gives, read, takes
@@ -26,6 +27,7 @@ def _gives(model: type[BaseModel], *errors: int, status: int = 200) -> dict[int 
     return gives(model, *errors, status=status) | {401: {"model": wire.TokenError | wire.NodeError}}
 
 
+_FAREWELL = takes(wire.Farewell, required=False)
 routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(require_token)])
 
 
@@ -74,10 +76,10 @@ async def heartbeat(node_id: NodePath, request: Request, svc: Svc) -> Response:
     return answer(wire.HeartbeatReply())
 
 
-@routes.post("/{node_id}/drain", responses=_gives(wire.NodeMessage, 404))
-async def drain(node_id: NodePath, svc: Svc) -> Response:
+@routes.post("/{node_id}/drain", openapi_extra=_FAREWELL, responses=_gives(wire.NodeMessage, 400, 404))
+async def drain(node_id: NodePath, request: Request, svc: Svc) -> Response:
     """Part of this worker's orderly stop; its next registration ends it."""
-    await svc.registry.leave(node_id)
+    await svc.registry.leave(node_id, await _leaving_boot(request))
     return answer(wire.NODE_DRAINING)
 
 
@@ -88,11 +90,11 @@ async def resume(node_id: NodePath, svc: Svc) -> Response:
     return answer(wire.NODE_RESUMED)
 
 
-@routes.post("/{node_id}/deregister", responses=_gives(wire.NodeMessage, 404))
-@routes.delete("/{node_id}", responses=_gives(wire.NodeMessage, 404))
-async def deregister(node_id: NodePath, svc: Svc) -> Response:
+@routes.post("/{node_id}/deregister", openapi_extra=_FAREWELL, responses=_gives(wire.NodeMessage, 400, 404))
+@routes.delete("/{node_id}", responses=_gives(wire.NodeMessage, 400, 404))
+async def deregister(node_id: NodePath, request: Request, svc: Svc) -> Response:
     """Goodbye. The row stays, and with it id and approval."""
-    await svc.registry.depart(node_id)
+    await svc.registry.depart(node_id, await _leaving_boot(request))
     return answer(wire.NODE_OFFLINE)
 
 
@@ -101,6 +103,10 @@ async def models(node_id: NodePath, svc: Svc) -> Response:
     """The replicas on this node."""
     await svc.registry.standing(node_id)
     return answer(ModelRows([]))
+
+
+async def _leaving_boot(request: Request) -> BootId | None:
+    return BootId((await read(request, wire.Farewell)).boot_id) or None
 
 
 def _check_body_token(token: str, svc: Services) -> None:

@@ -17,6 +17,7 @@ from remuda.wire.admin import KeyRequest
 _BODIES: tuple[type[BaseModel], ...] = (
     wire.RegisterRequest,
     wire.Heartbeat,
+    wire.Farewell,
     wire.Labels,
     wire.VramBudgetBody,
     wire.MaxReplicasBody,

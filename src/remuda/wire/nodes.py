@@ -212,6 +212,13 @@ class Heartbeat(OptionalMessage):
     report: Annotated[Report | None, OMIT_NONE] = None
 
 
+class Farewell(OptionalMessage):
+    """Worker to frontend, with its drain and its goodbye: who is leaving. Without it: whoever is there."""
+
+    # Ours.
+    boot_id: Annotated[str, OMIT_EMPTY] = ""
+
+
 # Short answers.
 
 

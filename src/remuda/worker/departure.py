@@ -11,23 +11,28 @@ import structlog
 
 from remuda.core import limits
 from remuda.core.errors import RemudaError
-from remuda.core.ids import NodeId
+from remuda.core.ids import BootId, NodeId
+from remuda.wire.nodes import Farewell
 from remuda.worker.ports import FrontendCalls
 
 log = structlog.get_logger(__name__)
 
 
-async def depart(frontend: FrontendCalls, node: NodeId) -> None:
-    """Drain, wait until no request is in flight, deregister. What fails on the way is only logged."""
+async def depart(frontend: FrontendCalls, node: NodeId, boot_id: BootId) -> None:
+    """Drain, wait until no request is in flight, deregister. What fails on the way is only logged.
+
+    Both words name this boot: one that is late must not be held against the next.
+    """
+    farewell = Farewell(boot_id=boot_id)
     with anyio.move_on_after(limits.LEAVE_S):
         drained = False
         with _attempted("drain"):
-            await frontend.drain(node)
+            await frontend.drain(node, farewell)
             drained = True
         if drained:
             await _wait_idle(frontend, node)
         with _attempted("deregister"):
-            await frontend.deregister(node)
+            await frontend.deregister(node, farewell)
             log.info("deregistered", node=node)
 
 

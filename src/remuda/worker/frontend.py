@@ -24,6 +24,7 @@ from remuda.core.ids import NodeId
 from remuda.core.log import masked
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
+    Farewell,
     Heartbeat,
     HeartbeatReply,
     ModelRow,
@@ -77,11 +78,11 @@ class Frontend:
     async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
         await self._call("POST", f"{node}/heartbeat", HeartbeatReply, encode(beat))
 
-    async def drain(self, node: NodeId) -> None:
-        await self._call("POST", f"{node}/drain", NodeMessage)
+    async def drain(self, node: NodeId, farewell: Farewell) -> None:
+        await self._call("POST", f"{node}/drain", NodeMessage, encode(farewell))
 
-    async def deregister(self, node: NodeId) -> None:
-        await self._call("POST", f"{node}/deregister", NodeMessage)
+    async def deregister(self, node: NodeId, farewell: Farewell) -> None:
+        await self._call("POST", f"{node}/deregister", NodeMessage, encode(farewell))
 
     async def models(self, node: NodeId) -> Sequence[ModelRow]:
         return (await self._call("GET", f"{node}/models", _ModelRows)).root

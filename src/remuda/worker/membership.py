@@ -42,6 +42,7 @@ class Membership:
     ) -> None:
         self.state: Watched[WorkerState] = Watched(WorkerState(Phase.REGISTERING))
         self._frontend = frontend
+        self._boot_id = boot_id
         self._stop_reason: str | None = None
         self._stop_wanted = anyio.Event()
         self._refusal: Rejected | None = None
@@ -104,7 +105,7 @@ class Membership:
 
     async def _take_leave(self) -> None:
         if (enrolment := self._registration.standing.value.enrolment) is not None:
-            await depart(self._frontend, enrolment.node_id)
+            await depart(self._frontend, enrolment.node_id, self._boot_id)
 
     async def _show_each(self, part: Watched[Standing] | Watched[str] | Watched[NodeId | None]) -> None:
         async for _ in part.changes():

@@ -8,7 +8,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from remuda.core.ids import NodeId
-from remuda.wire.nodes import Heartbeat, ModelRow, RegisterReply, RegisterRequest, Report
+from remuda.wire.nodes import Farewell, Heartbeat, ModelRow, RegisterReply, RegisterRequest, Report
 from remuda.worker.enrolment import BusCredentials
 from remuda.worker.hardware.model import Hardware
 
@@ -20,9 +20,9 @@ class FrontendCalls(Protocol):
 
     async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None: ...
 
-    async def drain(self, node: NodeId) -> None: ...
+    async def drain(self, node: NodeId, farewell: Farewell) -> None: ...
 
-    async def deregister(self, node: NodeId) -> None: ...
+    async def deregister(self, node: NodeId, farewell: Farewell) -> None: ...
 
     async def models(self, node: NodeId) -> Sequence[ModelRow]: ...
 

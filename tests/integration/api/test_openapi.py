@@ -108,7 +108,9 @@ def test_every_route_says_what_it_is_for_and_how_it_refuses(document: Json) -> N
 
 
 def reads_a_body(path: str, method: str) -> bool:
-    if path in ("/api/node/register", "/api/node/{node_id}/heartbeat", "/api/keys"):
+    if path.startswith("/api/node/") and path.endswith(("/register", "/heartbeat", "/drain", "/deregister")):
+        return method == "post"
+    if path == "/api/keys":
         return method == "post"
     return method in ("put", "patch")
 

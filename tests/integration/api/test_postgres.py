@@ -59,8 +59,10 @@ async def test_a_nul_in_the_path_is_refused(
 
 
 async def test_the_largest_figures_are_stored(frontend: LiveFrontend) -> None:
-    node = await frontend.register(total_ram=1 << 60, max_replicas_per_model=2**31 - 1)
-    report = {"boot_id": "none", "sequence": 2**63 - 1}
+    node = await frontend.register(
+        total_ram=1 << 60, max_replicas_per_model=2**31 - 1, remuda={"boot_id": "boot-1"}
+    )
+    report = {"boot_id": "boot-1", "sequence": 2**63 - 1}
     await frontend.heartbeat(node["id"], available_disk=1 << 60, report=report)
     shown = await frontend.node(node["id"])
     assert (shown["total_ram"], shown["available_disk"]) == (1 << 60, 1 << 60)

@@ -1,18 +1,21 @@
 """What registrations, heartbeats and an admin's words turn a node into."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from remuda.core.errors import Conflict, Invalid
+from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import (
     AdmissionPolicy,
     Beat,
     admit,
     approve,
+    depart,
     heard,
+    leave,
     readmit,
     speaks_for,
     with_admin_labels,
@@ -21,7 +24,7 @@ from remuda.fleet.admission import (
     without_label,
 )
 from remuda.fleet.health import Reachability
-from remuda.fleet.model import Report, Resources
+from remuda.fleet.model import Node, Report, Resources
 from tests.support.nodes import CLOSED, NOON, OPEN, candidate, node
 
 LATER = NOON + timedelta(minutes=5)
@@ -146,6 +149,19 @@ def test_a_heartbeat_of_another_boot_does_not_speak_for_the_node() -> None:
     assert not speaks_for(Beat(NodeId("node-1"), report=report(9, "boot-0")), node())
     assert speaks_for(Beat(NodeId("node-1"), report=report(9)), node())
     assert speaks_for(Beat(NodeId("node-1")), node()), "a peer without reports says nothing about its boot"
+
+
+@pytest.mark.parametrize("word", [leave, depart])
+def test_the_late_farewell_of_an_earlier_boot_changes_nothing(
+    word: Callable[[Node, BootId | None], Node],
+) -> None:
+    with pytest.raises(NotFound, match="started again"):
+        word(node(), BootId("boot-0"))
+
+
+def test_a_farewell_is_taken_from_the_boot_it_names_or_from_whoever_is_there() -> None:
+    assert leave(node(), node().boot_id).leaving
+    assert depart(node(), None).departed
 
 
 def test_a_new_boot_starts_with_no_report() -> None:
