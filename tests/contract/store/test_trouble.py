@@ -19,6 +19,7 @@ from remuda.fleet.ports import FleetStore
 from remuda.store.connections import sqlite_connections
 from remuda.store.database import Database, _Call
 from remuda.store.fleet import SqlFleetStore
+from remuda.store.migrate import migrate
 from remuda.store.open import open_database
 from remuda.store.schema import secrets
 from tests.contract.store.builders import admitting, candidate, registered, row_count
@@ -98,6 +99,25 @@ async def test_locked_sqlite_file_is_unusable_and_then_usable_again(
         await database.transact(write_secret)
     finally:
         other.close()
+        await database.close()
+
+
+async def test_full_disk_is_said_to_be_full_and_what_is_there_can_be_read(tmp_path: Path) -> None:
+    async def fill() -> None:
+        for number in range(1000):
+            await registered(store, f"node-{number}")
+
+    connections = sqlite_connections(tmp_path / "full.db", SystemClock())
+    event.listen(connections.pool, "connect", lambda c, _: c.execute("PRAGMA max_page_count=64"))
+    migrate(connections)
+    database = Database(connections)
+    store = SqlFleetStore(database)
+    try:
+        with pytest.raises(StoreUnusable, match="full"):
+            await fill()
+        await database.ping()
+        assert (await store.fleet()).nodes
+    finally:
         await database.close()
 
 
