@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 import aiohttp
 import anyio
@@ -89,7 +89,7 @@ class Fetcher:
         """The index at `address`, or word that `known` is still it. PeerFailed or Rejected otherwise."""
         with _deadline(self._patience.whole, address):
             target = located(address, self._github_raw)
-            if urlsplit(target).path.endswith(".ref"):
+            if _split(target).path.endswith(".ref"):
                 reference = await self._get(target, None, REFERENCE_BYTES_MAX)
                 assert isinstance(reference, Fetched), "nothing was known, so something was sent"
                 target = referred(target, reference.content)
@@ -108,7 +108,7 @@ class Fetcher:
                 if answer.status == 304 and known is not None:
                     return Unchanged(target)
                 if answer.status in (301, 302, 303, 307, 308):
-                    url = _redirected(url, answer.headers.get("Location", ""))
+                    url = redirected(url, answer.headers.get("Location", ""))
                     continue
                 if answer.status != 200:
                     raise PeerFailed(f"{shown(url)} answered {answer.status} {answer.reason or ''}".rstrip())
@@ -125,7 +125,7 @@ class Fetcher:
         asked = _HEADERS | (known.validators.headers() if known else {})
         timeout = aiohttp.ClientTimeout(
             total=None,  # Ours holds for all requests of one address together.
-            sock_connect=self._patience.connect.total_seconds(),
+            connect=self._patience.connect.total_seconds(),
             sock_read=self._patience.idle.total_seconds(),
         )
         try:
@@ -133,12 +133,14 @@ class Fetcher:
                 url, headers=asked, timeout=timeout, allow_redirects=False
             ) as answer:
                 yield answer
+        except aiohttp.ConnectionTimeoutError:
+            raise PeerFailed(f"{shown(url)} cannot be reached: nothing answers there") from None
         except aiohttp.ServerTimeoutError:
             raise PeerFailed(f"{shown(url)} stopped answering") from None
-        except aiohttp.InvalidURL:
+        except ValueError:  # From aiohttp, and from encoding the name of a host.
             raise Invalid(f"{shown(url)} is not a web address") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise PeerFailed(f"{shown(url)} cannot be reached: {error or type(error).__name__}") from None
+            raise PeerFailed(f"{shown(url)} cannot be reached: {_in_words(error)}") from None
 
 
 @asynccontextmanager
@@ -187,8 +189,31 @@ def referred(target: str, content: bytes) -> str:
 
 def shown(url: str) -> str:
     """The address for people and logs: without a user's name and password, and without a query."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"{url.partition(':')[0]}:…"  # Not even its host can be told from its password.
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def redirected(url: str, location: str) -> str:
+    """Where a redirect leads: on the web, and never from an encrypted address to a plain one."""
+    try:
+        target = urljoin(url, location)
+    except ValueError:
+        target = ""
+    if not location or not target.startswith(("https:", "http:")):
+        raise PeerFailed(f"{shown(url)} redirects to no web address")
+    if url.startswith("https:") and target.startswith("http:"):
+        raise PeerFailed(f"{shown(url)} redirects to an address that is not encrypted")
+    return target
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise Invalid(f"{shown(url)} is not an address: {error}") from None
 
 
 @contextmanager
@@ -200,13 +225,11 @@ def _deadline(span: timedelta, address: str) -> Iterator[None]:
         raise PeerFailed(f"{shown(address)} took longer than {span.total_seconds():g} s") from None
 
 
-def _redirected(url: str, location: str) -> str:
-    target = urljoin(url, location)
-    if not location or not target.startswith(("https:", "http:")):
-        raise PeerFailed(f"{shown(url)} redirects to no web address")
-    if url.startswith("https:") and target.startswith("http:"):
-        raise PeerFailed(f"{shown(url)} redirects to an address that is not encrypted")
-    return target
+def _in_words(error: aiohttp.ClientError | OSError) -> str:
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
+        return os.strerror(cause.errno)  # Its own text may be the name of a call.
+    return getattr(cause, "strerror", "") or str(cause) or type(cause).__name__
 
 
 async def _body(answer: aiohttp.ClientResponse, url: str, bytes_max: int) -> bytes:
@@ -219,7 +242,7 @@ async def _body(answer: aiohttp.ClientResponse, url: str, bytes_max: int) -> byt
 
 
 def _read_file(target: str, roots: tuple[Path, ...] | None, bytes_max: int) -> bytes:
-    parts = urlsplit(target)
+    parts = _split(target)
     path = Path(unquote(parts.path))
     if parts.netloc not in ("", "localhost") or not path.is_absolute():
         raise Invalid(f"{target} names no file", hint="write it as file:///folder/index.yaml")
@@ -232,6 +255,8 @@ def _read_file(target: str, roots: tuple[Path, ...] | None, bytes_max: int) -> b
             if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
                 raise Invalid(f"{path} is not a file")
             content = handle.read(bytes_max + 1)
+    except ValueError:
+        raise Invalid(f"{target!r} names no file") from None
     except OSError as error:
         raise PeerFailed(f"{path} cannot be read: {error.strerror}") from None
     if len(content) > bytes_max:

@@ -1,0 +1,78 @@
+"""Loopback servers and sources on a clock that stands still until a test moves it."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from remuda.gallery.cache import Cache
+from remuda.gallery.fetch import Fetcher, Patience, open_fetcher
+from remuda.gallery.model import Gallery
+from remuda.gallery.sources import Sources
+from tests.integration.gallery.servers import Server, serving
+
+SHORT = Patience(
+    connect=timedelta(seconds=5), idle=timedelta(milliseconds=300), whole=timedelta(milliseconds=900)
+)
+
+
+@dataclass
+class StoppedClock:
+    passed_s: float = 1000.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=self.passed_s)
+
+    def monotonic(self) -> float:
+        return self.passed_s
+
+    def advance(self, span: timedelta) -> None:
+        self.passed_s += span.total_seconds()
+
+
+@pytest.fixture
+def clock() -> StoppedClock:
+    return StoppedClock()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serving() as server:
+        yield server
+
+
+@pytest.fixture
+async def mirror() -> AsyncIterator[Server]:
+    async with serving() as server:
+        yield server
+
+
+@pytest.fixture
+async def fetcher(server: Server) -> AsyncIterator[Fetcher]:
+    """Its GitHub is the test's server; its patience is short."""
+    async with open_fetcher(patience=SHORT, github_raw=server.address) as fetcher:
+        yield fetcher
+
+
+MakeSources = Callable[..., Sources]
+
+
+@pytest.fixture
+def sources(fetcher: Fetcher, clock: StoppedClock, tmp_path: Path) -> MakeSources:
+    """Sources of the given galleries. Each call stands for a new process: it shares only the disk."""
+
+    def make(*galleries: Gallery) -> Sources:
+        return Sources(galleries, fetcher=fetcher, cache=Cache(tmp_path / "galleries"), clock=clock)
+
+    return make
+
+
+@pytest.fixture
+def free_address() -> str:
+    """Where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
