@@ -8,6 +8,7 @@ from typing import Final
 import httpx
 
 from remuda.core.entropy import SeededEntropy
+from remuda.host.folder import write_json
 from remuda.host.ports import free_port
 from tests.support.processes import START_S, Frontend, Json, Ranch, Worker
 from tests.support.waiting import wait_until_blocking
@@ -23,6 +24,8 @@ class Herd:
     def __init__(self, place: Ranch, *settings: str) -> None:
         self._place = place
         self._settings = ("--port", str(free_port("127.0.0.1")), *settings)
+        # As if remembered from an earlier life: out of the range in which other fleets here look for a port.
+        write_json(place.folder / "up/nats/server.json", {"port": free_port("127.0.0.1")})
         self.frontends: list[Frontend] = []  # All lives of it.
         self._start_up()
         self.joined: Worker = place.join(self.up.url, "joined")

@@ -1,4 +1,5 @@
-"""Somebody else's nats-server, with each way to log in that it may ask for."""
+"""Somebody else's nats-server, with each way to log in that it may ask for. One that asks for nothing is
+used in the tests of several frontends."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -28,12 +29,6 @@ class Bus:
 
 
 Kind = Callable[[Path], AbstractContextManager[Bus]]
-
-
-@contextmanager
-def anonymous(folder: Path) -> Iterator[Bus]:
-    with served(plain_server(folder)) as server:
-        yield Bus(server.url)
 
 
 @contextmanager
@@ -79,9 +74,7 @@ def client_certificate(folder: Path) -> Iterator[Bus]:
         yield Bus(server.url.replace("nats://", "tls://"), shown, shown)
 
 
-@pytest.mark.parametrize(
-    "kind", [anonymous, user_and_password, credentials_file, account_seed, client_certificate]
-)
+@pytest.mark.parametrize("kind", [user_and_password, credentials_file, account_seed, client_certificate])
 def test_worker_is_healthy_on_it(place: Ranch, kind: Kind) -> None:
     folder = place.folder / "bus"
     folder.mkdir()

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.support.processes import Frontend, Ranch
 
 
@@ -57,8 +55,7 @@ def test_worker_waits_for_approval_and_then_gets_on_the_bus(place: Ranch) -> Non
     assert frontend.wait_for("applicant")["id"] == waiting["node"]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_bus_is_told_under_the_host_that_was_dialled(up: Frontend, common: Ranch, host: str) -> None:
-    worker = common.join(up.url.replace("127.0.0.1", host), f"via-{host}")
+def test_bus_is_told_under_the_host_that_was_dialled(up: Frontend, common: Ranch) -> None:
+    worker = common.join(up.url.replace("127.0.0.1", "localhost"), "by-name")
     worker.wait_for("ready")
-    assert worker.events("bus_connected")[-1]["servers"] == f"nats://{host}:{up.bus_port}"
+    assert worker.events("bus_connected")[-1]["servers"] == f"nats://localhost:{up.bus_port}"

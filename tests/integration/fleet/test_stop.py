@@ -2,6 +2,7 @@
 
 import signal
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
@@ -16,10 +17,15 @@ def history(up: Frontend) -> list[str]:
         return [event for (event,) in database.execute("SELECT event FROM history ORDER BY id")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_worker_says_goodbye_to_a_frontend_that_still_answers(place: Ranch, number: signal.Signals) -> None:
+# A wrapper such as timeout(1) passes on a signal that its whole group was sent: then it comes twice.
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]])
+def test_worker_says_goodbye_to_a_frontend_that_still_answers(
+    place: Ranch, signals: Sequence[signal.Signals]
+) -> None:
     up = place.up()
-    up.send(number)
+    for number in signals:
+        up.send(number)
+        wait_until_blocking(lambda: up.events("stopping"))
     assert up.wait() == 0
     assert history(up) == ["registered", "leaving", "departed"]
     assert place.processes() == []
@@ -37,15 +43,6 @@ def test_second_signal_ends_it_at_once_without_leftovers(place: Ranch) -> None:
     wait_until_blocking(ended, within=10)
     assert up.wait() == 130
     wait_until_blocking(lambda: place.processes() == [])
-
-
-def test_signal_that_arrives_twice_by_way_of_a_wrapper_is_one(place: Ranch) -> None:
-    up = place.up()
-    up.send(signal.SIGTERM)
-    wait_until_blocking(lambda: up.events("stopping"))
-    up.send(signal.SIGTERM)
-    assert up.wait() == 0
-    assert history(up)[-1] == "departed"
 
 
 def test_own_node_that_was_removed_stays_away_until_the_next_start(place: Ranch) -> None:
