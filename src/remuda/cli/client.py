@@ -71,6 +71,7 @@ class Answer:
 class AdminClient:
     def __init__(self, target: Target, timeout_s: float = TIMEOUT_S) -> None:
         self.url = target.url
+        self._timeout_s = timeout_s
         headers = {"User-Agent": f"remuda/{__version__}"}
         if target.api_key is not None:
             headers["Authorization"] = f"Bearer {target.api_key.get_secret_value()}"
@@ -108,7 +109,7 @@ class AdminClient:
             reply = self._http.request(method, address, json=body, params=query or None)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise FrontendUnreachable(
-                f"the frontend at {self.url} cannot be reached: {_reason(error)}",
+                f"the frontend at {self.url} cannot be reached: {_reason(error, self._timeout_s)}",
                 hint="check the address, and that `remuda up` or `remuda frontend` runs there",
             ) from error
         return Answer(reply.status_code, reply.content, _date(reply.headers.get("date", "")))
@@ -136,14 +137,14 @@ def _refusal(url: str, answer: Answer) -> RemudaError:
     return kind(said[:_REASON_CHARS_MAX], hint=_HINTS.get(answer.status, ""))
 
 
-def _reason(error: httpx.HTTPError | httpx.InvalidURL) -> str:
+def _reason(error: httpx.HTTPError | httpx.InvalidURL, timeout_s: float) -> str:
     """The library's words, made plain where they are not."""
     text = str(error)
     match error:
         case httpx.ConnectTimeout():
-            return f"no connection within {TIMEOUT_S:.0f} s"
+            return f"no connection within {timeout_s:g} s"
         case httpx.TimeoutException():
-            return f"connected, but no answer within {TIMEOUT_S:.0f} s"
+            return f"connected, but no answer within {timeout_s:g} s"
         case httpx.ConnectError() if "refused" in text:
             return "nothing listens there"
         case httpx.ConnectError() if "CERTIFICATE_VERIFY_FAILED" in text:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import anyio
 from pydantic import BaseModel, RootModel, SecretStr
@@ -135,16 +134,18 @@ def refusal(url: str, status: int, said: str) -> Rejected | FrontendUnreachable:
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
+    import httpx
+
     try:
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+        parts = httpx.URL(url)  # As strict as the calls that will be made with it.
+        usable = parts.scheme in ("http", "https") and bool(parts.host) and parts.port != 0
+    except (httpx.InvalidURL, ValueError):
         usable = False
     if not usable:
         raise Misconfigured(
             f"the frontend's URL {masked(url)!r} cannot be used", hint="the form is http(s)://HOST[:PORT]"
         )
-    if parts.username is not None:  # It would take the place of the token in every call.
+    if parts.userinfo:  # It would take the place of the token in every call.
         raise Misconfigured(
             f"the frontend's URL {masked(url)!r} must not hold a user", hint="the token is given with --token"
         )

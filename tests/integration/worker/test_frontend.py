@@ -137,7 +137,18 @@ async def test_a_certificate_of_the_named_authority_is_accepted(
 
 
 @pytest.mark.parametrize(
-    "url", ["", "frontend:8080", "ftp://frontend", "http://", "http://h:x", "http://h:0"]
+    "url",
+    [
+        "",
+        "frontend:8080",
+        "ftp://frontend",
+        "http://",
+        "http://h:x",
+        "http://h:0",
+        "http://[::1",
+        "http://xn--",
+        "http://frontend\n",
+    ],
 )
 async def test_a_url_that_cannot_be_one_is_refused_at_once(url: str) -> None:
     with pytest.raises(Misconfigured, match="HOST"):
