@@ -3,7 +3,7 @@
     uv run --group dev python -m bench.fuzz_unpack [--seconds 300] [--seed 1]
 
 Each case unpacks or is refused; anything else (another error, a case that takes more than ten seconds, a file
-outside the folder, a descriptor left open) is printed, its layers are kept in files, and the exit status is 1.
+outside the folder, a descriptor left open) is printed, its layers are kept in files, the exit status is 1.
 """
 
 import argparse

@@ -89,7 +89,7 @@ SEEDS = [
 ]
 
 
-def survives(layer: bytes) -> None:
+def check_survives(layer: bytes) -> None:
     """Unpacks or is refused, writes nothing beside the folder, and leaves no file open."""
     before = len(os.listdir("/dev/fd"))
     with tempfile.TemporaryDirectory() as temporary:
@@ -107,7 +107,7 @@ def survives(layer: bytes) -> None:
     magic=st.sampled_from([b"", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"ustar"]),
 )
 def test_random_bytes_are_refused_or_unpacked(layer: bytes, magic: bytes) -> None:
-    survives(magic + layer)
+    check_survives(magic + layer)
 
 
 @settings(max_examples=200, deadline=None)
@@ -120,7 +120,7 @@ def test_random_bytes_are_refused_or_unpacked(layer: bytes, magic: bytes) -> Non
 def test_changed_archives_are_refused_or_unpacked(
     seed: bytes, changes: list[tuple[int, bytes]], cut: int, packing: str
 ) -> None:
-    survives(PACKINGS[packing](mutated(seed, changes, cut)))
+    check_survives(PACKINGS[packing](mutated(seed, changes, cut)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -133,7 +133,7 @@ def test_changed_archives_are_refused_or_unpacked(
 def test_changed_packed_layers_are_refused_or_unpacked(
     seed: bytes, changes: list[tuple[int, bytes]], cut: int, packing: str
 ) -> None:
-    survives(mutated(PACKINGS[packing](seed), changes, cut))
+    check_survives(mutated(PACKINGS[packing](seed), changes, cut))
 
 
 def mutated(data: bytes, changes: list[tuple[int, bytes]], cut: int) -> bytes:
