@@ -25,16 +25,6 @@ _STOP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class TokenAuth:
-    """A token server's address, and the certificate with which its tokens can be checked."""
-
-    realm: str
-    certificate: Path
-    service: str = "test-registry"
-    issuer: str = "test-tokens"
-
-
-@dataclass(frozen=True, slots=True)
 class RegistryServer:
     port: int
     pusher: Pusher
@@ -55,14 +45,13 @@ def registry_server(
     folder: Path,
     *,
     basic: bool = False,
-    token: TokenAuth | None = None,
     tls: tuple[Path, Path] | None = None,
 ) -> Iterator[RegistryServer]:
-    """A registry that answers when the block begins. `tls` are a certificate and its key; those who push need
-    neither TLS nor tokens, which is why such registries are filled through another on the same folder."""
+    """A registry that answers when the block begins. `tls` are a certificate and its key; the pusher has no
+    TLS, so such a registry is filled through another one on the same folder."""
     port = free_port(HOST)
     config = folder / f"registry-{port}.json"
-    config.write_text(json.dumps(_config(folder, port, basic, token, tls)))  # JSON is YAML, too.
+    config.write_text(json.dumps(_config(folder, port, basic, tls)))  # JSON is YAML, too.
     with (folder / f"registry-{port}.log").open("wb") as output:
         process = subprocess.Popen(
             [_program("docker-registry", "docker-registry"), "serve", str(config)],
@@ -82,9 +71,7 @@ def registry_server(
                 process.wait(_STOP_S)
 
 
-def _config(
-    folder: Path, port: int, basic: bool, token: TokenAuth | None, tls: tuple[Path, Path] | None
-) -> Mapping[str, object]:
+def _config(folder: Path, port: int, basic: bool, tls: tuple[Path, Path] | None) -> Mapping[str, object]:
     http: dict[str, object] = {"addr": f"{HOST}:{port}"}
     if tls is not None:
         http["tls"] = {"certificate": str(tls[0]), "key": str(tls[1])}
@@ -96,15 +83,6 @@ def _config(
     }
     if basic:
         config["auth"] = {"htpasswd": {"realm": "test", "path": str(_htpasswd(folder))}}
-    if token is not None:
-        config["auth"] = {
-            "token": {
-                "realm": token.realm,
-                "service": token.service,
-                "issuer": token.issuer,
-                "rootcertbundle": str(token.certificate),
-            }
-        }
     return config
 
 
