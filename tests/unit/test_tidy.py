@@ -32,7 +32,7 @@ FILE_LINES_MAX = 600
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
 # In pieces, so that this file does not hold what it looks for.
 FOREIGN_PATH = re.compile(r"(?<![\w.)}/-])/(?:" + "|".join(("work", "root")) + r")(?![\w-])")
-ASSERTING = re.compile(r"(raises|warns|fail|(assert|expect|check|wait)_\w+)")
+ASSERTING = re.compile(r"(raises|warns|fail|(assert|expect|check|wait|until)_\w+)")
 SLEEPS = {"time.sleep", "asyncio.sleep", "anyio.sleep"}
 METRICS = re.compile(r"Counter|Gauge|Histogram|Summary|Info|Enum|\w+MetricFamily")
 

@@ -109,6 +109,7 @@ async def test_what_cannot_be_sent_any_more_holds_nobody(tmp_path: Path) -> None
     async with linked(tmp_path, IMPATIENT) as (proxy, bus):
         proxy.stall()
         await flood(bus)
+        assert not isinstance(bus.state, Connected)
 
 
 async def test_a_dead_link_with_unsent_bytes_leaves_no_socket_behind(tmp_path: Path) -> None:
