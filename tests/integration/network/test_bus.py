@@ -42,10 +42,11 @@ async def linked(folder: Path, patience: Patience = PATIENCE) -> AsyncIterator[t
         yield proxy, bus
 
 
-async def reconnected(bus: Bus) -> None:
+async def reconnected(bus: Bus) -> bool:
+    """It is connected, in a while, and its subscription works."""
     with anyio.fail_after(20):
         await bus.wait_connected()
-    assert await bus.request("echo", b"again", SOON) == b"again"
+    return await bus.request("echo", b"again", SOON) == b"again"
 
 
 def test_a_link_that_falls_silent_is_given_up_within_20_s() -> None:
@@ -57,7 +58,7 @@ async def test_a_black_hole_is_noticed_and_left_when_it_opens(tmp_path: Path) ->
         proxy.stall()
         assert "did not answer" in await until_down(bus)
         proxy.resume()
-        await reconnected(bus)
+        assert await reconnected(bus)
 
 
 @pytest.mark.parametrize("lane", ["up", "down"])
@@ -66,14 +67,14 @@ async def test_a_link_that_works_one_way_only_is_given_up(tmp_path: Path, lane: 
         {"up": proxy.up, "down": proxy.down}[lane].stall()
         await until_down(bus)
         proxy.resume()
-        await reconnected(bus)
+        assert await reconnected(bus)
 
 
 async def test_a_server_that_says_no_more_is_left(tmp_path: Path) -> None:
     async with linked(tmp_path) as (proxy, bus):
         await proxy.half_close()
         await until_down(bus)
-        await reconnected(bus)
+        assert await reconnected(bus)
 
 
 async def test_an_answer_that_comes_late_costs_the_asker_and_not_the_link(tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ async def test_a_link_that_cannot_be_replaced_is_checked_and_not_trusted(tmp_pat
         await until_down(bus)
         proxy.reset_next = 0
         proxy.resume()
-        await reconnected(bus)
+        assert await reconnected(bus)
 
 
 async def flood(bus: Bus) -> None:
@@ -127,10 +128,10 @@ async def test_a_dead_link_with_unsent_bytes_leaves_no_socket_behind(tmp_path: P
 async def test_resets_without_end_are_met_with_patience(tmp_path: Path) -> None:
     async with linked(tmp_path) as (proxy, bus):
         for _ in range(10):
-            await reconnected(bus)
+            assert await reconnected(bus)
             proxy.reset()
             await until_down(bus)
-        await reconnected(bus)
+        assert await reconnected(bus)
 
 
 @pytest.mark.parametrize(
