@@ -85,8 +85,10 @@ class ServerFolder:
             return None
 
     def revoke(self, users: Mapping[str, datetime]) -> None:
-        """Add to the revoked users. The account's JWT is the only copy of them."""
-        revoked = {**self._revoked(), **users}
+        """Add to the revoked users, less those whose last credentials have expired since: the server takes
+        no account of any size."""
+        moot = self._clock.now() - self._credentials_ttl
+        revoked = {user: since for user, since in {**self._revoked(), **users}.items() if since > moot}
         write_private(self.account_file, self._keys.account_jwt(self._clock.now(), revoked))
 
     def orphan(self) -> psutil.Process | None:
@@ -102,11 +104,9 @@ class ServerFolder:
 
     def _revoked(self) -> dict[str, datetime]:
         try:
-            held = credentials.revocations(self.account_file.read_text())
+            return credentials.revocations(self.account_file.read_text())
         except FileNotFoundError:
             return {}
         except (Invalid, UnicodeDecodeError):
             log.error("bus_account_unreadable", file=str(self.account_file))
             return {}
-        moot = self._clock.now() - self._credentials_ttl
-        return {user: since for user, since in held.items() if since > moot}

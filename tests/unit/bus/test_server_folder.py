@@ -49,7 +49,7 @@ def test_a_revocation_that_outlived_all_credentials_is_forgotten(
 ) -> None:
     folder.revoke({"UA": START})
     clock.instant += timedelta(days=1, seconds=1)
-    folder.revoke({"UB": clock.instant})
+    folder.revoke({"UA": START, "UB": clock.instant})
     assert revocations(folder.account_file.read_text()).keys() == {"UB"}
 
 
