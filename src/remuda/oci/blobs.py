@@ -46,6 +46,12 @@ class Swept:
     kept_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class SweptPartials:
+    count: int
+    freed_bytes: int
+
+
 class BlobStore:
     """A folder of blobs. Any number of processes may use one at the same time."""
 
@@ -147,15 +153,24 @@ class BlobStore:
         ]
         freed = sum(blob.size for blob in gone)
         kept = sum(blob.size for blob in blobs) - freed
-        partials = 0
+        partials = self.sweep_partials(unused_since)
+        return Swept(len(gone), partials.count, freed + partials.freed_bytes, kept)
+
+    def sweep_partials(self, unused_since: datetime) -> SweptPartials:
+        """Let go of downloads that nobody went on with since. Blocks on the disk."""
+        count = freed = 0
         for path in self._partials.glob("*"):
             with suppress(FileNotFoundError):
                 status = path.stat()
                 stale = datetime.fromtimestamp(status.st_mtime, UTC) < unused_since
                 if stale and _remove_unless_held(path):
-                    partials += 1
+                    count += 1
                     freed += status.st_size
-        return Swept(len(gone), partials, freed, kept)
+        return SweptPartials(count, freed)
+
+    def discard(self, digest: str) -> bool:
+        """Let go of one blob; False when it is not there, or somebody holds it. Blocks on the disk."""
+        return _remove_unless_held(self.path(digest))
 
     def _found(self, wanted: Wanted) -> Path | None:
         return self.find(wanted.digest) if wanted.digest is not None else None
