@@ -1,0 +1,141 @@
+"""From one source to a tree of files in a staging folder: layers are unpacked while others still arrive."""
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from anyio.from_thread import check_cancelled
+from anyio.from_thread import run_sync as in_event_loop
+from anyio.to_thread import run_sync
+
+from remuda.core.errors import Invalid
+from remuda.oci.blobs import BlobStore
+from remuda.oci.client import RegistryClient
+from remuda.oci.fetch import fetch_image
+from remuda.oci.model import Descriptor, Image, Platform
+from remuda.oci.progress import FileProgress, Phase
+from remuda.oci.reference import Archive, Folder, OciFile, OciImage
+from remuda.oci.sources import fetch_archive, import_image
+from remuda.oci.space import disk_trouble_explained, require_headroom
+from remuda.oci.unpack import DirectoryTree, UnpackLimits, unpack_layer
+from remuda.worker.depot.journey import Journey
+
+_TOLD_EVERY_BYTES = 1 << 20
+_PACKED_GROWTH = 2  # How much larger a compressed layer may be expected to become; none says it beforehand.
+
+
+class Bringer:
+    """Fetches and unpacks for one platform, into folders its callers own."""
+
+    def __init__(
+        self, client: RegistryClient, store: BlobStore, platform: Platform, limits: UnpackLimits | None = None
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._platform = platform
+        self._limits = limits or UnpackLimits()
+
+    async def look_up(
+        self, source: OciImage | OciFile | Archive, digest: str, sha256: str, journey: Journey
+    ) -> Image:
+        """What the source holds now. Of what is no registry's this fetches everything."""
+        match source:
+            case OciImage(reference):
+                wanted = reference.pinned(digest) if digest else reference
+                image = await self._client.image(wanted, self._platform)
+                journey.expect(image.layers)
+                return image
+            case OciFile(path):
+                return await import_image(self._client, path, self._platform, self._store, journey.observe)
+            case Archive():
+                return await fetch_archive(self._client, source, sha256, self._store, journey.observe)
+
+    async def require_room(self, image: Image, backends: Path) -> None:
+        """DiskFull, with the numbers, unless what is missing and what it unpacks to fit."""
+        await run_sync(self._require_room, image, backends)
+
+    async def unpack(self, image: Image, staging: Path, journey: Journey) -> None:
+        """The image's files in `staging`; its layers stay in the store."""
+        async with fetch_image(self._client, image, self._store, journey.observe) as fetched:
+            with DirectoryTree(staging) as tree:
+                for number, layer in enumerate(image.layers):
+                    path = await fetched.layer(number)
+                    await run_sync(self._unpack_layer, path, layer, tree, journey)
+                await run_sync(_finish, tree)
+
+    async def copy(self, folder: Folder, staging: Path, journey: Journey) -> None:
+        await run_sync(_copy_folder, folder.path, staging, journey)
+
+    def _require_room(self, image: Image, backends: Path) -> None:
+        layers = set(image.layers)
+        missing = sum(self._store.missing_bytes(layer.digest, layer.size) for layer in layers)
+        unpacked = sum(_unpacked_estimate(layer) for layer in image.layers)
+        for folder in (backends, self._store.root):
+            folder.mkdir(parents=True, exist_ok=True)
+        shared = backends.stat().st_dev == self._store.root.stat().st_dev
+        require_headroom(backends, unpacked + (missing if shared else 0), f"{image.name}, unpacked,")
+
+    def _unpack_layer(self, path: Path, layer: Descriptor, tree: DirectoryTree, journey: Journey) -> None:
+        told = _Told(layer.digest, layer.size, journey)
+        unpack_layer(path, tree, self._limits, told.more, _cancelled)
+        told.tell()
+
+
+class _Told:
+    """Bytes that were unpacked, passed on from a thread: often enough to be seen, and no more."""
+
+    def __init__(self, file: str, total: int, journey: Journey) -> None:
+        self._file = file
+        self._total = total
+        self._journey = journey
+        self._done = 0
+        self._told = 0
+
+    def more(self, count: int) -> None:
+        self._done += count
+        if self._done - self._told >= _TOLD_EVERY_BYTES:
+            self.tell()
+
+    def tell(self) -> None:
+        self._told = self._done
+        event = FileProgress(self._file, self._done, self._total, Phase.EXTRACTING)
+        in_event_loop(self._journey.observe, event)
+
+
+def _unpacked_estimate(layer: Descriptor) -> int:
+    return layer.size if layer.media_type.endswith("tar") else _PACKED_GROWTH * layer.size
+
+
+def _cancelled() -> bool:
+    check_cancelled()
+    return False
+
+
+def _finish(tree: DirectoryTree) -> None:
+    tree.finish(check_cancelled)
+
+
+def _copy_folder(source: Path, staging: Path, journey: Journey) -> None:
+    """A copy: installed backends change their own files, and the source is not theirs."""
+    if staging.resolve().is_relative_to(source.resolve()):
+        raise Invalid(f"{source} holds the folder of backends itself", hint="name the backend's own folder")
+    size = sum(path.lstat().st_size for path in source.rglob("*") if path.is_file() and not path.is_symlink())
+    require_headroom(staging, size, str(source))
+    told = _Told(str(source), size, journey)
+    with disk_trouble_explained(str(source), staging, size):
+        shutil.copytree(
+            source, staging, symlinks=True, dirs_exist_ok=True, copy_function=partial(_copy_file, told.more)
+        )
+    told.tell()
+
+
+def _copy_file(more: Callable[[int], None], source: str, target: str) -> None:
+    check_cancelled()
+    status = os.lstat(source)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+        raise Invalid(f"{source} is neither a file, a folder nor a link")
+    shutil.copy2(source, target, follow_symlinks=False)
+    more(status.st_size)

@@ -1,0 +1,316 @@
+"""Backends on this machine: installed, listed, switched back, removed.
+
+Everything is safe to repeat and to interrupt, and any number of processes may use one depot.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+
+from remuda.core.clock import Clock
+from remuda.core.errors import Invalid, NotFound, RemudaError
+from remuda.oci.blobs import BlobStore
+from remuda.oci.client import RegistryClient
+from remuda.oci.errors import ContentRefused, DiskFull
+from remuda.oci.model import Image, Platform
+from remuda.oci.reference import Folder, OciImage, parse_source
+from remuda.oci.sources import require_folder
+from remuda.oci.space import disk_trouble_explained
+from remuda.oci.unpack import fsync_tree
+from remuda.wire.codec import rfc3339
+from remuda.worker.depot.bringing import Bringer
+from remuda.worker.depot.journey import Journey, OnStep, ignore_steps
+from remuda.worker.depot.listing import FolderFacts, Listing, find_run_file, listing, scan
+from remuda.worker.depot.metadata import (
+    Metadata,
+    Record,
+    read_metadata,
+    read_record,
+    write_metadata,
+    write_record,
+)
+from remuda.worker.depot.orders import Order, all_failed, check_integrity
+from remuda.worker.depot.places import PROVEN_FILE, RECORD_FILE, RUN_FILE, Places
+from remuda.worker.depot.shelf import Shelf, try_lock
+
+log = structlog.get_logger()
+
+LOCK_POLL_S = 0.1
+SETTLE_POLL_S = 0.01
+SETTLE_POLLS_MAX = 100  # Then others' folders are listed as they are.
+PARTIALS_STALE = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    name: str
+    folder: Path
+    changed: bool  # False: it was there already.
+
+
+class Depot:
+    """`client` is None where nothing is to be fetched."""
+
+    def __init__(
+        self,
+        places: Places,
+        clock: Clock,
+        client: RegistryClient | None = None,
+        platform: Platform | None = None,
+        *,
+        require_integrity: bool = False,
+    ) -> None:
+        self.places = places
+        self.store = BlobStore(places.blobs)
+        self._clock = clock
+        self._shelf = Shelf(places)
+        self._bringer = Bringer(client, self.store, platform) if client and platform else None
+        self._require_integrity = require_integrity
+
+    # Looking.
+
+    async def installed(self, capability: str = "") -> Listing:
+        """While one version takes another's place its name has no folder: that moment is waited for."""
+        for _ in range(SETTLE_POLLS_MAX):
+            folders, settled = await run_sync(self._look)
+            if settled:
+                break
+            await anyio.sleep(SETTLE_POLL_S)
+        return listing(folders, self.places.backends, capability)
+
+    async def run_file(self, name: str, capability: str = "") -> Path | None:
+        """What to run for a name: a folder's, a meta backend's or an alias."""
+        listed = await self.installed(capability)
+        return await run_sync(find_run_file, self.places, listed, name)
+
+    # Changing.
+
+    async def install(
+        self, order: Order, *, refresh: bool = False, on_step: OnStep = ignore_steps
+    ) -> Installed:
+        """Have the backend. What is there already is left alone; `refresh` asks whether its source has moved.
+
+        Whoever installs the same name is waited for first. Raises what its only source said, or what all
+        did; DiskFull before the first byte.
+        """
+        journey = Journey(on_step)
+        async with self._locked(order.name):
+            changed = False
+            if refresh or not await run_sync(self._is_there, order):
+                changed = await self._bring(order, journey)
+            if order.meta:
+                await run_sync(self._stand_for, order)
+        journey.arrive()
+        if changed:
+            log.info("backend_installed", name=order.name)
+        return Installed(order.name, self.places.installed(order.name), changed)
+
+    async def mark_proven(self, name: str) -> None:
+        """It has run: the version before it can go."""
+        async with self._locked(name):
+            await run_sync(self._shelf.mark_proven, name)
+
+    async def switch_back(self, name: str) -> None:
+        """To the version before, which stays the better one until another has run. NotFound without one."""
+        async with self._locked(name):
+            await run_sync(self._shelf.switch_back, name)
+        log.info("backend_switched_back", name=name)
+
+    async def remove(self, name: str, capability: str = "") -> tuple[str, ...]:
+        """Remove a backend by any of its names, and the meta backends that stood for it.
+
+        Returns the folders that went. NotFound when there is none; a system's backend is refused.
+        """
+        gone = await run_sync(self._folders_of, name, capability)
+        for folder in gone:
+            async with self._locked(folder):
+                await run_sync(self._shelf.remove, folder)
+        log.info("backend_removed", name=name, folders=gone)
+        return gone
+
+    async def recover(self) -> None:
+        """At start: finish what was decided, and sweep what no live process is making."""
+        await run_sync(self._recover)
+
+    # How.
+
+    async def _bring(self, order: Order, journey: Journey) -> bool:
+        """Whether anything had to be done."""
+        failures: list[tuple[str, RemudaError]] = []
+        try:
+            for uri in order.uris:
+                journey.begin()
+                try:
+                    return await self._bring_from(uri, order, journey)
+                except DiskFull:
+                    raise  # Elsewhere there is the same to be kept.
+                except RemudaError as error:
+                    log.info("backend_source_failed", name=order.name, uri=uri, error=str(error))
+                    failures.append((uri, error))
+            raise all_failed(order.name, failures)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_sync(self._shelf.abandon, order.name)
+
+    async def _bring_from(self, uri: str, order: Order, journey: Journey) -> bool:
+        source = parse_source(uri)
+        bringer = self._require_bringer()
+        if self._require_integrity:
+            check_integrity(source, order.sha256)
+        if isinstance(source, Folder):
+            require_folder(source)
+            staging = await self._staged(order.name)
+            await bringer.copy(source, staging, journey)
+            await run_sync(self._finish, order, Record(source=uri), "")
+            return True
+        image = await bringer.look_up(source, order.digest, order.sha256, journey)
+        digest = image.digest if isinstance(source, OciImage) else ""
+        if await run_sync(self._is_current, order, image):
+            return False
+        await bringer.require_room(image, self.places.backends)
+        staging = await self._staged(order.name)
+        await bringer.unpack(image, staging, journey)
+        layers = tuple(dict.fromkeys(layer.digest for layer in image.layers))
+        await run_sync(
+            self._finish, order, Record(source=uri, content=image.platform_digest, layers=layers), digest
+        )
+        return True
+
+    async def _staged(self, name: str) -> Path:
+        with disk_trouble_explained(name, self.places.backends, 0):
+            return await run_sync(self._shelf.stage, name)
+
+    def _finish(self, order: Order, record: Record, digest: str) -> None:
+        """From a tree of files to an installed backend."""
+        staging = self.places.staging(order.name)
+        if not (staging / RUN_FILE).is_file():
+            raise ContentRefused(f"{record.source} is no backend: it has no {RUN_FILE} at its root")
+        metadata = Metadata(
+            alias=order.alias,
+            name=order.name,
+            gallery_url=order.gallery_url,
+            installed_at=self._now(),
+            version=order.version,
+            uri=order.uris[0],
+            digest=digest,
+        )
+        with disk_trouble_explained(order.name, self.places.backends, 0):
+            (staging / PROVEN_FILE).unlink(missing_ok=True)
+            (staging / RECORD_FILE).unlink(missing_ok=True)
+            write_metadata(staging, metadata)
+            write_record(staging, record)
+            fsync_tree(staging)
+            self._shelf.commit(order.name)
+
+    def _stand_for(self, order: Order) -> None:
+        """A folder with nothing but the word which backend a meta backend stands for."""
+        folder = self.places.installed(order.meta)
+        if folder == self.places.installed(order.name) or (folder / RUN_FILE).exists():
+            return
+        known = None
+        try:
+            known = read_metadata(folder)
+        except RemudaError as error:
+            log.warning("backend_metadata_replaced", name=order.meta, error=str(error))
+        if known is not None and known.meta_backend_for == order.name:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        meta = Metadata(
+            meta_backend_for=order.name,
+            name=order.meta,
+            gallery_url=order.gallery_url,
+            installed_at=self._now(),
+            version=order.version,
+        )
+        write_metadata(folder, meta)
+
+    def _is_there(self, order: Order) -> bool:
+        folder = self.places.installed(order.name)
+        if not (folder / RUN_FILE).is_file():
+            return False
+        return not order.digest or self._recorded(folder).digest == order.digest
+
+    def _is_current(self, order: Order, image: Image) -> bool:
+        folder = self.places.installed(order.name)
+        if not (folder / RUN_FILE).is_file():
+            return False
+        known, record = self._recorded(folder), read_record(folder)
+        if (known.alias, known.version) != (order.alias, order.version):
+            return False
+        return image.digest == known.digest or (not known.digest and record.content == image.platform_digest)
+
+    def _recorded(self, folder: Path) -> Metadata:
+        try:
+            return read_metadata(folder) or Metadata()
+        except RemudaError:
+            return Metadata()  # Then it is made anew.
+
+    def _folders_of(self, name: str, capability: str) -> tuple[str, ...]:
+        """What to remove for a name: its folder, and those of meta backends that stand for it."""
+        folders = scan(self.places)
+        found = listing(folders, self.places.backends, capability).get(name)
+        if found is not None and found.system:
+            raise Invalid(f"{name} belongs to the system, which removes it by its own means")
+        own = {facts.path.name: facts for facts in folders if not facts.system}
+        if found is None and name not in own:  # A folder that cannot be listed can be removed all the same.
+            hint = "`remuda backends list --local` shows what there is"
+            raise NotFound(f"backend not found: {name}", hint=hint)
+        target = found.folder.name if found is not None else name
+        metas = (
+            folder
+            for folder, facts in own.items()
+            if facts.metadata is not None and facts.metadata.meta_backend_for == target
+        )
+        return (*sorted(metas), target)
+
+    def _look(self) -> tuple[list[FolderFacts], bool]:
+        """The folders, and whether none was about to appear meanwhile."""
+        self._settle_now(self.places.names_in("ready"))
+        folders = scan(self.places)
+        return folders, not self.places.names_in("ready")
+
+    def _settle_now(self, names: Sequence[str]) -> None:
+        for name in names:
+            try:
+                with try_lock(self.places.lock(name)) as ours:
+                    if ours:
+                        self._shelf.settle(name)
+            except OSError as error:  # Another user's folder can be looked at all the same.
+                log.warning("backend_not_settled", name=name, error=str(error))
+
+    def _recover(self) -> None:
+        self._settle_now(self.places.names_in("ready"))
+        for name in {*self.places.names_in("staging"), *self.places.names_in("trash")}:
+            with try_lock(self.places.lock(name)) as ours:
+                if ours:
+                    self._shelf.abandon(name)
+                    self._shelf.settle(name)
+                    log.info("half_made_backend_swept", name=name)
+        partials = self.store.sweep_partials(self._clock.now() - PARTIALS_STALE)
+        if partials.count:
+            log.info("stale_downloads_swept", count=partials.count, freed_bytes=partials.freed_bytes)
+
+    @asynccontextmanager
+    async def _locked(self, name: str) -> AsyncIterator[None]:
+        """Alone with this name. Whoever else has it lets go by finishing or by dying; callers may give up."""
+        with ExitStack() as held:
+            while True:
+                with disk_trouble_explained(name, self.places.backends, 0):
+                    if held.enter_context(try_lock(self.places.lock(name))):
+                        await run_sync(self._shelf.settle, name)
+                        break
+                await anyio.sleep(LOCK_POLL_S)
+            yield
+
+    def _require_bringer(self) -> Bringer:
+        assert self._bringer is not None, "only a depot with a client installs"
+        return self._bringer
+
+    def _now(self) -> str:
+        return rfc3339(self._clock.now().replace(microsecond=0))

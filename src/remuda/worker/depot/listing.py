@@ -1,0 +1,132 @@
+"""Which backends a machine has, from what lies in its folders. `listing` is pure; `scan` looks."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from remuda.core.errors import RemudaError
+from remuda.gallery.fit import preferred_tokens
+from remuda.worker.depot.metadata import Metadata, read_metadata
+from remuda.worker.depot.places import PASSING_SUFFIXES, RUN_FILE, Places
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFacts:
+    """One folder as it was found."""
+
+    path: Path
+    runs: bool  # It has a run file.
+    system: bool = False
+    metadata: Metadata | None = None
+    problem: str = ""  # Why its metadata cannot be used.
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A name that can be asked for, and what runs for it. Of an alias `metadata` has another name."""
+
+    name: str
+    folder: Path
+    metadata: Metadata
+    system: bool = False
+    meta: bool = False
+
+    @property
+    def run_file(self) -> Path:
+        return self.folder / RUN_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    backends: tuple[Backend, ...]  # By name, each once.
+    problems: tuple[str, ...] = ()
+
+    def get(self, name: str) -> Backend | None:
+        return next((one for one in self.backends if one.name == name), None)
+
+    @property
+    def reported(self) -> tuple[Backend, ...]:
+        """Without those that exist only as an alias."""
+        return tuple(one for one in self.backends if one.name == one.metadata.name)
+
+
+def listing(folders: Sequence[FolderFacts], backends: Path, capability: str) -> Listing:
+    """Names to folders: system ones, then the machine's own, meta backends, and aliases over them all.
+
+    A folder whose metadata cannot be used costs itself, not the rest.
+    """
+    found: dict[str, Backend] = {}
+    problems = [facts.problem for facts in folders if facts.problem]
+    usable = sorted((facts for facts in folders if not facts.problem), key=lambda facts: facts.path.name)
+    own = [facts for facts in usable if not facts.system]
+    for facts in (*(facts for facts in usable if facts.system), *own):
+        if facts.runs:
+            name = facts.path.name
+            found[name] = Backend(name, facts.path, _named(facts.metadata, name), facts.system)
+    for facts in own:
+        if facts.metadata is not None and (target := facts.metadata.meta_backend_for):
+            name = facts.metadata.name or facts.path.name
+            if Path(target).name != target:  # A path would lead out of the folder of backends.
+                problems.append(f"{facts.path} stands for {target!r}, which is no backend's name")
+                continue
+            found[name] = Backend(name, backends / target, facts.metadata, meta=True)
+    for alias in sorted({facts.metadata.alias for facts in own if facts.metadata} - {""}):
+        best = _best(alias, own, capability)
+        assert best.metadata is not None, "it has an alias"
+        found[alias] = Backend(alias, best.path, best.metadata)
+    return Listing(tuple(found[name] for name in sorted(found)), tuple(problems))
+
+
+def _named(metadata: Metadata | None, name: str) -> Metadata:
+    return metadata if metadata is not None and metadata.name else Metadata(name=name)
+
+
+def _best(alias: str, own: Iterable[FolderFacts], capability: str) -> FolderFacts:
+    sharing = [facts for facts in own if facts.metadata and facts.metadata.alias == alias]
+    for token in preferred_tokens(capability):
+        for facts in sharing:
+            if token in facts.path.name.lower():
+                return facts
+    return sharing[0]
+
+
+def scan(places: Places) -> list[FolderFacts]:
+    """Every folder that may be a backend. Blocks on the disk."""
+    system = [_system_facts(path) for path in _folders(places.system)]
+    return [*system, *(_facts(path) for path in _folders(places.backends))]
+
+
+def find_run_file(places: Places, listed: Listing, name: str) -> Path | None:
+    """What to run for a name: a listed backend's file, else a file of that name, plain or in a folder of the
+    same name, first among this machine's own and then in the system's. Blocks on the disk."""
+    known = listed.get(name)
+    nearby = (root / place for root in (places.backends, places.system) for place in (name, f"{name}/{name}"))
+    candidates = [*([known.run_file] if known else []), *(nearby if Path(name).name == name else ())]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _folders(root: Path) -> list[Path]:
+    """Folders that somebody is about to rename or remove are none yet, or none any more."""
+    try:
+        with os.scandir(root) as entries:
+            return [
+                Path(entry.path)
+                for entry in entries
+                if entry.is_dir() and not entry.name.startswith(".")
+                if not entry.name.endswith(PASSING_SUFFIXES)
+            ]
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
+def _system_facts(path: Path) -> FolderFacts:
+    return FolderFacts(path, (path / RUN_FILE).is_file(), system=True)
+
+
+def _facts(path: Path) -> FolderFacts:
+    runs = (path / RUN_FILE).is_file()
+    try:
+        return FolderFacts(path, runs, metadata=read_metadata(path))
+    except RemudaError as error:
+        return FolderFacts(path, runs, problem=error.message)
