@@ -1,0 +1,44 @@
+"""One registry per test process, and depots of their own."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SeededEntropy
+from remuda.core.retry import Backoff
+from remuda.oci.client import RegistryClient, open_client
+from remuda.oci.model import Platform
+from remuda.oci.retrying import RetryPolicy
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.places import Places
+from tests.support.registry import RegistryServer, registry_server
+
+IMPATIENT = RetryPolicy(
+    attempts_max=4, backoff=Backoff(first=timedelta(milliseconds=5), most=timedelta(milliseconds=20))
+)
+LINUX = Platform("linux", "amd64")
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with registry_server(tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "backends", tmp_path / "system", tmp_path / "depot")
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RegistryClient]:
+    async with open_client(SystemClock(), SeededEntropy(1), retry=IMPATIENT, idle_read_s=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def depot(places: Places, client: RegistryClient) -> Depot:
+    return Depot(places, SystemClock(), client, LINUX)
