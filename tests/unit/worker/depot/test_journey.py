@@ -1,0 +1,48 @@
+"""Progress of an install, whatever order events come in."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.oci.model import Descriptor
+from remuda.oci.progress import FileProgress, Phase
+from remuda.worker.depot.journey import Journey, Step
+
+LAYERS = (Descriptor("a", 100, "tar"), Descriptor("b", 50, "tar"))
+EVENTS = st.builds(
+    FileProgress,
+    st.sampled_from(["a", "b", "stranger"]),
+    st.integers(0, 200),
+    st.just(100),
+    st.sampled_from([Phase.DOWNLOADING, Phase.EXTRACTING]),
+)
+
+
+@given(st.lists(EVENTS | st.none(), max_size=30))
+def test_neither_percentage_nor_phase_goes_back(events: list[FileProgress | None]) -> None:
+    steps: list[Step] = []
+    journey = Journey(steps.append)
+
+    for event in events:
+        if event is None:  # The next source.
+            journey.begin()
+            journey.expect(LAYERS)
+        else:
+            journey.observe(event)
+    journey.arrive()
+
+    percentages = [step.percentage for step in steps]
+    phases = [list(Phase).index(step.phase) for step in steps]
+    assert percentages == sorted(percentages)
+    assert phases == sorted(phases)
+    assert percentages[-1] == 100
+
+
+def test_half_is_done_when_all_has_arrived() -> None:
+    steps: list[Step] = []
+    journey = Journey(steps.append)
+    journey.expect(LAYERS)
+
+    for layer in LAYERS:
+        journey.observe(FileProgress(layer.digest, layer.size, layer.size))
+
+    assert steps[-1] == Step(Phase.EXTRACTING, 50.0, FileProgress("b", 50, 50))
