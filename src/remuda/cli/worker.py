@@ -30,7 +30,7 @@ from remuda.cli.options import registration_token
 from remuda.cli.running import Stop, background, log_as, run_until_signal
 from remuda.cli.settings import WorkerSettings
 from remuda.core.clock import SystemClock
-from remuda.core.entropy import SystemEntropy
+from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import Resolved
 from remuda.host.folder import DataFolder
@@ -99,54 +99,48 @@ def _assemble(settings: WorkerSettings, folder: DataFolder) -> Worker:
     clock, entropy = SystemClock(), SystemEntropy()
     login = _own_login(settings)
     tls = TlsFiles(settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key)
-    name = node_name(settings.node_name, socket.gethostname(), os.getpid())
+    config = _config(settings, folder, own_login=login is not None, entropy=entropy)
+    name = f"worker-{config.introduction.name}"
 
     def open_bus(target: BusTarget) -> BusOfWorker:
         auth = login or partial(_issued_login, target)
         return BusOfWorker(
-            Bus(
-                target.url,
-                auth,
-                name=f"worker-{name}",
-                backoff=BUS_BACKOFF,
-                entropy=entropy,
-                clock=clock,
-                tls=tls,
-            )
+            Bus(target.url, auth, name=name, backoff=BUS_BACKOFF, entropy=entropy, clock=clock, tls=tls)
         )
 
-    return Worker(
-        WorkerConfig(
-            frontend_url=_frontend_url(settings),
-            token=_token(settings),
-            introduction=Introduction(
-                name=name,
-                machine_id=machine_id(folder.worker, entropy),
-                boot_id=boot_id(entropy),
-                version=__version__,
-                labels=settings.node_labels,
-                max_replicas_per_model=settings.max_replicas_per_model,
-                vram_budget=settings.vram_budget,
-            ),
-            heartbeat_interval=settings.heartbeat_interval,
-            ca=settings.ca,
-            addresses=AddressSettings(
-                settings.addr,
-                settings.serve_addr,
-                settings.advertise_addr,
-                settings.http_addr,
-                settings.advertise_http_addr,
-            ),
-            bus=BusPolicy(
-                url=settings.nats_url.get_secret_value() if settings.nats_url else "",
-                own_login=login is not None,
-                require_auth=settings.nats_require_auth,
-            ),
+    inventory = Inventory(SystemHost(), settings.models_path or folder.worker / "models")
+    return Worker(config, open_bus, inventory, clock=clock, entropy=entropy)
+
+
+def _config(
+    settings: WorkerSettings, folder: DataFolder, *, own_login: bool, entropy: Entropy
+) -> WorkerConfig:
+    return WorkerConfig(
+        frontend_url=_frontend_url(settings),
+        token=_token(settings),
+        introduction=Introduction(
+            name=node_name(settings.node_name, socket.gethostname(), os.getpid()),
+            machine_id=machine_id(folder.worker, entropy),
+            boot_id=boot_id(entropy),
+            version=__version__,
+            labels=settings.node_labels,
+            max_replicas_per_model=settings.max_replicas_per_model,
+            vram_budget=settings.vram_budget,
         ),
-        open_bus,
-        Inventory(SystemHost(), settings.models_path or folder.worker / "models"),
-        clock=clock,
-        entropy=entropy,
+        heartbeat_interval=settings.heartbeat_interval,
+        ca=settings.ca,
+        addresses=AddressSettings(
+            settings.addr,
+            settings.serve_addr,
+            settings.advertise_addr,
+            settings.http_addr,
+            settings.advertise_http_addr,
+        ),
+        bus=BusPolicy(
+            url=settings.nats_url.get_secret_value() if settings.nats_url else "",
+            own_login=own_login,
+            require_auth=settings.nats_require_auth,
+        ),
     )
 
 
