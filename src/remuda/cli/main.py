@@ -44,7 +44,7 @@ def root() -> None:
 
 
 @root.command(
-    cls=settings_command("up"),
+    cls=settings_command("up", without=["register_to", "ca"]),  # Its worker knows where the frontend is.
     short_help="Run a frontend and a worker on this machine.",
     epilog=examples("remuda up", "remuda up --lan", "remuda up --port 8081 --data-dir /tmp/second"),
 )

@@ -8,7 +8,7 @@ import click
 from pydantic_core import PydanticUndefined
 
 from remuda.cli.commands import Role
-from remuda.cli.settings import FrontendSettings, UpSettings, WorkerSettings, forms
+from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings, forms
 from remuda.core import durations
 from remuda.core.settings import Described, Settings, described
 
@@ -33,10 +33,18 @@ def model_of(role: Role) -> type[Settings]:
 
 
 def setting_options(model: type[Settings], without: Sequence[str] = ()) -> list[click.Parameter]:
-    """--config, then one option per setting. None of them has a default: what is not given comes from
+    """One option per setting, then --config. None of them has a default: what is not given comes from
     elsewhere. Values stay text, so that a refusal reads the same wherever the value came from."""
     config = click.Option(["--config"], metavar="FILE", type=click.Path(), help=_CONFIG_HELP)
-    return [config, *(_option(item) for item in described(model) if item.field not in without)]
+    items = sorted((item for item in described(model) if item.field not in without), key=_place)
+    return [*(_option(item) for item in items), config]
+
+
+def _place(item: Described) -> int:
+    """What a process is about comes first in its help, what all of them have comes last."""
+    if item.field in CommonSettings.model_fields:
+        return 2
+    return 0 if item.field in FrontendSettings.model_fields else 1
 
 
 def metavar(item: Described) -> str:
