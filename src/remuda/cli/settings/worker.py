@@ -98,7 +98,6 @@ class WorkerSettings(CommonSettings):
             "Folder of installed backends.",
             forms.FILE,
             aliases=("LOCALAI_BACKENDS_PATH", "BACKENDS_PATH"),
-            no_effect_yet=forms.GALLERY,
         ),
     ] = None
     backends_system_path: Annotated[
@@ -108,7 +107,6 @@ class WorkerSettings(CommonSettings):
             forms.FILE,
             aliases=("LOCALAI_BACKENDS_SYSTEM_PATH",),
             hidden=True,
-            no_effect_yet=forms.GALLERY,
         ),
     ] = Path("/var/lib/local-ai/backends")
     grpc_max_port: Annotated[
@@ -128,7 +126,6 @@ class WorkerSettings(CommonSettings):
             forms.JSON,
             aliases=("LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"),
             hidden=True,
-            no_effect_yet=forms.GALLERY,
         ),
     ] = ()
     galleries: Annotated[
@@ -158,7 +155,6 @@ class WorkerSettings(CommonSettings):
             forms.FLAG,
             aliases=("LOCALAI_REQUIRE_BACKEND_INTEGRITY",),
             hidden=True,
-            no_effect_yet=forms.GALLERY,
         ),
     ] = False
 

@@ -77,11 +77,14 @@ def check_integrity(source: Source, sha256: str) -> None:
 
 
 def all_failed(name: str, failures: Sequence[tuple[str, RemudaError]]) -> RemudaError:
-    """One error for all sources of a backend."""
+    """One error for all sources of a backend: of their kind, where they failed alike."""
     if len(failures) == 1:
         return failures[0][1]
     told = "; ".join(f"{uri}: {failure.message}" for uri, failure in failures)
-    kind = Unavailable if any(failure.retryable for _, failure in failures) else NotFound
+    kinds = {type(failure) for _, failure in failures}
+    kind: type[RemudaError] = kinds.pop() if len(kinds) == 1 else Rejected
+    if any(failure.retryable for _, failure in failures):
+        kind = Unavailable
     return kind(f"{name} cannot be had from any of its {len(failures)} sources: {told}")
 
 

@@ -1,0 +1,114 @@
+"""How backends look to people, and to programs that ask for JSON."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from remuda.cli.render import UNKNOWN, Column, fitting, table_of
+from remuda.gallery.lookup import Found
+from remuda.gallery.resolve import Candidate
+from remuda.wire.backends import InstalledBackend
+from remuda.wire.sizes import install_size
+from remuda.worker.depot.gc import Leaving
+from remuda.worker.depot.listing import Backend
+
+_DIGEST_CHARS = 19  # `sha256:` and twelve more.
+
+
+def kind_of(found: Found) -> str:
+    if found.entry.meta:
+        return "meta"
+    return "built in" if found.entry.builtin else "build"
+
+
+def search_table(found: Sequence[Found], output: Console) -> Table:
+    columns = [
+        Column("NAME", [one.entry.name for one in found]),
+        Column("KIND", [kind_of(one) for one in found], needed=2),
+        Column("GALLERY", [one.gallery.name for one in found], needed=3),
+        Column("DESCRIPTION", [_first_sentence(one.entry.description) for one in found], needed=1),
+    ]
+    return fitting(columns, output)
+
+
+def search_document(found: Found) -> Mapping[str, object]:
+    entry = found.entry
+    return {
+        "name": entry.name,
+        "kind": kind_of(found),
+        "gallery": found.gallery.name,
+        "alias": entry.alias,
+        "description": entry.description,
+        "tags": entry.tags,
+        "version": entry.version,
+        "uri": entry.uri,
+    }
+
+
+def candidate_table(candidates: Sequence[Candidate]) -> Table:
+    return table_of(
+        [
+            Column("", ["*" if one.chosen else "" for one in candidates]),
+            Column("BUILD", [one.name for one in candidates]),
+            Column("FOR", [", ".join(one.capabilities) or UNKNOWN for one in candidates]),
+            Column("WHY", [one.why for one in candidates]),
+        ]
+    )
+
+
+def candidate_document(candidate: Candidate) -> Mapping[str, object]:
+    return {
+        "name": candidate.name,
+        "gallery": candidate.found.gallery.name if candidate.found else "",
+        "uri": candidate.found.entry.uri if candidate.found else "",
+        "capabilities": candidate.capabilities,
+        "chosen": candidate.chosen,
+        "why": candidate.why,
+    }
+
+
+def installed_table(backends: Sequence[Backend], output: Console) -> Table:
+    columns = [
+        Column("NAME", [one.name for one in backends]),
+        Column("RUNS", [one.folder.name for one in backends]),
+        Column("VERSION", [one.metadata.version or UNKNOWN for one in backends], needed=1),
+        Column("DIGEST", [one.metadata.digest[:_DIGEST_CHARS] or UNKNOWN for one in backends], needed=2),
+        Column("INSTALLED", [one.metadata.installed_at or _owner(one) for one in backends], needed=3),
+        Column("FROM", [one.metadata.uri or UNKNOWN for one in backends], needed=4),
+    ]
+    return fitting(columns, output)
+
+
+def installed_document(backend: Backend) -> Mapping[str, object]:
+    """As nodes report it."""
+    told = backend.metadata
+    row = InstalledBackend(
+        name=backend.name,
+        is_system=backend.system,
+        is_meta=backend.meta,
+        installed_at=told.installed_at,
+        gallery_url=told.gallery_url,
+        version=told.version,
+        uri=told.uri,
+        digest=told.digest,
+    )
+    return row.model_dump(mode="json")
+
+
+def leaving_table(leaving: Sequence[Leaving]) -> Table:
+    return table_of(
+        [
+            Column("BLOB", [one.blob.digest[:_DIGEST_CHARS] for one in leaving]),
+            Column("SIZE", [install_size(one.blob.size) for one in leaving], right=True),
+            Column("WHY", [one.why for one in leaving]),
+        ]
+    )
+
+
+def _owner(backend: Backend) -> str:
+    return "by the system" if backend.system else UNKNOWN
+
+
+def _first_sentence(text: str) -> str:
+    return text.strip().partition("\n")[0].partition(". ")[0]

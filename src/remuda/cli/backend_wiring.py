@@ -1,0 +1,85 @@
+"""Composition root of commands about this machine's own backends: no frontend is asked."""
+
+import json
+import os
+import platform
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from remuda.cli.options import Flags, resolve_settings
+from remuda.cli.settings import WorkerSettings
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.log import configure
+from remuda.gallery.cache import Cache
+from remuda.gallery.fetch import open_fetcher
+from remuda.gallery.model import Gallery, Machine, Reading, galleries_from_json
+from remuda.gallery.shipped import DEFAULT_GALLERIES
+from remuda.gallery.sources import Sources
+from remuda.host.folder import DataFolder
+from remuda.oci.client import open_client
+from remuda.oci.keychain import Keychain, docker_config_files
+from remuda.oci.platforms import platform_of
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.places import Places
+from remuda.worker.hardware.host import SystemHost
+from remuda.worker.inventory import Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMachine:
+    """This machine's settings, and what follows from them."""
+
+    settings: WorkerSettings
+    data: DataFolder
+    places: Places
+
+    @classmethod
+    def of(cls, flags: Flags) -> "LocalMachine":
+        resolved = resolve_settings(WorkerSettings, flags)
+        settings = resolved.values
+        # What matters is told in words; whoever wants more asks for it.
+        level = "warning" if resolved.origins["log_level"] == "default" else settings.log_level
+        configure(level, settings.log_format)
+        data = DataFolder(settings.data_dir)
+        return cls(settings, data, Places.of(data, settings.backends_path, settings.backends_system_path))
+
+    @property
+    def galleries(self) -> tuple[Gallery, ...]:
+        configured = self.settings.backend_galleries
+        return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_GALLERIES
+
+    async def hardware(self) -> Machine:
+        """What the choice of a build depends on."""
+        models = self.settings.models_path or self.data.worker / "models"
+        found = await Inventory(SystemHost(), models).current()
+        architecture = found.architecture or platform_of(platform.system(), platform.machine()).architecture
+        return Machine(found.os, architecture, found.capability, found.gpu_vendor, found.total_vram)
+
+    async def readings(self) -> tuple[Reading, ...]:
+        """What the galleries offer; those that cannot be reached answer from their last copy."""
+        cache = Cache(self.data.worker / "galleries")
+        async with open_fetcher() as fetcher:
+            sources = Sources(self.galleries, fetcher=fetcher, cache=cache, clock=SystemClock())
+            return await sources.read()
+
+    def depot(self) -> Depot:
+        """To look and to remove."""
+        return Depot(self.places, SystemClock())
+
+    @asynccontextmanager
+    async def installing_depot(self) -> AsyncIterator[Depot]:
+        """One that can fetch, tidied up after whoever was interrupted before."""
+        self.data.prepare()
+        keys = Keychain(docker_config_files(os.environ), os.environ)
+        async with open_client(SystemClock(), SystemEntropy(), keys=keys) as client:
+            depot = Depot(
+                self.places,
+                SystemClock(),
+                client,
+                platform_of(platform.system(), platform.machine()),
+                require_integrity=self.settings.require_backend_integrity,
+            )
+            await depot.recover()
+            yield depot

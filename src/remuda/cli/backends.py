@@ -1,0 +1,296 @@
+"""`remuda backends`: find, fetch and look after the backends of this machine. No frontend is needed."""
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+import click
+
+from remuda.cli.commands import config_option, data_dir_option, examples, json_option
+from remuda.cli.plain import one_line
+from remuda.core.clock import SystemClock
+from remuda.core.errors import Invalid, Rejected
+
+if TYPE_CHECKING:
+    from remuda.cli.backend_wiring import LocalMachine
+    from remuda.gallery.model import Reading
+    from remuda.worker.depot.depot import Installed
+    from remuda.worker.depot.orders import Order
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What the options of these commands say."""
+
+    config: str | None
+    data_dir: str | None
+    as_json: bool
+
+    def machine(self) -> "LocalMachine":
+        from remuda.cli.backend_wiring import LocalMachine
+
+        return LocalMachine.of({"config": self.config, "data_dir": self.data_dir})
+
+
+def local_command(function: Callable[Concatenate[Here, P], None]) -> Callable[..., None]:
+    """Give a command the options that find this machine's settings, gathered into its first argument."""
+
+    @functools.wraps(function)
+    def gathered(
+        config: str | None, data_dir: str | None, as_json: bool, *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        function(Here(config, data_dir, as_json), *args, **kwargs)
+
+    for option in (json_option, data_dir_option, config_option):
+        gathered = option(gathered)
+    return gathered
+
+
+def _span(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
+    from remuda.core import durations
+
+    try:
+        return durations.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    from remuda.wire.sizes import parse_size
+
+    size = parse_size(value)
+    if size is None:
+        raise click.BadParameter(f"{value!r} is not a size such as 20GiB")
+    return size
+
+
+local_option = click.option("--local", is_flag=True, help="Of this machine.")
+
+
+@click.group(
+    "backends",
+    short_help="Find, fetch and look after this machine's backends.",
+    epilog=examples(
+        "remuda backends search whisper", "remuda backends show llama-cpp", "remuda backends pull llama-cpp"
+    ),
+)
+def group() -> None:
+    """The programs that run models: found in galleries, fetched once, kept on this machine."""
+
+
+@group.command("search", epilog=examples("remuda backends search", "remuda backends search text to speech"))
+@click.argument("words", metavar="[TEXT]", nargs=-1)
+@local_command
+def search_backends(here: Here, words: tuple[str, ...]) -> None:
+    """Backends of the galleries whose name, tags or description have all words of TEXT; all without it."""
+    import anyio
+
+    from remuda.cli.backend_tables import search_document, search_table
+    from remuda.cli.render import console, show
+    from remuda.gallery.lookup import search
+
+    readings = anyio.run(here.machine().readings)
+    found = search(readings, " ".join(words))
+    _tell_standing(readings)
+    if here.as_json:
+        click.echo(json.dumps([search_document(one) for one in found]))
+    elif found:
+        output = console()
+        show(output, search_table(found, output))
+    else:
+        click.echo("no gallery has such a backend")
+
+
+@group.command(
+    "show", epilog=examples("remuda backends show llama-cpp", "remuda backends show localai@whisper")
+)
+@click.argument("name")
+@local_command
+def show_backend(here: Here, name: str) -> None:
+    """Which builds a backend has, which of them this machine would get, and why."""
+    import anyio
+
+    from remuda.cli.backend_tables import candidate_document, candidate_table
+    from remuda.cli.render import console, show
+    from remuda.gallery.resolve import Refused, candidates, resolve
+    from remuda.worker.depot.orders import order_of
+
+    machine = here.machine()
+    readings, hardware = anyio.run(machine.readings), anyio.run(machine.hardware)
+    answer = resolve(readings, name, hardware)
+    builds = candidates(readings, name, hardware)
+    if isinstance(answer, Refused) and not builds:
+        order_of(answer, readings)  # Raises what stands against it.
+    told = answer.reason if isinstance(answer, Refused) else answer.why
+    _tell_standing(readings)
+    if here.as_json:
+        document = {"name": name, "machine": hardware.platform, "capability": hardware.effective_capability}
+        rows = [candidate_document(build) for build in builds]
+        click.echo(json.dumps({**document, "builds": rows, "answer": told}))
+        return
+    click.echo(one_line(f"this machine is {hardware.platform} and reports {hardware.effective_capability}"))
+    lead = "nothing fits" if isinstance(answer, Refused) else "it gets"
+    click.echo(one_line(f"{lead}: {told}"))
+    show(console(), candidate_table(builds))
+
+
+@group.command(
+    "pull",
+    epilog=examples(
+        "remuda backends pull llama-cpp",
+        "remuda backends pull quay.io/me/my-backend:v2 --name mine",
+        "remuda backends pull ./my-backend",
+    ),
+)
+@click.argument("what", metavar="REF|NAME")
+@click.option("--name", default="", help="Install it under this name. Default for images: their own.")
+@click.option("--alias", default="", help="Another name under which it can be asked for.")
+@local_command
+def pull_backend(here: Here, what: str, name: str, alias: str) -> None:
+    """Have the newest build of a backend on this machine: one of a gallery by NAME, or whatever REF names, an
+    image, an archive or a folder. What is here already is not fetched again."""
+    import anyio
+
+    from remuda.cli.pull_progress import watching
+
+    machine = here.machine()
+
+    async def pull() -> "Installed":
+        from remuda.worker.depot.gc import collect
+
+        order = await _order(machine, what, name, alias)
+        async with machine.installing_depot() as depot:
+            with watching(order.name, quiet=here.as_json) as on_step:
+                done = await depot.install(order, refresh=True, on_step=on_step)
+            await collect(depot, SystemClock())
+        return done
+
+    done = anyio.run(pull)
+    if here.as_json:
+        document = {"name": done.name, "folder": str(done.folder), "changed": done.changed}
+        click.echo(json.dumps(document))
+    else:
+        click.echo(one_line(f"{done.name}: {'installed' if done.changed else 'up to date'} in {done.folder}"))
+
+
+@group.command("list", epilog=examples("remuda backends list --local", "remuda backends list --local --json"))
+@local_option
+@local_command
+def list_backends(here: Here, local: bool) -> None:
+    """The backends that are installed, and the names under which they can be asked for."""
+    import anyio
+
+    from remuda.cli.backend_tables import installed_document, installed_table
+    from remuda.cli.render import console, show
+
+    _require_local(local, "list")
+    machine = here.machine()
+    hardware = anyio.run(machine.hardware)
+    listed = anyio.run(machine.depot().installed, hardware.effective_capability)
+    if here.as_json:
+        rows = [installed_document(one) for one in listed.reported]
+        click.echo(json.dumps({"backends": rows, "problems": listed.problems}))
+        return
+    for problem in listed.problems:
+        click.echo(one_line(f"warning: {problem}"), err=True)
+    if listed.backends:
+        output = console()
+        show(output, installed_table(listed.backends, output))
+    else:
+        click.echo("no backends are installed; `remuda backends pull NAME` fetches one")
+
+
+@group.command("remove", epilog=examples("remuda backends remove --local llama-cpp"))
+@click.argument("name")
+@local_option
+@local_command
+def remove_backend(here: Here, name: str, local: bool) -> None:
+    """Remove a backend's folder. What it was made of is kept for a while; `gc` lets go of it."""
+    import anyio
+
+    _require_local(local, "remove")
+    machine = here.machine()
+    hardware = anyio.run(machine.hardware)
+    gone = anyio.run(machine.depot().remove, name, hardware.effective_capability)
+    click.echo(json.dumps({"removed": gone}) if here.as_json else one_line(f"{', '.join(gone)}: removed"))
+
+
+@group.command("gc", epilog=examples("remuda backends gc --dry-run", "remuda backends gc --budget 20GiB"))
+@click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
+@click.option(
+    "--budget", metavar="SIZE", default="50GiB", show_default=True, callback=_size, help="Keep at most."
+)
+@click.option(
+    "--unused",
+    metavar="SPAN",
+    default="336h",
+    show_default=True,
+    callback=_span,
+    help="Let go of what no backend needs after so long.",
+)
+@local_command
+def collect_garbage(here: Here, dry_run: bool, budget: int, unused: timedelta) -> None:
+    """Let go of downloaded layers that no installed backend needs, or that are too many."""
+    import anyio
+
+    from remuda.cli.backend_tables import leaving_table
+    from remuda.cli.render import console, show
+    from remuda.wire.sizes import install_size
+    from remuda.worker.depot.gc import Collected, collect
+
+    depot = here.machine().depot()
+
+    async def run() -> Collected:
+        await depot.recover()
+        return await collect(depot, SystemClock(), budget_bytes=budget, unused=unused, dry_run=dry_run)
+
+    done = anyio.run(run)
+    freed = done.blobs_bytes + done.partials_bytes
+    if here.as_json:
+        rows = [{"digest": one.blob.digest, "size": one.blob.size, "why": one.why} for one in done.leaving]
+        document = {"dry_run": dry_run, "blobs": rows, "freed_bytes": freed, "kept_bytes": done.kept_bytes}
+        click.echo(json.dumps(document))
+        return
+    if done.leaving:
+        show(console(), leaving_table(done.leaving))
+    word = "would be freed" if dry_run else "freed"
+    click.echo(f"{install_size(freed)} {word}, {install_size(done.kept_bytes)} kept")
+
+
+async def _order(machine: "LocalMachine", what: str, name: str, alias: str) -> "Order":
+    from remuda.gallery.resolve import Resolved, resolve
+    from remuda.oci.reference import OciImage, parse_source
+    from remuda.worker.depot.orders import is_source, order_from_source, order_of
+
+    if is_source(what):
+        source = parse_source(what)
+        own = source.reference.repository.rpartition("/")[2] if isinstance(source, OciImage) else ""
+        return order_from_source(what, name or own, alias)
+    if name or alias:
+        raise Invalid("a gallery's backend has its own name and alias", hint="leave --name and --alias out")
+    readings = await machine.readings()
+    answer = resolve(readings, what, await machine.hardware())
+    order = order_of(answer, readings)
+    assert isinstance(answer, Resolved), "others were refused"
+    for warning in answer.warnings:
+        click.echo(one_line(f"warning: {warning}"), err=True)
+    click.echo(one_line(answer.why), err=True)
+    return order
+
+
+def _require_local(local: bool, verb: str) -> None:
+    if not local:
+        raise Rejected(f"only this machine's backends can be asked for yet: `{verb}` needs --local")
+
+
+def _tell_standing(readings: "tuple[Reading, ...]") -> None:
+    """What is not current, and what an index has that cannot be used."""
+    now = SystemClock().now()
+    for reading in readings:
+        if reading.trouble:
+            click.echo(one_line(f"warning: {reading.standing(now)}"), err=True)

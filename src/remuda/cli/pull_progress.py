@@ -1,0 +1,87 @@
+"""How a pull looks while it runs: one live bar per layer on a terminal, now and then a line elsewhere."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from remuda.cli.plain import one_line
+from remuda.oci.progress import Phase
+from remuda.worker.depot.journey import OnStep, Step, ignore_steps
+
+_LINE_EVERY_PERCENT = 10
+_DIGEST_CHARS = 12
+_WORDS = {Phase.RESOLVING: "resolving", Phase.DOWNLOADING: "downloading", Phase.EXTRACTING: "unpacking"}
+
+
+@contextmanager
+def watching(name: str, *, quiet: bool) -> Iterator[OnStep]:
+    """On standard error, so that the outcome has standard output to itself."""
+    if quiet:
+        yield ignore_steps
+    elif sys.stderr.isatty():
+        with _bars() as progress:
+            yield Bars(progress).show
+    else:
+        yield Lines(name).show
+
+
+class Bars:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def show(self, step: Step) -> None:
+        if step.file is None:
+            return
+        file = step.file
+        if file.file not in self._tasks:
+            self._tasks[file.file] = self._progress.add_task("", total=file.total_bytes)
+        self._progress.update(
+            self._tasks[file.file],
+            description=f"{_short(file.file)} {_WORDS[file.phase]:<11}",
+            completed=file.done_bytes,
+            total=file.total_bytes,
+        )
+
+
+class Lines:
+    """One for each phase and each tenth."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._told: tuple[Phase, int] | None = None
+
+    def show(self, step: Step) -> None:
+        mark = step.phase, int(step.percentage) // _LINE_EVERY_PERCENT
+        if mark != self._told:
+            self._told = mark
+            print(one_line(f"{self._name}: {_WORDS[step.phase]}, {step.percentage:.0f}%"), file=sys.stderr)
+
+
+def _bars() -> Progress:
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+
+
+def _short(file: str) -> str:
+    """A digest by its first characters, an archive by its name."""
+    name = file.removeprefix("sha256:") if file.startswith("sha256:") else file.rpartition("/")[2]
+    return one_line(name)[:_DIGEST_CHARS].ljust(_DIGEST_CHARS)

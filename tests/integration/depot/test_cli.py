@@ -1,0 +1,147 @@
+"""`remuda backends` against a real registry, without a frontend."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from remuda.cli.main import root
+from tests.support.images import image, layer
+from tests.support.registry import RegistryServer
+
+RUN = b"#!/bin/sh\n"
+ROOT = Path(__file__).resolve().parents[3]
+Remuda = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _log_is_left_as_it_was() -> Iterator[None]:
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def environ(tmp_path: Path, registry: RegistryServer) -> dict[str, str]:
+    """A machine of its own, with one gallery."""
+    registry.pusher.push("cli/backend", "latest-cpu", image([layer({"run.sh": RUN})]))
+    index = tmp_path / "index.yaml"
+    index.write_text(
+        f"""
+- name: shouter
+  description: Says it louder. And again.
+  tags: [text-to-speech]
+  capabilities: {{default: cpu-shouter, nvidia: cuda12-shouter}}
+- {{name: cpu-shouter, alias: shouter, uri: "{registry.name}/cli/backend:latest-cpu"}}
+- {{name: cuda12-shouter, alias: shouter, uri: "{registry.name}/cli/backend:latest-cuda"}}
+- {{name: engine, uri: "builtin:engine"}}
+"""
+    )
+    galleries = [{"name": "mine", "url": f"file://{index}"}]
+    return {
+        "REMUDA_DATA_DIR": str(tmp_path / "data"),
+        "REMUDA_CONFIG": "",
+        "REMUDA_BACKEND_GALLERIES": json.dumps(galleries),
+        "REMUDA_BACKENDS_SYSTEM_PATH": str(tmp_path / "system"),
+        "REMUDA_FORCE_META_BACKEND_CAPABILITY": "default",
+    }
+
+
+@pytest.fixture
+def remuda(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Remuda:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+    def call(*words: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(root, ["backends", *words])
+        assert result.exit_code == code, (result.output, result.stderr)
+        return result
+
+    return call
+
+
+def test_a_name_is_searched_shown_pulled_listed_and_removed(remuda: Remuda, environ: dict[str, str]) -> None:
+    assert "Says it louder" in remuda("search", "speech").stdout
+    shown = remuda("show", "shouter").stdout
+    assert "it gets: cpu-shouter, because this machine reports default" in shown
+    assert "cuda12-shouter is for NVIDIA GPUs" in shown
+
+    pulled = remuda("pull", "shouter")
+
+    folder = Path(environ["REMUDA_DATA_DIR"]) / "worker" / "backends" / "cpu-shouter"
+    assert pulled.stdout == f"cpu-shouter: installed in {folder}\n"
+    assert "cpu-shouter: unpacking, 100%" in pulled.stderr
+    assert "up to date" in remuda("pull", "shouter").stdout
+    rows = json.loads(remuda("list", "--local", "--json").stdout)["backends"]
+    assert [row["name"] for row in rows] == ["cpu-shouter"]
+    assert "shouter" in remuda("list", "--local").stdout
+    assert remuda("remove", "--local", "shouter").stdout == "shouter, cpu-shouter: removed\n"
+    assert "no backends are installed" in remuda("list", "--local").stdout
+
+
+def test_a_reference_is_pulled_under_its_own_name(remuda: Remuda, registry: RegistryServer) -> None:
+    done = json.loads(remuda("pull", f"{registry.name}/cli/backend:latest-cpu", "--json").stdout)
+
+    assert (done["name"], done["changed"]) == ("backend", True)
+
+
+def test_what_ships_with_remuda_is_not_pulled(remuda: Remuda) -> None:
+    assert "engine ships with Remuda" in remuda("pull", "engine", code=6).stderr
+
+
+def test_an_unknown_name_is_not_found(remuda: Remuda) -> None:
+    assert "did you mean shouter or" in remuda("pull", "shoutr", code=5).stderr
+    assert "no gallery has a backend called" in remuda("show", "shoutr", code=5).stderr
+
+
+def test_a_gallery_that_cannot_be_read_is_named_and_the_rest_works(
+    remuda: Remuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    galleries = json.loads(os.environ["REMUDA_BACKEND_GALLERIES"])
+    galleries.append({"name": "gone", "url": f"file://{tmp_path}/gone.yaml"})
+    monkeypatch.setenv("REMUDA_BACKEND_GALLERIES", json.dumps(galleries))
+
+    found = remuda("search", "--json")
+
+    assert "gallery gone cannot be used" in found.stderr
+    assert len(json.loads(found.stdout)) == 4
+
+
+def test_garbage_is_told_of_before_it_goes(remuda: Remuda) -> None:
+    remuda("pull", "shouter")
+    remuda("remove", "--local", "shouter")
+
+    told = remuda("gc", "--dry-run", "--unused", "0s")
+    done = json.loads(remuda("gc", "--unused", "0s", "--json").stdout)
+
+    assert "no installed backend needs it" in told.stdout
+    assert "would be freed" in told.stdout
+    assert done["kept_bytes"] == 0
+    assert len(done["blobs"]) == 1
+
+
+def test_strict_machines_refuse_what_nobody_vouched_for(
+    remuda: Remuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMUDA_REQUIRE_BACKEND_INTEGRITY", "true")
+
+    assert "cannot be verified" in remuda("pull", "shouter", code=6).stderr
+
+
+def test_a_process_pulls_with_plain_lines(environ: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "remuda", "backends", "pull", "shouter"]
+    path = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
+
+    done = subprocess.run(command, env=environ | path, capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stdout.partition(" in ")[0]) == (0, "cpu-shouter: installed")
+    assert done.stderr.splitlines()[-1] == "cpu-shouter: unpacking, 100%"
