@@ -37,7 +37,7 @@ from remuda.worker.depot.metadata import (
 )
 from remuda.worker.depot.orders import Order, all_failed, check_integrity
 from remuda.worker.depot.places import PROVEN_FILE, RECORD_FILE, RUN_FILE, Places
-from remuda.worker.depot.shelf import Shelf, try_lock
+from remuda.worker.depot.shelf import Disk, Shelf, try_lock
 
 log = structlog.get_logger()
 
@@ -65,11 +65,12 @@ class Depot:
         platform: Platform | None = None,
         *,
         require_integrity: bool = False,
+        disk: Disk | None = None,
     ) -> None:
         self.places = places
         self.store = BlobStore(places.blobs)
         self._clock = clock
-        self._shelf = Shelf(places)
+        self._shelf = Shelf(places, disk)
         self._bringer = Bringer(client, self.store, platform) if client and platform else None
         self._require_integrity = require_integrity
 

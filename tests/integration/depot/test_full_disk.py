@@ -1,0 +1,85 @@
+"""A disk that is full in the middle. Needs the right to mount one."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remuda.core.clock import SystemClock
+from remuda.oci.client import RegistryClient
+from remuda.oci.errors import DiskFull
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.orders import order_from_source
+from remuda.worker.depot.places import Places
+from tests.integration.depot.conftest import LINUX
+from tests.support.images import image, layer, noise_layer
+from tests.support.registry import RegistryServer
+from tests.support.trickle import relay
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk"),
+]
+
+MB = 1_000_000
+
+
+def mount(*words: str) -> None:
+    subprocess.run(["mount", *words], check=True, capture_output=True, timeout=10)
+
+
+def places_on(disk: Path) -> Places:
+    return Places(disk / "backends", disk / "system", disk / "depot")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    try:
+        mount("-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk))
+    except subprocess.CalledProcessError:
+        pytest.skip("this container may not mount")
+    monkeypatch.setattr("remuda.oci.limits.MARGIN_BYTES_MIN", 0)
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True, timeout=10)
+
+
+async def test_a_full_disk_is_told_with_numbers_and_resumed_once_there_is_room(
+    registry: RegistryServer, client: RegistryClient, small_disk: Path
+) -> None:
+    swollen = layer({"zeros": bytes(40 * MB), "run.sh": b"#!/bin/sh\n"})  # Hardly anything, until unpacked.
+    built = image([noise_layer(4 * MB, 1), swollen])
+    registry.pusher.push("depot/swollen", "v1", built)
+    depot = Depot(places_on(small_disk), SystemClock(), client, LINUX)
+
+    async with relay(registry.port) as link:
+        order = order_from_source(f"127.0.0.1:{link.port}/depot/swollen:v1", "swollen")
+        with pytest.raises(DiskFull, match=r"is full: .* are free, and .* unpacked before"):
+            await depot.install(order)
+        assert (await depot.installed()).backends == ()
+        assert depot.places.names_in("staging") == []
+        fetched = link.bytes_back
+        mount("-o", "remount,size=80m", str(small_disk))
+
+        await depot.install(order)
+
+        assert link.bytes_back - fetched < 5_000
+    assert [one.name for one in (await depot.installed()).reported] == ["swollen"]
+
+
+async def test_an_image_that_cannot_fit_is_refused_before_its_first_byte(
+    registry: RegistryServer, client: RegistryClient, small_disk: Path
+) -> None:
+    built = image([noise_layer(15 * MB, 2), layer({"run.sh": b"#!/bin/sh\n"})])
+    registry.pusher.push("depot/wide", "v1", built)
+    depot = Depot(places_on(small_disk), SystemClock(), client, LINUX)
+
+    async with relay(registry.port) as link:
+        order = order_from_source(f"127.0.0.1:{link.port}/depot/wide:v1", "wide")
+        with pytest.raises(DiskFull, match=r"needs 30\.\d MiB on the disk of .* where 24\.0 MiB are free"):
+            await depot.install(order)
+
+        assert link.bytes_back < 5_000
