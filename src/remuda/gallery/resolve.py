@@ -101,7 +101,7 @@ class _Request:
 
     def _why_not(self, build: _Build) -> str:
         if build.found is None:
-            return self._missing(build.name)
+            return f"no gallery has {build.name}" + (" (not all could be read)" if self._unread() else "")
         return self._unfit(build.found) or f"another comes first for a machine that reports {self.capability}"
 
     # A concrete entry, asked for by its name.
