@@ -40,7 +40,7 @@ class LocalMachine:
         resolved = resolve_settings(WorkerSettings, flags)
         settings = resolved.values
         # What matters is told in words; whoever wants more asks for it.
-        level = "warning" if resolved.origins["log_level"] == "default" else settings.log_level
+        level = "error" if resolved.origins["log_level"] == "default" else settings.log_level
         configure(level, settings.log_format)
         data = DataFolder(settings.data_dir)
         return cls(settings, data, Places.of(data, settings.backends_path, settings.backends_system_path))

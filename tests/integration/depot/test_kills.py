@@ -94,8 +94,8 @@ async def test_killed_in_every_phase_an_upgrade_completes(registry: RegistryServ
             with anyio.fail_after(120):
                 assert await first.wait() == 0
         link.bytes_back = 0
+        link.bytes_per_s = IMAGE_BYTES / 4  # Each phase lasts, and little is on its way when a kill comes.
         await kill_when(link, lambda: percentage(lines, "resolving") >= 0, "resolving")
-        link.bytes_per_s = IMAGE_BYTES / 4
         for goal in (2, 6, 10, 14, 18, 22, 26, 30):
             await kill_when(link, partial(beyond, lines, "downloading", goal), "downloading")
         assert installed_version(tmp_path) == b"1"

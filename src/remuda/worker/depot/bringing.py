@@ -125,6 +125,7 @@ def _copy_folder(source: Path, staging: Path, journey: Journey) -> None:
     size = sum(path.lstat().st_size for path in source.rglob("*") if path.is_file() and not path.is_symlink())
     require_headroom(staging, size, str(source))
     told = _Told(str(source), size, journey)
+    in_event_loop(journey.observe, FileProgress(str(source), size, size))  # There is nothing to fetch.
     with disk_trouble_explained(str(source), staging, size):
         shutil.copytree(
             source, staging, symlinks=True, dirs_exist_ok=True, copy_function=partial(_copy_file, told.more)
