@@ -1,0 +1,247 @@
+"""How fast a backend is pulled, against `curl` of the same blobs and `skopeo copy` in the same run.
+
+    uv run --group dev python -m bench.pull [--mb 1000] [--rounds 3] [--folder DIR]
+
+A real registry serves an image of several gzip layers over loopback. Contenders take turns, each in a process
+and a folder of its own, after everything written before has reached the disk; the best round counts, and for
+memory the worst. Ours has its interpreter started already, as a worker has, and makes what it wrote durable.
+Aims: at least 0.8 of curl, unpacking included; below 100 MB above idle.
+"""
+
+import argparse
+import gzip
+import os
+import platform
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import anyio
+from tests.support.debian import debian_program
+from tests.support.images import BuiltImage, image, layer
+from tests.support.registry import RegistryServer, registry_server
+
+from bench.unpack import content, mixed
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.log import configure
+from remuda.oci.blobs import BlobStore
+from remuda.oci.client import RegistryClient, open_client
+from remuda.oci.fetch import fetch_image
+from remuda.oci.platforms import platform_of
+from remuda.oci.reference import parse_reference
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.orders import order_from_source
+from remuda.worker.depot.places import Places
+
+LAYERS = 6
+POOL_BYTES = 16 << 20
+NOISE_FILE_BYTES = 32_000_000
+REPOSITORY, TAG = "bench/backend", "v1"
+MACHINE = platform_of(platform.system(), platform.machine())
+CONTENDER_S = 300.0
+CURL_SHARE_AIM = 0.8
+MEMORY_AIM_MB = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    seconds: float
+    memory_mb: float = 0.0  # Most resident memory during the pull, less what there was just before.
+
+
+Contender = Callable[[Path], Run]
+"""One pull into an empty folder."""
+
+
+# What is pulled.
+
+
+def build(total_bytes: int) -> BuiltImage:
+    """Of each layer's packed bytes one half does not compress, the other is text and libraries."""
+    source = random.Random(7)
+    pool = content(source, POOL_BYTES)
+    packed_share = len(gzip.compress(pool, compresslevel=1)) / len(pool)
+    half = total_bytes // LAYERS // 2
+    layers = [
+        layer({**noise(source, number, half), **text(source, pool, number, int(half / packed_share))})
+        for number in range(LAYERS)
+    ]
+    layers.append(layer({"run.sh": b"#!/bin/sh\n"}))
+    return image(layers, MACHINE.os, MACHINE.architecture)
+
+
+def noise(source: random.Random, number: int, total_bytes: int) -> dict[str, bytes]:
+    sizes = [NOISE_FILE_BYTES] * (total_bytes // NOISE_FILE_BYTES) + [total_bytes % NOISE_FILE_BYTES]
+    return {f"weights/{number}/part{part:03}.bin": source.randbytes(size) for part, size in enumerate(sizes)}
+
+
+def text(source: random.Random, pool: bytes, number: int, total_bytes: int) -> dict[str, bytes]:
+    files, written = dict[str, bytes](), 0
+    while written < total_bytes:
+        size = min(mixed(source), total_bytes - written)
+        start = source.randrange(len(pool) - size + 1)
+        files[f"lib/{number}/package{len(files) // 40:04}/module{len(files):06}.py"] = pool[
+            start : start + size
+        ]
+        written += size
+    return files
+
+
+def unpacked_bytes(packed: bytes) -> int:
+    """As the end of a gzip file has it, which is right below 4 GiB."""
+    return int.from_bytes(packed[-4:], "little")
+
+
+# Who pulls.
+
+
+def curl(registry: RegistryServer, digests: list[str], folder: Path) -> Run:
+    base = f"http://{registry.name}/v2/{REPOSITORY}/blobs"
+    wanted = [word for digest in digests for word in ("-o", str(folder / digest), f"{base}/{digest}")]
+    return command([debian_program("curl", "curl"), "--silent", "--show-error", "--fail", *wanted])
+
+
+def skopeo(registry: RegistryServer, folder: Path) -> Run:
+    source = f"docker://{registry.name}/{REPOSITORY}:{TAG}"
+    options = ["--insecure-policy", "copy", "--quiet", "--src-tls-verify=false"]
+    return command([debian_program("skopeo", "skopeo"), *options, source, f"dir:{folder}"])
+
+
+def command(words: list[str]) -> Run:
+    began = time.perf_counter()
+    subprocess.run(words, check=True, timeout=CONTENDER_S)
+    return Run(time.perf_counter() - began)
+
+
+def ours(registry: RegistryServer, unpacked: bool, folder: Path) -> Run:
+    """In a fresh interpreter, which says itself how long it took and what it needed."""
+    fresh = get_context("spawn")
+    receiver, sender = fresh.Pipe(duplex=False)
+    reference = f"{registry.name}/{REPOSITORY}:{TAG}"
+    process = fresh.Process(target=pull_here, args=(sender, reference, unpacked, folder))
+    process.start()
+    sender.close()  # Then a child that dies without a word ends the wait.
+    try:
+        assert receiver.poll(CONTENDER_S), "the pull took too long"
+        answer = receiver.recv()
+    finally:
+        process.kill()
+        process.join()
+    assert isinstance(answer, Run)
+    return answer
+
+
+def pull_here(sender: Connection, reference: str, unpacked: bool, folder: Path) -> None:
+    configure("warning")
+    sender.send(anyio.run(measured_pull, reference, unpacked, folder))
+
+
+async def measured_pull(reference: str, unpacked: bool, folder: Path) -> Run:
+    async with open_client(SystemClock(), SystemEntropy()) as client:
+        pull = install if unpacked else fetch
+        idle_mb = resident_mb("VmRSS")
+        forget_peak()
+        began = time.perf_counter()
+        await pull(client, reference, folder)
+        return Run(time.perf_counter() - began, resident_mb("VmHWM") - idle_mb)
+
+
+async def fetch(client: RegistryClient, reference: str, folder: Path) -> None:
+    found = await client.image(parse_reference(reference), MACHINE)
+    async with fetch_image(client, found, BlobStore(folder)) as fetched:
+        await fetched.layers()
+
+
+async def install(client: RegistryClient, reference: str, folder: Path) -> None:
+    places = Places(folder / "backends", folder / "system", folder / "depot")
+    depot = Depot(places, SystemClock(), client, MACHINE)
+    done = await depot.install(order_from_source(reference, "bench"))
+    assert done.changed, "nothing was pulled"
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def resident_mb(field: str) -> float:
+    """A line of the kernel's account, such as `VmHWM:  51200 kB`."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(field)) * 1024 / 1e6
+
+
+# How they compare.
+
+
+def compete(contenders: dict[str, Contender], rounds: int, folder: Path) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            runs[name].append(alone(contender, folder))
+    return runs
+
+
+def alone(contender: Contender, folder: Path) -> Run:
+    own = folder / "pulled"
+    own.mkdir()
+    os.sync()
+    try:
+        return contender(own)
+    finally:
+        shutil.rmtree(own)
+
+
+def report(runs: dict[str, list[Run]], packed_mb: float) -> None:
+    rates = {name: packed_mb / min(run.seconds for run in turns) for name, turns in runs.items()}
+    for name, turns in runs.items():
+        line = f"{name:15} {rates[name]:6.0f} MB/s"
+        if name.startswith("ours"):
+            line += (
+                f"   {rates[name] / rates['curl']:.2f} of curl (aim >= {CURL_SHARE_AIM})"
+                f"   {rates[name] / rates['skopeo copy']:.2f} of skopeo"
+                f"   {max(run.memory_mb for run in turns):.0f} MB above idle (aim < {MEMORY_AIM_MB})"
+            )
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pulling against curl and skopeo.")
+    parser.add_argument("--mb", type=int, default=1000, help="of compressed layers")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="where to work; default: the usual for such"
+    )
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="remuda-bench-", dir=options.folder) as name:
+        folder = Path(name)
+        with registry_server(folder) as registry:
+            built = build(options.mb * 1_000_000)
+            registry.pusher.push(REPOSITORY, TAG, built)
+            packed_mb, digests = built.size / 1e6, [blob.digest for blob in built.layers]
+            unpacked_mb = sum(unpacked_bytes(blob.content) for blob in built.layers) / 1e6
+            del built  # The contenders have better uses for the memory.
+            print(
+                f"{len(digests)} gzip layers, {packed_mb:.0f} MB, {unpacked_mb:.0f} MB unpacked; "
+                f"best of {options.rounds}; MB/s of packed bytes",
+                flush=True,
+            )
+            contenders: dict[str, Contender] = {
+                "curl": partial(curl, registry, digests),
+                "skopeo copy": partial(skopeo, registry),
+                "ours, fetched": partial(ours, registry, False),
+                "ours, installed": partial(ours, registry, True),
+            }
+            alone(contenders["curl"], folder)  # Now the registry reads from memory.
+            report(compete(contenders, options.rounds, folder), packed_mb)
+
+
+if __name__ == "__main__":
+    main()
