@@ -5,7 +5,7 @@
 A real registry serves an image of several gzip layers over loopback. Contenders take turns, each in a process
 and a folder of its own, after everything written before has reached the disk; the best round counts, and for
 memory the worst. Ours has its interpreter started already, as a worker has, and makes what it wrote durable.
-The disk needs room for some twenty times the image.
+The disk needs room for all rounds of all contenders.
 Aims: at least 0.8 of curl, unpacking included; below 100 MB above idle.
 """
 
@@ -190,7 +190,7 @@ def compete(contenders: dict[str, Contender], rounds: int, folder: Path) -> dict
 
 
 def alone(contender: Contender, folder: Path) -> Run:
-    """What was pulled stays until the end: ext4 searches long for inodes after many were freed."""
+    """What was pulled stays until the end, so that freeing it is in nobody's way."""
     own = Path(tempfile.mkdtemp(dir=folder))
     os.sync()
     return contender(own)
