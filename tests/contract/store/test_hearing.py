@@ -108,6 +108,20 @@ async def test_node_heard_after_the_clock_was_set_back_is_not_silent(
     assert await silence(fleet_store, node.id) < timedelta(seconds=5)
 
 
+async def test_listening_before_the_clock_was_set_back_does_not_count_for_nodes_heard_since(
+    database: Database, fleet_store: FleetStore
+) -> None:
+    node = await registered(fleet_store)
+    for _ in range(4):
+        await fleet_store.listen(ONE, resumed=False)
+        await let_time_pass(database, WITHIN_THE_GAP)
+    await set_clock_back(database, WITHIN_THE_GAP + timedelta(seconds=2))
+    await fleet_store.beat([Beat(node.id)])
+    await move_heartbeats(database, -timedelta(seconds=15))  # Nobody has listened since.
+    await fleet_store.listen(ONE, resumed=True)
+    assert await silence(fleet_store, node.id) < timedelta(seconds=5)
+
+
 async def silence(store: FleetStore, node_id: NodeId) -> timedelta:
     fleet = await store.one(node_id)
     return fleet.hearing.silence(fleet.nodes[0].last_heartbeat, fleet.now)
@@ -115,9 +129,13 @@ async def silence(store: FleetStore, node_id: NodeId) -> timedelta:
 
 async def set_clock_back(database: Database, by: timedelta) -> None:
     """Seen from the clock, all that is written moves into the future."""
-    later = type_coerce(nodes.c.last_heartbeat, BigInteger) + by // timedelta(microseconds=1)
-    await database.transact(lambda c, now: c.execute(update(nodes).values(last_heartbeat=later)))
+    await move_heartbeats(database, by)
     await let_time_pass(database, -by)
+
+
+async def move_heartbeats(database: Database, by: timedelta) -> None:
+    moved = type_coerce(nodes.c.last_heartbeat, BigInteger) + by // timedelta(microseconds=1)
+    await database.transact(lambda c, now: c.execute(update(nodes).values(last_heartbeat=moved)))
 
 
 async def test_only_the_newest_spans_are_kept(

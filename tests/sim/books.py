@@ -1,0 +1,73 @@
+"""The tables, read behind the store's back, and the database host they live on."""
+
+import sqlite3
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import NamedTuple
+
+from remuda.core.ids import BootId, MachineId, NodeId
+from remuda.store.connections import Connections
+from remuda.store.inline import InlineDatabase, driver_connection, migrated_in_memory
+from tests.sim.clocks import HostClock
+
+
+class NodeRow(NamedTuple):
+    id: NodeId
+    name: str
+    machine_id: MachineId
+    boot_id: BootId
+    approved: bool
+    drained: bool
+    leaving: bool
+    departed: bool
+    last_heartbeat: int
+    vram_budget_override: str | None
+    max_replicas_override: int | None
+    report_boot_id: BootId | None
+    report_sequence: int | None
+
+
+_NODES = f"SELECT {', '.join(NodeRow._fields)} FROM nodes ORDER BY name"
+_LABELS = "SELECT node_id, key, value FROM node_labels WHERE source = 'admin' ORDER BY key"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is written about the fleet at one moment."""
+
+    nodes: dict[NodeId, NodeRow]
+    admin_labels: dict[NodeId, dict[str, str]]
+
+    def named(self, name: str) -> NodeRow | None:
+        return next((row for row in self.nodes.values() if row.name == name), None)
+
+
+class Books:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def state(self) -> State:
+        rows = map(NodeRow._make, self._connection.execute(_NODES))
+        labels: dict[NodeId, dict[str, str]] = {}
+        for node_id, key, value in self._connection.execute(_LABELS):
+            labels.setdefault(node_id, {})[key] = value
+        return State({row.id: row for row in rows}, labels)
+
+    def revoked(self) -> frozenset[str]:
+        return frozenset(
+            key for (key,) in self._connection.execute("SELECT public_key FROM revoked_bus_keys")
+        )
+
+
+@cache
+def _prepared() -> tuple[Connections, bytes]:
+    """Migrated once per process; a seed begins with a copy. One engine for all: it remembers statements."""
+    connections = migrated_in_memory(HostClock())
+    return connections, driver_connection(connections).serialize()
+
+
+def fresh_database(clock: HostClock) -> tuple[InlineDatabase, Books]:
+    connections, image = _prepared()
+    connection = driver_connection(connections)
+    connection.deserialize(image)
+    return InlineDatabase(replace(connections, now=lambda _: clock.now())), Books(connection)

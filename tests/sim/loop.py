@@ -1,0 +1,55 @@
+"""An event loop on which waiting takes no time: when nothing is ready, its clock jumps to the next timer."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+
+class NothingLeft(RuntimeError):
+    """Everybody waits, and no timer is set: on a real loop this would hang for ever."""
+
+
+class _NoSockets:
+    """In place of a selector. What would be a wait for sockets moves the clock."""
+
+    def __init__(self, loop: "VirtualLoop") -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[object]:
+        if timeout is None or self._loop.waits_for_ever:
+            raise NothingLeft("nothing is ready and no timer is set")
+        self._loop.elapsed_s += timeout
+        return []
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """No sockets, no signals, no threads; the order of everything follows from what is scheduled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elapsed_s = 0.0
+        self._selector = _NoSockets(self)
+        self._scheduled: list[asyncio.TimerHandle]
+
+    @property
+    def waits_for_ever(self) -> bool:
+        """To sleep for ever is to have a timer, set to the end of time."""
+        return bool(self._scheduled) and math.isinf(self._scheduled[0].when())
+
+    def time(self) -> float:
+        return self.elapsed_s
+
+    def _process_events(self, event_list: list[object]) -> None:
+        return None
+
+    def _write_to_self(self) -> None:
+        return None
+
+
+def run_virtually(main: Callable[[], Awaitable[T]]) -> T:
+    return anyio.run(main, backend_options={"loop_factory": VirtualLoop})

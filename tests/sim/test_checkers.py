@@ -1,0 +1,153 @@
+"""The checkers can fail: one decision is broken at a time, and a simulation notices, by the right claim."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from remuda.core.ids import NodeId
+from remuda.fleet import admission
+from remuda.fleet.admission import AdmissionPolicy, Candidate
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import NodeStatus, Reachability
+from remuda.fleet.hearing import Hearing
+from remuda.fleet.model import Node, Report
+from remuda.fleet.ports import Note
+from remuda.fleet.registry import Registry
+from remuda.store.fleet import SqlFleetStore
+from remuda.worker.line import Line
+from remuda.worker.ports import WorkerBus
+from tests.sim.simulation import run_seed
+
+SEEDS_MOST = 10
+_readmit, _standings, _remove = admission.readmit, Registry.standings, SqlFleetStore.remove
+
+
+def coming_back(change: Callable[[Node, Node], Node]) -> object:
+    """A registration under a known name that makes `change` of the outcome; it also gets the row before."""
+
+    def readmit(
+        candidate: Candidate, known: Node, heard: Reachability, now: datetime, policy: AdmissionPolicy
+    ) -> Node:
+        return change(_readmit(candidate, known, heard, now, policy), known)
+
+    return readmit
+
+
+def silence_on_the_wall_clock(_: Hearing, last_heard: datetime, now: datetime) -> timedelta:
+    return now - last_heard
+
+
+def newest_arrival_wins(held: Report | None, report: Report | None) -> Report | None:
+    return report or held
+
+
+def name_is_free(
+    candidate: Candidate, known: Node, heard: Reachability, now: datetime, policy: AdmissionPolicy
+) -> Node:
+    return _readmit(candidate, known, Reachability.GONE, now, policy)
+
+
+def status_of_the_heard(node: Node, reachability: Reachability) -> NodeStatus:
+    return NodeStatus.HEALTHY if reachability is Reachability.UP else NodeStatus.OFFLINE
+
+
+async def kept_verdicts(registry: Registry) -> list[Standing]:
+    if not hasattr(registry, "kept"):
+        registry.kept = await _standings(registry)  # type: ignore[attr-defined]
+    kept: list[Standing] = registry.kept  # type: ignore[attr-defined]
+    return kept
+
+
+async def remove_without_revoking(store: SqlFleetStore, node_id: NodeId, note: Note, revoke: object) -> Node:
+    return await _remove(store, node_id, note)
+
+
+def reachable_whatever_happens(line: Line, bus: WorkerBus, node: NodeId) -> None:
+    line.reachable_as.set(node)
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    target: str
+    instead: Any  # Whatever stands at the target.
+    noticed_by: str
+    first_seed: int = 0  # Nearer to where it is noticed, for those that take a rare chain of events.
+
+
+BREAKS = {
+    "time in which nobody listened counts": Break(
+        "remuda.fleet.hearing.Hearing.silence", silence_on_the_wall_clock, "silence_was_listened_to"
+    ),
+    "a clock that was set back is not followed": Break(
+        "remuda.store.hearing._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=185
+    ),
+    "nobody is ever gone": Break(
+        "remuda.fleet.fleet.judge", lambda node, silence, thresholds: Reachability.UP, "settles_in_time"
+    ),
+    "the status forgets approval": Break(
+        "remuda.fleet.fleet.wire_status", status_of_the_heard, "unapproved_is_pending"
+    ),
+    "frontends keep what they once concluded": Break(
+        "remuda.fleet.registry.Registry.standings", kept_verdicts, "frontends_agree", first_seed=2
+    ),
+    "coming back is as good as approval": Break(
+        "remuda.fleet.admission.readmit",
+        coming_back(lambda node, _: replace(node, approved=True)),
+        "approval_is_given",
+    ),
+    "a registration ends an admin's drain": Break(
+        "remuda.fleet.admission.readmit",
+        coming_back(lambda node, _: replace(node, drained=False)),
+        "drain_is_an_admins",
+    ),
+    "a registration drops an admin's override": Break(
+        "remuda.fleet.admission.readmit",
+        coming_back(lambda node, _: replace(node, vram_budget_override=None)),
+        "overrides_are_an_admins",
+    ),
+    "a registration drops an admin's labels": Break(
+        "remuda.fleet.labels.merged", lambda existing, worker, automatic: {}, "labels_are_an_admins"
+    ),
+    "another machine inherits approval": Break(
+        "remuda.fleet.admission.readmit",
+        coming_back(lambda node, known: replace(node, approved=node.approved or known.approved)),
+        "approval_is_not_inherited",
+        first_seed=50,
+    ),
+    "a name can be taken from the living": Break(
+        "remuda.fleet.admission.readmit", name_is_free, "names_are_not_taken_from_the_living"
+    ),
+    "an overtaken report wins": Break(
+        "remuda.fleet.admission._newer", newest_arrival_wins, "reports_go_forward"
+    ),
+    "a late registration keeps the next boot out": Break(
+        "remuda.fleet.admission.speaks_for", lambda beat, node: True, "reports_go_forward"
+    ),
+    "a late farewell drains the next boot": Break(
+        "remuda.fleet.admission._still", lambda node, boot_id: node, "settles_in_time", first_seed=165
+    ),
+    "a removed node keeps its bus key": Break(
+        "remuda.store.fleet.SqlFleetStore.remove", remove_without_revoking, "removed_keys_are_revoked"
+    ),
+    "a worker believes its own clock": Break(
+        "remuda.worker.enrolment.refresh_after",
+        lambda jwt, now: timedelta(seconds=1),
+        "registers_in_moderation",
+    ),
+    "heartbeats go on without the bus": Break(
+        "remuda.worker.line.Line._note", reachable_whatever_happens, "no_heartbeat_without_the_bus"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_decision_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = BREAKS[name]
+    monkeypatch.setattr(broken.target, broken.instead)
+    seeds = range(broken.first_seed, broken.first_seed + SEEDS_MOST)
+    failures = (run_seed(seed).failure for seed in seeds)
+    noticed = next((str(failure) for failure in failures if failure is not None), "nothing")
+    assert noticed.startswith(broken.noticed_by)
