@@ -21,7 +21,7 @@ class _NoSockets:
         self._loop = loop
 
     def select(self, timeout: float | None) -> list[object]:
-        if timeout is None or self._loop.waits_for_ever:
+        if timeout is None or (timeout > 0 and self._loop.waits_for_ever):
             raise NothingLeft("nothing is ready and no timer is set")
         self._loop.elapsed_s += timeout
         return []
