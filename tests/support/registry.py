@@ -1,12 +1,9 @@
 """Debian's docker-registry on a free loopback port: installed when missing, gone when its block ends."""
 
 import base64
-import fcntl
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -15,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remuda.host.ports import free_port
+from tests.support.debian import debian_program
 from tests.support.images import Pusher
 from tests.support.waiting import wait_until_blocking
 
@@ -54,7 +52,7 @@ def registry_server(
     config.write_text(json.dumps(_config(folder, port, basic, tls)))  # JSON is YAML, too.
     with (folder / f"registry-{port}.log").open("wb") as output:
         process = subprocess.Popen(
-            [_program("docker-registry", "docker-registry"), "serve", str(config)],
+            [debian_program("docker-registry", "docker-registry"), "serve", str(config)],
             stdout=output,
             stderr=output,
             env={"OTEL_TRACES_EXPORTER": "none", "PATH": os.environ["PATH"]},
@@ -104,34 +102,8 @@ def _basic_header() -> Mapping[str, str]:
 
 def _htpasswd(folder: Path) -> Path:
     """The registry takes no hash but bcrypt's, which Python has not."""
-    program = _program("htpasswd", "apache2-utils")
+    program = debian_program("htpasswd", "apache2-utils")
     made = subprocess.run([program, "-nbB", USER, PASSWORD], check=True, capture_output=True, timeout=30)
     path = folder / "htpasswd"
     path.write_bytes(made.stdout)
     return path
-
-
-def _program(name: str, package: str) -> str:
-    """The program's path, once the Debian package that brings it is installed."""
-    if shutil.which(name) is None:
-        # Tests run in several processes, but the package manager does not.
-        with (Path(tempfile.gettempdir()) / "remuda-tests-apt.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if shutil.which(name) is None:
-                _install(package)
-    found = shutil.which(name)
-    assert found is not None, f"{name} is missing: install the package {package}"
-    return found
-
-
-def _install(package: str) -> None:
-    become_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", package]):
-        subprocess.run(
-            [*become_root, "apt-get", *command],
-            check=True,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            timeout=_INSTALL_S,
-        )
