@@ -3,7 +3,7 @@
 RemudaError          code, message, hint, retryable
   Rejected           the caller must change something   NotFound Invalid Conflict Forbidden Unauthorized
   Unavailable        the same call may work later       StoreUnusable BusUnusable
-  PeerFailed         something we depend on failed      NodeUnreachable FrontendUnreachable
+  PeerFailed         something we depend on failed      NodeUnreachable FrontendUnreachable BackendFailed
 (no class)           a bug: assert, let it crash, log the whole chain
 
 Clients rely on codes, people read messages. Every code stands in docs/reference/errors.md.
@@ -115,6 +115,12 @@ class FrontendUnreachable(PeerFailed):
 
 class NodeUnreachable(PeerFailed):
     code = "node_unreachable"
+
+
+class BackendFailed(PeerFailed):
+    """A backend's process did not become ready, or did not stay up."""
+
+    code = "backend_failed"
 
 
 class ChildFailed(PeerFailed):

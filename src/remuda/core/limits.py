@@ -70,6 +70,25 @@ LEAVE_POLL_S = 1.0
 PROBE_SHUTDOWN_S = 5.0
 WORKER_STOP_S = 50.0  # An orderly stop with all that is closed after it: nobody kills a worker earlier.
 
+# Backend processes.
+BACKEND_START_S = 30.0  # From the start of the process to its first good answer; loading a model comes later.
+BACKEND_HEALTH_EVERY_S = 0.2  # While it starts.
+BACKEND_HEALTH_CALL_S = 2.0
+BACKEND_WATCH_EVERY_S = 5.0  # Once it is ready.
+BACKEND_REFUSALS_MAX = 3  # Refused connections in a row before a live process counts as broken.
+BACKEND_FREE_S = 5.0
+BACKEND_GRACE_S = 15.0  # Between SIGTERM and SIGKILL.
+BACKEND_RESTART_FIRST_S = 1.0
+BACKEND_RESTART_MOST_S = 60.0
+BACKEND_HEALTHY_AFTER_S = 60.0  # A process that lived this long did not fail to start.
+BACKEND_SHORT_LIVES_MAX = 5
+BACKEND_STDERR_LINES = 20  # Shown with a failed start.
+PORT_QUARANTINE_S = 15.0  # After use, during which nobody gets the port.
+PORT_AFFINITY_S = 300.0  # After use, during which others take the port only when no other is left.
+LOG_LINES_KEPT = 1000  # Per process key, in memory.
+LOG_FILE_BYTES_MAX = 8 << 20  # Then the file is rotated, once.
+LOG_LINE_BYTES_MAX = 16 << 10
+
 # Start.
 BUS_AT_START_S = 5.0  # How long a frontend waits for its bus before it answers without one.
 LOCAL_NODE_S = 15.0  # How long `remuda up` waits for its own node before it says so.

@@ -1,0 +1,101 @@
+"""What the supervisor of backend processes is asked for, and what it tells. Data only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from remuda.core import limits
+from remuda.wire.process_keys import ProcessKey
+
+
+class Protocol(StrEnum):
+    GRPC = "grpc"  # Dialled directly by frontends.
+    HTTP = "http"  # OpenAI-compatible, on loopback; reached through the worker's own HTTP server.
+
+
+class Phase(StrEnum):
+    """The life of one key. Entry and port stay until the process is gone: STOPPING is a phase like any other."""
+
+    STARTING = "starting"  # The process exists, or is about to; it has not answered yet.
+    READY = "ready"
+    UNRESPONSIVE = "unresponsive"  # It was ready and lives, but does not answer: busy, or suspended. Not dead.
+    WAITING = "waiting"  # It ended by itself and is started again after a delay.
+    FAILED = "failed"  # It ended by itself too often. Stays listed until somebody starts or stops the key.
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to execute. `env` is the whole environment: nothing else is inherited."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a backend is started on any port. `{port}` in an argument or a value of `env` stands for it."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str] = field(repr=False)
+    protocol: Protocol = Protocol.GRPC
+    health_path: str = "/health"  # HTTP only: answers 200 once requests can be served.
+    start_limit: timedelta = timedelta(seconds=limits.BACKEND_START_S)
+
+    def command(self, port: int) -> Command:
+        return Command(
+            tuple(_with_port(argument, port) for argument in self.argv),
+            self.cwd,
+            {name: _with_port(value, port) for name, value in self.env.items()},
+        )
+
+
+def _with_port(text: str, port: int) -> str:
+    return text.replace("{port}", str(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One process that is wanted. `names` are all names of its backend: as asked, its folder's, its alias."""
+
+    key: ProcessKey
+    backend: str
+    names: frozenset[str]
+    folder: Path
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A key as it stands. `instance` changes with every new process, so nobody mistakes one for another."""
+
+    key: ProcessKey
+    backend: str
+    names: frozenset[str]
+    folder: Path
+    protocol: Protocol
+    phase: Phase
+    instance: str = ""
+    pid: int = 0  # 0: there is no process now.
+    port: int = 0
+    since: datetime | None = None  # Of this phase.
+    restarts: int = 0  # Times it was started again after it ended by itself.
+    trouble: str = ""  # Why it is not ready, or why its last process ended.
+
+    def moved(self, phase: Phase, since: datetime, trouble: str = "") -> "Replica":
+        return replace(self, phase=phase, since=since, trouble=trouble)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What became of one key that was to stop."""
+
+    key: ProcessKey
+    port: int
+    freed: bool  # The backend said that it let go of its memory.
+    gone: bool  # No process of it is left.
+    trouble: str = ""
