@@ -16,11 +16,11 @@ class Protocol(StrEnum):
 
 
 class Phase(StrEnum):
-    """The life of one key. Entry and port stay until the process is gone: STOPPING is a phase like any other."""
+    """The life of one key. Entry and port stay until the process is gone, while STOPPING too."""
 
     STARTING = "starting"  # The process exists, or is about to; it has not answered yet.
     READY = "ready"
-    UNRESPONSIVE = "unresponsive"  # It was ready and lives, but does not answer: busy, or suspended. Not dead.
+    UNRESPONSIVE = "unresponsive"  # It lives and does not answer: busy, or suspended; not dead.
     WAITING = "waiting"  # It ended by itself and is started again after a delay.
     FAILED = "failed"  # It ended by itself too often. Stays listed until somebody starts or stops the key.
     STOPPING = "stopping"
