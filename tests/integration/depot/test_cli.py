@@ -43,7 +43,7 @@ def environ(tmp_path: Path, registry: RegistryServer) -> dict[str, str]:
   capabilities: {{default: cpu-shouter, nvidia: cuda12-shouter}}
 - {{name: cpu-shouter, alias: shouter, uri: "{registry.name}/cli/backend:latest-cpu"}}
 - {{name: cuda12-shouter, alias: shouter, uri: "{registry.name}/cli/backend:latest-cuda"}}
-- {{name: engine, uri: "builtin:engine"}}
+- {{name: parrot, uri: "builtin:echo"}}
 """
     )
     galleries = [{"name": "mine", "url": f"file://{index}"}]
@@ -94,8 +94,15 @@ def test_a_reference_is_pulled_under_its_own_name(remuda: Remuda, registry: Regi
     assert (done["name"], done["changed"]) == ("backend", True)
 
 
-def test_what_ships_with_remuda_is_not_pulled(remuda: Remuda) -> None:
-    assert "engine ships with Remuda" in remuda("pull", "engine", code=6).stderr
+def test_what_ships_with_remuda_is_pulled_without_a_network(
+    remuda: Remuda, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMUDA_REQUIRE_BACKEND_INTEGRITY", "true")
+
+    assert "parrot: installed" in remuda("pull", "parrot").stdout
+    assert "parrot: up to date" in remuda("pull", "parrot").stdout
+    folder = Path(environ["REMUDA_DATA_DIR"]) / "worker" / "backends" / "parrot"
+    assert f"python={sys.executable}\n" in (folder / "run.sh").read_text()
 
 
 def test_an_unknown_name_is_not_found(remuda: Remuda) -> None:

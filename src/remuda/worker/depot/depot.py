@@ -3,9 +3,10 @@
 Everything is safe to repeat and to interrupt, and any number of processes may use one depot.
 """
 
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import anyio
 import structlog
 from anyio.to_thread import run_sync
 
+from remuda import __version__
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid, NotFound, RemudaError
 from remuda.oci.blobs import BlobStore
@@ -25,6 +27,7 @@ from remuda.oci.space import disk_trouble_explained
 from remuda.oci.unpack import fsync_tree
 from remuda.wire.codec import rfc3339
 from remuda.worker.depot.bringing import Bringer
+from remuda.worker.depot.builtin import has_run_file, is_builtin, run_script, write_run_file
 from remuda.worker.depot.journey import Journey, OnStep, ignore_steps
 from remuda.worker.depot.listing import FolderFacts, Listing, find_run_file, listing, scan
 from remuda.worker.depot.metadata import (
@@ -55,7 +58,8 @@ class Installed:
 
 
 class Depot:
-    """`client` is None where nothing is to be fetched."""
+    """`client` is None where nothing is to be fetched. `python` is the interpreter that has Remuda: built-in
+    backends run on it."""
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class Depot:
         *,
         require_integrity: bool = False,
         disk: Disk | None = None,
+        python: Path | None = None,
     ) -> None:
         self.places = places
         self.store = BlobStore(places.blobs)
@@ -73,6 +78,7 @@ class Depot:
         self._shelf = Shelf(places, disk)
         self._bringer = Bringer(client, self.store, platform) if client and platform else None
         self._require_integrity = require_integrity
+        self._python = python or Path(sys.executable)
 
     # Looking.
 
@@ -111,6 +117,18 @@ class Depot:
         if changed:
             log.info("backend_installed", name=order.name)
         return Installed(order.name, self.places.installed(order.name), changed)
+
+    async def refresh_builtins(self) -> None:
+        """At start: what ships with Remuda follows it when it was upgraded or moved."""
+        for folder in await run_sync(scan, self.places):
+            told = folder.metadata
+            if folder.system or told is None or not is_builtin(told.uri):
+                continue
+            order = Order(folder.path.name, (told.uri,), alias=told.alias, gallery_url=told.gallery_url)
+            try:
+                await self.install(order, refresh=True)
+            except RemudaError as error:
+                log.warning("builtin_not_refreshed", name=order.name, error=str(error))
 
     async def mark_proven(self, name: str) -> None:
         """It has run: the version before it can go."""
@@ -160,6 +178,8 @@ class Depot:
                 await run_sync(self._shelf.abandon, order.name)
 
     async def _bring_from(self, uri: str, order: Order, journey: Journey) -> bool:
+        if is_builtin(uri):
+            return await run_sync(self._write_builtin, uri, replace(order, version=__version__))
         source = parse_source(uri)
         bringer = self._require_bringer()
         if self._require_integrity:
@@ -181,6 +201,17 @@ class Depot:
         await run_sync(
             self._finish, order, Record(source=uri, content=image.platform_digest, layers=layers), digest
         )
+        return True
+
+    def _write_builtin(self, uri: str, order: Order) -> bool:
+        """Whether it was not so already."""
+        script = run_script(uri, order.name, self._python)
+        folder = self.places.installed(order.name)
+        if has_run_file(folder, script) and self._described_as(folder, order):
+            return False
+        with disk_trouble_explained(order.name, self.places.backends, 0):
+            write_run_file(self._shelf.stage(order.name), script)
+        self._finish(order, Record(source=uri), "")
         return True
 
     async def _staged(self, name: str) -> Path:
@@ -242,9 +273,13 @@ class Depot:
         if not (folder / RUN_FILE).is_file():
             return False
         known, record = self._recorded(folder), read_record(folder)
-        if (known.alias, known.version) != (order.alias, order.version):
+        if not self._described_as(folder, order):
             return False
         return image.digest == known.digest or (not known.digest and record.content == image.platform_digest)
+
+    def _described_as(self, folder: Path, order: Order) -> bool:
+        known = self._recorded(folder)
+        return (known.alias, known.version) == (order.alias, order.version)
 
     def _recorded(self, folder: Path) -> Metadata:
         try:

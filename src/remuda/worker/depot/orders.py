@@ -15,7 +15,8 @@ from remuda.worker.depot.places import checked_name
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One concrete backend. `uris` are tried in order; `digest` pins what the first of them must be."""
+    """One concrete backend. `uris` are tried in order; `digest` pins what the first of them must be. A URI
+    `builtin:NAME` means what ships with Remuda, whose version is then the backend's."""
 
     name: str
     uris: tuple[str, ...]
@@ -33,8 +34,6 @@ def order_of(answer: Resolved | Refused, readings: Sequence[Reading]) -> Order:
         kind = Unavailable if answer.retryable else NotFound
         raise kind(answer.reason, hint=answer.hint)
     entry = answer.entry
-    if entry.builtin:
-        raise Rejected(f"{entry.name} ships with Remuda", hint="there is nothing to fetch")
     asked = find(readings, answer.requested)
     return Order(
         checked_name(entry.name),

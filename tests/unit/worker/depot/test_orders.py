@@ -3,7 +3,7 @@
 import pytest
 
 from remuda.core.clock import SystemClock
-from remuda.core.errors import Invalid, NotFound, Rejected, Unavailable
+from remuda.core.errors import Invalid, NotFound, Unavailable
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Gallery, Machine, Reading
 from remuda.gallery.resolve import resolve
@@ -48,9 +48,8 @@ def test_builds_and_aliases_make_no_meta_backend(name: str) -> None:
     assert order(name).meta == ""
 
 
-def test_what_ships_with_remuda_is_not_fetched() -> None:
-    with pytest.raises(Rejected, match="ships with Remuda"):
-        order("engine")
+def test_what_ships_with_remuda_is_ordered_like_the_rest() -> None:
+    assert order("engine").uris == ("builtin:engine",)
 
 
 def test_an_unknown_name_is_not_found() -> None:
