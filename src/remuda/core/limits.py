@@ -72,12 +72,15 @@ WORKER_STOP_S = 50.0  # An orderly stop with all that is closed after it: nobody
 
 # Backend processes.
 BACKEND_START_S = 30.0  # From the start of the process to its first good answer; loading a model comes later.
-BACKEND_HEALTH_EVERY_S = 0.2  # While it starts.
+BACKEND_HEALTH_FIRST_S = 0.02  # While it starts, growing with its age.
+BACKEND_HEALTH_MOST_S = 0.2
 BACKEND_HEALTH_CALL_S = 2.0
-BACKEND_WATCH_EVERY_S = 5.0  # Once it is ready.
+BACKEND_WATCH_EVERY_S = 15.0  # Once it is ready.
+BACKEND_WATCH_AGAIN_S = 1.0  # After a refused connection.
 BACKEND_REFUSALS_MAX = 3  # Refused connections in a row before a live process counts as broken.
 BACKEND_FREE_S = 5.0
 BACKEND_GRACE_S = 15.0  # Between SIGTERM and SIGKILL.
+BACKEND_END_AGAIN_S = 5.0  # Between two attempts to end what does not end.
 BACKEND_RESTART_FIRST_S = 1.0
 BACKEND_RESTART_MOST_S = 60.0
 BACKEND_HEALTHY_AFTER_S = 60.0  # A process that lived this long did not fail to start.
@@ -87,7 +90,14 @@ PORT_QUARANTINE_S = 15.0  # After use, during which nobody gets the port.
 PORT_AFFINITY_S = 300.0  # After use, during which others take the port only when no other is left.
 LOG_LINES_KEPT = 1000  # Per process key, in memory.
 LOG_FILE_BYTES_MAX = 8 << 20  # Then the file is rotated, once.
-LOG_LINE_BYTES_MAX = 16 << 10
+LOG_LINE_BYTES_MAX = 16 << 10  # A longer line is shown as several.
+LOG_KEPT_BYTES_MAX = 512 << 10  # Per process key, in memory, however long its lines are.
+LOG_TAIL_LINES_MAX = 200  # Of each stream of one process, so that one does not drive the other out.
+LOG_TAIL_BYTES_MAX = 64 << 10
+LOG_FOLLOW_LINES_MAX = 1000  # Waiting for one reader; beyond them the oldest are left out.
+LOG_STOPPED_KEYS_MAX = 50  # Keys without a process whose logs are kept, and how long.
+LOG_STOPPED_DAYS_MAX = 14
+LOG_FILE_RETRY_S = 1.0  # Pause after a log file could not be written.
 
 # Start.
 BUS_AT_START_S = 5.0  # How long a frontend waits for its bus before it answers without one.

@@ -39,12 +39,8 @@ class Machine(Protocol):
         """Whether a process could listen on it now."""
         ...
 
-    def listener(self, port: int) -> int | None:
-        """The pid that listens there, or None when nobody does or it cannot be told."""
-        ...
-
-    def owns(self, process: Process, pid: int) -> bool:
-        """Whether `pid` is this process or one of those it started."""
+    def listening(self, process: Process) -> frozenset[int] | None:
+        """The ports that the process and those it started listen on; None when that cannot be told."""
         ...
 
     def folder_stamp(self, folder: Path) -> str:

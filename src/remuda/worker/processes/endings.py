@@ -1,0 +1,99 @@
+"""How a process ended, in words, with the likely cause. Pure."""
+
+import re
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+_MISSING_LIBRARY = re.compile(
+    r"(?:error while loading shared libraries:|Library not loaded:)\s*(\S+?):?(?:\s|$)"
+)
+_MISSING_MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError): (.+)")
+_PORT_IN_USE = re.compile(r"address already in use|failed to bind", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"out of memory|bad_alloc|cannot allocate memory|CUDA_ERROR_OUT_OF_MEMORY|OutOfMemoryError|MemoryError",
+    re.IGNORECASE,
+)
+_WRONG_FORMAT = re.compile(r"exec format error|cannot execute binary file", re.IGNORECASE)
+_OLD_DRIVER = re.compile(
+    r"CUDA driver version is insufficient|forward compatibility was attempted", re.IGNORECASE
+)
+_OLD_LIBC = re.compile(r"version [`'](GLIBC\w*_[\d.]+)' not found")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The process is no more. `code` is minus the signal's number if a signal ended it."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Useless:
+    """The process lives, but will not serve."""
+
+    words: str
+
+
+Over = Ended | Useless
+
+
+def told(over: Over, stderr: Sequence[str], *, was_ready: bool) -> str:
+    """The whole story: what happened, the likely cause, and the last lines it wrote."""
+    match over:
+        case Ended(code):
+            what = how(code) + ("" if was_ready else " before it became ready")
+            cause = likely_cause(code, stderr)
+        case Useless(what):
+            cause = likely_cause(None, stderr)
+    lines = "".join(f"\n  {line}" for line in stderr)
+    return f"it {what}{cause and f': {cause}'}{lines and f'; its last lines:{lines}'}"
+
+
+def how(code: int) -> str:
+    if code < 0:
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by signal {-code}"
+    return f"ended with exit code {code}"
+
+
+def likely_cause(code: int | None, stderr: Sequence[str]) -> str:
+    """What a person should look at, or nothing when it cannot be guessed. `code` is None while it lives."""
+    text = "\n".join(stderr)
+    return _by_words(text) or _by_code(code)
+
+
+def _by_words(text: str) -> str:
+    if found := _OLD_LIBC.search(text):
+        return f"this build needs {found[1]}, and the system's C library is older; choose another build"
+    if found := _MISSING_LIBRARY.search(text):
+        return f"the library {found[1]} is missing; install it, or choose a build for this machine's hardware"
+    if _WRONG_FORMAT.search(text):
+        return "the program is for another processor architecture; choose a build for this machine's"
+    if _OLD_DRIVER.search(text):
+        return "the GPU driver is older than this build needs; upgrade the driver or choose an older build"
+    if _NO_MEMORY.search(text):
+        return "it ran out of memory; stop another model on this node, or use a smaller one"
+    if _PORT_IN_USE.search(text):
+        return "another program took its port; trying again uses another one"
+    if found := _MISSING_MODULE.search(text):
+        return f"its Python environment is incomplete ({found[1].strip()}); install the backend again"
+    return ""
+
+
+def _by_code(code: int | None) -> str:
+    match code:
+        case -9:  # SIGKILL
+            return "probably out of memory: the kernel kills what is too large (see dmesg)"
+        case -4:  # SIGILL
+            return "its build uses instructions that this processor lacks; choose another build"
+        case -11 | -6 | -7:  # SIGSEGV, SIGABRT, SIGBUS
+            return "the program itself crashed; another version of the backend may help"
+        case 126:
+            return "its run file cannot be executed: wrong architecture, or no permission"
+        case 127:
+            return "a program or library that it needs is missing"
+        case _:
+            return ""

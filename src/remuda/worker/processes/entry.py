@@ -1,0 +1,233 @@
+"""One key of the supervisor's table: its process, or the next one, or why there is none.
+
+The entry's task is the only one that starts and ends processes for the key, so there are never two of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import anyio
+import structlog
+
+from remuda.core import limits
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import RemudaError
+from remuda.host.restarts import GiveUp, Restart, RestartPolicy, after_exit
+from remuda.worker.processes.endings import Over, told
+from remuda.worker.processes.life import Life
+from remuda.worker.processes.model import Launch, Phase, Replica, Stopped
+from remuda.worker.processes.port_book import PortBook
+from remuda.worker.processes.ports import Backends, Machine, Process
+
+log = structlog.get_logger(__name__)
+
+GRACE = timedelta(seconds=limits.BACKEND_GRACE_S)
+RESTARTS = RestartPolicy(
+    first=timedelta(seconds=limits.BACKEND_RESTART_FIRST_S),
+    most=timedelta(seconds=limits.BACKEND_RESTART_MOST_S),
+    healthy_after=timedelta(seconds=limits.BACKEND_HEALTHY_AFTER_S),
+    give_up_after=limits.BACKEND_SHORT_LIVES_MAX,
+)
+_INSTANCE_BYTES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every entry of one supervisor shares."""
+
+    machine: Machine
+    backends: Backends
+    ports: PortBook
+    clock: Clock
+    entropy: Entropy
+    changed: Callable[[], None]  # Something that a report tells is new.
+    restarts: RestartPolicy = RESTARTS
+    grace: timedelta = GRACE
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """Why a life is over, without anybody having asked for it."""
+
+    reason: str
+    was_ready: bool = False
+    lived: timedelta = timedelta()
+
+
+class Entry:
+    """`live` it once, in a task. `replica` tells how it stands; `wish_stop` ends it, whatever it does."""
+
+    def __init__(self, launch: Launch, around: Surroundings) -> None:
+        self.launch = launch
+        self.gone = anyio.Event()  # No process is left, and the port is released.
+        self.stuck = ""  # Why the process cannot be ended; empty unless that was tried in vain.
+        self.freed = False
+        self.failure = ""  # Why it never became ready; such an entry does not stay.
+        self._around = around
+        self._stop_wanted = anyio.Event()
+        self._free_first = True
+        self._stamp = ""
+        self._was_ever_ready = False
+        self._moved = anyio.Event()
+        self.replica = Replica(
+            launch.key,
+            launch.backend,
+            launch.names,
+            launch.folder,
+            launch.recipe.protocol,
+            Phase.STARTING,
+            since=around.clock.now(),
+        )
+
+    # What others may ask.
+
+    def usable(self, name: str) -> bool:
+        """It lives, is of the backend called `name`, and runs from the folder that is installed now.
+
+        One that does not answer counts: it may be busy, and to replace it would cut off whoever it works for.
+        """
+        return (
+            self.replica.phase in (Phase.READY, Phase.UNRESPONSIVE)
+            and name in self.launch.names
+            and self._stamp == self._around.machine.folder_stamp(self.launch.folder)
+        )
+
+    def serves(self, launch: Launch) -> bool:
+        """What is wanted is what this entry runs, or is about to."""
+        if self.replica.phase is Phase.STARTING:
+            return self.launch == launch
+        return self.usable(launch.backend) and self.launch.recipe == launch.recipe
+
+    async def settled(self) -> Replica:
+        """Waits while it starts."""
+        while self.replica.phase is Phase.STARTING and not self.gone.is_set():
+            await self._moved.wait()
+        return self.replica
+
+    def wish_stop(self, *, free: bool) -> None:
+        """The first wish counts; a later one that is less patient makes it so."""
+        self._free_first = self._free_first and free
+        if not self._stop_wanted.is_set():
+            self._stop_wanted.set()
+            self._move(Phase.STOPPING)
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop_wanted.is_set()
+
+    def outcome(self) -> Stopped:
+        trouble = "" if self.gone.is_set() else self.stuck or "it is still ending"
+        return Stopped(self.launch.key, self.replica.port, self.freed, self.gone.is_set(), trouble)
+
+    # Its life.
+
+    async def live(self, leave: Callable[[], None]) -> None:
+        """Until it is stopped, or could not be started in the first place.
+
+        `leave` is called at the end, before those who wait for it are told."""
+        short_lives = 0
+        try:
+            while not self.stopping:
+                ending = await self._one_life()
+                if ending is None:
+                    return
+                if not self._was_ever_ready:
+                    self.failure = ending.reason
+                    return
+                short_lives = await self._before_next(ending, short_lives)
+        finally:
+            leave()
+            self.gone.set()
+            self._announce()
+
+    async def _before_next(self, ending: _Ending, short_lives: int) -> int:
+        """Wait as policy says, for ever once it has given up; a stop cuts either short."""
+        match after_exit(self._around.restarts, short_lives, ending.lived):
+            case Restart(delay, count):
+                self._move(Phase.WAITING, ending.reason)
+                self._note("backend_restart_planned", in_s=delay.total_seconds(), reason=ending.reason)
+                with anyio.move_on_after(delay.total_seconds()):
+                    await self._stop_wanted.wait()
+            case GiveUp(why):
+                count = 0
+                self._move(Phase.FAILED, f"{ending.reason}; {why}")
+                self._note("backend_given_up", reason=ending.reason)
+                await self._stop_wanted.wait()
+        self.replica = replace(self.replica, restarts=self.replica.restarts + 1)
+        return count
+
+    async def _one_life(self) -> _Ending | None:
+        """From taking a port to releasing it. None: it was told to stop."""
+        around, key, recipe = self._around, self.launch.key, self.launch.recipe
+        began = anyio.current_time()
+        try:
+            port = around.ports.take(key, around.clock.now(), around.machine.port_free)
+        except RemudaError as error:
+            return _Ending(str(error))
+        instance = around.entropy.token(_INSTANCE_BYTES)
+        self._stamp = around.machine.folder_stamp(self.launch.folder)
+        try:
+            process = await self._begin(instance, port)
+        except RemudaError as error:
+            around.ports.release(port, around.clock.now())
+            return _Ending(str(error))
+        life = Life(process, port, recipe, around.machine, around.backends)
+        over: Over | None = None
+        cut_short = True
+        try:
+            over = await life.until_over(self._stop_wanted, self._move)
+            cut_short = False
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._end(process, port, was_ready=life.was_ready, only_try=cut_short)
+        if over is None or self.stopping:
+            return None
+        lived = timedelta(seconds=anyio.current_time() - began)
+        reason = told(over, process.stderr_tail(limits.BACKEND_STDERR_LINES), was_ready=life.was_ready)
+        return _Ending(reason, life.was_ready, lived)
+
+    async def _begin(self, instance: str, port: int) -> Process:
+        command = self.launch.recipe.command(port)
+        with anyio.CancelScope(shield=True):  # Cancelled half-way, nobody would hold the process.
+            process = await self._around.machine.start(self.launch.key, instance, command)
+        self.replica = replace(self.replica, instance=instance, pid=process.pid, port=port)
+        self._move(Phase.STARTING)
+        return process
+
+    async def _end(self, process: Process, port: int, *, was_ready: bool, only_try: bool) -> None:
+        """Until nothing of the process is left, however long that takes: key and port are not free before.
+
+        `only_try`: this worker itself ends and cannot wait; what survives is found by its next life.
+        """
+        if self.stopping and self._free_first and was_ready:
+            trouble = await self._around.backends.free(port, self.launch.recipe)
+            self.freed = not trouble
+            if trouble:
+                self._note("backend_not_freed", reason=trouble)
+        while not await process.end(self._around.grace):
+            self.stuck = f"process {process.pid} does not end, not even when killed (a hung disk or driver?)"
+            self._move(self.replica.phase, self.stuck)
+            self._note("backend_stuck", pid=process.pid)
+            if only_try:
+                return
+            await anyio.sleep(limits.BACKEND_END_AGAIN_S)
+        self.stuck = ""
+        self._around.ports.release(port, self._around.clock.now())
+        self.replica = replace(self.replica, pid=0)
+
+    def _move(self, phase: Phase, trouble: str = "") -> None:
+        if self.stopping:
+            phase = Phase.STOPPING
+        self._was_ever_ready = self._was_ever_ready or phase is Phase.READY
+        self.replica = self.replica.moved(phase, self._around.clock.now(), trouble)
+        self._announce()
+
+    def _announce(self) -> None:
+        self._moved.set()
+        self._moved = anyio.Event()
+        self._around.changed()
+
+    def _note(self, event: str, **more: object) -> None:
+        log.warning(event, key=str(self.launch.key), backend=self.launch.backend, **more)

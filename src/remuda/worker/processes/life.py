@@ -1,0 +1,80 @@
+"""The life of one process: until it answers, while it serves, and what ended it. It ends nothing itself."""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from remuda.core import limits
+from remuda.worker.processes.endings import Ended, Over, Useless
+from remuda.worker.processes.model import Phase, Recipe
+from remuda.worker.processes.ports import Backends, Machine, Process
+from remuda.worker.processes.readiness import answered
+
+OnPhase = Callable[[Phase, str], None]
+
+
+class Life:
+    def __init__(
+        self, process: Process, port: int, recipe: Recipe, machine: Machine, backends: Backends
+    ) -> None:
+        self.was_ready = False
+        self._process = process
+        self._port = port
+        self._recipe = recipe
+        self._machine = machine
+        self._backends = backends
+
+    async def until_over(self, stop_wanted: anyio.Event, on_phase: OnPhase) -> Over | None:
+        """None: a stop is wanted. Otherwise it is over by itself."""
+        over: list[Over | None] = []
+
+        async def first(part: Callable[[], Awaitable[Over | None]]) -> None:
+            over.append(await part())
+            parts.cancel_scope.cancel()
+
+        async def stopped() -> None:
+            await stop_wanted.wait()
+
+        async def ended() -> Over:
+            return Ended(await self._process.wait())
+
+        async def served() -> Over:
+            return await self._become_ready() or await self._serve(on_phase)
+
+        async with anyio.create_task_group() as parts:
+            for part in (stopped, ended, served):
+                parts.start_soon(first, part)
+        return over[0]
+
+    async def _become_ready(self) -> Useless | None:
+        silence = await answered(self._backends, self._port, self._recipe)
+        listening = self._machine.listening(self._process)
+        if silence is not None:
+            return Useless(self._why_silent(silence.words, listening))
+        if listening is not None and self._port not in listening:
+            return Useless(f"port {self._port} is answered by another program, not by this backend")
+        return None
+
+    def _why_silent(self, words: str, listening: frozenset[int] | None) -> str:
+        limit_s = self._recipe.start_limit.total_seconds()
+        told = f"did not become ready on port {self._port} within {limit_s:g} s: {words}"
+        if listening and self._port not in listening:
+            told += f" (it listens on {', '.join(map(str, sorted(listening)))} instead)"
+        return told
+
+    async def _serve(self, on_phase: OnPhase) -> Useless:
+        """Until it has closed its port for good. Silence alone ends nothing: it may be at work."""
+        self.was_ready = True
+        on_phase(Phase.READY, "")
+        phase, refusals = Phase.READY, 0
+        while True:
+            pause_s = limits.BACKEND_WATCH_AGAIN_S if refusals else limits.BACKEND_WATCH_EVERY_S
+            await anyio.sleep(pause_s)
+            answer = await self._backends.health(self._port, self._recipe)
+            refusals = refusals + 1 if answer.refused else 0
+            if refusals >= limits.BACKEND_REFUSALS_MAX:
+                return Useless(f"closed its port {self._port} although it lives")
+            seen = Phase.READY if answer.healthy else Phase.UNRESPONSIVE
+            if seen is not phase:
+                phase = seen
+                on_phase(seen, "" if answer.healthy else answer.words)

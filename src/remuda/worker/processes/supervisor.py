@@ -1,0 +1,110 @@
+"""The backend processes of this worker: one per key, with an entry that stays until the process is gone."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from remuda.core import limits
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import BackendFailed, Unavailable
+from remuda.host.restarts import RestartPolicy
+from remuda.wire.process_keys import ProcessKey
+from remuda.worker.processes.entry import GRACE, RESTARTS, Entry, Surroundings
+from remuda.worker.processes.model import Launch, Phase, Replica, Stopped
+from remuda.worker.processes.port_book import PortBook
+from remuda.worker.processes.ports import Backends, Machine
+
+# Freeing, the grace, and a little for the kernel; what is not gone by then is told, and still being ended.
+_PATIENCE_S = limits.BACKEND_FREE_S + limits.BACKEND_END_AGAIN_S
+
+
+class Supervisor:
+    """`run` it once; everything else may be called from any task meanwhile."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        backends: Backends,
+        ports: PortBook,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        changed: Callable[[], None],
+        restarts: RestartPolicy = RESTARTS,
+        grace: timedelta = GRACE,
+    ) -> None:
+        self._around = Surroundings(machine, backends, ports, clock, entropy, changed, restarts, grace)
+        self._entries: dict[ProcessKey, Entry] = {}
+        self._tasks: TaskGroup | None = None
+        self._closing = False
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; then every process is ended, without being asked to free its memory first."""
+        async with anyio.create_task_group() as self._tasks:
+            task_status.started()
+            await anyio.sleep_forever()  # Cancelling reaches every entry, and each ends its process first.
+
+    async def close(self) -> Sequence[Stopped]:
+        """The orderly stop: nothing starts any more, and what runs is asked to free its memory first."""
+        self._closing = True
+        return await self.stop(tuple(self._entries), free=True)
+
+    # Looking.
+
+    def replicas(self) -> Sequence[Replica]:
+        return [self._entries[key].replica for key in sorted(self._entries)]
+
+    def usable(self, key: ProcessKey, name: str) -> Replica | None:
+        entry = self._entries.get(key)
+        return entry.replica if entry is not None and entry.usable(name) else None
+
+    def named(self, text: str) -> Sequence[ProcessKey]:
+        of_backend = {key for key, entry in self._entries.items() if text in entry.launch.names}
+        exact = ProcessKey.parse(text)
+        if exact in self._entries:
+            return sorted(of_backend | {exact})
+        return sorted(of_backend | {key for key in self._entries if key.model_id == text})
+
+    # Changing.
+
+    async def start(self, launch: Launch) -> Replica:
+        while (entry := self._entries.get(launch.key)) is not None and not entry.serves(launch):
+            [outcome] = await self.stop((launch.key,), free=True)
+            if not outcome.gone:
+                raise BackendFailed(f"{launch.key} cannot be replaced: {outcome.trouble}")
+        if entry is None:
+            entry = self._begin(launch)
+        replica = await entry.settled()
+        if replica.phase not in (Phase.READY, Phase.UNRESPONSIVE) or entry.gone.is_set():
+            reason = entry.failure or replica.trouble or "it was stopped while it started"
+            raise BackendFailed(f"{launch.backend} could not be started for {launch.key.model_id}: {reason}")
+        return replica
+
+    async def stop(self, keys: Sequence[ProcessKey], *, free: bool) -> Sequence[Stopped]:
+        entries = [entry for key in keys if (entry := self._entries.get(key)) is not None]
+        for entry in entries:
+            entry.wish_stop(free=free)
+        with anyio.move_on_after(self._around.grace.total_seconds() + _PATIENCE_S):
+            for entry in entries:
+                await entry.gone.wait()
+        return [entry.outcome() for entry in entries]
+
+    async def free(self, key: ProcessKey) -> str:
+        entry = self._entries.get(key)
+        if entry is None or not entry.replica.pid:
+            return f"nothing runs as {key}"
+        return await self._around.backends.free(entry.replica.port, entry.launch.recipe)
+
+    def _begin(self, launch: Launch) -> Entry:
+        if self._tasks is None or self._closing:
+            raise Unavailable("this worker is stopping", hint="use another node")
+        entry = self._entries[launch.key] = Entry(launch, self._around)
+        self._tasks.start_soon(entry.live, lambda: self._forget(entry))
+        return entry
+
+    def _forget(self, entry: Entry) -> None:
+        """An entry is in the table for as long as it lives, and not a moment longer."""
+        assert self._entries.pop(entry.launch.key) is entry, "one entry per key"
