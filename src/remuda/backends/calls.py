@@ -1,0 +1,117 @@
+"""From backend.proto to the methods of one backend: which calls it takes, and what surrounds each of them.
+
+A backend is a plain class with methods named like the calls; what it does not define is UNIMPLEMENTED.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeAlias
+
+import anyio
+import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from remuda.backends.identity import LoadedModel
+from remuda.backends.refusal import Refused
+from remuda.rpc import backend_pb2 as pb
+
+Context: TypeAlias = grpc.aio.ServicerContext
+Unary = Callable[[Any, Context], Awaitable[Message]]
+Change = Callable[[Any, Context], Awaitable[pb.Result]]
+Stream = Callable[[Any, Context], AsyncGenerator[Message, None]]
+
+log = logging.getLogger(__name__)
+
+
+class Backend:
+    """What built-in backends have in common; each adds `async def LoadModel(request, context)` and so on.
+
+    Streams are async generators, closed as soon as their caller leaves. Nothing may block the event loop:
+    engines work in threads, so that Health is answered meanwhile. To refuse a call, raise Refused.
+    """
+
+    async def Health(self, request: pb.HealthMessage, context: Context) -> pb.Reply:
+        return pb.Reply(message=b"OK")
+
+    async def close(self) -> None:
+        """Called once, when the last call has ended and the process is about to."""
+
+
+class Calls:
+    """The gRPC handlers of one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._model = LoadedModel()
+        self._changing_model = anyio.Lock()
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        service = pb.DESCRIPTOR.services_by_name["Backend"]
+        taken = {
+            method.name: self._handler(method, getattr(self._backend, method.name))
+            for method in service.methods
+            if hasattr(self._backend, method.name)
+        }
+        return grpc.method_handlers_generic_handler(service.full_name, taken)
+
+    def _handler(self, method: MethodDescriptor, behaviour: Any) -> grpc.RpcMethodHandler:
+        assert not method.client_streaming, f"{method.name} reads a stream, which no backend here does yet"
+        coding = {
+            "request_deserializer": GetMessageClass(method.input_type).FromString,
+            "response_serializer": GetMessageClass(method.output_type).SerializeToString,
+        }
+        if method.server_streaming:
+            return grpc.unary_stream_rpc_method_handler(self._stream(behaviour), **coding)
+        match method.name:
+            case "LoadModel":
+                behaviour = self._changing(behaviour, self._model.remember)
+            case "Free":
+                behaviour = self._changing(behaviour, self._model.forget)
+        return grpc.unary_unary_rpc_method_handler(self._unary(behaviour), **coding)
+
+    def _unary(self, behaviour: Unary) -> Unary:
+        async def call(request: Message, context: Context) -> Message:
+            async with _status_of_errors(context):
+                self._model.check(request)
+                return await behaviour(request, context)
+
+        return call
+
+    def _stream(self, behaviour: Stream) -> Callable[[Message, Context], Awaitable[None]]:
+        # A coroutine that writes, not a generator: gRPC would leave that one unclosed when the caller leaves.
+        async def call(request: Message, context: Context) -> None:
+            async with _status_of_errors(context):
+                self._model.check(request)
+                async with aclosing(behaviour(request, context)) as replies:
+                    async for reply in replies:
+                        await context.write(reply)
+
+        return call
+
+    def _changing(self, behaviour: Change, done: Callable[[Any], None]) -> Change:
+        """LoadModel and Free, one at a time: two frontends may load at once."""
+
+        async def change(request: Message, context: Context) -> pb.Result:
+            async with self._changing_model:
+                result = await behaviour(request, context)
+                if result.success:
+                    done(request)
+                return result
+
+        return change
+
+
+@asynccontextmanager
+async def _status_of_errors(context: Context) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise  # It has its status already.
+    except Refused as refused:
+        await context.abort(refused.code, refused.message)
+    except Exception as error:
+        log.exception("call_failed")
+        await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")

@@ -1,0 +1,12 @@
+"""How an engine says no: raised anywhere below a call, it becomes that call's gRPC status."""
+
+import grpc
+
+
+class Refused(Exception):
+    """The call ends with this status; `message` is for whoever called."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message

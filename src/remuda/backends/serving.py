@@ -1,0 +1,144 @@
+"""The life of a backend process: read its arguments, listen, answer calls, end in order.
+
+Log lines are plain text on standard error, by the standard library: structlog alone takes a third of the
+time in which a backend starts.
+"""
+
+import argparse
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+import grpc
+
+from remuda.backends import limits
+from remuda.backends.calls import Backend, Calls
+from remuda.backends.parent_watch import watch_parent
+from remuda.backends.token import TOKEN_VARIABLE, TokenCheck
+
+ADDRESS_DEFAULT = "localhost:50051"
+_PORT_MAX = 65535
+_OPTIONS = (
+    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.so_reuseport", 0),  # Else a second process could listen beside us and take half of the calls.
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT`, an IPv6 host in brackets; ValueError says what is wrong. Port 0: any that is free."""
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not bare or (":" in bare and bare == host):
+        raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:50051 or [::1]:50051")
+    if not (port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
+        raise ValueError(f"{port!r} in {text!r} is not a port number up to {_PORT_MAX}")
+    return Address(bare, int(port))
+
+
+def serve(backend: Backend, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run `backend` until SIGTERM, SIGINT or the end of its parent; returns the process's exit code.
+
+    `argv` is what follows the program's name. Raises SystemExit(2) when it cannot be understood.
+    """
+    address = _address_of(argv)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    watch_parent(environ, _end_as_if_told)
+    try:
+        anyio.run(
+            _serve, backend, address, environ.get(TOKEN_VARIABLE, ""), backend_options={"use_uvloop": True}
+        )
+    except _CannotListen as error:
+        print(f"cannot listen on {address}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _address_of(argv: Sequence[str]) -> Address:
+    arguments = argparse.ArgumentParser(prog="backend", description="Serves backend.proto over gRPC.")
+    arguments.add_argument(
+        "--addr", metavar="HOST:PORT", default=ADDRESS_DEFAULT, help="where to listen (%(default)s)"
+    )
+    given: str = arguments.parse_args(argv).addr
+    try:
+        return parse_address(given)
+    except ValueError as error:
+        arguments.error(f"--addr: {error}")
+
+
+async def _serve(backend: Backend, address: Address, token: str) -> None:
+    server = grpc.aio.server(interceptors=[TokenCheck(token)] if token else [], options=_OPTIONS)
+    server.add_generic_rpc_handlers((Calls(backend).handlers(),))
+    # Held to the end: a second signal does not cut short what the first began.
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        port = _listen(server, address)
+        await server.start()
+        log.info("listening address=%s token_required=%s", Address(address.host, port), bool(token))
+        async for number in signals:
+            log.info("stopping signal=%s", signal.Signals(number).name)
+            break
+        _exit_in_time()
+        await server.stop(limits.DRAIN_S)
+        with anyio.move_on_after(limits.CLOSE_S):
+            await backend.close()
+        log.info("stopped")
+
+
+class _CannotListen(Exception):
+    """The address is taken, or is none of this machine's."""
+
+
+def _listen(server: grpc.aio.Server, address: Address) -> int:
+    """The port now listened on."""
+    _check_free(address)
+    try:
+        port: int = server.add_insecure_port(str(address))
+    except RuntimeError as error:
+        raise _CannotListen(str(error)) from error
+    return port
+
+
+def _check_free(address: Address) -> None:
+    """gRPC is content with one address of several, as with IPv6 where IPv4 is taken; our callers are not."""
+    try:
+        places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _CannotListen(f"{address.host} is not known: {error.strerror}") from error
+    for family, *_, place in places:
+        try:
+            socket.create_server(place[:2], family=family).close()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise _CannotListen(f"port {address.port} is in use") from error
+
+
+def _end_as_if_told() -> None:
+    _exit_in_time()  # Also if the event loop hangs and no signal reaches it.
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _exit_in_time() -> None:
+    """From here on the process ends, whatever an engine's threads and destructors do."""
+    last_resort = threading.Timer(limits.EXIT_S, os._exit, (0,))
+    last_resort.daemon = True
+    last_resort.start()
