@@ -8,6 +8,7 @@ import re
 from typing import Final
 
 from remuda.core.errors import Invalid
+from remuda.gallery.manifests import document_of
 from remuda.gallery.model import Complaint, Entry, Index
 from remuda.gallery.tree import List, Malformed, Map, Merger, Node, Text, parse
 
@@ -73,6 +74,7 @@ def _entry(node: Node, merger: Merger) -> Entry:
         size=fields.text("size"),
         urls=fields.texts("urls"),
         tags=fields.texts("tags"),
+        manifest=fields.document("remuda"),
     )
     if not entry.uri and not entry.capabilities:
         raise Malformed(node.line, "it has neither a uri nor capabilities, so nothing can be installed")
@@ -131,6 +133,15 @@ class _Fields:
             _check_word(capability, "a capability", node.line)
             _check_word(concrete, f"the backend for {capability}", node.line)
         return found
+
+    def document(self, name: str) -> str:
+        """A map that is not ours to read, as YAML."""
+        node = self._nodes.get(name)
+        if node is None or (isinstance(node, Text) and node.null):
+            return ""
+        if not isinstance(node, Map):
+            raise Malformed(node.line, f"{name} must be a map")
+        return document_of(node, self._merger, name)
 
     def _checked_uri(self, text: str, name: str) -> str:
         if text and (len(text) > URI_CHARS_MAX or not _URI.fullmatch(text)):

@@ -85,6 +85,7 @@ class Entry:
     size: str = ""
     urls: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    manifest: str = ""  # YAML that tells how to run an image which does not say so itself.
 
     @property
     def meta(self) -> bool:

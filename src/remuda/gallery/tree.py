@@ -32,6 +32,7 @@ class Text:
     line: int
     tag: str = ""  # Only a tag that no index needs; such a node is refused where it is used.
     null: bool = False
+    plain: bool = False  # Without quotes and tag: it may mean a number or a truth value.
     merges: bool = False  # As a key: what it stands for is merged into its map.
 
 
@@ -147,7 +148,8 @@ class _Builder:
 def _text(event: events.ScalarEvent, line: int) -> Text:
     plain = event.implicit[0]
     merges = event.value == "<<" and (plain or event.tag == _MERGE)
-    return Text(event.value, line, _odd(event.tag), null=plain and event.value in _NULLS, merges=merges)
+    null = plain and event.value in _NULLS
+    return Text(event.value, line, _odd(event.tag), null=null, plain=plain, merges=merges)
 
 
 def _odd(tag: str | None) -> str:

@@ -178,7 +178,7 @@ async def test_all_sources_are_named_when_none_can_be_had(registry: RegistryServ
 async def test_an_image_without_a_run_file_is_no_backend(registry: RegistryServer, depot: Depot) -> None:
     reference = pushed(registry, "depot/strange", image([layer({"readme": b"hello"})]))
 
-    with pytest.raises(ContentRefused, match=r"no run\.sh"):
+    with pytest.raises(ContentRefused, match=r"neither run\.sh"):
         await depot.install(order_from_source(reference, "strange"))
 
     assert depot.places.names_in("staging") == []

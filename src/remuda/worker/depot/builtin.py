@@ -45,12 +45,3 @@ def write_run_file(folder: Path, script: str) -> None:
     path = folder / RUN_FILE
     path.write_text(script)
     path.chmod(0o755)
-
-
-def has_run_file(folder: Path, script: str) -> bool:
-    """Whether the folder's run file is this one, to the letter."""
-    path = folder / RUN_FILE
-    try:
-        return not path.is_symlink() and path.read_bytes() == script.encode()
-    except OSError:
-        return False

@@ -6,7 +6,7 @@ Everything is safe to repeat and to interrupt, and any number of processes may u
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,32 +14,23 @@ import anyio
 import structlog
 from anyio.to_thread import run_sync
 
-from remuda import __version__
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid, NotFound, RemudaError
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
-from remuda.oci.errors import ContentRefused, DiskFull
-from remuda.oci.model import Image, Platform
+from remuda.oci.errors import DiskFull
+from remuda.oci.model import Platform
 from remuda.oci.reference import Folder, OciImage, parse_source
 from remuda.oci.sources import require_folder
 from remuda.oci.space import disk_trouble_explained
-from remuda.oci.unpack import fsync_tree
-from remuda.wire.codec import rfc3339
 from remuda.worker.depot.bringing import Bringer
-from remuda.worker.depot.builtin import has_run_file, is_builtin, run_script, write_run_file
+from remuda.worker.depot.builtin import is_builtin
 from remuda.worker.depot.journey import Journey, OnStep, ignore_steps
 from remuda.worker.depot.listing import FolderFacts, Listing, find_run_file, listing, scan
-from remuda.worker.depot.metadata import (
-    Metadata,
-    Record,
-    read_metadata,
-    read_record,
-    write_metadata,
-    write_record,
-)
+from remuda.worker.depot.making import Maker
+from remuda.worker.depot.metadata import Record
 from remuda.worker.depot.orders import Order, all_failed, check_integrity
-from remuda.worker.depot.places import PROVEN_FILE, RECORD_FILE, RUN_FILE, Places
+from remuda.worker.depot.places import Places, checked_name
 from remuda.worker.depot.shelf import Disk, Shelf, try_lock
 
 log = structlog.get_logger()
@@ -76,9 +67,9 @@ class Depot:
         self.store = BlobStore(places.blobs)
         self._clock = clock
         self._shelf = Shelf(places, disk)
+        self._maker = Maker(places, self._shelf, clock, python or Path(sys.executable))
         self._bringer = Bringer(client, self.store, platform) if client and platform else None
         self._require_integrity = require_integrity
-        self._python = python or Path(sys.executable)
 
     # Looking.
 
@@ -109,13 +100,20 @@ class Depot:
         journey = Journey(on_step)
         async with self._locked(order.name):
             changed = False
-            if refresh or not await run_sync(self._is_there, order):
+            if refresh or not await run_sync(self._maker.is_there, order):
                 changed = await self._bring(order, journey)
             if order.meta:
-                await run_sync(self._stand_for, order)
+                await run_sync(self._maker.stand_for, order)
         journey.arrive()
         if changed:
             log.info("backend_installed", name=order.name)
+        return Installed(order.name, self.places.installed(order.name), changed)
+
+    async def register(self, name: str, manifest: str) -> Installed:
+        """A backend that is nothing but a manifest, whose content the caller has checked."""
+        order = Order(checked_name(name), (), manifest=manifest)
+        async with self._locked(order.name):
+            changed = await run_sync(self._maker.manifest_alone, order)
         return Installed(order.name, self.places.installed(order.name), changed)
 
     async def refresh_builtins(self) -> None:
@@ -179,113 +177,28 @@ class Depot:
 
     async def _bring_from(self, uri: str, order: Order, journey: Journey) -> bool:
         if is_builtin(uri):
-            return await run_sync(self._write_builtin, uri, replace(order, version=__version__))
+            return await run_sync(self._maker.builtin, uri, order)
         source = parse_source(uri)
         bringer = self._require_bringer()
         if self._require_integrity:
             check_integrity(source, order.sha256)
         if isinstance(source, Folder):
             require_folder(source)
-            staging = await self._staged(order.name)
+            staging = await run_sync(self._maker.stage, order.name)
             await bringer.copy(source, staging, journey)
-            await run_sync(self._finish, order, Record(source=uri), "")
+            await run_sync(self._maker.finish, order, Record(source=uri))
             return True
         image = await bringer.look_up(source, order.digest, order.sha256, journey)
-        digest = image.digest if isinstance(source, OciImage) else ""
-        if await run_sync(self._is_current, order, image):
+        if await run_sync(self._maker.is_current, order, image):
             return False
         await bringer.require_room(image, self.places.backends)
-        staging = await self._staged(order.name)
+        staging = await run_sync(self._maker.stage, order.name)
         await bringer.unpack(image, staging, journey)
         layers = tuple(dict.fromkeys(layer.digest for layer in image.layers))
-        await run_sync(
-            self._finish, order, Record(source=uri, content=image.platform_digest, layers=layers), digest
-        )
+        record = Record(source=uri, content=image.platform_digest, layers=layers)
+        digest = image.digest if isinstance(source, OciImage) else ""
+        await run_sync(self._maker.finish, order, record, digest)
         return True
-
-    def _write_builtin(self, uri: str, order: Order) -> bool:
-        """Whether it was not so already."""
-        script = run_script(uri, order.name, self._python)
-        folder = self.places.installed(order.name)
-        if has_run_file(folder, script) and self._described_as(folder, order):
-            return False
-        with disk_trouble_explained(order.name, self.places.backends, 0):
-            write_run_file(self._shelf.stage(order.name), script)
-        self._finish(order, Record(source=uri), "")
-        return True
-
-    async def _staged(self, name: str) -> Path:
-        with disk_trouble_explained(name, self.places.backends, 0):
-            return await run_sync(self._shelf.stage, name)
-
-    def _finish(self, order: Order, record: Record, digest: str) -> None:
-        """From a tree of files to an installed backend."""
-        staging = self.places.staging(order.name)
-        if not (staging / RUN_FILE).is_file():
-            raise ContentRefused(f"{record.source} is no backend: it has no {RUN_FILE} at its root")
-        metadata = Metadata(
-            alias=order.alias,
-            name=order.name,
-            gallery_url=order.gallery_url,
-            installed_at=self._now(),
-            version=order.version,
-            uri=order.uris[0],
-            digest=digest,
-        )
-        with disk_trouble_explained(order.name, self.places.backends, 0):
-            (staging / PROVEN_FILE).unlink(missing_ok=True)
-            (staging / RECORD_FILE).unlink(missing_ok=True)
-            write_metadata(staging, metadata)
-            write_record(staging, record)
-            fsync_tree(staging)
-            self._shelf.commit(order.name)
-
-    def _stand_for(self, order: Order) -> None:
-        """A folder with nothing but the word which backend a meta backend stands for."""
-        folder = self.places.installed(order.meta)
-        if folder == self.places.installed(order.name) or (folder / RUN_FILE).exists():
-            return
-        known = None
-        try:
-            known = read_metadata(folder)
-        except RemudaError as error:
-            log.warning("backend_metadata_replaced", name=order.meta, error=str(error))
-        if known is not None and known.meta_backend_for == order.name:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        meta = Metadata(
-            meta_backend_for=order.name,
-            name=order.meta,
-            gallery_url=order.gallery_url,
-            installed_at=self._now(),
-            version=order.version,
-        )
-        write_metadata(folder, meta)
-
-    def _is_there(self, order: Order) -> bool:
-        folder = self.places.installed(order.name)
-        if not (folder / RUN_FILE).is_file():
-            return False
-        return not order.digest or self._recorded(folder).digest == order.digest
-
-    def _is_current(self, order: Order, image: Image) -> bool:
-        folder = self.places.installed(order.name)
-        if not (folder / RUN_FILE).is_file():
-            return False
-        known, record = self._recorded(folder), read_record(folder)
-        if not self._described_as(folder, order):
-            return False
-        return image.digest == known.digest or (not known.digest and record.content == image.platform_digest)
-
-    def _described_as(self, folder: Path, order: Order) -> bool:
-        known = self._recorded(folder)
-        return (known.alias, known.version) == (order.alias, order.version)
-
-    def _recorded(self, folder: Path) -> Metadata:
-        try:
-            return read_metadata(folder) or Metadata()
-        except RemudaError:
-            return Metadata()  # Then it is made anew.
 
     def _folders_of(self, name: str, capability: str) -> tuple[str, ...]:
         """What to remove for a name: its folder, and those of meta backends that stand for it."""
@@ -347,6 +260,3 @@ class Depot:
     def _require_bringer(self) -> Bringer:
         assert self._bringer is not None, "only a depot with a client installs"
         return self._bringer
-
-    def _now(self) -> str:
-        return rfc3339(self._clock.now().replace(microsecond=0))

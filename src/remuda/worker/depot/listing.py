@@ -8,7 +8,7 @@ from pathlib import Path
 from remuda.core.errors import RemudaError
 from remuda.gallery.fit import preferred_tokens
 from remuda.worker.depot.metadata import Metadata, read_metadata
-from remuda.worker.depot.places import PASSING_SUFFIXES, RUN_FILE, Places
+from remuda.worker.depot.places import MANIFEST_FILE, PASSING_SUFFIXES, RUN_FILE, Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class FolderFacts:
     """One folder as it was found."""
 
     path: Path
-    runs: bool  # It has a run file.
+    runs: str  # The file that tells how to run it; empty: there is none.
     system: bool = False
     metadata: Metadata | None = None
     problem: str = ""  # Why its metadata cannot be used.
@@ -31,10 +31,12 @@ class Backend:
     metadata: Metadata
     system: bool = False
     meta: bool = False
+    runs: str = RUN_FILE
 
     @property
     def run_file(self) -> Path:
-        return self.folder / RUN_FILE
+        """A program, or the manifest of a backend that has none."""
+        return self.folder / self.runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +62,27 @@ def listing(folders: Sequence[FolderFacts], backends: Path, capability: str) -> 
     problems = [facts.problem for facts in folders if facts.problem]
     usable = sorted((facts for facts in folders if not facts.problem), key=lambda facts: facts.path.name)
     own = [facts for facts in usable if not facts.system]
+    runs = {facts.path.name: facts.runs for facts in own if facts.runs}
     for facts in (*(facts for facts in usable if facts.system), *own):
         if facts.runs:
             name = facts.path.name
-            found[name] = Backend(name, facts.path, _named(facts.metadata, name), facts.system)
+            found[name] = Backend(
+                name, facts.path, _named(facts.metadata, name), facts.system, runs=facts.runs
+            )
     for facts in own:
         if facts.metadata is not None and (target := facts.metadata.meta_backend_for):
             name = facts.metadata.name or facts.path.name
             if Path(target).name != target:  # A path would lead out of the folder of backends.
                 problems.append(f"{facts.path} stands for {target!r}, which is no backend's name")
                 continue
-            found[name] = Backend(name, backends / target, facts.metadata, meta=True)
+            stands_for = backends / target
+            found[name] = Backend(
+                name, stands_for, facts.metadata, meta=True, runs=runs.get(target, RUN_FILE)
+            )
     for alias in sorted({facts.metadata.alias for facts in own if facts.metadata} - {""}):
         best = _best(alias, own, capability)
         assert best.metadata is not None, "it has an alias"
-        found[alias] = Backend(alias, best.path, best.metadata)
+        found[alias] = Backend(alias, best.path, best.metadata, runs=best.runs or RUN_FILE)
     return Listing(tuple(found[name] for name in sorted(found)), tuple(problems))
 
 
@@ -95,6 +103,11 @@ def scan(places: Places) -> list[FolderFacts]:
     """Every folder that may be a backend. Blocks on the disk."""
     system = [_system_facts(path) for path in _folders(places.system)]
     return [*system, *(_facts(path) for path in _folders(places.backends))]
+
+
+def run_name(folder: Path) -> str:
+    """The file in the folder that tells how to run it; empty where there is none. Blocks on the disk."""
+    return next((name for name in (RUN_FILE, MANIFEST_FILE) if (folder / name).is_file()), "")
 
 
 def find_run_file(places: Places, listed: Listing, name: str) -> Path | None:
@@ -121,11 +134,11 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _system_facts(path: Path) -> FolderFacts:
-    return FolderFacts(path, (path / RUN_FILE).is_file(), system=True)
+    return FolderFacts(path, run_name(path), system=True)
 
 
 def _facts(path: Path) -> FolderFacts:
-    runs = (path / RUN_FILE).is_file()
+    runs = run_name(path)
     try:
         return FolderFacts(path, runs, metadata=read_metadata(path))
     except RemudaError as error:

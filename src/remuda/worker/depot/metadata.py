@@ -1,4 +1,4 @@
-"""The two small files in an installed folder: `metadata.json`, which LocalAI reads and writes too, and
+"""The small files in an installed folder, above all `metadata.json`, which LocalAI reads and writes too, and
 `.remuda.json`, which tells what the folder was made of. Blocks on the disk."""
 
 import json
@@ -35,6 +35,7 @@ class Record(Message):
     source: str = ""  # The URI that supplied the bytes, which may be a mirror.
     content: Annotated[str, OMIT_EMPTY] = ""  # Digest of the platform's manifest, or of the archive.
     layers: Annotated[Many[str], OMIT_EMPTY] = ()
+    manifest: Annotated[str, OMIT_EMPTY] = ""  # Digest of the one that came with the order, not the image.
 
 
 def read_metadata(folder: Path) -> Metadata | None:
@@ -44,7 +45,7 @@ def read_metadata(folder: Path) -> Metadata | None:
 
 def write_metadata(folder: Path, metadata: Metadata) -> None:
     """Whole or not at all, readable by everybody."""
-    _write(folder / METADATA_FILE, json.dumps(json.loads(encode(metadata)), indent=2))
+    write_text(folder / METADATA_FILE, json.dumps(json.loads(encode(metadata)), indent=2))
 
 
 def read_record(folder: Path) -> Record:
@@ -56,7 +57,7 @@ def read_record(folder: Path) -> Record:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    _write(folder / RECORD_FILE, encode(record).decode())
+    write_text(folder / RECORD_FILE, encode(record).decode())
 
 
 def _read(kind: type[M], path: Path) -> M | None:
@@ -71,7 +72,15 @@ def _read(kind: type[M], path: Path) -> M | None:
         raise Invalid(f"{path} cannot be used: {error.message}") from None
 
 
-def _write(path: Path, text: str) -> None:
+def file_is(path: Path, text: str) -> bool:
+    """Whether it is a file of its own that holds this text, to the letter."""
+    try:
+        return not path.is_symlink() and path.read_bytes() == text.encode()
+    except OSError:
+        return False
+
+
+def write_text(path: Path, text: str) -> None:
     """An image may have put anything under this name: it is replaced, and never written through."""
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ class Order:
     version: str = ""
     sha256: str = ""
     digest: str = ""
+    manifest: str = ""  # What becomes the manifest of a backend that brings none.
 
 
 def order_of(answer: Resolved | Refused, readings: Sequence[Reading]) -> Order:
@@ -43,6 +44,7 @@ def order_of(answer: Resolved | Refused, readings: Sequence[Reading]) -> Order:
         gallery_url=answer.gallery.url,
         version=entry.version,
         sha256=entry.sha256,
+        manifest=entry.manifest,
     )
 
 

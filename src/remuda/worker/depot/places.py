@@ -8,6 +8,7 @@ from remuda.core.errors import Invalid
 from remuda.host.folder import DataFolder
 
 RUN_FILE: Final = "run.sh"
+MANIFEST_FILE: Final = "remuda.yaml"  # Tells how to run a backend that has no run file, or speaks HTTP.
 METADATA_FILE: Final = "metadata.json"
 RECORD_FILE: Final = ".remuda.json"
 PROVEN_FILE: Final = ".remuda-proven"

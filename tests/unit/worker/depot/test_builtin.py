@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from remuda.core.errors import NotFound
-from remuda.worker.depot.builtin import has_run_file, run_script, write_run_file
+from remuda.worker.depot.builtin import run_script, write_run_file
 
 
 def executable(path: Path, script: str) -> Path:
@@ -40,16 +40,6 @@ def test_an_interpreter_that_is_gone_is_named(tmp_path: Path) -> None:
     assert done.returncode == 127
     assert f"{tmp_path}/gone/python is gone" in done.stderr
     assert "remuda backends pull echo" in done.stderr
-
-
-def test_another_interpreter_makes_another_run_file(tmp_path: Path) -> None:
-    first, second = (run_script("builtin:echo", "echo", tmp_path / name) for name in ("a", "b"))
-    assert not has_run_file(tmp_path, first)
-
-    write_run_file(tmp_path, first)
-
-    assert has_run_file(tmp_path, first)
-    assert not has_run_file(tmp_path, second)
 
 
 def test_what_does_not_ship_with_remuda_is_not_found() -> None:
