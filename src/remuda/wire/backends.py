@@ -1,8 +1,9 @@
 """Backends on a worker: install, upgrade, list, stop, delete, and the progress of an install."""
 
+from enum import StrEnum
 from typing import Annotated
 
-from remuda.wire.codec import OMIT_EMPTY, Count, Int32, Many, Message, Number, OptionalMessage
+from remuda.wire.codec import OMIT_EMPTY, Count, Int32, Many, Message, Number, OptionalMessage, Uint64
 
 
 class BackendInstall(Message):
@@ -32,6 +33,10 @@ class BackendInstallReply(Message):
     success: bool = False
     address: Annotated[str, OMIT_EMPTY] = ""  # Empty: the address the node registered.
     error: Annotated[str, OMIT_EMPTY] = ""
+    # Ours.
+    instance: Annotated[str, OMIT_EMPTY] = ""  # Which process it is: another one has another.
+    protocol: Annotated[str, OMIT_EMPTY] = ""  # Empty: gRPC, at `address`.
+    path: Annotated[str, OMIT_EMPTY] = ""  # Of a process that speaks HTTP: its place at `address`.
 
 
 class BackendUpgrade(Message):
@@ -44,6 +49,9 @@ class BackendUpgrade(Message):
     alias: Annotated[str, OMIT_EMPTY] = ""
     replica_index: Annotated[Int32, OMIT_EMPTY] = 0
     op_id: Annotated[str, OMIT_EMPTY] = ""
+    # Ours; as for an install.
+    attempt: Annotated[Count, OMIT_EMPTY] = 0
+    digest: Annotated[str, OMIT_EMPTY] = ""
 
 
 class BackendUpgradeReply(Message):
@@ -63,6 +71,30 @@ class BackendDelete(Message):
 
 class BackendDeleteReply(BackendUpgradeReply):
     """Worker to frontend: as for an upgrade."""
+
+
+class BackendRollback(Message):
+    """Frontend to worker, ours: stop this backend's processes and return to the version before."""
+
+    backend: str
+
+
+class BackendRollbackReply(BackendUpgradeReply):
+    """Worker to frontend: as for an upgrade."""
+
+
+class BackendCancel(Message):
+    """Frontend to worker, ours: give up this operation's install or upgrade. What was fetched is kept."""
+
+    op_id: str
+
+
+class BackendCancelReply(Message):
+    """Worker to frontend: understood, and whether there was anything to give up."""
+
+    success: bool = False
+    cancelled: bool = False  # False: nothing of it is at work, or it has gone too far.
+    error: Annotated[str, OMIT_EMPTY] = ""
 
 
 class BackendList(OptionalMessage):
@@ -96,6 +128,15 @@ class BackendStop(OptionalMessage):
     force: Annotated[bool, OMIT_EMPTY] = False  # Do not ask the process to free its memory first.
 
 
+class InstallPhase(StrEnum):
+    """How far an install or upgrade is, in the words of its progress events."""
+
+    RESOLVING = "resolving"
+    DOWNLOADING = "downloading"
+    EXTRACTING = "extracting"
+    STARTING = "starting"
+
+
 class InstallProgress(Message):
     """Worker to frontend: how far an install or upgrade is. May be lost, or come late."""
 
@@ -106,4 +147,9 @@ class InstallProgress(Message):
     current: Annotated[str, OMIT_EMPTY] = ""  # Size strings; see sizes.py.
     total: Annotated[str, OMIT_EMPTY] = ""  # Empty: not known.
     percentage: Number = 0.0
-    phase: Annotated[str, OMIT_EMPTY] = ""  # resolving, downloading, extracting or starting.
+    phase: Annotated[str, OMIT_EMPTY] = ""  # An InstallPhase, or a word of a newer peer.
+    # Ours.
+    seq: Annotated[Uint64, OMIT_EMPTY] = 0  # Grows with each event of one request: what is older came late.
+    current_bytes: Annotated[Uint64, OMIT_EMPTY] = 0  # Of this phase, and exact.
+    total_bytes: Annotated[Uint64, OMIT_EMPTY] = 0
+    overall: Annotated[Number, OMIT_EMPTY] = 0.0  # Of all phases together; neither falls nor passes 100.

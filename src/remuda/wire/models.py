@@ -27,6 +27,8 @@ class ModelStop(Message):
     expected_address: str  # Guards against stopping the successor of the process that was meant.
     force: Annotated[bool, OMIT_EMPTY] = False
     config_revision: Annotated[str, OMIT_EMPTY] = ""
+    # Ours.
+    instance: Annotated[str, OMIT_EMPTY] = ""  # The very process that is meant; then no address is needed.
 
 
 class ModelStopReply(Message):
@@ -63,6 +65,8 @@ class RunningModel(Message):
     model_id: str = ""
     replica_index: Count = 0
     address: Annotated[str, OMIT_EMPTY] = ""
+    # Ours.
+    instance: Annotated[str, OMIT_EMPTY] = ""
 
 
 class ModelsRunningReply(Message):

@@ -20,6 +20,7 @@ from remuda.wire.codec import (
     Int32,
     Many,
     Message,
+    Number,
     OptionalMessage,
     Timestamp,
     Uint64,
@@ -168,6 +169,8 @@ class InstalledArtifact(Message):
     name: str = ""
     digest: str = ""
     version: str = ""
+    alias: Annotated[str, OMIT_EMPTY] = ""  # Another name under which it can be asked for.
+    platform_digest: Annotated[str, OMIT_EMPTY] = ""  # Of what this machine took of the image.
 
 
 class RunningReplica(Message):
@@ -177,7 +180,11 @@ class RunningReplica(Message):
     replica_index: Count = 0
     backend: str = ""
     address: str = ""
-    state: str = ""
+    state: str = ""  # starting, ready, unresponsive, waiting, failed or stopping.
+    instance: Annotated[str, OMIT_EMPTY] = ""  # Changes with every new process.
+    protocol: Annotated[str, OMIT_EMPTY] = ""  # Empty: gRPC.
+    restarts: Annotated[Count, OMIT_EMPTY] = 0  # Times it was started again after it ended by itself.
+    trouble: Annotated[str, OMIT_EMPTY] = ""  # Why it is not ready, or why its last process ended.
 
 
 class Work(Message):
@@ -187,6 +194,8 @@ class Work(Message):
     attempt: Count = 0
     kind: str = ""
     phase: str = ""
+    backend: Annotated[str, OMIT_EMPTY] = ""
+    percentage: Annotated[Number, OMIT_EMPTY] = 0.0
 
 
 class Report(Message):

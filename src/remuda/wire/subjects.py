@@ -52,6 +52,16 @@ def backend_delete(node: NodeId) -> str:
     return _node(node, "backend.delete")
 
 
+def backend_rollback(node: NodeId) -> str:
+    """Stop a backend's processes and return to the version before. Ours: LocalAI's workers do not listen."""
+    return _node(node, "backend.rollback")
+
+
+def backend_cancel(node: NodeId) -> str:
+    """Give up an install or upgrade that is at work. Ours: LocalAI's workers do not listen."""
+    return _node(node, "backend.cancel")
+
+
 def model_unload(node: NodeId) -> str:
     """Free a model's memory; its process stays."""
     return _node(node, "model.unload")

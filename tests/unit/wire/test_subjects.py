@@ -20,6 +20,8 @@ NODE = NodeId("n1")
         (subjects.backend_list(NODE), "nodes.n1.backend.list"),
         (subjects.backend_stop(NODE), "nodes.n1.backend.stop"),
         (subjects.backend_delete(NODE), "nodes.n1.backend.delete"),
+        (subjects.backend_rollback(NODE), "nodes.n1.backend.rollback"),
+        (subjects.backend_cancel(NODE), "nodes.n1.backend.cancel"),
         (subjects.install_progress(NODE, "o.1"), "nodes.n1.backend.install.o-1.progress"),
         (subjects.install_progress_all(NODE), "nodes.n1.backend.install.*.progress"),
         (subjects.model_unload(NODE), "nodes.n1.model.unload"),
