@@ -3,7 +3,6 @@
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
@@ -24,7 +23,7 @@ from remuda.bus.auth import (
     parse_servers,
 )
 from remuda.bus.client import Bus
-from remuda.bus.messages import Connected, Connecting, Down, Incoming
+from remuda.bus.messages import Connected, Connecting, Down
 from remuda.cli.bus_wiring import BUS_BACKOFF
 from remuda.cli.options import registration_token
 from remuda.cli.running import Stop, background, log_as, run_until_signal
@@ -40,7 +39,7 @@ from remuda.worker.hardware.host import SystemHost
 from remuda.worker.identity import boot_id, machine_id, node_name
 from remuda.worker.introduction import Introduction
 from remuda.worker.inventory import Inventory
-from remuda.worker.ports import BusTarget
+from remuda.worker.ports import BusTarget, Hear
 from remuda.worker.service import Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState
 
@@ -68,11 +67,11 @@ class BusOfWorker:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self._bus.run(task_status=task_status)
 
-    async def subscribe(self, subject: str, handler: Callable[[bytes], Awaitable[None]]) -> None:
-        async def handle(message: Incoming) -> None:
-            await handler(message.payload)
+    async def subscribe(self, subject: str, hear: Hear) -> None:
+        await self._bus.subscribe(subject, hear, concurrent=True)
 
-        await self._bus.subscribe(subject, handle)
+    async def publish(self, subject: str, payload: bytes) -> None:
+        await self._bus.publish(subject, payload)
 
     def rotate(self) -> None:
         self._bus.rotate()

@@ -3,7 +3,7 @@
 It follows the registration: another node id or address means another connection, other credentials a move.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 import anyio
@@ -16,7 +16,7 @@ from remuda.core.ids import NodeId
 from remuda.core.retry import Backoff
 from remuda.wire import subjects
 from remuda.worker.enrolment import Enrolment, Standing
-from remuda.worker.ports import BusTarget, OpenBus, WorkerBus
+from remuda.worker.ports import BusTarget, Hear, Incoming, Listener, OpenBus, Publish, WorkerBus
 from remuda.worker.registration import Registration
 from remuda.worker.watched import Watched
 
@@ -28,15 +28,28 @@ _RESUBSCRIBE = Backoff(
 )
 
 
+class NobodyListens:
+    """For a worker that can only be told to stop."""
+
+    def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
+        return {}
+
+
 class Line:
     def __init__(
-        self, open_bus: OpenBus, registration: Registration, on_stop: Callable[[], None], entropy: Entropy
+        self,
+        open_bus: OpenBus,
+        registration: Registration,
+        on_stop: Callable[[], None],
+        entropy: Entropy,
+        listener: Listener | None = None,
     ) -> None:
         self.reachable_as: Watched[NodeId | None] = Watched(None)
         self.trouble = Watched("")  # Why it does not work; empty, too, before there is any use in connecting.
         self._open_bus = open_bus
         self._registration = registration
         self._on_stop = on_stop
+        self._listener = listener or NobodyListens()
         self._entropy = entropy
         self._deafness = ""  # Why commands cannot reach us although the bus is connected.
 
@@ -66,20 +79,27 @@ class Line:
             self.trouble.set("")
 
     async def _subscribe(self, bus: WorkerBus, node: NodeId) -> None:
+        """To everything: a worker that hears only some of what it is told is not reachable."""
+        heard: dict[str, Hear] = {subjects.node_stop(node): self._stop_heard}
+        heard.update(self._listener.handlers(node, bus.publish))
+        for subject, hear in heard.items():
+            await self._subscribe_to(bus, node, subject, hear)
+        self._deafness = ""
+        self._note(bus, node)
+
+    async def _subscribe_to(self, bus: WorkerBus, node: NodeId, subject: str, hear: Hear) -> None:
         attempt = 0
-        while self._deafness:
+        while True:
             try:
-                await bus.subscribe(subjects.node_stop(node), self._stop_heard)
-                self._deafness = ""
+                return await bus.subscribe(subject, hear)
             except BusRefused as refusal:
                 log.error("subscription_refused", node=node, reason=refusal.message)
                 self._deafness = refusal.message
             self._note(bus, node)
-            if self._deafness:  # Other credentials may come with the next registration.
-                attempt += 1
-                await anyio.sleep(_RESUBSCRIBE.delay(attempt, self._entropy.fraction()).total_seconds())
+            attempt += 1  # Other credentials may come with the next registration.
+            await anyio.sleep(_RESUBSCRIBE.delay(attempt, self._entropy.fraction()).total_seconds())
 
-    async def _stop_heard(self, _payload: bytes) -> None:
+    async def _stop_heard(self, _: Incoming) -> None:
         self._on_stop()
 
     async def _watch(self, bus: WorkerBus, node: NodeId) -> None:

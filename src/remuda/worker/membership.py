@@ -14,7 +14,7 @@ from remuda.core.ids import BootId, NodeId
 from remuda.worker.departure import depart
 from remuda.worker.enrolment import BusPolicy, Standing
 from remuda.worker.line import Line
-from remuda.worker.ports import FrontendCalls, HardwareSource, OpenBus, ReportSource
+from remuda.worker.ports import FrontendCalls, HardwareSource, Listener, OpenBus, ReportSource
 from remuda.worker.registration import Describe, Registration
 from remuda.worker.reporter import Reporter
 from remuda.worker.state import Phase, WorkerState, describe
@@ -39,6 +39,7 @@ class Membership:
         bus: BusPolicy,
         clock: Clock,
         entropy: Entropy,
+        listener: Listener | None = None,
     ) -> None:
         self.state: Watched[WorkerState] = Watched(WorkerState(Phase.REGISTERING))
         self._frontend = frontend
@@ -48,7 +49,7 @@ class Membership:
         self._refusal: Rejected | None = None
         self._registration = Registration(frontend, introduce, bus, clock=clock, entropy=entropy)
         self._line = Line(
-            open_bus, self._registration, lambda: self.stop("the frontend asked for it"), entropy
+            open_bus, self._registration, lambda: self.stop("the frontend asked for it"), entropy, listener
         )
         self._reporter = Reporter(
             frontend,

@@ -1,6 +1,6 @@
 """What a worker needs of the frontend, of the bus, of the machine and of whoever runs its backends."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,6 +35,20 @@ class BusTarget:
     credentials: Callable[[], BusCredentials | None]  # Asked at each connect; None: the frontend issued none.
 
 
+class Incoming(Protocol):
+    """A message. `respond` is None when the sender expects no answer."""
+
+    @property
+    def payload(self) -> bytes: ...
+
+    @property
+    def respond(self) -> Callable[[bytes], Awaitable[None]] | None: ...
+
+
+Hear = Callable[[Incoming], Awaitable[None]]
+Publish = Callable[[str, bytes], Awaitable[None]]
+
+
 class WorkerBus(Protocol):
     """One connection, kept for ever. Not connected is a state, not an error."""
 
@@ -52,11 +66,16 @@ class WorkerBus(Protocol):
         """Set at the next change of `trouble`. Take it before looking, and no change is missed."""
         ...
 
-    async def subscribe(self, subject: str, handler: Callable[[bytes], Awaitable[None]]) -> None:
+    async def subscribe(self, subject: str, hear: Hear) -> None:
         """Returns when the server has confirmed it, however long the bus is down before that.
 
-        Raises BusRefused when the server refuses. Survives reconnects.
+        Raises BusRefused when the server refuses. Survives reconnects. Messages are heard side by side; the
+        connection that brought one is kept until `hear` returns, for it alone may answer.
         """
+        ...
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        """Send and forget. Raises BusUnusable while the bus is down."""
         ...
 
     def rotate(self) -> None:
@@ -65,6 +84,13 @@ class WorkerBus(Protocol):
 
 
 OpenBus = Callable[[BusTarget], WorkerBus]
+
+
+class Listener(Protocol):
+    def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
+        """Who hears what is said to this node, by subject. From now on `publish` is the way to answer back
+        beyond replies."""
+        ...
 
 
 class HardwareSource(Protocol):

@@ -18,7 +18,7 @@ from remuda.worker.frontend import CALL_LIMIT, Frontend
 from remuda.worker.http import probes, serve
 from remuda.worker.introduction import Introduction, register_request
 from remuda.worker.membership import Membership
-from remuda.worker.ports import HardwareSource, OpenBus, ReportSource
+from remuda.worker.ports import HardwareSource, Listener, OpenBus, ReportSource
 from remuda.worker.reporter import NothingYet
 from remuda.worker.state import WorkerState
 from remuda.worker.watched import Watched
@@ -50,6 +50,7 @@ class Worker:
         clock: Clock,
         entropy: Entropy,
         reports: ReportSource | None = None,
+        listener: Listener | None = None,
     ) -> None:
         """Raises Misconfigured for a frontend URL or certificate authority that cannot be used."""
         self._config = config
@@ -69,6 +70,7 @@ class Worker:
             bus=config.bus,
             clock=clock,
             entropy=entropy,
+            listener=listener,
         )
 
     @property

@@ -1,6 +1,6 @@
 """A whole worker with real sockets and a real bus, driven by a frontend that is not ours."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +19,7 @@ from remuda.core.ids import BootId, MachineId
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.introduction import Introduction
-from remuda.worker.ports import BusTarget, OpenBus, WorkerBus
+from remuda.worker.ports import BusTarget, Hear, OpenBus, WorkerBus
 from remuda.worker.service import Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState
 from tests.peers.localai_frontend import LocalAiFrontend
@@ -66,8 +66,11 @@ class RealBus:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self._bus.run(task_status=task_status)
 
-    async def subscribe(self, subject: str, handler: Callable[[bytes], Awaitable[None]]) -> None:
-        await self._bus.subscribe(subject, lambda message: handler(message.payload))
+    async def subscribe(self, subject: str, hear: Hear) -> None:
+        await self._bus.subscribe(subject, hear, concurrent=True)
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        await self._bus.publish(subject, payload)
 
     def rotate(self) -> None:
         self._bus.rotate()
