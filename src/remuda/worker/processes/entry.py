@@ -163,7 +163,7 @@ class Entry:
         around, key, recipe = self._around, self.launch.key, self.launch.recipe
         began = anyio.current_time()
         try:
-            port = around.ports.take(key, around.clock.now(), around.machine.port_free)
+            port = around.ports.take(key, around.clock.monotonic(), around.machine.port_free)
         except RemudaError as error:
             return _Ending(str(error))
         instance = around.entropy.token(_INSTANCE_BYTES)
@@ -171,9 +171,9 @@ class Entry:
         try:
             process = await self._begin(instance, port)
         except RemudaError as error:
-            around.ports.release(port, around.clock.now())
+            around.ports.release(port, around.clock.monotonic())
             return _Ending(str(error))
-        life = Life(process, port, recipe, around.machine, around.backends)
+        life = Life(process, port, recipe, around.backends)
         over: Over | None = None
         cut_short = True
         try:
@@ -214,7 +214,7 @@ class Entry:
                 return
             await anyio.sleep(limits.BACKEND_END_AGAIN_S)
         self.stuck = ""
-        self._around.ports.release(port, self._around.clock.now())
+        self._around.ports.release(port, self._around.clock.monotonic())
         self.replica = replace(self.replica, pid=0)
 
     def _move(self, phase: Phase, trouble: str = "") -> None:

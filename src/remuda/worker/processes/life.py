@@ -7,21 +7,18 @@ import anyio
 from remuda.core import limits
 from remuda.worker.processes.endings import Ended, Over, Useless
 from remuda.worker.processes.model import Phase, Recipe
-from remuda.worker.processes.ports import Backends, Machine, Process
+from remuda.worker.processes.ports import Backends, Process
 from remuda.worker.processes.readiness import answered
 
 OnPhase = Callable[[Phase, str], None]
 
 
 class Life:
-    def __init__(
-        self, process: Process, port: int, recipe: Recipe, machine: Machine, backends: Backends
-    ) -> None:
+    def __init__(self, process: Process, port: int, recipe: Recipe, backends: Backends) -> None:
         self.was_ready = False
         self._process = process
         self._port = port
         self._recipe = recipe
-        self._machine = machine
         self._backends = backends
 
     async def until_over(self, stop_wanted: anyio.Event, on_phase: OnPhase) -> Over | None:
@@ -48,7 +45,7 @@ class Life:
 
     async def _become_ready(self) -> Useless | None:
         silence = await answered(self._backends, self._port, self._recipe)
-        listening = self._machine.listening(self._process)
+        listening = self._process.listening()
         if silence is not None:
             return Useless(self._why_silent(silence.words, listening))
         if listening is not None and self._port not in listening:

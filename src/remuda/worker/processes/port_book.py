@@ -1,15 +1,14 @@
-"""Which port a process gets. Computes only: time, and whether a port is free by now, are arguments."""
+"""Which port a process gets. Computes only.
+
+Time is an argument, by a clock that is never set: a machine may learn the date long after its start.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from remuda.core import limits
 from remuda.core.errors import Unavailable
 from remuda.wire.process_keys import ProcessKey
-
-QUARANTINE = timedelta(seconds=limits.PORT_QUARANTINE_S)
-AFFINITY = timedelta(seconds=limits.PORT_AFFINITY_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,7 @@ class _Past:
     """Who had a port last, and since when nobody has it."""
 
     key: ProcessKey
-    released: datetime
+    released_s: float
 
 
 class PortBook:
@@ -34,9 +33,9 @@ class PortBook:
     def held(self) -> frozenset[int]:
         return frozenset(self._held)
 
-    def take(self, key: ProcessKey, now: datetime, free: Callable[[int], bool]) -> int:
+    def take(self, key: ProcessKey, now_s: float, free: Callable[[int], bool]) -> int:
         """A port that is free now. Raises Unavailable when there is none in the range."""
-        for port in self._candidates(key, now):
+        for port in self._candidates(key, now_s):
             if free(port):
                 self._held[port] = key
                 self._past.pop(port, None)
@@ -47,20 +46,21 @@ class PortBook:
             hint="stop a model on this node, or raise --grpc-max-port",
         )
 
-    def release(self, port: int, now: datetime) -> None:
+    def release(self, port: int, now_s: float) -> None:
         """Its process is gone. A port that nobody holds stays as it is."""
         key = self._held.pop(port, None)
         if key is not None:
-            self._past[port] = _Past(key, now)
+            self._past[port] = _Past(key, now_s)
 
-    def _candidates(self, key: ProcessKey, now: datetime) -> Iterator[int]:
+    def _candidates(self, key: ProcessKey, now_s: float) -> Iterator[int]:
         """Best first: the key's own, those nobody has a claim to, unused ones, then what others had."""
         rested = sorted(
-            (past.released, port) for port, past in self._past.items() if now - past.released >= QUARANTINE
+            (now_s - past.released_s, port)
+            for port, past in self._past.items()
+            if now_s - past.released_s >= limits.PORT_QUARANTINE_S
         )
-        own = [port for _, port in rested if self._past[port].key == key]
-        yield from reversed(own)
-        others = [(released, port) for released, port in rested if self._past[port].key != key]
-        yield from (port for released, port in others if now - released >= AFFINITY)
+        yield from (port for _, port in rested if self._past[port].key == key)
+        others = [(rest_s, port) for rest_s, port in reversed(rested) if self._past[port].key != key]
+        yield from (port for rest_s, port in others if rest_s >= limits.PORT_AFFINITY_S)
         yield from (port for port in self._range if port not in self._held and port not in self._past)
-        yield from (port for released, port in others if now - released < AFFINITY)
+        yield from (port for rest_s, port in others if rest_s < limits.PORT_AFFINITY_S)

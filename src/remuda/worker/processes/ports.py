@@ -27,6 +27,10 @@ class Process(Protocol):
         """The last lines of this process, not of one before it under the same key."""
         ...
 
+    def listening(self) -> frozenset[int] | None:
+        """The ports that it and those it started listen on; None when that cannot be told."""
+        ...
+
 
 class Machine(Protocol):
     """Where processes run. Real, or simulated in tests."""
@@ -37,10 +41,6 @@ class Machine(Protocol):
 
     def port_free(self, port: int) -> bool:
         """Whether a process could listen on it now."""
-        ...
-
-    def listening(self, process: Process) -> frozenset[int] | None:
-        """The ports that the process and those it started listen on; None when that cannot be told."""
         ...
 
     def folder_stamp(self, folder: Path) -> str:

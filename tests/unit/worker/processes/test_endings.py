@@ -1,0 +1,55 @@
+"""What a person is told about a process that ended."""
+
+import pytest
+
+from remuda.worker.processes.endings import Ended, Useless, likely_cause, told
+
+
+def test_the_story_has_what_happened_the_cause_and_the_last_lines() -> None:
+    story = told(Ended(-9), ["loading", "still loading"], was_ready=False)
+    assert story == (
+        "it was killed by SIGKILL before it became ready: probably out of memory: the kernel kills what is"
+        " too large (see dmesg); its last lines:\n  loading\n  still loading"
+    )
+
+
+def test_a_process_that_lives_but_does_not_serve_is_told_without_an_exit_code() -> None:
+    assert told(Useless("did not become ready"), [], was_ready=False) == "it did not become ready"
+
+
+def test_a_crash_after_readiness_does_not_speak_of_the_start() -> None:
+    assert told(Ended(3), [], was_ready=True) == "it ended with exit code 3"
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "cause"),
+    [
+        (
+            127,
+            "./server: error while loading shared libraries: libcudart.so.12: cannot",
+            "libcudart.so.12",
+        ),
+        (126, "run.sh: 3: ./server: Exec format error", "another processor architecture"),
+        (
+            1,
+            "bash: ./server: cannot execute binary file: Exec format error",
+            "another processor architecture",
+        ),
+        (1, "ggml_cuda: CUDA_ERROR_OUT_OF_MEMORY while allocating", "out of memory"),
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", "out of memory"),
+        (1, "ModuleNotFoundError: No module named 'torch'", "No module named 'torch'"),
+        (1, "libc.so.6: version `GLIBC_2.38' not found (required by ./server)", "GLIBC_2.38"),
+        (1, "CUDA driver version is insufficient for CUDA runtime version", "driver is older"),
+        (1, "OSError: [Errno 98] Address already in use", "took its port"),
+        (-4, "", "instructions that this processor lacks"),
+        (-9, "", "out of memory"),
+        (-11, "", "crashed"),
+        (127, "", "missing"),
+    ],
+)
+def test_usual_causes_are_recognised(code: int, line: str, cause: str) -> None:
+    assert cause in likely_cause(code, [line])
+
+
+def test_an_unknown_cause_is_not_guessed() -> None:
+    assert likely_cause(1, ["something odd"]) == ""
