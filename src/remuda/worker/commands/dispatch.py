@@ -1,0 +1,139 @@
+"""Requests from the bus to their handlers, each in a task of its own, each answered whatever happens.
+
+A request's task belongs to this worker, not to the connection that brought it: losing that ends no install.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from remuda.core.errors import RemudaError, TooLarge
+from remuda.core.ids import NodeId
+from remuda.wire.codec import Message, decode, encode
+from remuda.worker.commands import limits
+from remuda.worker.ports import Hear, Incoming
+
+log = structlog.get_logger(__name__)
+
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R", bound=Message)
+
+
+class Answering(Protocol):
+    """A command, whatever its messages are."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def subject(self) -> Callable[[NodeId], str]: ...
+
+    async def answer(self, payload: bytes) -> bytes:
+        """The reply, empty where there is none. Never raises."""
+        ...
+
+    def failure(self, reason: str) -> bytes:
+        """A reply that says only this."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[Q, R]):
+    """What is done about the messages on one subject.
+
+    `reply` is None where nobody waits for one. Every reply has an `error`, and with nothing else said it is
+    a failure, in the shape that this subject's callers know.
+    """
+
+    subject: Callable[[NodeId], str]
+    request: type[Q]
+    handle: Callable[[Q], Awaitable[R | None]]
+    reply: type[R] | None = None
+    malformed: str = "invalid request: {reason}"
+
+    @property
+    def name(self) -> str:
+        return self.subject.__name__
+
+    async def answer(self, payload: bytes) -> bytes:
+        try:
+            request = decode(self.request, payload)
+        except RemudaError as error:
+            log.warning("command_malformed", command=self.name, reason=error.message)
+            return self.failure(self.malformed.format(reason=error))
+        try:
+            reply = await self.handle(request)
+            return b"" if reply is None else encode(reply)
+        except RemudaError as error:
+            log.warning("command_failed", command=self.name, reason=error.message)
+            return self.failure(str(error))
+        except Exception:
+            log.exception("command_broke", command=self.name)
+            return self.failure("internal error: the worker's log has the details")
+
+    def failure(self, reason: str) -> bytes:
+        if self.reply is None:
+            return b""
+        sayable = reason.encode(errors="replace").decode()  # It may quote a file's name as the disk has it.
+        return encode(self.reply.model_validate({"error": sayable}))
+
+
+class Dispatcher:
+    """`run` owns the tasks. Messages that come while it does not run are refused."""
+
+    def __init__(self, commands: Sequence[Answering]) -> None:
+        self._commands = commands
+        self._tasks: TaskGroup | None = None
+        self._at_work: Counter[str] = Counter()
+
+    def handlers(self, node: NodeId) -> Mapping[str, Hear]:
+        return {command.subject(node): partial(self._hear, command) for command in self._commands}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; whoever still waits for a reply then is told so."""
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                task_status.started()
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+
+    async def _hear(self, command: Answering, message: Incoming) -> None:
+        """Returns when the message is dealt with. Cancelling it only stops the waiting."""
+        if self._tasks is None or self._at_work[command.name] >= limits.PER_SUBJECT_MAX:
+            log.warning("command_refused", command=command.name)
+            await _send(message, command.failure("this worker has too much in hand; try again later"))
+            return
+        done = anyio.Event()
+        self._at_work[command.name] += 1
+        self._tasks.start_soon(self._deal_with, command, message, done)
+        await done.wait()
+
+    async def _deal_with(self, command: Answering, message: Incoming, done: anyio.Event) -> None:
+        reply = command.failure("this worker is stopping")
+        try:
+            reply = await command.answer(message.payload)
+        finally:
+            self._at_work[command.name] -= 1
+            with anyio.CancelScope(shield=True), anyio.move_on_after(limits.LAST_WORD_S):
+                await _send(message, reply, command.failure("the reply is too large for the bus"))
+            done.set()
+
+
+async def _send(message: Incoming, reply: bytes, instead: bytes = b"") -> None:
+    """A reply that cannot be sent is lost, and its sender finds out by asking again."""
+    if message.respond is None or not reply:
+        return
+    try:
+        try:
+            await message.respond(reply)
+        except TooLarge:
+            await message.respond(instead)
+    except RemudaError as error:
+        log.warning("reply_not_sent", reason=error.message)

@@ -1,0 +1,10 @@
+"""Bounds of answering commands."""
+
+from typing import Final
+
+PER_SUBJECT_MAX: Final = 128  # Requests at work; beyond it they are refused, and other subjects go on.
+LAST_WORD_S: Final = 2.0  # For a reply, or the last progress event, when work ends.
+PROGRESS_EVERY_S: Final = 0.25
+PROGRESS_SEND_S: Final = 10.0  # A bus that takes longer for one event has lost it.
+GALLERIES_KEPT_MAX: Final = 8  # Lists of galleries whose indexes stay in memory.
+LISTING_EVERY_S: Final = 60.0  # Somebody else may have changed what is installed.
