@@ -21,7 +21,6 @@ from typing import Any
 
 import grpc
 
-from remuda.host.ports import free_port
 from tests.peers.backend_proto import TRANSPORT, build, service
 
 GO = "go"
@@ -153,7 +152,8 @@ def _on_go() -> str:
 
 
 def _wrong_port(address: str) -> None:
-    port = free_port("127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     server = _serve(f"127.0.0.1:{port}")
     _write(Path(PORT), str(port))
     server.wait_for_termination()
