@@ -3,7 +3,7 @@
 What it returns has the digest that was asked for; streams are checked by whoever reads them to the end.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
@@ -81,10 +81,10 @@ class RegistryClient:
 
     async def image(self, reference: Reference, platform: Platform) -> Image:
         """The build for this platform. PlatformMissing, saying what there is, when there is none."""
-        digest, body = await self._document(reference)
+        digest, document = await self._document(reference)
         platform_digest = digest
         for _ in range(limits.INDEX_DEPTH_MAX):
-            match parse_manifest(body, str(reference)):
+            match document:
                 case Manifest() as manifest:
                     config = await self._config(reference, manifest.config, platform)
                     return Image(
@@ -100,18 +100,20 @@ class RegistryClient:
                     if isinstance(chosen, Unfit):
                         raise PlatformMissing(f"{reference}: {chosen.reason}")
                     platform_digest = chosen.digest
-                    _, body = await self._document(reference.pinned(chosen.digest))
+                    _, document = await self._document(reference.pinned(chosen.digest))
         raise ContentRefused(f"{reference} holds indexes within indexes within indexes")
 
     @asynccontextmanager
     async def open_blob(
-        self, reference: Reference, blob: Descriptor, offset: int, turn: int
+        self, reference: Reference, blob: Descriptor, offset: int, turn: int, avoid: Set[str] = frozenset()
     ) -> AsyncIterator[Stream]:
         """The blob's bytes from `offset`, or from the start where ranges are not understood.
 
         `turn` says which of the registry's places is asked first; others follow when it has nothing to give.
+        Mirrors in `avoid` are not asked.
         """
-        endpoints = self._registries.endpoints(reference.registry)
+        *mirrors, registry = self._registries.endpoints(reference.registry)
+        endpoints = [*(mirror for mirror in mirrors if mirror.registry not in avoid), registry]
         turn %= len(endpoints)
         headers = range_header(offset)
         async with AsyncExitStack() as stack:
@@ -130,33 +132,34 @@ class RegistryClient:
                 except _ELSEWHERE as error:
                     failure: RemudaError = error
                     continue
-                yield stream_of(answer, blob.digest)
+                yield stream_of(answer, blob.digest, "" if endpoint is registry else endpoint.registry)
                 return
             raise failure
 
-    async def _document(self, reference: Reference) -> tuple[str, bytes]:
-        """A manifest or index as the registry wrote it, and its digest, checked."""
+    async def _document(self, reference: Reference) -> tuple[str, Manifest | Index]:
+        """A manifest or index and its digest, checked."""
 
-        async def get(endpoint: Endpoint) -> tuple[str, bytes]:
+        async def get(endpoint: Endpoint) -> tuple[str, Manifest | Index]:
             path = _manifest_path(reference)
             async with self._exchange(endpoint, "GET", path, reference, _ACCEPT) as answer:
                 body = await answer.body(limits.MANIFEST_BYTES_MAX, f"the manifest of {reference}")
                 promised = reference.digest or answer.headers.get(_DIGEST_HEADER) or digest_of_bytes(body)
-            return checked_digest(body, parse_digest(promised), f"the manifest of {reference}"), body
+            digest = checked_digest(body, parse_digest(promised), f"the manifest of {reference}")
+            return digest, parse_manifest(body, str(reference))
 
         return await self._from_any(reference, get)
 
     async def _config(self, reference: Reference, config: Descriptor, platform: Platform) -> ImageConfig:
         what = f"the configuration of {reference}"
 
-        async def get(endpoint: Endpoint) -> bytes:
+        async def get(endpoint: Endpoint) -> ImageConfig:
             path = f"{reference.repository}/blobs/{config.digest}"
             async with self._exchange(endpoint, "GET", path, reference, {}) as answer:
-                return await answer.body(limits.CONFIG_BYTES_MAX, what)
+                body = await answer.body(limits.CONFIG_BYTES_MAX, what)
+            checked_digest(body, config.digest, what)
+            return parse_config(body, str(reference))
 
-        body = await self._from_any(reference, get)
-        checked_digest(body, config.digest, what)
-        parsed = parse_config(body, str(reference))
+        parsed = await self._from_any(reference, get)
         if not fits(parsed.platform, platform):  # An image without an index says only here what it is for.
             raise PlatformMissing(f"{reference}: {why_unfit([parsed.platform], platform)}")
         return parsed
@@ -174,10 +177,10 @@ class RegistryClient:
                     failure: RemudaError = RegistryFailed(
                         f"{endpoint.registry} took more than {limits.SMALL_CALL_S:g} s for a small answer"
                     )
-                except _ELSEWHERE as error:
+                except (*_ELSEWHERE, ContentRefused) as error:
                     failure = error
                 if endpoint is not endpoints[-1]:
-                    log.info("mirror_skipped", mirror=endpoint.registry, reason=failure.message)
+                    log.warning("mirror_skipped", mirror=endpoint.registry, reason=failure.message)
             if not isinstance(failure, RegistryFailed):
                 raise failure
             await patience.pause(failure)

@@ -3,9 +3,9 @@
 Cancelling at any point keeps what was written, and the next fetch goes on from there.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -27,8 +27,8 @@ from remuda.oci.streams import Stream
 
 log = structlog.get_logger(__name__)
 
-Open = Callable[[int, int], AbstractAsyncContextManager[Stream]]
-"""Bytes from an offset on, at the given turn of trying."""
+Open = Callable[[int, int, Set[str]], AbstractAsyncContextManager[Stream]]
+"""Bytes from an offset on, at the given turn of trying, without asking these mirrors."""
 
 
 class ImageFetch:
@@ -109,10 +109,10 @@ async def _bring(
     def on_bytes(done: int) -> None:
         on_progress(FileProgress(layer.digest, done, layer.size))
 
-    def opened(offset: int, turn: int) -> AbstractAsyncContextManager[Stream]:
+    def opened(offset: int, turn: int, avoid: Set[str]) -> AbstractAsyncContextManager[Stream]:
         if image.reference is None:
             raise NotFound(f"layer {layer.digest} of {image.name} is no longer on this machine")
-        return client.open_blob(image.reference, layer, offset, turn)
+        return client.open_blob(image.reference, layer, offset, turn, avoid)
 
     wanted = Wanted(f"layer {layer.digest} of {image.name}", layer.digest, layer.digest, layer.size)
     try:
@@ -153,27 +153,42 @@ class _Download:
     on_bytes: OnBytes
     most: int = 0
     """The furthest any attempt came: only more than that is getting ahead."""
+    suppliers: set[str] = field(default_factory=set)
+    """Mirrors that sent some of what the partial holds."""
+    avoid: set[str] = field(default_factory=set)
+    """Mirrors that sent, or offered, something else than was wanted."""
 
     async def run(self) -> None:
         if self.wanted.digest is not None:
             await run_sync(self.partial.reread)
         else:  # Without a digest nothing says that those were the same bytes.
             await run_sync(self.partial.restart)
-        resumed = self.partial.size > 0
-        await self._complete()
-        if self._as_promised():
-            return
-        if resumed:  # Perhaps the earlier part was damaged, by a power cut or a bad disk.
-            log.warning("download_restarted", what=self.wanted.name, reason="the resumed part was damaged")
+        resumed = self.partial.size > 0  # By an earlier life: a power cut or a bad disk may have damaged it.
+        while fault := await self._fault():
             await run_sync(self.partial.restart)
+            if not resumed and not self.suppliers:
+                raise fault
+            log.warning(
+                "download_restarted",
+                what=self.wanted.name,
+                reason=fault.message,
+                mirrors=sorted(self.suppliers),
+                resumed=resumed,
+            )
+            self.avoid |= self.suppliers
+            self.suppliers, resumed = set(), False
+
+    async def _fault(self) -> ContentRefused | None:
+        """What is wrong with all that arrived, whoever sent it; None when it is as promised."""
+        try:
             await self._complete()
-            if self._as_promised():
-                return
-        actual, size = self.partial.digest, self.partial.size
-        await run_sync(self.partial.restart)
-        raise ContentRefused(
-            f"{self.wanted.name} arrived with digest {actual} and {size} bytes; it was promised with "
-            f"{self.wanted.digest} and {self.wanted.size}",
+        except ContentRefused as refused:
+            return refused
+        if self._as_promised():
+            return None
+        return ContentRefused(
+            f"{self.wanted.name} arrived with digest {self.partial.digest} and {self.partial.size} bytes; "
+            f"it was promised with {self.wanted.digest} and {self.wanted.size}",
             hint="the registry or something between is broken; nothing of it was kept",
         )
 
@@ -190,7 +205,7 @@ class _Download:
         turn = 0
         while self.wanted.size is None or self.partial.size < self.wanted.size:
             try:
-                async with self.opened(self.partial.size, turn) as stream:
+                async with self.opened(self.partial.size, turn, self.avoid) as stream:
                     if await self._read(stream):
                         return
                     raise RegistryFailed(f"{self.wanted.name} broke off after {self.partial.size} bytes")
@@ -203,7 +218,7 @@ class _Download:
 
     async def _read(self, stream: Stream) -> bool:
         """Whether the end was reached."""
-        self._check_total(stream.total)
+        self._check_offer(stream)
         if stream.offset > self.partial.size:
             raise RegistryFailed(f"{self.wanted.name} was sent from another place than asked for")
         if self.wanted.digest is None and stream.offset < self.partial.size:
@@ -213,10 +228,23 @@ class _Download:
             fresh = chunk[skip:] if skip else chunk
             skip = max(skip - len(chunk), 0)
             if fresh:
+                if stream.mirror:
+                    self.suppliers.add(stream.mirror)
                 self._check_total(self.partial.size + len(fresh), at_most=True)
                 await run_sync(self.partial.append, fresh)
                 self.on_bytes(self.partial.size)
         return stream.total in (None, self.partial.size)
+
+    def _check_offer(self, stream: Stream) -> None:
+        """A mirror that has something else under this name is left out; what others sent stays."""
+        try:
+            self._check_total(stream.total)
+        except ContentRefused as refused:
+            if not stream.mirror:
+                raise
+            log.warning("mirror_skipped", mirror=stream.mirror, reason=refused.message)
+            self.avoid.add(stream.mirror)
+            raise RegistryFailed(f"{stream.mirror}: {refused.message}") from refused
 
     def _check_total(self, total: int | None, *, at_most: bool = False) -> None:
         expected = self.wanted.size

@@ -2,7 +2,7 @@
 the store. Whatever demands a checksum gets it checked before anything can use the bytes."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -83,7 +83,7 @@ class _Remote:
         self._validator = ""
 
     @asynccontextmanager
-    async def opened(self, offset: int, turn: int) -> AsyncIterator[Stream]:
+    async def opened(self, offset: int, turn: int, avoid: Set[str]) -> AsyncIterator[Stream]:
         headers = dict(range_header(offset)) if self._checked or self._validator else {}
         if headers and not self._checked:
             headers["If-Range"] = self._validator
@@ -131,7 +131,7 @@ async def _import_layer(
 
 def _local_stream(opener: Callable[[], BinaryIO], size: int) -> Open:
     @asynccontextmanager
-    async def opened(offset: int, turn: int) -> AsyncIterator[Stream]:
+    async def opened(offset: int, turn: int, avoid: Set[str]) -> AsyncIterator[Stream]:
         file = await run_sync(opener)
 
         async def chunks() -> AsyncIterator[bytes]:

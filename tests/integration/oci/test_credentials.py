@@ -104,6 +104,53 @@ async def test_a_token_is_fetched_once_and_carried_to_every_request(tmp_path: Pa
         assert len(server.asked("GET", "/token")) == 1
 
 
+async def test_a_token_that_ends_in_the_middle_is_replaced_and_the_blob_resumed(store: BlobStore) -> None:
+    """Each token is good for two answers, whatever it promises, and blobs break off after a part."""
+    tokens = 0
+    left: dict[str, int] = {}
+
+    async def guarded(request: web.Request) -> web.StreamResponse | None:
+        nonlocal tokens
+        if request.path == "/token":
+            tokens += 1
+            left[f"Bearer t{tokens}"] = 2
+            return web.json_response({"token": f"t{tokens}", "expires_in": 300})
+        held = request.headers.get("Authorization", "")
+        if left.get(held, 0) == 0:
+            realm = f"http://127.0.0.1:{server.port}/token"
+            return web.Response(status=401, headers={"WWW-Authenticate": f'Bearer realm="{realm}"'})
+        left[held] -= 1
+        if large.digest not in request.path:
+            return None
+        return await broken_off(request, large.content, after=100_000)
+
+    built = image([noise_layer(650_000, 7)])
+    large = built.layers[0]
+    async with faulty_server(built, guarded) as server:
+        assert await pull(f"127.0.0.1:{server.port}", Keychain((), {}), store) == large.content
+
+        last = server.asked("GET", large.digest)[-1]
+        assert (last.http_range.start or 0) >= 500_000
+        assert tokens >= 4
+
+
+async def broken_off(request: web.Request, content: bytes, after: int) -> web.StreamResponse:
+    begin = request.http_range.start or 0
+    response = web.StreamResponse(
+        status=206 if begin else 200,
+        headers={
+            "Content-Length": str(len(content) - begin),
+            "Content-Range": f"bytes {begin}-{len(content) - 1}/{len(content)}",
+        },
+    )
+    await response.prepare(request)
+    await response.write(content[begin : begin + after])
+    if begin + after < len(content):
+        assert request.transport is not None
+        request.transport.close()
+    return response
+
+
 async def test_a_registry_with_its_own_authority_needs_it(
     registry: RegistryServer, registry_folder: Path, tmp_path: Path, store: BlobStore
 ) -> None:
