@@ -1,0 +1,186 @@
+"""`remuda.yaml`: how a backend that speaks HTTP is started and asked for its health. Pure.
+
+docs/guide/http-backends.md describes it, with examples.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Final
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from yaml import events
+
+from remuda.core import durations
+from remuda.core.errors import Invalid
+from remuda.worker.launching.templates import OPTIONS, PORT, Template
+from remuda.worker.processes.model import Protocol
+
+FILE_NAME: Final = "remuda.yaml"
+BYTES_MAX: Final = 64 << 10
+START_LIMIT_MAX: Final = timedelta(hours=24)
+
+_DEPTH_MAX: Final = 4
+_ITEMS_MAX: Final = 256
+_COMPLAINTS_MAX: Final = 3
+# Every text stays as written: 1.10 and `off` are arguments, not numbers and booleans.
+_LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PATH: Final = re.compile(r"/[!-~]*")
+_ANY_ADDRESS: Final = ("0.0.0.0", "[::]")
+_NAME_PLACEHOLDERS: Final = frozenset({"model_name", "model_path"})
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Arguments that belong together: `optional` ones are left out when a placeholder stands for nothing."""
+
+    templates: tuple[Template, ...]
+    optional: bool = False
+
+
+def _template(value: object) -> Template:
+    if isinstance(value, Template):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
+    if any(address in value for address in _ANY_ADDRESS):
+        raise ValueError("must not listen on all addresses: only the worker calls it, on 127.0.0.1")
+    return Template.parse(value)
+
+
+def _arguments(value: object) -> Arguments:
+    if isinstance(value, Arguments):
+        return value
+    grouped = isinstance(value, list)
+    templates = tuple(_template(item) for item in (value if isinstance(value, list) else [value]))
+    if not templates:
+        raise ValueError("an empty list stands for nothing")
+    if any(OPTIONS in template.names and (grouped or len(template.parts) > 1) for template in templates):
+        raise ValueError("{options} stands for several arguments of its own, so it stands alone")
+    return Arguments(templates, optional=grouped)
+
+
+def _variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError("is no name for an environment variable")
+    return name
+
+
+def _env_value(template: Template) -> Template:
+    if OPTIONS in template.names:
+        raise ValueError("{options} stands for arguments of the command only")
+    return template
+
+
+def _path(path: str) -> str:
+    if not _PATH.fullmatch(path):
+        raise ValueError("must be a path such as /health")
+    return path
+
+
+def _span(value: object) -> timedelta:
+    span = value if isinstance(value, timedelta) else durations.parse(str(value))
+    if not timedelta(0) < span <= START_LIMIT_MAX:
+        raise ValueError("must be more than nothing and at most 24h")
+    return span
+
+
+def _model_name(template: Template) -> Template:
+    if not template.parts or template.names - _NAME_PLACEHOLDERS:
+        raise ValueError("must be a name, in which only {model_name} and {model_path} can stand")
+    return template
+
+
+Text = Annotated[Template, BeforeValidator(_template)]
+
+
+class Manifest(BaseModel):
+    """A `remuda.yaml` that can be used."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    protocol: Protocol
+    command: Annotated[
+        tuple[Annotated[Arguments, BeforeValidator(_arguments)], ...], Field(max_length=_ITEMS_MAX)
+    ] = ()
+    env: Annotated[
+        Mapping[Annotated[str, AfterValidator(_variable)], Annotated[Text, AfterValidator(_env_value)]],
+        Field(max_length=_ITEMS_MAX),
+    ] = {}
+    health: Annotated[str, AfterValidator(_path)] = "/health"
+    # Longer than for gRPC: it loads its model before it is healthy.
+    start_limit: Annotated[timedelta, BeforeValidator(_span)] = timedelta(minutes=10)
+    served_model_name: Annotated[Text, AfterValidator(_model_name)] = Template.parse("{model_name}")
+
+    @model_validator(mode="after")
+    def _fits_its_protocol(self) -> "Manifest":
+        if self.protocol is Protocol.GRPC:
+            if self.model_fields_set != {"protocol"}:
+                raise ValueError("with protocol grpc nothing else can be said: its run.sh is what is started")
+            return self
+        if not self.command or self.command[0].optional or not self.command[0].templates[0].parts:
+            raise ValueError("command must name the program to start, and then its arguments")
+        everywhere = [part for arguments in self.command for part in arguments.templates]
+        if not any(PORT in template.names for template in (*everywhere, *self.env.values())):
+            raise ValueError("{port} must stand in command or env, or the server does not learn its port")
+        return self
+
+
+def parse_manifest(content: bytes, source: str = FILE_NAME) -> Manifest:
+    """The manifest in `content`. Invalid, naming `source` and the field, when it cannot be used."""
+    try:
+        document = _document(content)
+        if not isinstance(document, dict):
+            raise ValueError("it must be a map of fields, the first of them protocol")
+        return Manifest.model_validate(document)
+    except ValidationError as error:
+        complaints = [_complaint(item["loc"], item["msg"]) for item in error.errors(include_url=False)]
+        raise Invalid(f"{source}: {'; '.join(complaints[:_COMPLAINTS_MAX])}") from None
+    except ValueError as error:
+        raise Invalid(f"{source}: {error}") from None
+
+
+def _document(content: bytes) -> object:
+    if len(content) > BYTES_MAX:
+        raise ValueError(f"it has more than {BYTES_MAX >> 10} KiB")
+    try:
+        text = content.decode("utf-8-sig")
+        _check_shape(text)
+        return yaml.load(text, Loader=_LOADER)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 text (byte {error.start})") from None
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ValueError(f"{line}this is not YAML: {error.problem}") from None
+    except yaml.YAMLError:
+        raise ValueError("this is not YAML") from None
+
+
+def _check_shape(text: str) -> None:
+    """Before anything is built: a small document must not become a large or a deep one."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, events.AliasEvent):
+            raise ValueError(f"*{event.anchor}: write it out; aliases are not read")
+        depth += isinstance(event, events.CollectionStartEvent) - isinstance(event, events.CollectionEndEvent)
+        if depth > _DEPTH_MAX:
+            raise ValueError("it is nested too deeply")
+
+
+def _complaint(location: tuple[int | str, ...], words: str) -> str:
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    reason = words.removeprefix("Value error, ")
+    return f"{field.removeprefix('.')}: {reason}" if field else reason
