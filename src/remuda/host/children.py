@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -174,10 +173,7 @@ def _command(spec: LaunchSpec) -> list[str]:
     if program is None:
         raise ChildFailed(f"{spec.name} cannot be started: there is no program {spec.argv[0]}")
     argv = [os.path.abspath(program), *spec.argv[1:]]
-    if spec.die_with_parent and sys.platform == "linux":
-        # A program in between, because a function between fork and exec can deadlock where threads run.
-        argv = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *argv]
-    return argv
+    return tether.tied(argv) if spec.die_with_parent else argv
 
 
 async def _stop(process: anyio.abc.Process, spec: LaunchSpec) -> None:

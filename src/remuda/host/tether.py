@@ -7,9 +7,20 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
 _CANNOT_RUN = 127
+
+
+def tied(argv: Sequence[str]) -> list[str]:
+    """The command that runs the program at this absolute path tied to this process, where the kernel can.
+
+    A program in between, because a function between fork and exec can deadlock where threads run.
+    """
+    if sys.platform != "linux":
+        return [*argv]
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *argv]
 
 
 def main() -> None:

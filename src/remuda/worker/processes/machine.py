@@ -1,0 +1,203 @@
+"""This machine, as the supervisor of backends sees it: real processes, ports and folders."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import anyio.abc
+import psutil
+import structlog
+
+from remuda.core.errors import ChildFailed, Misconfigured
+from remuda.core.ids import BootId
+from remuda.host import descendants, tether
+from remuda.host.descendants import Identity, Mark, Seen
+from remuda.host.kin import Kin
+from remuda.host.ports import listen
+from remuda.wire.process_keys import ProcessKey
+from remuda.worker.processes.model import Command
+from remuda.worker.processes.output import Logs, Output
+
+log = structlog.get_logger(__name__)
+
+_LOOK_LIMIT_S = 2.0  # Reading about a process that hangs in the kernel may hang as well.
+_KILL_LIMIT_S = 5.0  # What SIGKILL does not end in this time hangs in the kernel: not ours to solve.
+
+
+class Guard(Protocol):
+    """Who ends a process when this one is no longer there to do it."""
+
+    def watch(self, leader: Identity) -> None: ...
+
+    def forget(self, leader: Identity) -> None: ...
+
+
+class LocalMachine:
+    """A `Machine`. `owner` names the data folder: it and `boot` mark every process started here."""
+
+    def __init__(self, owner: str, boot: BootId, logs: Logs, guard: Guard) -> None:
+        self._owner = owner
+        self._boot = boot
+        self._logs = logs
+        self._guard = guard
+
+    async def start(self, key: ProcessKey, instance: str, command: Command) -> "LocalProcess":
+        """Its output goes to the logs under `key`. Raises ChildFailed when it cannot be started at all."""
+        argv = tether.tied(_argv(command))
+        mark = Mark(self._owner, self._boot, instance)
+        try:
+            output = Output(self._logs.open(key, instance))
+            process = await _open(argv, command, mark, output)
+        except OSError as error:
+            raise ChildFailed(f"{command.argv[0]} cannot be started: {error.strerror}") from error
+        leader = Identity(process.pid, descendants.started(process.pid) or "over")
+        self._guard.watch(leader)
+        return LocalProcess(process, leader, mark, output, self._guard.forget)
+
+    def port_free(self, port: int) -> bool:
+        """Whether a process could listen on it now."""
+        try:
+            # Elsewhere than on Linux one may listen on all addresses beside another on loopback.
+            for host in ("0.0.0.0", "127.0.0.1"):
+                listen(host, port).close()
+        except Misconfigured:
+            return False
+        return True
+
+    def folder_stamp(self, folder: Path) -> str:
+        """Changes when the folder is replaced by another of the same name; empty when there is none."""
+        try:
+            status = folder.stat()
+        except OSError:
+            return ""
+        return f"{status.st_dev}:{status.st_ino}"
+
+
+class LocalProcess:
+    """A `Process`. It is a session of its own, and what left that session is still found by its mark."""
+
+    def __init__(
+        self,
+        process: anyio.abc.Process,
+        leader: Identity,
+        mark: Mark,
+        output: Output,
+        on_gone: Callable[[Identity], None],
+    ) -> None:
+        self._process = process
+        self._leader = leader
+        self._mark = mark
+        self._output = output
+        self._on_gone = on_gone
+        self._kin = Kin({leader}, mark.__eq__)
+        self._ending = anyio.Lock()
+        self._gone = False
+
+    @property
+    def pid(self) -> int:
+        return self._leader.pid
+
+    async def wait(self) -> int:
+        """The exit code of the process itself; minus the signal's number when a signal ended it."""
+        code = await self._process.wait()
+        self._output.finish()
+        return code
+
+    def stderr_tail(self, lines: int) -> Sequence[str]:
+        """The last lines of this process, not of one before it under the same key."""
+        return self._output.tail(lines)
+
+    def listening(self) -> frozenset[int] | None:
+        """The ports that it and those it started listen on; None when that cannot be told."""
+        ports: set[int] = set()
+        for seen in self._kin.present():
+            try:
+                connections = psutil.Process(seen.pid).net_connections("tcp")
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+            except psutil.Error:
+                return None
+            ports.update(held.laddr.port for held in connections if held.status == psutil.CONN_LISTEN)
+        return frozenset(ports)
+
+    async def end(self, grace: timedelta) -> bool:
+        """SIGTERM to all of it, SIGKILL to what is left after the grace; whether nothing is left then.
+
+        Bounded, and seen through when cancelled. Whoever asks meanwhile waits for the first one's outcome.
+        """
+        with anyio.CancelScope(shield=True):
+            async with self._ending:
+                self._gone = self._gone or await self._end(grace)
+        return self._gone
+
+    async def _end(self, grace: timedelta) -> bool:
+        family: list[Seen] = []
+        with anyio.move_on_after(_LOOK_LIMIT_S):
+            family = await self._kin.alive()
+        self._ask_to_end(family)
+        with anyio.move_on_after(grace.total_seconds()):
+            await self._process.wait()
+            await self._kin.until_gone()
+        with anyio.move_on_after(_KILL_LIMIT_S):
+            self._signal_group(signal.SIGKILL)
+            await self._kin.kill()
+            await self.wait()
+            self._on_gone(self._leader)
+            return True
+        log.error("process_not_ended", pid=self.pid, instance=self._mark.instance)
+        return False
+
+    def _ask_to_end(self, family: list[Seen]) -> None:
+        for number in (signal.SIGTERM, signal.SIGCONT):  # Suspended, it would not hear the first.
+            by_group = self._signal_group(number)
+            for seen in family:
+                # Once each: to many programs a second SIGTERM means at once.
+                if not (by_group and seen.group == self.pid):
+                    descendants.send(seen.identity, number)
+
+    def _signal_group(self, number: signal.Signals) -> bool:
+        """Whether it could be: once its leader is reaped, the group's number may be somebody else's."""
+        if self._process.returncode is not None:
+            return False
+        with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies.
+            os.killpg(self.pid, number)
+            return True
+        return False
+
+
+async def _open(argv: list[str], command: Command, mark: Mark, output: Output) -> anyio.abc.Process:
+    with anyio.CancelScope(shield=True):  # Cancelled half-way, nobody would hold the process.
+        try:
+            process = await anyio.open_process(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output.stdout,
+                stderr=output.stderr,
+                cwd=command.cwd,
+                env={**command.env, **mark.environ()},
+                start_new_session=True,
+            )
+        except OSError:
+            output.finish()
+            raise
+    output.handed_over()
+    return process
+
+
+def _argv(command: Command) -> list[str]:
+    """With the program's absolute path: relative to the working folder, or found on its PATH."""
+    program = command.argv[0]
+    if os.sep in program:
+        found = shutil.which(command.cwd / program)
+    else:
+        found = shutil.which(program, path=command.env.get("PATH"))
+    if found is None:
+        raise ChildFailed(f"{program} cannot be started: there is no such program in {command.cwd}")
+    return [os.path.abspath(found), *command.argv[1:]]
