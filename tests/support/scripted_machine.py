@@ -13,6 +13,7 @@ from remuda.core.errors import ChildFailed
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Command, Recipe
 
+CALL_S = 0.005  # What a call to a backend takes, on whatever clock.
 SIGTERM = -15
 SIGKILL = -9
 
@@ -133,7 +134,7 @@ class ScriptedMachine:
     # Backends.
 
     async def health(self, port: int, recipe: Recipe) -> Said:
-        await anyio.sleep(0.005)
+        await anyio.sleep(CALL_S)
         process = next((process for process in self.alive if process.port == port), None)
         if process is None or process.script.listens_elsewhere:
             return Said(False, refused=True, words="connection refused")
@@ -151,5 +152,5 @@ class ScriptedMachine:
         if process is None:
             return "nobody is there"
         self.freed.append(process.key)
-        await anyio.sleep(0.01)
+        await anyio.sleep(CALL_S)
         return process.script.refuses_to_free

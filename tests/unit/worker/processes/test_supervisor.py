@@ -12,6 +12,7 @@ from tests.support.scripted_machine import Script
 from tests.unit.worker.processes.rig import FIRST_PORT, Rig, launch, scripts, supervised
 
 KEY = ProcessKey("m", 0)
+STEP_S = 0.05  # Of a clock that jumps.
 
 
 async def until(rig: Rig, phase: Phase, key: ProcessKey = KEY) -> Replica:
@@ -20,7 +21,7 @@ async def until(rig: Rig, phase: Phase, key: ProcessKey = KEY) -> Replica:
             for replica in rig.supervisor.replicas():
                 if replica.key == key and replica.phase is phase:
                     return replica
-            await anyio.sleep(0.05)
+            await anyio.sleep(STEP_S)
 
 
 def test_each_key_has_a_process_and_a_port_of_its_own() -> None:
