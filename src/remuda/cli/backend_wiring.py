@@ -6,9 +6,11 @@ import platform
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 from remuda.cli.options import Flags, resolve_settings
 from remuda.cli.settings import WorkerSettings
+from remuda.cli.settings.depot import DepotSettings
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
@@ -21,7 +23,10 @@ from remuda.host.folder import DataFolder
 from remuda.oci.client import open_client
 from remuda.oci.keychain import Keychain, docker_config_files
 from remuda.oci.platforms import platform_of
+from remuda.oci.reference import canonical_registry
+from remuda.oci.registries import Registries
 from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.gc import Collected, collect
 from remuda.worker.depot.places import Places
 from remuda.worker.hardware.host import SystemHost
 from remuda.worker.inventory import Inventory
@@ -68,12 +73,30 @@ class LocalMachine:
         """To look and to remove."""
         return Depot(self.places, SystemClock())
 
+    async def collect(
+        self,
+        depot: Depot,
+        *,
+        budget_bytes: int | None = None,
+        unused: timedelta | None = None,
+        dry_run: bool = False,
+    ) -> Collected:
+        """Let go of what nobody needs; what is not given comes from the settings."""
+        return await collect(
+            depot,
+            SystemClock(),
+            budget_bytes=self.settings.depot_budget_bytes if budget_bytes is None else budget_bytes,
+            unused=self.settings.depot_unused if unused is None else unused,
+            dry_run=dry_run,
+        )
+
     @asynccontextmanager
     async def installing_depot(self) -> AsyncIterator[Depot]:
         """One that can fetch, tidied up after whoever was interrupted before."""
         self.data.prepare()
         keys = Keychain(docker_config_files(os.environ), os.environ)
-        async with open_client(SystemClock(), SystemEntropy(), keys=keys) as client:
+        registries = registries_of(self.settings)
+        async with open_client(SystemClock(), SystemEntropy(), registries=registries, keys=keys) as client:
             depot = Depot(
                 self.places,
                 SystemClock(),
@@ -83,3 +106,14 @@ class LocalMachine:
             )
             await depot.recover()
             yield depot
+
+
+def registries_of(settings: DepotSettings) -> Registries:
+    """How registries are reached from this machine."""
+    return Registries(
+        insecure=frozenset(settings.insecure_registries),
+        mirrors={
+            canonical_registry(registry): mirrors for registry, mirrors in settings.registry_mirrors.items()
+        },
+        ca=settings.registry_ca,
+    )

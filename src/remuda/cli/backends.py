@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from remuda.cli.backend_wiring import LocalMachine
     from remuda.gallery.model import Reading
     from remuda.worker.depot.depot import Installed
+    from remuda.worker.depot.gc import Collected
     from remuda.worker.depot.orders import Order
 
 P = ParamSpec("P")
@@ -51,18 +52,22 @@ def local_command(function: Callable[Concatenate[Here, P], None]) -> Callable[..
     return gathered
 
 
-def _span(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
+def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
     from remuda.core import durations
 
+    if value is None:
+        return None
     try:
         return durations.parse(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
-def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     from remuda.wire.sizes import parse_size
 
+    if value is None:
+        return None
     size = parse_size(value)
     if size is None:
         raise click.BadParameter(f"{value!r} is not a size such as 20GiB")
@@ -161,13 +166,11 @@ def pull_backend(here: Here, what: str, name: str, alias: str) -> None:
     machine = here.machine()
 
     async def pull() -> "Installed":
-        from remuda.worker.depot.gc import collect
-
         order = await _order(machine, what, name, alias)
         async with machine.installing_depot() as depot:
             with watching(order.name, quiet=here.as_json) as on_step:
                 done = await depot.install(order, refresh=True, on_step=on_step)
-            await collect(depot, SystemClock())
+            await machine.collect(depot)
         return done
 
     done = anyio.run(pull)
@@ -223,31 +226,30 @@ def remove_backend(here: Here, name: str, local: bool) -> None:
 @group.command("gc", epilog=examples("remuda backends gc --dry-run", "remuda backends gc --budget 20GiB"))
 @click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
 @click.option(
-    "--budget", metavar="SIZE", default="50GiB", show_default=True, callback=_size, help="Keep at most."
+    "--budget", metavar="SIZE", callback=_size, help="Keep at most. Default: the setting depot-budget."
 )
 @click.option(
     "--unused",
     metavar="SPAN",
-    default="336h",
-    show_default=True,
     callback=_span,
-    help="Let go of what no backend needs after so long.",
+    help="Let go of what no backend needs after so long. Default: the setting depot-unused.",
 )
 @local_command
-def collect_garbage(here: Here, dry_run: bool, budget: int, unused: timedelta) -> None:
+def collect_garbage(here: Here, dry_run: bool, budget: int | None, unused: timedelta | None) -> None:
     """Let go of downloaded layers that no installed backend needs, or that are too many."""
     import anyio
 
     from remuda.cli.backend_tables import leaving_table
     from remuda.cli.render import console, show
     from remuda.wire.sizes import install_size
-    from remuda.worker.depot.gc import Collected, collect
 
-    depot = here.machine().depot()
+    machine = here.machine()
+    depot = machine.depot()
 
-    async def run() -> Collected:
-        await depot.recover()
-        return await collect(depot, SystemClock(), budget_bytes=budget, unused=unused, dry_run=dry_run)
+    async def run() -> "Collected":
+        if not dry_run:
+            await depot.recover()
+        return await machine.collect(depot, budget_bytes=budget, unused=unused, dry_run=dry_run)
 
     done = anyio.run(run)
     freed = done.blobs_bytes + done.partials_bytes

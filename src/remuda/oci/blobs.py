@@ -156,14 +156,14 @@ class BlobStore:
         partials = self.sweep_partials(unused_since)
         return Swept(len(gone), partials.count, freed + partials.freed_bytes, kept)
 
-    def sweep_partials(self, unused_since: datetime) -> SweptPartials:
-        """Let go of downloads that nobody went on with since. Blocks on the disk."""
+    def sweep_partials(self, unused_since: datetime, *, dry_run: bool = False) -> SweptPartials:
+        """Let go of downloads that nobody went on with since; `dry_run` only counts. Blocks on the disk."""
         count = freed = 0
         for path in self._partials.glob("*"):
             with suppress(FileNotFoundError):
                 status = path.stat()
                 stale = datetime.fromtimestamp(status.st_mtime, UTC) < unused_since
-                if stale and _remove_unless_held(path):
+                if stale and (dry_run or _remove_unless_held(path)):
                     count += 1
                     freed += status.st_size
         return SweptPartials(count, freed)

@@ -104,8 +104,8 @@ def parse_reference(text: str) -> Reference:
     name, at, digest = text.partition("@")
     registry, path = _split_registry(name)
     repository, colon, tag = path.partition(":")
-    if registry in _HUB_ALIASES:
-        registry = DOCKER_HUB
+    registry = canonical_registry(registry)
+    if registry == DOCKER_HUB:
         repository = repository if "/" in repository else f"library/{repository}"
     _check_registry(registry, text)
     _check_repository(repository, text)
@@ -116,6 +116,12 @@ def parse_reference(text: str) -> Reference:
         )
     checked = parse_digest(digest) if at else None
     return Reference(registry, repository, tag or (None if checked else DEFAULT_TAG), checked)
+
+
+def canonical_registry(name: str) -> str:
+    """The one name under which a registry is known here."""
+    lowered = name.lower()
+    return DOCKER_HUB if lowered in _HUB_ALIASES else lowered
 
 
 def parse_digest(text: str) -> str:
@@ -138,7 +144,7 @@ def _split_registry(name: str) -> tuple[str, str]:
     """The first part is a registry only if it could not be a part of a repository."""
     first, slash, rest = name.partition("/")
     if slash and (first == "localhost" or any(mark in first for mark in ".:[") or first != first.lower()):
-        return first.lower(), rest
+        return first, rest
     return DOCKER_HUB, name
 
 

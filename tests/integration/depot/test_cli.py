@@ -136,6 +136,59 @@ def test_garbage_is_told_of_before_it_goes(remuda: Remuda) -> None:
     assert len(done["blobs"]) == 1
 
 
+def test_a_dry_run_of_gc_changes_nothing(remuda: Remuda, environ: dict[str, str]) -> None:
+    remuda("pull", "shouter")
+    remuda("remove", "--local", "shouter")
+    worker = Path(environ["REMUDA_DATA_DIR"]) / "worker"
+    half_made = worker / "backends" / ".remuda" / "staging" / "half-made"
+    stale = worker / "depot" / "partial" / "sha256-1"
+    for path in (half_made / "run.sh", stale):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(RUN)
+    os.utime(stale, (0, 0))
+    before = snapshot(worker)
+
+    told = json.loads(remuda("gc", "--dry-run", "--unused", "0s", "--json").stdout)
+
+    assert snapshot(worker) == before
+    assert told["freed_bytes"] == len(RUN) + sum(blob["size"] for blob in told["blobs"])
+    remuda("gc", "--unused", "0s")
+    assert not half_made.exists()
+    assert not stale.exists()
+
+
+def test_gc_keeps_what_the_settings_say(remuda: Remuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    remuda("pull", "shouter")
+    remuda("remove", "--local", "shouter")
+
+    assert json.loads(remuda("gc", "--json").stdout)["blobs"] == []
+    monkeypatch.setenv("REMUDA_DEPOT_BUDGET", "1B")
+    assert len(json.loads(remuda("gc", "--json").stdout)["blobs"]) == 1
+
+
+def test_mirrors_of_the_settings_are_asked(
+    remuda: Remuda, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrors = f"registry.invalid=127.0.0.1:1, registry.invalid=http://{registry.name}"
+    monkeypatch.setenv("REMUDA_REGISTRY_MIRRORS", mirrors)
+
+    done = json.loads(remuda("pull", "registry.invalid/cli/backend:latest-cpu", "--json").stdout)
+
+    assert done["changed"]
+
+
+def test_an_authority_that_cannot_be_used_is_named(
+    remuda: Remuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("REMUDA_REGISTRY_CA", str(tmp_path / "gone.pem"))
+
+    assert "gone.pem cannot be used as a certificate authority" in remuda("pull", "shouter", code=2).stderr
+
+
+def snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
+
+
 def test_strict_machines_refuse_what_nobody_vouched_for(
     remuda: Remuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:

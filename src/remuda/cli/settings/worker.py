@@ -7,13 +7,13 @@ from typing import Annotated, Self
 from pydantic import Field, SecretStr, model_validator
 
 from remuda.cli.settings import forms
+from remuda.cli.settings.depot import DepotSettings
 from remuda.cli.settings.forms import Budget, Duration, File, JsonList, Labels, NodeName, Port, Words
-from remuda.cli.settings.shared import CommonSettings
 from remuda.core import durations
 from remuda.core.settings import Setting
 
 
-class WorkerSettings(CommonSettings):
+class WorkerSettings(DepotSettings):
     register_to: Annotated[
         str, Setting("URL of the frontend.", "http(s)://HOST[:PORT]", aliases=("LOCALAI_REGISTER_TO",))
     ] = ""

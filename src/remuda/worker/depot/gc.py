@@ -13,8 +13,6 @@ from remuda.wire.sizes import install_size
 from remuda.worker.depot.depot import PARTIALS_STALE, Depot
 from remuda.worker.depot.metadata import read_record
 
-BUDGET_BYTES: Final = 50 << 30
-UNUSED: Final = timedelta(days=14)
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -55,24 +53,23 @@ async def collect(
     depot: Depot,
     clock: Clock,
     *,
-    budget_bytes: int = BUDGET_BYTES,
-    unused: timedelta = UNUSED,
+    budget_bytes: int,
+    unused: timedelta,
     dry_run: bool = False,
 ) -> Collected:
-    """Let go of blobs and stale downloads; `dry_run` only tells of the blobs. What is in use stays."""
+    """Let go of blobs and stale downloads; `dry_run` changes nothing and only tells. What is in use stays."""
     return await run_sync(_collect, depot, clock.now(), budget_bytes, unused, dry_run)
 
 
 def _collect(depot: Depot, now: datetime, budget_bytes: int, unused: timedelta, dry_run: bool) -> Collected:
     blobs = depot.store.listing()
     leaving = plan(blobs, referenced(depot), budget_bytes, now - unused)
-    count = freed = 0
     if not dry_run:
         leaving = tuple(one for one in leaving if depot.store.discard(one.blob.digest))
-        swept = depot.store.sweep_partials(now - PARTIALS_STALE)
-        count, freed = swept.count, swept.freed_bytes
+    swept = depot.store.sweep_partials(now - PARTIALS_STALE, dry_run=dry_run)
     gone = sum(one.blob.size for one in leaving)
-    return Collected(leaving, gone, count, freed, sum(blob.size for blob in blobs) - gone)
+    kept = sum(blob.size for blob in blobs) - gone
+    return Collected(leaving, gone, swept.count, swept.freed_bytes, kept)
 
 
 def referenced(depot: Depot) -> frozenset[str]:
