@@ -1,0 +1,181 @@
+"""The engine's process as its owner sees it: started with a model in it, asked, and ended."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.abc
+import grpc
+
+from remuda.backends.llama_cpp import limits
+from remuda.backends.llama_cpp.connection import Connection, Json
+from remuda.backends.llama_cpp.load_log import reason_in
+from remuda.backends.llama_cpp.load_options import LoadPlan
+from remuda.backends.refusal import Refused
+from remuda.core.entropy import Entropy
+
+log = logging.getLogger(__name__)
+
+
+class LoadFailed(Exception):
+    """The model is not loaded; says why, in the engine's words where it had any."""
+
+
+class Engine:
+    """A process that holds one model. Use `load` to make one."""
+
+    def __init__(
+        self, process: anyio.abc.Process, connection: Connection, plan: LoadPlan, properties: Json
+    ) -> None:
+        self._process = process
+        self._free_slots = anyio.Semaphore(plan.parallel)
+        self._waiting = 0
+        self.connection = connection
+        self.plan = plan
+        self.properties = properties
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def context_size(self) -> int:
+        """Tokens that one call may use, prompt and answer together."""
+        return int(self.properties["default_generation_settings"]["n_ctx"])
+
+    @property
+    def ended(self) -> str:
+        """How the process ended by itself; empty while it runs."""
+        return _ending(self._process.returncode)
+
+    @property
+    def busy(self) -> bool:
+        """Every slot is taken."""
+        return self._free_slots.value == 0
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncGenerator[None, None]:
+        """One of the engine's slots. Waiting is done here, where giving up is free, not in its queue."""
+        if self._waiting >= limits.CALLS_WAITING_MAX:
+            message = f"{self._waiting} calls wait for this model already: try again later"
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        self._waiting += 1
+        try:
+            await self._free_slots.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._free_slots.release()
+
+    async def stop(self) -> None:
+        """The process and what it held are gone when this returns; calls under way fail."""
+        await _end(self._process)
+
+
+async def load(plan: LoadPlan, entropy: Entropy) -> Engine:
+    """Start an engine with this model, however long that takes, or raise LoadFailed.
+
+    Nothing of it is left if this is cancelled.
+    """
+    key = entropy.token()
+    with tempfile.TemporaryFile() as said:
+        process, log_fd = await _start(said)
+        try:
+            answer = await _order(
+                process, {"settings": {**plan.settings, "api_keys": [key]}, "log_fd": log_fd}
+            )
+            if "address" not in answer:
+                await _end(process)
+                raise LoadFailed(_why(answer, process.returncode, _tail(said)))
+            connection = Connection(_port(answer["address"]), key)
+            properties = json.loads(await connection.get("/props"))
+        except BaseException:
+            await _end(process)
+            raise
+        finally:
+            _pass_on(_tail(said))
+    return Engine(process, connection, plan, properties)
+
+
+def _port(address: str) -> int:
+    port = urlsplit(address).port
+    assert port, "an engine that has loaded says where it listens"
+    return port
+
+
+async def _start(said: IO[bytes]) -> tuple[anyio.abc.Process, int]:
+    """The process, whose log goes to `said` until it has loaded, and the number by which it knows our log."""
+    log_fd = os.dup(sys.stderr.fileno())
+    try:
+        process = await anyio.open_process(
+            [sys.executable, "-P", "-m", "remuda.backends.llama_cpp.engine_main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            pass_fds=(log_fd,),
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # It would start a debugger on itself.
+        )
+    finally:
+        os.close(log_fd)
+    return process, log_fd
+
+
+async def _order(process: anyio.abc.Process, order: Mapping[str, Any]) -> Any:
+    """What became of it; an empty object if the process ended without a word."""
+    assert process.stdin
+    assert process.stdout
+    answer = b""
+    try:
+        await process.stdin.send(json.dumps(order).encode() + b"\n")
+        while not answer.endswith(b"\n"):
+            answer += await process.stdout.receive()
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        await process.wait()
+        return {}
+    return json.loads(answer)
+
+
+async def _end(process: anyio.abc.Process) -> None:
+    with anyio.CancelScope(shield=True), anyio.move_on_after(limits.STOP_S):
+        if process.returncode is None:
+            process.kill()
+        await process.aclose()
+
+
+def _why(answer: Mapping[str, str], returncode: int | None, said: str) -> str:
+    told = reason_in(said)
+    if "error" in answer:
+        return told or answer["error"]
+    ending = f"the engine was ended by {_ending(returncode)} while it loaded the model"
+    return f"{ending}: {told}" if told else ending
+
+
+def _ending(returncode: int | None) -> str:
+    if returncode is None:
+        return ""
+    try:
+        return signal.Signals(-returncode).name
+    except ValueError:
+        return f"exit code {returncode}"
+
+
+def _tail(said: IO[bytes]) -> str:
+    size = said.seek(0, os.SEEK_END)
+    said.seek(max(0, size - limits.LOAD_LOG_BYTES_MAX))
+    return said.read().decode(errors="replace")
+
+
+def _pass_on(said: str) -> None:
+    for line in said.splitlines():
+        log.info("engine_said %s", line)

@@ -1,0 +1,171 @@
+"""From PredictOptions to the engine's request for text. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remuda.rpc import backend_pb2 as pb
+
+_SAMPLING = (  # Sent as they are: zero has its plain meaning, such as the likeliest token for a temperature.
+    ("Temperature", "temperature"),
+    ("TopK", "top_k"),
+    ("MinP", "min_p"),
+    ("FrequencyPenalty", "frequency_penalty"),
+    ("PresencePenalty", "presence_penalty"),
+    ("Seed", "seed"),
+    ("IgnoreEOS", "ignore_eos"),
+)
+_SAMPLING_UNLESS_ZERO = (  # Zero would make no sense and means that nothing was chosen.
+    ("TopP", "top_p"),
+    ("TypicalP", "typical_p"),
+    ("Penalty", "repeat_penalty"),
+    ("Repeat", "repeat_last_n"),
+    ("NKeep", "n_keep"),
+    ("Mirostat", "mirostat"),
+    ("MirostatTAU", "mirostat_tau"),
+    ("MirostatETA", "mirostat_eta"),
+    ("Grammar", "grammar"),
+)
+
+
+class BadRequest(Exception):
+    """The caller's options cannot be understood; says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A request, and whether it is a chat: the engine then takes reasoning and tool calls out of the text."""
+
+    chat: bool
+    body: Mapping[str, Any]
+
+    @property
+    def path(self) -> str:
+        return "/v1/chat/completions" if self.chat else "/completion"
+
+
+def plan_generation(options: pb.PredictOptions, context_size: int) -> Generation:
+    """What to ask the engine for; BadRequest says what is wrong with `options`.
+
+    Never more tokens than the context holds: an engine left without a bound may never stop.
+    """
+    body: dict[str, Any] = {
+        "stream": True,
+        "return_progress": True,  # A sign of life from each batch of a long prompt.
+        "cache_prompt": True,
+        "max_tokens": options.Tokens if options.Tokens > 0 else context_size,
+    }
+    body |= {name: getattr(options, field) for field, name in _SAMPLING}
+    body |= {name: value for field, name in _SAMPLING_UNLESS_ZERO if (value := getattr(options, field))}
+    if options.StopPrompts:
+        body["stop"] = list(options.StopPrompts)
+    if options.LogitBias:
+        body["logit_bias"] = _json("LogitBias", options.LogitBias, dict)
+    if schema := _schema(options.Metadata):
+        body["json_schema"] = schema
+    if options.UseTokenizerTemplate and options.Messages:
+        return Generation(True, body | dict(_chat(options)))
+    if not options.Prompt:
+        raise BadRequest("there is nothing to answer: Messages and Prompt are both empty")
+    return Generation(False, body | dict(_completion(options)))
+
+
+def _completion(options: pb.PredictOptions) -> Iterator[tuple[str, Any]]:
+    media = [_base64(item) for item in (*options.Images, *options.Audios)]
+    yield "prompt", {"prompt_string": options.Prompt, "multimodal_data": media} if media else options.Prompt
+    if options.Logprobs or options.TopLogprobs:
+        yield "n_probs", max(options.Logprobs, options.TopLogprobs)
+
+
+def _chat(options: pb.PredictOptions) -> Iterator[tuple[str, Any]]:
+    yield "messages", chat_messages(options)
+    yield "timings_per_token", True  # Where a chat's events count tokens.
+    if options.Tools:
+        yield "tools", _json("Tools", options.Tools, list)
+        # The engine derives a grammar from the tools, and refuses another one beside it.
+        yield "grammar", ""
+        if options.ToolChoice:
+            yield "tool_choice", _tool_choice(options.ToolChoice)
+    if options.Logprobs or options.TopLogprobs:
+        yield "logprobs", True
+        yield "top_logprobs", max(options.Logprobs, options.TopLogprobs)
+    if kwargs := template_arguments(options.Metadata):
+        yield "chat_template_kwargs", kwargs
+
+
+def template_arguments(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What the model's chat template is told beside the messages."""
+    kwargs: dict[str, Any] = {}
+    if effort := metadata.get("reasoning_effort"):
+        kwargs["reasoning_effort"] = effort
+    if thinking := metadata.get("enable_thinking"):
+        kwargs["enable_thinking"] = thinking.lower() == "true"
+    if given := metadata.get("chat_template_kwargs"):
+        kwargs |= _json("chat_template_kwargs", given, dict)
+    return kwargs
+
+
+def chat_messages(options: pb.PredictOptions) -> list[dict[str, Any]]:
+    """OpenAI's form of the messages; what is to be seen or heard belongs to the last one of the user."""
+    messages = [_message(message) for message in options.Messages]
+    media = [*map(_image, options.Images), *map(_audio, options.Audios)]
+    if media:
+        asked = next((m for m in reversed(messages) if m["role"] == "user"), None)
+        if asked is None:
+            raise BadRequest("Images and Audios need a message of the user to go with")
+        asked["content"] = [{"type": "text", "text": asked["content"]}, *media]
+    return messages
+
+
+def _message(message: pb.Message) -> dict[str, Any]:
+    told: dict[str, Any] = {"role": message.role, "content": message.content}
+    for field in ("name", "tool_call_id", "reasoning_content"):
+        if value := getattr(message, field):
+            told[field] = value
+    if message.tool_calls:
+        told["tool_calls"] = _json("tool_calls", message.tool_calls, list)
+    return told
+
+
+def _image(item: str) -> dict[str, Any]:
+    url = item if item.startswith("data:") else f"data:image/jpeg;base64,{item}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _audio(item: str) -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": _base64(item), "format": "wav"}}
+
+
+def _base64(item: str) -> str:
+    """Without the head of a data URL."""
+    return item.partition(",")[2] if item.startswith("data:") else item
+
+
+def _tool_choice(text: str) -> Any:
+    """JSON by contract; some callers send the bare word."""
+    return text if text in ("auto", "none", "required") else _json("ToolChoice", text, (str, dict))
+
+
+def _schema(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """The JSON schema an answer must follow: `json_schema`, or within OpenAI's `response_format`."""
+    if text := metadata.get("json_schema"):
+        return dict(_json("json_schema", text, dict))
+    if text := metadata.get("response_format"):
+        wanted = _json("response_format", text, dict)
+        match wanted.get("type"):
+            case "json_object":
+                return {"type": "object"}
+            case "json_schema":
+                return dict((wanted.get("json_schema") or {}).get("schema") or {"type": "object"})
+    return None
+
+
+def _json(field: str, text: str, kinds: type | Sequence[type]) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise BadRequest(f"{field} is not JSON: {error}") from error
+    if not isinstance(value, kinds if isinstance(kinds, type) else tuple(kinds)):
+        raise BadRequest(f"{field} is JSON of the wrong kind: {type(value).__name__}")
+    return value

@@ -1,0 +1,17 @@
+"""Every bound of the llama.cpp backend, named with its unit."""
+
+CALLS_WAITING_MAX = 256  # For a slot; whoever comes after is told to come later.
+SILENCE_S = 300.0  # From an engine that works on a call: it reports each batch of a prompt and each token.
+ANSWER_S = 300.0  # For a call that has one answer, such as an embedding.
+CONNECT_S = 10.0
+UNREAD_BYTES_MAX = 1 << 20  # Of one answer; beyond it the engine waits until the caller has read.
+ANSWER_BYTES_MAX = 64 << 20
+STOP_S = 5.0  # For the engine's process to be gone after it was killed.
+LOAD_LOG_BYTES_MAX = 16 << 10  # Of what the engine says while it loads, passed on to our log.
+PARALLEL_DEFAULT = 4
+EMBEDDING_BATCH_DEFAULT = 2048
+EMBEDDING_BATCH_MAX = 8192  # One text must fit into one batch, and memory grows with the batch.
+# Prompts kept outside of the context for later calls. The engine's own default is 8 GiB, more than many
+# machines have to spare.
+PROMPT_CACHE_MIB = 1024
+HTTP_THREADS_SPARE = 8  # Beyond one for each slot, for calls that need none.

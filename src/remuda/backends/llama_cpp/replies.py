@@ -1,0 +1,127 @@
+"""From the engine's events to Replies. Pure; runs for every token, so each event is decoded once.
+
+A completion's text is passed on as it is. A chat's comes apart as deltas too; only there, for whoever gets
+deltas looks for reasoning and tool calls nowhere else.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from remuda.backends.llama_cpp.connection import refusal
+from remuda.rpc import backend_pb2 as pb
+
+
+def completion_reply(events: Sequence[bytes]) -> pb.Reply | None:
+    """One Reply for events that came together; None if they say nothing to the caller."""
+    reply = pb.Reply()
+    text: list[str] = []
+    probabilities: list[Any] = []
+    for event in map(_decoded, events):
+        if "tokens_predicted" not in event or "prompt_progress" in event:
+            continue
+        text.append(event["content"])
+        reply.tokens = event["tokens_predicted"]
+        reply.prompt_tokens = event["tokens_evaluated"]
+        probabilities += event.get("completion_probabilities") or ()
+        if "timings" in event:
+            _add_timings(reply, event["timings"])
+    return _finished(reply, text, probabilities)
+
+
+def chat_reply(events: Sequence[bytes]) -> pb.Reply | None:
+    """One Reply for events that came together; None if they say nothing to the caller."""
+    reply = pb.Reply()
+    text: list[str] = []
+    probabilities: list[Any] = []
+    for event in map(_decoded, events):
+        for choice in event["choices"]:
+            delta = choice["delta"]
+            if content := delta.get("content"):
+                text.append(content)
+            _add_delta(reply, delta)
+            probabilities += (choice.get("logprobs") or {}).get("content") or ()
+        if timings := event.get("timings"):
+            reply.tokens = timings["predicted_n"]
+            reply.prompt_tokens = timings["prompt_n"] + timings["cache_n"]
+            _add_timings(reply, timings)
+    return _finished(reply, text, probabilities)
+
+
+def whole(replies: Iterable[pb.Reply]) -> pb.Reply:
+    """One Reply that says what all of a stream said."""
+    last = pb.Reply()
+    text: list[bytes] = []
+    probabilities: list[Any] = []
+    deltas: list[pb.ChatDelta] = []
+    for reply in replies:
+        last = reply
+        text.append(reply.message)
+        deltas += reply.chat_deltas
+        if reply.logprobs:
+            probabilities += json.loads(reply.logprobs)["content"]
+    return pb.Reply(
+        message=b"".join(text),
+        tokens=last.tokens,
+        prompt_tokens=last.prompt_tokens,
+        timing_prompt_processing=last.timing_prompt_processing,
+        timing_token_generation=last.timing_token_generation,
+        logprobs=_logprobs(probabilities),
+        chat_deltas=[_joined(deltas)] if deltas else [],
+    )
+
+
+def _decoded(event: bytes) -> Mapping[str, Any]:
+    decoded: Mapping[str, Any] = json.loads(event)
+    if "error" in decoded:
+        raise refusal(int(decoded["error"].get("code", 500)), event)
+    return decoded
+
+
+def _finished(reply: pb.Reply, text: Sequence[str], probabilities: Sequence[Any]) -> pb.Reply | None:
+    reply.message = "".join(text).encode()
+    reply.logprobs = _logprobs(probabilities)
+    said = reply.message or reply.chat_deltas or reply.logprobs or reply.timing_token_generation
+    return reply if said else None
+
+
+def _logprobs(probabilities: Sequence[Any]) -> bytes:
+    return json.dumps({"content": probabilities}).encode() if probabilities else b""
+
+
+def _add_timings(reply: pb.Reply, timings: Mapping[str, float]) -> None:
+    reply.timing_prompt_processing = timings["prompt_ms"]
+    reply.timing_token_generation = timings["predicted_ms"]
+
+
+def _add_delta(reply: pb.Reply, delta: Mapping[str, Any]) -> None:
+    content, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
+    calls = delta.get("tool_calls") or ()
+    if content or reasoning or calls:
+        reply.chat_deltas.add(
+            content=content, reasoning_content=reasoning, tool_calls=[_tool_call(call) for call in calls]
+        )
+
+
+def _tool_call(call: Mapping[str, Any]) -> pb.ToolCallDelta:
+    function = call.get("function") or {}
+    return pb.ToolCallDelta(
+        index=call.get("index", 0),
+        id=call.get("id") or "",
+        name=function.get("name") or "",
+        arguments=function.get("arguments") or "",
+    )
+
+
+def _joined(deltas: Sequence[pb.ChatDelta]) -> pb.ChatDelta:
+    calls: dict[int, pb.ToolCallDelta] = {}
+    for part in (call for delta in deltas for call in delta.tool_calls):
+        call = calls.setdefault(part.index, pb.ToolCallDelta(index=part.index))
+        call.id = call.id or part.id
+        call.name = call.name or part.name
+        call.arguments += part.arguments
+    return pb.ChatDelta(
+        content="".join(delta.content for delta in deltas),
+        reasoning_content="".join(delta.reasoning_content for delta in deltas),
+        tool_calls=list(calls.values()),
+    )
