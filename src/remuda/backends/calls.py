@@ -75,7 +75,7 @@ class Calls:
     def _unary(self, behaviour: Unary) -> Unary:
         async def call(request: Message, context: Context) -> Message:
             async with _status_of_errors(context):
-                self._model.check(request)
+                self._check(request)
                 return await behaviour(request, context)
 
         return call
@@ -84,12 +84,16 @@ class Calls:
         # A coroutine that writes, not a generator: gRPC would leave that one unclosed when the caller leaves.
         async def call(request: Message, context: Context) -> None:
             async with _status_of_errors(context):
-                self._model.check(request)
+                self._check(request)
                 async with aclosing(behaviour(request, context)) as replies:
                     async for reply in replies:
                         await context.write(reply)
 
         return call
+
+    def _check(self, request: Message) -> None:
+        if refusal := self._model.refusal(request):
+            raise refusal
 
     def _changing(self, behaviour: Change, done: Callable[[Any], None]) -> Change:
         """LoadModel and Free, one at a time: two frontends may load at once."""

@@ -6,7 +6,7 @@ A worker may give the port of a stopped process to the next one while a frontend
 import grpc
 from google.protobuf.message import Message
 
-from remuda.backends.refusal import Refused
+from remuda.backends.refusal import ModelNotLoaded, Refused
 from remuda.rpc import backend_pb2 as pb
 
 
@@ -22,16 +22,19 @@ class LoadedModel:
     def forget(self, _request: pb.HealthMessage) -> None:
         self._name = None
 
-    def check(self, request: Message) -> None:
-        """Raise Refused unless `request` may be answered now. Only `ModelIdentity` is compared: other fields
-        that name a model are rewritten on their way."""
+    def refusal(self, request: Message) -> Refused | None:
+        """Why `request` may not be answered now; None when it may.
+
+        Only `ModelIdentity` is compared: other fields that name a model are rewritten on their way.
+        """
         if "ModelIdentity" not in request.DESCRIPTOR.fields_by_name:
-            return
+            return None
         if self._name is None:
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "model not loaded")
-        wanted = getattr(request, "ModelIdentity")  # noqa: B009 - a Message in general has no such attribute.
-        if wanted and self._name and wanted != self._name:
-            raise Refused(
-                grpc.StatusCode.NOT_FOUND,
-                f"model identity mismatch: this backend holds {self._name!r}, the call is for {wanted!r}",
-            )
+            return ModelNotLoaded()
+        wanted: str = getattr(request, "ModelIdentity")  # noqa: B009 - messages in general have no such field.
+        if not wanted or not self._name or wanted == self._name:
+            return None
+        return Refused(
+            grpc.StatusCode.NOT_FOUND,
+            f"model identity mismatch: this backend holds {self._name!r}, the call is for {wanted!r}",
+        )

@@ -6,9 +6,14 @@ OptionValue = bool | int | float | str
 
 
 def parse_options(texts: Iterable[str]) -> Mapping[str, OptionValue]:
+    """The options by key, their values as `option_value` understands them."""
+    return {key: option_value(text) for key, text in split_options(texts).items()}
+
+
+def split_options(texts: Iterable[str]) -> Mapping[str, str]:
     """Each text split at its first colon; those without are left out, of equal keys the last counts."""
     pairs = (text.partition(":") for text in texts)
-    return {key.strip(): option_value(value.strip()) for key, colon, value in pairs if colon}
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
 
 def option_value(text: str) -> OptionValue:

@@ -10,3 +10,10 @@ class Refused(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+class ModelNotLoaded(Refused):
+    """Frontends know these words, and load the model before they ask again."""
+
+    def __init__(self) -> None:
+        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, "model not loaded")

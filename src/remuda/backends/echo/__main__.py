@@ -4,7 +4,9 @@ import os
 import sys
 
 from remuda.backends.echo.backend import EchoBackend
+from remuda.backends.echo.beginning import begin
 from remuda.backends.serving import serve
 
 if __name__ == "__main__":
-    sys.exit(serve(EchoBackend(), sys.argv[1:], os.environ))
+    start = begin(os.environ)
+    sys.exit(serve(EchoBackend(ready=start.ready), sys.argv[1:], os.environ))
