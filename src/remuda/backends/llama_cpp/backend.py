@@ -1,13 +1,14 @@
 """The llama.cpp backend's calls: each translates, asks the engine, translates back."""
 
 import logging
+import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, contextmanager
 
 import grpc
 
 from remuda.backends.calls import Backend, Context
-from remuda.backends.llama_cpp import engine, replies
+from remuda.backends.llama_cpp import answers, engine, replies
 from remuda.backends.llama_cpp.connection import EngineGone
 from remuda.backends.llama_cpp.engine import Engine, LoadFailed
 from remuda.backends.llama_cpp.generation import BadRequest, plan_generation
@@ -15,6 +16,8 @@ from remuda.backends.llama_cpp.load_options import plan_load
 from remuda.backends.refusal import Refused
 from remuda.core.entropy import Entropy
 from remuda.rpc import backend_pb2 as pb
+
+_PROBE = [{"role": "user", "content": "Hello"}]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,8 @@ class LlamaCppBackend(Backend):
         self._loading = True
         try:
             plan = plan_load(request)
+            if plan.ignored:
+                log.warning("options_ignored names=%s", ",".join(plan.ignored))
             await self._unload()
             self._engine = await engine.load(plan, self._entropy)
         except (LoadFailed, ValueError) as error:
@@ -42,7 +47,9 @@ class LlamaCppBackend(Backend):
         finally:
             self._loading = False
         self._options = request
-        log.info("model_loaded path=%r slots=%d ignored=%r", plan.path, plan.parallel, plan.ignored)
+        log.info(
+            "model_loaded path=%r slots=%d context=%d", plan.path, plan.parallel, self._engine.context_size
+        )
         return pb.Result(success=True, message="loaded")
 
     async def Free(self, request: pb.HealthMessage, context: Context) -> pb.Result:
@@ -55,15 +62,6 @@ class LlamaCppBackend(Backend):
     async def PredictStream(
         self, request: pb.PredictOptions, context: Context
     ) -> AsyncGenerator[pb.Reply, None]:
-        async for reply in self._generate(request):
-            yield reply
-
-    async def Predict(self, request: pb.PredictOptions, context: Context) -> pb.Reply:
-        # As a stream, too: only between two tokens can the engine be told that nobody waits any more.
-        async with aclosing(self._generate(request)) as stream:
-            return replies.whole([reply async for reply in stream])
-
-    async def _generate(self, request: pb.PredictOptions) -> AsyncGenerator[pb.Reply, None]:
         with self._asked() as loaded:
             generation = plan_generation(request, loaded.context_size)
             reply_of = replies.chat_reply if generation.chat else replies.completion_reply
@@ -75,9 +73,81 @@ class LlamaCppBackend(Backend):
                     if reply := reply_of(events):
                         yield reply
 
+    async def Predict(self, request: pb.PredictOptions, context: Context) -> pb.Reply:
+        # As a stream, too: only between two tokens can the engine be told that nobody waits any more.
+        async with aclosing(self.PredictStream(request, context)) as stream:
+            return replies.whole([reply async for reply in stream])
+
+    async def Embedding(self, request: pb.PredictOptions, context: Context) -> pb.EmbeddingResult:
+        content = list(request.EmbeddingTokens) or request.Embeddings
+        if not content:
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Embeddings and EmbeddingTokens are both empty")
+        with self._asked() as loaded:
+            async with loaded.slot():
+                if loaded.pools:
+                    body = {"input": content, "encoding_format": "base64"}
+                    return answers.pooled_embedding(await loaded.connection.post("/v1/embeddings", body))
+                answer = await loaded.connection.post("/embedding", {"content": content})
+                return answers.token_embeddings(answer)
+
+    async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResult:
+        documents = list(request.documents)
+        wanted = request.top_n if request.top_n > 0 else len(documents)
+        with self._asked() as loaded:
+            async with loaded.slot():
+                body = {"query": request.query, "documents": documents, "top_n": wanted}
+                return answers.rerank_result(await loaded.connection.post("/v1/rerank", body), documents)
+
+    async def TokenizeString(self, request: pb.PredictOptions, context: Context) -> pb.TokenizationResponse:
+        with self._asked() as loaded:
+            answer = await loaded.connection.post("/tokenize", {"content": request.Prompt})
+            return pb.TokenizationResponse(length=len(answer["tokens"]), tokens=answer["tokens"])
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
+        with self._asked() as loaded:
+            answer = await loaded.connection.post("/detokenize", {"tokens": list(request.tokens)})
+            return pb.DetokenizeResponse(content=answer["content"])
+
+    async def Status(self, request: pb.HealthMessage, context: Context) -> pb.StatusResponse:
+        resident = {"server": _resident_bytes(os.getpid())}
+        if self._engine is not None and not self._engine.ended:
+            resident["engine"] = _resident_bytes(self._engine.pid)
+        memory = pb.MemoryUsageData(total=sum(resident.values()), breakdown=resident)
+        return pb.StatusResponse(state=self._state(), memory=memory)
+
+    async def GetMetrics(self, request: pb.MetricsRequest, context: Context) -> pb.MetricsResponse:
+        with self._asked() as loaded:
+            return answers.metrics_response((await loaded.connection.get("/metrics")).decode())
+
+    async def ModelMetadata(self, request: pb.ModelOptions, context: Context) -> pb.ModelMetadataResponse:
+        with self._asked() as loaded:
+            thinking, silent = [
+                (
+                    await loaded.connection.post(
+                        "/apply-template",
+                        {"messages": _PROBE, "chat_template_kwargs": {"enable_thinking": enabled}},
+                    )
+                )["prompt"]
+                for enabled in (True, False)
+            ]
+            return pb.ModelMetadataResponse(
+                supports_thinking=thinking != silent,
+                rendered_template=thinking,
+                media_marker=loaded.properties["media_marker"],
+            )
+
+    def _state(self) -> pb.StatusResponse.State:
+        if self._loading:
+            return pb.StatusResponse.BUSY
+        if self._engine is None:
+            return pb.StatusResponse.UNINITIALIZED
+        if self._engine.ended:
+            return pb.StatusResponse.ERROR
+        return pb.StatusResponse.BUSY if self._engine.busy else pb.StatusResponse.READY
+
     @contextmanager
     def _asked(self) -> Generator[Engine, None, None]:
-        """The engine, for one call; what goes wrong with either has a status afterwards."""
+        """The engine, for one call; what goes wrong between the two becomes the call's status."""
         if self._engine is None:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "model not loaded")
         if self._engine.ended:
@@ -97,3 +167,12 @@ class LlamaCppBackend(Backend):
             loaded, self._engine = self._engine, None
             await loaded.stop()
             log.info("model_freed path=%r", loaded.plan.path)
+
+
+def _resident_bytes(pid: int) -> int:
+    import psutil  # Here, for it would take as long to import as half of all the rest.
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0

@@ -34,7 +34,12 @@ class Engine:
     """A process that holds one model. Use `load` to make one."""
 
     def __init__(
-        self, process: anyio.abc.Process, connection: Connection, plan: LoadPlan, properties: Json
+        self,
+        process: anyio.abc.Process,
+        connection: Connection,
+        plan: LoadPlan,
+        properties: Json,
+        pools: bool,
     ) -> None:
         self._process = process
         self._free_slots = anyio.Semaphore(plan.parallel)
@@ -42,6 +47,7 @@ class Engine:
         self.connection = connection
         self.plan = plan
         self.properties = properties
+        self.pools = pools  # One vector for a text, or one for each token of it.
 
     @property
     def pid(self) -> int:
@@ -100,12 +106,22 @@ async def load(plan: LoadPlan, entropy: Entropy) -> Engine:
                 raise LoadFailed(_why(answer, process.returncode, _tail(said)))
             connection = Connection(_port(answer["address"]), key)
             properties = json.loads(await connection.get("/props"))
+            pools = await _pools(connection) if plan.embeds else False
         except BaseException:
             await _end(process)
             raise
         finally:
             _pass_on(_tail(said))
-    return Engine(process, connection, plan, properties)
+    return Engine(process, connection, plan, properties, pools)
+
+
+async def _pools(connection: Connection) -> bool:
+    """Whether the model says how to make one vector of several; there is no other way to ask than to try."""
+    try:
+        await connection.post("/v1/embeddings", {"input": "a"})
+    except Refused:
+        return False
+    return True
 
 
 def _port(address: str) -> int:

@@ -76,6 +76,10 @@ class LoadPlan:
         return int(self.settings["n_parallel"])
 
     @property
+    def embeds(self) -> bool:
+        return bool(self.settings.get("embedding"))
+
+    @property
     def path(self) -> str:
         return str(self.settings["model.path"])
 
