@@ -25,6 +25,7 @@ from remuda.backends.token import TOKEN_VARIABLE, TokenCheck
 
 ADDRESS_DEFAULT = "localhost:50051"
 _PORT_MAX = 65535
+_STDERR = 2
 _OPTIONS = (
     ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
@@ -60,6 +61,7 @@ def serve(backend: Backend, argv: Sequence[str], environ: Mapping[str, str]) -> 
     `argv` is what follows the program's name. Raises SystemExit(2) when it cannot be understood.
     """
     address = _address_of(argv)
+    _fill_standard_descriptors()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
@@ -84,6 +86,13 @@ def _address_of(argv: Sequence[str]) -> Address:
         return parse_address(given)
     except ValueError as error:
         arguments.error(f"--addr: {error}")
+
+
+def _fill_standard_descriptors() -> None:
+    """LocalAI's worker starts backends without a standard input; libuv aborts when it gets that number."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(descriptor)
 
 
 async def _serve(backend: Backend, address: Address, token: str) -> None:

@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ from tests.integration.backends.programs import ECHO, BackendProcess, loaded, ru
 from tests.support.waiting import wait_until_blocking
 
 MIB = 1 << 20
+UNRULY = "tests.integration.backends.unruly"
 # Ends when the last one who could write to it is gone.
 KEEPER = f"import subprocess, sys; subprocess.Popen([sys.executable, '-m', '{ECHO}', *sys.argv[1:]]); input()"
 
@@ -50,6 +52,20 @@ def test_an_unknown_host_is_refused(tmp_path: Path) -> None:
     backend = BackendProcess(tmp_path, "--addr", "no-such-host.invalid:0")
     assert backend.wait() == 1
     assert "no-such-host.invalid is not known" in backend.log
+
+
+def test_a_closed_standard_input_does_no_harm(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    words = [sys.executable, "-m", ECHO, "--addr", "127.0.0.1:0"]
+    with log.open("wb") as err:
+        backend = subprocess.Popen(["sh", "-c", 'exec "$@" 0<&-', "sh", *words], stderr=err)
+    try:
+        wait_until_blocking(lambda: "listening" in log.read_text(), what="a backend that listens")
+        backend.terminate()
+        assert backend.wait(10.0) == 0
+    finally:
+        backend.kill()
+        backend.wait()
 
 
 # The token
@@ -131,6 +147,25 @@ def test_calls_that_a_backend_does_not_take_are_unimplemented(tmp_path: Path) ->
     assert "Traceback" not in backend.log
 
 
+def test_models_are_loaded_one_at_a_time(tmp_path: Path) -> None:
+    with running(tmp_path, module=UNRULY) as backend, backend.calls() as calls, ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(calls.LoadModel, [pb.ModelOptions()] * 4))
+    assert [result.message for result in results] == ["1"] * 4
+
+
+def test_an_error_of_the_engine_is_internal_and_stands_in_the_log(tmp_path: Path) -> None:
+    with running(tmp_path, module=UNRULY) as backend, backend.calls() as calls:
+        calls.LoadModel(pb.ModelOptions())
+        fallen = ("INTERNAL", "RuntimeError: the engine fell over")
+        assert status_of(lambda: calls.Predict(pb.PredictOptions())) == fallen
+        stream = calls.PredictStream(pb.PredictOptions())
+        assert next(stream).message == b"one"
+        assert status_of(lambda: next(stream)) == fallen
+        assert calls.Health(pb.HealthMessage()).message == b"OK"
+    assert "call_failed" in backend.log
+    assert "Traceback" in backend.log
+
+
 # Sizes
 
 
@@ -175,7 +210,7 @@ def test_a_stream_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> N
 
 
 def test_an_engine_that_does_not_let_go_does_not_keep_the_process(tmp_path: Path) -> None:
-    with running(tmp_path, module="tests.integration.backends.stubborn") as backend:
+    with running(tmp_path, module=UNRULY) as backend:
         assert backend.address
         backend.send(signal.SIGTERM)
         assert backend.wait(within=10.0) == 0
