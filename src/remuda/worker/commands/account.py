@@ -1,0 +1,100 @@
+"""The worker's account of itself for its reports: what is installed, what runs, what is at work.
+
+Told from memory at any moment; the disk is looked at in a task of its own.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import structlog
+from anyio.to_thread import run_sync
+
+from remuda.core.errors import RemudaError
+from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica
+from remuda.worker.commands import limits
+from remuda.worker.commands.whereabouts import Whereabouts
+from remuda.worker.commands.work import WorkInHand
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.listing import Backend
+from remuda.worker.depot.metadata import read_record
+from remuda.worker.processes.model import Protocol, Replica
+from remuda.worker.processes.ports import Supervision
+
+log = structlog.get_logger(__name__)
+
+
+class Account:
+    def __init__(
+        self,
+        depot: Depot,
+        supervision: Supervision,
+        work: WorkInHand,
+        whereabouts: Whereabouts,
+        capability: Callable[[], Awaitable[str]],
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called when the account has become another by what is installed."""
+        self._depot = depot
+        self._supervision = supervision
+        self._work = work
+        self._whereabouts = whereabouts
+        self._capability = capability
+        self._changed = changed
+        self._installed: tuple[InstalledArtifact, ...] = ()
+        self._stale = anyio.Event()
+
+    def account(self) -> Report:
+        return Report(
+            installed=self._installed,
+            replicas=tuple(self._told(replica) for replica in self._supervision.replicas()),
+            work=self._work.account(),
+        )
+
+    def files_changed(self) -> None:
+        """Look again soon at what is installed."""
+        self._stale.set()
+
+    async def run(self) -> None:
+        """Keep what is known of the disk up to date, until cancelled."""
+        while True:
+            self._stale = anyio.Event()
+            try:
+                await self._look()
+            except (RemudaError, OSError) as error:
+                log.warning("installed_backends_not_read", error=str(error))
+            with anyio.move_on_after(limits.LISTING_EVERY_S):
+                await self._stale.wait()
+
+    async def _look(self) -> None:
+        listed = await self._depot.installed(await self._capability())
+        installed = await run_sync(_artifacts, listed.reported)
+        if installed != self._installed:
+            self._installed = installed
+            self._changed()
+
+    def _told(self, replica: Replica) -> RunningReplica:
+        return RunningReplica(
+            model_id=replica.key.model_id,
+            replica_index=replica.key.replica_index,
+            backend=replica.backend,
+            address=self._whereabouts.address(replica),
+            state=replica.phase,
+            instance=replica.instance,
+            protocol=replica.protocol.value if replica.protocol is Protocol.HTTP else "",
+            restarts=replica.restarts,
+            trouble=replica.trouble,
+        )
+
+
+def _artifacts(backends: tuple[Backend, ...]) -> tuple[InstalledArtifact, ...]:
+    """Blocks on the disk."""
+    return tuple(
+        InstalledArtifact(
+            name=backend.name,
+            digest=backend.metadata.digest,
+            version=backend.metadata.version,
+            alias=backend.metadata.alias,
+            platform_digest=read_record(backend.folder).content,
+        )
+        for backend in backends
+    )

@@ -1,0 +1,96 @@
+"""What this machine has of a backend, and having that backend to oneself while it changes."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from anyio.to_thread import run_sync
+
+from remuda.core.errors import BackendFailed
+from remuda.wire.backends import BackendUpgradeReply
+from remuda.wire.process_keys import ProcessKey
+from remuda.worker.commands.names import NameLocks, known_names, ordered_names
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.listing import find_run_file
+from remuda.worker.depot.orders import Order
+from remuda.worker.processes.model import Replica, Stopped
+from remuda.worker.processes.ports import Supervision
+
+R = TypeVar("R", bound=BackendUpgradeReply)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One look at a name. Without a run file there is nothing that could be started."""
+
+    name: str
+    names: frozenset[str]
+    run_file: Path | None = None
+    folder: Path | None = None
+    digest: str = ""
+    system: bool = False
+
+    def has(self, digest: str) -> bool:
+        """It is here, and is these bytes where somebody says which."""
+        return self.run_file is not None and digest in ("", self.digest)
+
+    def runs(self, replica: Replica) -> bool:
+        """The process is one of this backend's, under whatever name it was asked for."""
+        return self.name in replica.names or (self.folder is not None and replica.folder == self.folder)
+
+
+class Holdings:
+    def __init__(
+        self, depot: Depot, supervision: Supervision, capability: Callable[[], Awaitable[str]]
+    ) -> None:
+        self.locks = NameLocks()
+        self._depot = depot
+        self._supervision = supervision
+        self._capability = capability
+
+    async def look(self, name: str) -> Sight:
+        listed = await self._depot.installed(await self._capability())
+        run_file = await run_sync(find_run_file, self._depot.places, listed, name)
+        names = known_names(listed, name)
+        if (found := listed.get(name)) is None:
+            return Sight(name, names, run_file)
+        return Sight(name, names, run_file, found.folder, found.metadata.digest, found.system)
+
+    @asynccontextmanager
+    async def alone_with(self, name: str, order: Order | None = None) -> AsyncIterator[Sight]:
+        """Nobody else changes this backend, nor what is ordered, under any of its names.
+
+        While one waits for the locks the backend may get more names: then those are waited for, too.
+        """
+        sight = await self.look(name)
+        while True:
+            names = sight.names | ordered_names(order)
+            async with self.locks.held(names):
+                sight = await self.look(name)
+                if sight.names <= names:
+                    yield sight
+                    return
+
+    async def stop(self, sight: Sight, *also: ProcessKey, free: bool) -> Sequence[Stopped]:
+        """Stop this backend's processes. Whether each is gone, the caller has to look."""
+        meant = {replica.key for replica in self._supervision.replicas() if sight.runs(replica)}
+        return await self._supervision.stop(sorted(meant | set(also)), free=free)
+
+
+def require_gone(outcomes: Sequence[Stopped]) -> None:
+    """BackendFailed, naming them, when processes are left."""
+    if left := [outcome for outcome in outcomes if not outcome.gone]:
+        told = "; ".join(f"{one.key}: {one.trouble or 'it is still there'}" for one in left)
+        raise BackendFailed(f"cannot be stopped: {told}")
+
+
+def stop_report(kind: type[R], outcomes: Sequence[Stopped], error: str = "") -> R:
+    """The reply of whatever stops a backend's processes on its way, and tells which also when it fails."""
+    return kind(
+        success=not error,
+        error=error,
+        stopped_process_keys=tuple(str(outcome.key) for outcome in outcomes if outcome.gone),
+        reports_stopped_processes=True,
+    )

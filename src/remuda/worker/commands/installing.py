@@ -1,0 +1,185 @@
+"""`backend.install` and `backend.upgrade`: have a backend, and a process of it, or newer files and none."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import structlog
+from anyio.to_thread import run_sync
+
+from remuda.core.errors import BackendFailed, Invalid, RemudaError
+from remuda.oci.progress import Phase
+from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpgrade, BackendUpgradeReply
+from remuda.wire.process_keys import ProcessKey
+from remuda.worker.commands.holdings import Holdings, Sight, require_gone, stop_report
+from remuda.worker.commands.orders import Orders, Wanted, named_backend
+from remuda.worker.commands.pulls import Pulls
+from remuda.worker.commands.whereabouts import Whereabouts, door
+from remuda.worker.commands.work import Attempt, WorkInHand
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.journey import Step
+from remuda.worker.depot.orders import Order
+from remuda.worker.processes.model import Launch, Protocol, Recipe, Replica, Stopped
+from remuda.worker.processes.ports import Supervision
+
+log = structlog.get_logger(__name__)
+
+RecipeFor = Callable[[Path, BackendInstall], Recipe]
+_Served = tuple[str, tuple[str, ...]]
+
+
+class Installs:
+    """`recipe_for` tells how a run file is started for a request, and may look at the disk. `changed` is
+    called when the installed files have changed."""
+
+    def __init__(
+        self,
+        depot: Depot,
+        supervision: Supervision,
+        orders: Orders,
+        holdings: Holdings,
+        work: WorkInHand,
+        whereabouts: Whereabouts,
+        *,
+        recipe_for: RecipeFor,
+        changed: Callable[[], None],
+    ) -> None:
+        self._depot = depot
+        self._supervision = supervision
+        self._orders = orders
+        self._holdings = holdings
+        self._work = work
+        self._whereabouts = whereabouts
+        self._recipe_for = recipe_for
+        self._changed = changed
+        self._pulls = Pulls(depot)
+        self._served: dict[ProcessKey, _Served] = {}  # What HTTP processes were started with.
+
+    async def install(self, asked: BackendInstall) -> BackendInstallReply:
+        """Raises what stands against it."""
+        request = asked.model_copy(update={"backend": named_backend(asked)})
+        key = _key(request.model_id or request.backend, request.replica_index)
+        replica = self._running(key, request)
+        if replica is None or request.force:
+            async with self._work.attempting("install", request) as attempt:
+                replica = await self._ensure(request, key, attempt)
+        return self._reply(replica)
+
+    async def upgrade(self, asked: BackendUpgrade) -> BackendUpgradeReply:
+        """What was stopped is told also when the rest fails."""
+        request = asked.model_copy(update={"backend": named_backend(asked)})
+        outcomes: Sequence[Stopped] = ()
+        try:
+            key = _key(request.backend, request.replica_index)
+            async with self._work.attempting("upgrade", request) as attempt:
+                order = await self._order(request, attempt)
+                with self._watched(order, attempt):
+                    async with self._holdings.alone_with(request.backend, order) as sight:
+                        with attempt.firm():
+                            outcomes = await self._holdings.stop(sight, key, free=False)
+                        require_gone(outcomes)
+                        await self._fetch(order, refresh=True)
+        except RemudaError as error:
+            log.warning("backend_upgrade_failed", backend=request.backend, reason=error.message)
+            return stop_report(BackendUpgradeReply, outcomes, str(error))
+        return stop_report(BackendUpgradeReply, outcomes)
+
+    async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: Attempt) -> Replica:
+        """Galleries are asked before the backend is reserved: they may be slow."""
+        attempt.stepped(Step(Phase.RESOLVING, 0.0))
+        while True:
+            here = not request.force and (await self._holdings.look(request.backend)).has(request.digest)
+            order = None if here else await self._order(request, attempt)
+            with self._watched(order, attempt):
+                async with self._holdings.alone_with(request.backend, order) as sight:
+                    if order is None and not sight.has(request.digest):
+                        continue  # Somebody has removed it meanwhile.
+                    return await self._ensure_alone(request, key, sight, order, attempt)
+
+    async def _ensure_alone(
+        self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order | None, attempt: Attempt
+    ) -> Replica:
+        running = self._running(key, request)
+        if running is not None and not request.force:  # Somebody else was quicker.
+            return running
+        if order is not None and (request.force or not sight.has(request.digest)):
+            sight = await self._replace(request, key, sight, order, attempt)
+        assert sight.run_file is not None, "it was found, or brought"
+        recipe = await run_sync(self._recipe_for, sight.run_file, request)
+        launch = Launch(key, request.backend, sight.names | {request.backend}, sight.run_file.parent, recipe)
+        with attempt.firm():
+            attempt.starting()
+            replica = await self._supervision.start(launch)
+        self._remember(key, request)
+        await self._prove(sight.run_file)
+        return replica
+
+    async def _replace(
+        self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order, attempt: Attempt
+    ) -> Sight:
+        """Bring the backend. No process stays behind in a folder that is no longer the installed one."""
+        if request.force or sight.run_file is not None:
+            also = (key,) if request.force else ()
+            with attempt.firm():
+                require_gone(await self._holdings.stop(sight, *also, free=not request.force))
+        await self._fetch(order, refresh=request.force)
+        for name in (request.backend, order.name):
+            if (found := await self._holdings.look(name)).run_file is not None:
+                return found
+        raise BackendFailed(f"backend {request.backend} not found after install attempt")
+
+    async def _order(self, wanted: Wanted, attempt: Attempt) -> Order:
+        order = await self._orders.order(wanted)
+        attempt.comes_from(order)
+        return order
+
+    async def _fetch(self, order: Order, *, refresh: bool) -> None:
+        try:
+            await self._pulls.fetch(order, refresh=refresh)
+        finally:
+            self._changed()
+
+    async def _prove(self, run_file: Path) -> None:
+        """It has run. If that cannot be noted, an older version is kept for longer, which does no harm."""
+        if run_file.parent.parent != self._depot.places.backends:
+            return
+        try:
+            await self._depot.mark_proven(run_file.parent.name)
+        except (RemudaError, OSError) as error:
+            log.warning("backend_not_marked_proven", backend=run_file.parent.name, error=str(error))
+
+    def _watched(self, order: Order | None, attempt: Attempt) -> AbstractContextManager[None]:
+        """Progress comes from whoever fetches the same, also while this request waits for it to end."""
+        return nullcontext() if order is None else self._pulls.watched(order.name, attempt.stepped)
+
+    def _running(self, key: ProcessKey, request: BackendInstall) -> Replica | None:
+        """An HTTP server has its model and options from its start: with others it is another server."""
+        replica = self._supervision.usable(key, request.backend)
+        if replica is None or replica.protocol is Protocol.GRPC:
+            return replica
+        return replica if self._served.get(key) == _served(request) else None
+
+    def _remember(self, key: ProcessKey, request: BackendInstall) -> None:
+        living = {replica.key for replica in self._supervision.replicas()}
+        self._served = {known: served for known, served in self._served.items() if known in living}
+        self._served[key] = _served(request)
+
+    def _reply(self, replica: Replica) -> BackendInstallReply:
+        http = replica.protocol is Protocol.HTTP
+        return BackendInstallReply(
+            success=True,
+            address=self._whereabouts.address(replica),
+            instance=replica.instance,
+            protocol=replica.protocol.value if http else "",
+            path=door(replica.key) if http else "",
+        )
+
+
+def _key(model_id: str, replica_index: int) -> ProcessKey:
+    if replica_index < 0:
+        raise Invalid("replica_index: must not be negative")
+    return ProcessKey(model_id, replica_index)
+
+
+def _served(request: BackendInstall) -> _Served:
+    return request.model_path, request.options

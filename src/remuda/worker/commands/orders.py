@@ -1,0 +1,76 @@
+"""From a request to what is to be installed: by the galleries it names, else by this machine's own."""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import structlog
+
+from remuda.core.errors import Invalid
+from remuda.gallery.model import Gallery, Machine, galleries_from_json
+from remuda.gallery.resolve import Resolved, resolve
+from remuda.gallery.sources import Sources
+from remuda.wire.backends import BackendInstall, BackendUpgrade
+from remuda.worker.commands import limits
+from remuda.worker.depot.orders import Order, is_source, order_from_source, order_of
+
+log = structlog.get_logger(__name__)
+
+Wanted = BackendInstall | BackendUpgrade
+
+
+class Orders:
+    """`open_sources` is for galleries that a request brings; those used lately stay open."""
+
+    def __init__(
+        self,
+        own: Sources,
+        open_sources: Callable[[tuple[Gallery, ...]], Sources],
+        machine: Callable[[], Awaitable[Machine]],
+    ) -> None:
+        self._own = own
+        self._open_sources = open_sources
+        self._machine = machine
+        self._opened: OrderedDict[tuple[Gallery, ...], Sources] = OrderedDict()
+
+    async def order(self, wanted: Wanted) -> Order:
+        """Raises what stands against it: NotFound, Invalid, or Unavailable when a gallery cannot be read."""
+        order = _from_source(wanted) if wanted.uri else await self._from_galleries(wanted)
+        return replace(order, digest=wanted.digest) if wanted.digest else order
+
+    async def capability(self) -> str:
+        """What this machine reports, for the choice among builds that share an alias."""
+        return (await self._machine()).effective_capability
+
+    async def _from_galleries(self, wanted: Wanted) -> Order:
+        readings = await self._sources(wanted.backend_galleries).read()
+        answer = resolve(readings, wanted.backend, await self._machine())
+        order = order_of(answer, readings)
+        for warning in answer.warnings if isinstance(answer, Resolved) else ():
+            log.warning("backend_choice_doubtful", backend=wanted.backend, warning=warning)
+        return order
+
+    def _sources(self, text: str) -> Sources:
+        """Any text takes the place of the machine's own galleries, also that of an empty list."""
+        if not text:
+            return self._own
+        galleries = galleries_from_json(text)
+        sources = self._opened.pop(galleries, None) or self._open_sources(galleries)
+        self._opened[galleries] = sources
+        while len(self._opened) > limits.GALLERIES_KEPT_MAX:
+            self._opened.popitem(last=False)
+        return sources
+
+
+def named_backend(wanted: Wanted) -> str:
+    """The name asked for. Peers that have none for a source send the source in its place, or nothing."""
+    if wanted.uri and (not wanted.backend or is_source(wanted.backend)):
+        return _from_source(wanted).name
+    if not wanted.backend:
+        raise Invalid("backend: must not be empty")
+    return wanted.backend
+
+
+def _from_source(wanted: Wanted) -> Order:
+    named = wanted.name or ("" if is_source(wanted.backend) else wanted.backend)
+    return order_from_source(wanted.uri, named, wanted.alias)

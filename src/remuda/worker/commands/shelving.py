@@ -1,0 +1,102 @@
+"""`backend.list`, `backend.delete`, `backend.rollback`: what is installed, less of it, or the one before."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from anyio.to_thread import run_sync
+
+from remuda.core.errors import Invalid, NotFound, RemudaError
+from remuda.wire.backends import (
+    BackendDelete,
+    BackendDeleteReply,
+    BackendList,
+    BackendListReply,
+    BackendRollback,
+    BackendRollbackReply,
+    InstalledBackend,
+)
+from remuda.worker.commands.holdings import Holdings, Sight, require_gone, stop_report
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.listing import Backend
+from remuda.worker.processes.model import Stopped
+
+log = structlog.get_logger(__name__)
+
+
+class Shelving:
+    """`changed` is called when the installed files have changed."""
+
+    def __init__(
+        self,
+        depot: Depot,
+        holdings: Holdings,
+        capability: Callable[[], Awaitable[str]],
+        changed: Callable[[], None],
+    ) -> None:
+        self._depot = depot
+        self._holdings = holdings
+        self._capability = capability
+        self._changed = changed
+
+    async def list_installed(self, _: BackendList) -> BackendListReply:
+        """A folder that cannot be read makes the answer an error: peers would take its backend for gone."""
+        listed = await self._depot.installed(await self._capability())
+        if listed.problems:
+            return BackendListReply(error="; ".join(listed.problems))
+        return BackendListReply(backends=tuple(_row(one) for one in listed.reported))
+
+    async def delete(self, request: BackendDelete) -> BackendDeleteReply:
+        """Processes first, and files only when all of them are gone. What was stopped is told in any case."""
+        outcomes: Sequence[Stopped] = ()
+        try:
+            async with self._holdings.alone_with(request.backend) as sight:
+                if sight.system:
+                    raise Invalid(
+                        f"{request.backend} belongs to the system, which removes it by its own means"
+                    )
+                outcomes = await self._holdings.stop(sight, free=True)
+                require_gone(outcomes)
+                await self._depot.remove(request.backend, await self._capability())
+                self._changed()
+        except RemudaError as error:
+            log.warning("backend_delete_failed", backend=request.backend, reason=error.message)
+            return stop_report(BackendDeleteReply, outcomes, str(error))
+        return stop_report(BackendDeleteReply, outcomes)
+
+    async def rollback(self, request: BackendRollback) -> BackendRollbackReply:
+        """Nothing is stopped unless there is a version to return to. Starts nothing."""
+        outcomes: Sequence[Stopped] = ()
+        try:
+            async with self._holdings.alone_with(request.backend) as sight:
+                folder = await run_sync(self._replaceable, sight)
+                outcomes = await self._holdings.stop(sight, free=False)
+                require_gone(outcomes)
+                await self._depot.switch_back(folder)
+                self._changed()
+        except RemudaError as error:
+            log.warning("backend_rollback_failed", backend=request.backend, reason=error.message)
+            return stop_report(BackendRollbackReply, outcomes, str(error))
+        return stop_report(BackendRollbackReply, outcomes)
+
+    def _replaceable(self, sight: Sight) -> str:
+        """The folder that has a predecessor. Blocks on the disk."""
+        if sight.folder is None:
+            raise NotFound(f"backend not found: {sight.name}")
+        if sight.folder.name not in self._depot.places.names_in("previous"):
+            hint = "it was removed when a newer one ran"
+            raise NotFound(f"no earlier version of {sight.folder.name} is kept", hint=hint)
+        return sight.folder.name
+
+
+def _row(backend: Backend) -> InstalledBackend:
+    told = backend.metadata
+    return InstalledBackend(
+        name=backend.name,
+        is_system=backend.system,
+        is_meta=backend.meta,
+        installed_at=told.installed_at,
+        gallery_url=told.gallery_url,
+        version=told.version,
+        uri=told.uri,
+        digest=told.digest,
+    )

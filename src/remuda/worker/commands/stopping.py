@@ -1,0 +1,108 @@
+"""`backend.stop`, `model.stop`, `model.unload` and `models.running`: the processes and their ends."""
+
+import anyio
+import structlog
+
+from remuda.wire.backends import BackendStop
+from remuda.wire.models import (
+    ModelsRunning,
+    ModelsRunningReply,
+    ModelStop,
+    ModelStopReply,
+    ModelUnload,
+    ModelUnloadReply,
+    RunningModel,
+)
+from remuda.wire.process_keys import ProcessKey
+from remuda.worker.commands.whereabouts import Whereabouts
+from remuda.worker.processes.model import Phase, Protocol, Replica
+from remuda.worker.processes.ports import Supervision
+
+log = structlog.get_logger(__name__)
+
+
+class Stopping:
+    def __init__(self, supervision: Supervision, whereabouts: Whereabouts) -> None:
+        self._supervision = supervision
+        self._whereabouts = whereabouts
+
+    async def stop_backend(self, request: BackendStop) -> None:
+        """Nobody hears how it ends, so that is logged."""
+        everything = [replica.key for replica in self._supervision.replicas()]
+        keys = self._supervision.named(request.backend) if request.backend else everything
+        for outcome in await self._supervision.stop(keys, free=not request.force):
+            if not outcome.gone:
+                log.error("backend_not_stopped", process=str(outcome.key), reason=outcome.trouble)
+
+    async def stop_model(self, request: ModelStop) -> ModelStopReply:
+        """Exactly the process that is meant, or none."""
+        replica = self._find(request.process_key)
+        if replica is None:
+            return ModelStopReply(terminated=True, process_key=request.process_key)
+        reply = ModelStopReply(
+            matched=True, process_key=request.process_key, address=self._whereabouts.address(replica)
+        )
+        if objection := self._objection(request, replica):
+            return reply.model_copy(update={"error": objection})
+        outcomes = await self._supervision.stop([replica.key], free=not request.force)
+        if not outcomes:  # It ended by itself in this very moment.
+            return ModelStopReply(terminated=True, process_key=request.process_key)
+        [outcome] = outcomes
+        trouble = outcome.trouble
+        if not request.force and not outcome.freed:
+            trouble = trouble or "the backend did not free its memory before it was ended"
+        return reply.model_copy(update={"freed": outcome.freed, "terminated": outcome.gone, "error": trouble})
+
+    async def unload(self, request: ModelUnload) -> ModelUnloadReply:
+        """Ask the processes of this model, or the one at this address, and never any other, to let go of
+        their memory. That they were asked is success: backends need not know how."""
+        async with anyio.create_task_group() as tasks:
+            for replica in self._supervision.replicas():
+                if _lives(replica) and self._is_meant(request, replica):
+                    tasks.start_soon(self._free, replica)
+        return ModelUnloadReply(success=True)
+
+    async def running(self, _: ModelsRunning) -> ModelsRunningReply:
+        """Busy ones and those about to be ready count; those on their way out do not."""
+        return ModelsRunningReply(
+            models=tuple(
+                RunningModel(
+                    model_id=replica.key.model_id,
+                    replica_index=replica.key.replica_index,
+                    address=self._whereabouts.address(replica),
+                    instance=replica.instance,
+                )
+                for replica in self._supervision.replicas()
+                if _lives(replica)
+            )
+        )
+
+    def _find(self, process_key: str) -> Replica | None:
+        key = ProcessKey.parse(process_key)
+        return next((one for one in self._supervision.replicas() if one.key == key), None)
+
+    def _objection(self, request: ModelStop, replica: Replica) -> str:
+        """Why this is not the process that is meant, or not to be stopped now."""
+        if request.instance and request.instance != replica.instance:
+            return f"instance mismatch: {replica.key} is another process now"
+        named = request.instance and not request.expected_address
+        if not named and not self._whereabouts.is_at(replica, request.expected_address):
+            found = self._whereabouts.address(replica) or "no address"
+            return f"address mismatch: {replica.key} has {found}, not {request.expected_address or 'none'}"
+        return f"{replica.key} is already stopping" if replica.phase is Phase.STOPPING else ""
+
+    def _is_meant(self, request: ModelUnload, replica: Replica) -> bool:
+        """An address is one process's, except that those which speak HTTP share the worker's own."""
+        named = replica.key.model_id == request.model_name
+        if not request.address:
+            return named
+        alone = replica.protocol is Protocol.GRPC
+        return self._whereabouts.is_at(replica, request.address) and (alone or named)
+
+    async def _free(self, replica: Replica) -> None:
+        if trouble := await self._supervision.free(replica.key):
+            log.warning("model_not_freed", process=str(replica.key), reason=trouble)
+
+
+def _lives(replica: Replica) -> bool:
+    return replica.pid != 0 and replica.phase is not Phase.STOPPING

@@ -1,0 +1,121 @@
+"""Installs and upgrades at work: what is told of them, and giving one up."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Literal
+
+import anyio
+
+from remuda.core.errors import Conflict
+from remuda.wire.backends import BackendInstall, BackendUpgrade, InstallProgress
+from remuda.wire.nodes import Work
+from remuda.worker.commands.progress import Publisher, Send, Tally, publishing
+from remuda.worker.depot.journey import Step
+from remuda.worker.depot.orders import Order
+
+Kind = Literal["install", "upgrade"]
+
+
+class Attempt:
+    """One request at work. `changed` is called when it enters another phase."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        request: BackendInstall | BackendUpgrade,
+        publisher: Publisher | None,
+        changed: Callable[[], None],
+    ) -> None:
+        self.op_id = request.op_id
+        self.scope = anyio.CancelScope()
+        self._kind = kind
+        self._request = request
+        self._publisher = publisher
+        self._changed = changed
+        self._tally = Tally(request.op_id, request.backend)
+        self._firm = False
+
+    def comes_from(self, order: Order) -> None:
+        self._tally.source = next(iter(order.uris), order.name)
+
+    def stepped(self, step: Step) -> None:
+        phase = self._tally.phase
+        self._tell(self._tally.stepped(step))
+        if self._tally.phase is not phase:
+            self._changed()
+
+    def starting(self) -> None:
+        self._tell(self._tally.starting())
+        self._changed()
+
+    @contextmanager
+    def firm(self) -> Iterator[None]:
+        """In this block it can no longer be given up: processes come or go."""
+        self._firm = True
+        try:
+            yield
+        finally:
+            self._firm = False
+
+    def give_up(self) -> bool:
+        """Whether it could."""
+        if not self._firm:
+            self.scope.cancel()
+        return not self._firm
+
+    def account(self) -> Work:
+        return Work(
+            op_id=self.op_id,
+            attempt=self._request.attempt,
+            kind=self._kind,
+            phase=self._tally.phase,
+            backend=self._request.backend,
+            percentage=self._tally.overall,
+        )
+
+    def _tell(self, event: InstallProgress) -> None:
+        if self._publisher is not None:
+            self._publisher.tell(event)
+
+
+class WorkInHand:
+    def __init__(self, send: Send, changed: Callable[[], None]) -> None:
+        self._send = send
+        self._changed = changed
+        self._attempts: list[Attempt] = []
+
+    @asynccontextmanager
+    async def attempting(
+        self, kind: Kind, request: BackendInstall | BackendUpgrade
+    ) -> AsyncIterator[Attempt]:
+        """Listed while the block lasts. Progress goes out only if the request names an operation.
+
+        Raises Conflict when it was given up meanwhile.
+        """
+        async with AsyncExitStack() as stack:
+            watched = request.op_id != ""
+            publisher = await stack.enter_async_context(publishing(self._send)) if watched else None
+            attempt = Attempt(kind, request, publisher, self._changed)
+            stack.enter_context(self._listed(attempt))
+            with attempt.scope:
+                yield attempt
+            if attempt.scope.cancelled_caught:
+                raise Conflict(f"the {kind} was cancelled", hint="what was fetched is kept")
+
+    def cancel(self, op_id: str) -> bool:
+        """Give up what is at work for this operation; whether there was anything that could be."""
+        meant = [attempt for attempt in self._attempts if attempt.op_id == op_id and op_id]
+        return any([attempt.give_up() for attempt in meant])
+
+    def account(self) -> tuple[Work, ...]:
+        return tuple(attempt.account() for attempt in self._attempts)
+
+    @contextmanager
+    def _listed(self, attempt: Attempt) -> Iterator[None]:
+        self._attempts.append(attempt)
+        self._changed()
+        try:
+            yield
+        finally:
+            self._attempts.remove(attempt)
+            self._changed()
