@@ -3,6 +3,8 @@
 import json
 import math
 import signal
+import statistics
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,12 @@ def text_of(replies: list[Any]) -> bytes:
 
 def tally(calls: Any) -> Any:
     return json.loads(calls.GetMetrics(pb.MetricsRequest()).prompt_json_for_slot)
+
+
+def seconds_to_health(calls: Any) -> float:
+    asked = time.monotonic()
+    assert calls.Health(pb.HealthMessage()).message == b"OK"
+    return time.monotonic() - asked
 
 
 # Answers
@@ -123,11 +131,12 @@ def test_parallel_streams_interleave_and_health_answers_meanwhile(tmp_path: Path
 
         reading = [pool.submit(read, number) for number in range(STREAMS)]
         wait_until_blocking(lambda: len(set(order)) == STREAMS, what="a token of every stream")
-        assert calls.Health(pb.HealthMessage()).message == b"OK"
+        waits = [seconds_to_health(calls) for _ in range(5)]
         assert not any(future.done() for future in reading), "all of them run at this moment"
         texts = [future.result() for future in reading]
         counted = tally(calls)
 
+    assert statistics.median(waits) < 0.1
     assert texts == [(f"stream {number} " * 20).encode() for number in range(STREAMS)]
     assert (counted["finished"], counted["active"]) == (STREAMS, 0)
     first_to_end = next(place for place in range(len(order)) if order[: place + 1].count(order[place]) == 42)

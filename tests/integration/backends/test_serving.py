@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from remuda.host.ports import free_port
 from remuda.rpc import backend_pb2 as pb
 from tests.integration.backends.programs import ECHO, BackendProcess, loaded, running, status_of
 from tests.support.waiting import wait_until_blocking
@@ -46,6 +47,20 @@ def test_two_backends_never_share_a_port(tmp_path: Path) -> None:
         second = BackendProcess(tmp_path / "second", "--addr", first.address)
         assert second.wait() == 1
         assert "is in use" in second.log
+
+
+def test_of_two_started_together_one_listens(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    with (
+        running(tmp_path / "one", "--addr", address) as one,
+        running(tmp_path / "other", "--addr", address) as other,
+    ):
+        wait_until_blocking(lambda: not (one.running and other.running), what="the end of one")
+        left, ended = (other, one) if other.running else (one, other)
+        assert left.address == address
+        assert ended.wait() == 1
 
 
 def test_an_unknown_host_is_refused(tmp_path: Path) -> None:
