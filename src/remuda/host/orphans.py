@@ -65,4 +65,3 @@ def reap(pid: int) -> None:
     """Clear away a zombie for which nobody else waits."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-        log.debug("orphan_reaped", pid=pid)

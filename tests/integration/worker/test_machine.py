@@ -21,8 +21,9 @@ from remuda.host.ports import free_port, listen
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.log_lines import Stream
 from remuda.worker.processes.logs import ProcessLogs
-from remuda.worker.processes.machine import LocalMachine, LocalProcess
+from remuda.worker.processes.machine import LocalMachine
 from remuda.worker.processes.model import Command
+from remuda.worker.processes.ports import Machine, Process
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -60,14 +61,14 @@ class Yard:
         self.folder = folder
         self.guard = Watched()
         self.logs = ProcessLogs(folder / "logs", SystemClock())
-        self.machine = LocalMachine(self.owner, BootId("boot"), self.logs, self.guard)
+        self.machine: Machine = LocalMachine(self.owner, BootId("boot"), self.logs, self.guard)
 
-    async def start(self, *argv: str, key: ProcessKey = KEY, **env: str) -> LocalProcess:
+    async def start(self, *argv: str, key: ProcessKey = KEY, **env: str) -> Process:
         environ = {"PATH": os.environ["PATH"], **env}
         command = Command(argv, self.folder, environ)
         return await self.machine.start(key, SystemEntropy().uuid(), command)
 
-    async def python(self, code: str, key: ProcessKey = KEY) -> LocalProcess:
+    async def python(self, code: str, key: ProcessKey = KEY) -> Process:
         return await self.start(sys.executable, "-c", PRELUDE + code, key=key)
 
     def said(self, key: ProcessKey = KEY) -> list[str]:
