@@ -1,0 +1,264 @@
+"""Commands on a real depot with real galleries in files, and processes that a test decides upon."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SeededEntropy
+from remuda.core.errors import BackendFailed
+from remuda.core.ids import NodeId
+from remuda.gallery.cache import Cache
+from remuda.gallery.fetch import open_fetcher
+from remuda.gallery.model import Gallery, Machine, Reading, galleries_to_json
+from remuda.gallery.sources import Sources
+from remuda.oci.client import open_client
+from remuda.oci.model import Platform
+from remuda.wire import subjects
+from remuda.wire.backends import BackendInstall, BackendInstallReply, InstallProgress
+from remuda.wire.codec import Message, decode, encode
+from remuda.wire.process_keys import ProcessKey
+from remuda.worker.addresses import Advertised
+from remuda.worker.commands.commands import Commands
+from remuda.worker.depot.depot import Depot, Installed
+from remuda.worker.depot.journey import OnStep, ignore_steps
+from remuda.worker.depot.orders import Order
+from remuda.worker.depot.places import Places
+from remuda.worker.processes.model import Launch, Phase, Protocol, Recipe, Replica, Stopped
+
+R = TypeVar("R", bound=Message)
+
+NODE = NodeId("n1")
+LINUX = Platform("linux", "amd64")
+REACHED_AT = Advertised("gpu-1.example:50051", "gpu-1.example:50050")
+RUN = "#!/bin/sh\nexec true\n"
+
+
+class ScriptedSupervision:
+    """A supervisor whose processes are entries in a table; implements Supervision."""
+
+    def __init__(self) -> None:
+        self.table: dict[ProcessKey, Replica] = {}
+        self.started: list[Launch] = []
+        self.stopped: list[tuple[ProcessKey, bool]] = []  # With whether it was asked to free its memory.
+        self.freed: list[ProcessKey] = []
+        self.fails = ""  # Why no process becomes ready.
+        self.immortal: set[ProcessKey] = set()
+        self.free_trouble = ""
+        self._ports = count(50052)
+
+    def put(self, replica: Replica) -> None:
+        self.table[replica.key] = replica
+
+    def replicas(self) -> Sequence[Replica]:
+        return [self.table[key] for key in sorted(self.table)]
+
+    def usable(self, key: ProcessKey, name: str) -> Replica | None:
+        replica = self.table.get(key)
+        if replica is None or replica.phase is not Phase.READY or name not in replica.names:
+            return None
+        return replica
+
+    def named(self, text: str) -> Sequence[ProcessKey]:
+        exact = ProcessKey.parse(text)
+        of_model = {key for key in self.table if key.model_id == text}
+        of_backend = {key for key, replica in self.table.items() if text in replica.names}
+        return sorted(of_backend | ({exact} if exact in self.table else of_model))
+
+    async def start(self, launch: Launch) -> Replica:
+        self.started.append(launch)
+        if self.fails:
+            raise BackendFailed(self.fails)
+        port = next(self._ports)
+        replica = Replica(
+            launch.key,
+            launch.backend,
+            launch.names,
+            launch.folder,
+            launch.recipe.protocol,
+            Phase.READY,
+            instance=f"instance-{port}",
+            pid=port,
+            port=port,
+        )
+        self.put(replica)
+        return replica
+
+    async def stop(self, keys: Sequence[ProcessKey], *, free: bool) -> Sequence[Stopped]:
+        outcomes = []
+        for key in keys:
+            if key not in self.table:
+                continue
+            gone = key not in self.immortal
+            self.stopped.append((key, free))
+            replica = self.table.pop(key) if gone else self.table[key]
+            freed = free and not self.free_trouble
+            outcomes.append(Stopped(key, replica.port, freed, gone, "" if gone else "it does not end"))
+        return outcomes
+
+    async def free(self, key: ProcessKey) -> str:
+        self.freed.append(key)
+        return self.free_trouble
+
+
+class CountingSources(Sources):
+    """Galleries that count how often they are asked."""
+
+    asked = 0
+
+    async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]:
+        self.asked += 1
+        return await super().read(refresh=refresh)
+
+
+class GatedDepot(Depot):
+    """Installs of a name wait for its gate, where a test has put one."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.gates: dict[str, anyio.Event] = {}
+        self.reached: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+        self.installs: list[Order] = []
+
+    async def install(
+        self, order: Order, *, refresh: bool = False, on_step: OnStep = ignore_steps
+    ) -> Installed:
+        self.installs.append(order)
+        self.reached[order.name].set()
+        if order.name in self.gates:
+            await self.gates[order.name].wait()
+        return await super().install(order, refresh=refresh, on_step=on_step)
+
+
+@dataclass
+class Asked:
+    payload: bytes
+    replies: list[bytes] = field(default_factory=list)
+
+    async def respond(self, reply: bytes) -> None:
+        self.replies.append(reply)
+
+
+class Rig:
+    def __init__(self, root: Path, depot: GatedDepot, open_galleries: Callable[..., CountingSources]) -> None:
+        self.root = root
+        self.depot = depot
+        self.supervision = ScriptedSupervision()
+        self.published: list[tuple[str, InstallProgress]] = []
+        self.changes = 0
+        self.opened: list[tuple[Gallery, ...]] = []
+        self.own_galleries = open_galleries((self.gallery("own", {}),))
+        self._open_galleries = open_galleries
+        self.http_backends: set[str] = set()
+        self.commands = Commands(
+            depot,
+            self.supervision,
+            galleries=self.own_galleries,
+            open_galleries=self._open_given,
+            machine=self._machine,
+            recipe_for=self._recipe_for,
+            reached_at=lambda: REACHED_AT,
+            models=root / "models",
+            changed=self._changed,
+        )
+
+    # What there is.
+
+    def source(self, name: str, run: str | None = RUN) -> Path:
+        """A folder that a backend can be installed from."""
+        folder = self.root / "sources" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        if run is not None:
+            (folder / "run.sh").write_text(run)
+        return folder
+
+    def gallery(self, name: str, uris: dict[str, Path | str]) -> Gallery:
+        """A gallery with these backends; an existing one of the name is replaced."""
+        index = self.root / f"{name}.yaml"
+        index.write_text("".join(f"- name: {entry}\n  uri: {uri}\n" for entry, uri in uris.items()) or "[]\n")
+        return Gallery(name=name, url=f"file://{index}")
+
+    def offer(self, *names: str) -> None:
+        """Backends in the machine's own gallery."""
+        self.gallery("own", {name: f"file://{self.source(name)}" for name in names})
+
+    def galleries_of(self, **uris: Path | str) -> str:
+        return galleries_to_json((self.gallery("given", dict(uris)),))
+
+    def folder(self, name: str) -> Path:
+        return self.depot.places.installed(name)
+
+    def live(self, key: str, backend: str, **changes: object) -> Replica:
+        """A process that runs."""
+        parsed = ProcessKey.parse(key)
+        assert parsed is not None, "a test names a key"
+        port = 51000 + len(self.supervision.table)
+        replica = Replica(
+            parsed, backend, frozenset({backend}), self.folder(backend), Protocol.GRPC, Phase.READY
+        )
+        replica = replace(replica, instance=f"instance-{port}", pid=port, port=port, **changes)  # type: ignore[arg-type]
+        self.supervision.put(replica)
+        return replica
+
+    # What is said.
+
+    async def say(self, subject: Callable[[NodeId], str], payload: bytes) -> list[bytes]:
+        asked = Asked(payload)
+        await self.commands.handlers(NODE, self._publish)[subject(NODE)](asked)
+        return asked.replies
+
+    async def ask(self, subject: Callable[[NodeId], str], request: Message, reply: type[R]) -> R:
+        [answer] = await self.say(subject, encode(request))
+        return decode(reply, answer)
+
+    async def install(self, request: BackendInstall) -> BackendInstallReply:
+        return await self.ask(subjects.backend_install, request, BackendInstallReply)
+
+    def progress(self, op_id: str) -> list[InstallProgress]:
+        return [event for _, event in self.published if event.op_id == op_id]
+
+    async def _publish(self, subject: str, payload: bytes) -> None:
+        self.published.append((subject, decode(InstallProgress, payload)))
+
+    # What commands are given.
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def _machine(self) -> Machine:
+        return Machine("linux", "amd64", "default")
+
+    def _open_given(self, galleries: tuple[Gallery, ...]) -> Sources:
+        self.opened.append(galleries)
+        return self._open_galleries(galleries)
+
+    def _recipe_for(self, run_file: Path, request: BackendInstall) -> Recipe:
+        protocol = Protocol.HTTP if request.backend in self.http_backends else Protocol.GRPC
+        return Recipe((str(run_file),), run_file.parent, {}, protocol)
+
+
+@asynccontextmanager
+async def rigged(root: Path) -> AsyncIterator[Rig]:
+    """Commands at work. When the block ends nothing may be left locked or listed."""
+    clock = SystemClock()
+    places = Places(root / "backends", root / "system", root / "blobs")
+    async with (
+        open_client(clock, SeededEntropy(1)) as client,
+        open_fetcher() as fetcher,
+        anyio.create_task_group() as tasks,
+    ):
+
+        def open_galleries(galleries: tuple[Gallery, ...]) -> CountingSources:
+            return CountingSources(galleries, fetcher=fetcher, cache=Cache(root / "cache"), clock=clock)
+
+        rig = Rig(root, GatedDepot(places, clock, client, LINUX), open_galleries)
+        await tasks.start(rig.commands.run)
+        yield rig
+        assert rig.commands.idle, "a lock or an attempt was left behind"
+        tasks.cancel_scope.cancel()

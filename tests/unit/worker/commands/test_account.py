@@ -1,0 +1,76 @@
+"""What the worker's reports tell, and when."""
+
+import anyio
+import pytest
+
+from remuda.wire.backends import BackendInstall
+from remuda.wire.nodes import InstalledArtifact, RunningReplica
+from remuda.worker.processes.model import Phase, Protocol
+from tests.support.waiting import wait_until
+from tests.unit.worker.commands.rig import Rig
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_account_lists_replicas_with_instance_state_and_trouble(rig: Rig) -> None:
+    rig.live("a#1", "vllm", protocol=Protocol.HTTP, phase=Phase.WAITING, restarts=2, trouble="it crashed")
+    ready = rig.live("b#0", "echo")
+
+    assert rig.commands.account().replicas == (
+        RunningReplica(
+            model_id="a",
+            replica_index=1,
+            backend="vllm",
+            address="gpu-1.example:50050",
+            state="waiting",
+            instance="instance-51000",
+            protocol="http",
+            restarts=2,
+            trouble="it crashed",
+        ),
+        RunningReplica(
+            model_id="b",
+            replica_index=0,
+            backend="echo",
+            address=f"gpu-1.example:{ready.port}",
+            state="ready",
+            instance=ready.instance,
+        ),
+    )
+
+
+async def test_installed_backend_appears_in_the_account_and_is_news(rig: Rig) -> None:
+    rig.offer("echo")
+    before = rig.changes
+
+    await rig.install(BackendInstall(backend="echo"))
+    await wait_until(lambda: rig.commands.account().installed)
+
+    assert rig.commands.account().installed == (InstalledArtifact(name="echo"),)
+    assert rig.changes > before
+
+
+async def test_alias_of_an_installed_backend_is_told(rig: Rig) -> None:
+    uri = f"file://{rig.source('x')}"
+    await rig.install(BackendInstall(backend="cpu-echo", uri=uri, alias="echo"))
+    await wait_until(lambda: rig.commands.account().installed)
+
+    [told] = rig.commands.account().installed
+    assert (told.name, told.alias) == ("cpu-echo", "echo")
+
+
+async def test_work_in_hand_is_told_while_it_lasts_and_its_begin_and_end_are_news(rig: Rig) -> None:
+    rig.offer("echo")
+    rig.depot.gates["echo"] = anyio.Event()
+    before = rig.changes
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.install, BackendInstall(backend="echo", op_id="o-1", attempt=3))
+        await rig.depot.reached["echo"].wait()
+        [work] = rig.commands.account().work
+        begun = rig.changes
+        rig.depot.gates["echo"].set()
+
+    assert (work.op_id, work.attempt, work.kind, work.phase) == ("o-1", 3, "install", "resolving")
+    assert before < begun < rig.changes
+    assert rig.commands.account().work == ()

@@ -1,0 +1,103 @@
+"""model.delete: files go, and only inside the folder of models."""
+
+from pathlib import Path
+
+import pytest
+
+from remuda.core.errors import Invalid
+from remuda.wire.models import ModelDelete, ModelDeleteReply
+from remuda.worker.commands.model_files import ModelFiles
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    for name in (
+        "qwen/a/weights.gguf",
+        "qwen2/b",
+        "llama.gguf",
+        "llama.gguf.yaml",
+        "llama",
+        "llamas",
+        "o/m/f",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("x")
+    return folder
+
+
+async def delete(models: Path, name: str) -> ModelDeleteReply:
+    return await ModelFiles(models).delete(ModelDelete(model_name=name))
+
+
+def left(models: Path) -> set[str]:
+    return {str(path.relative_to(models)) for path in models.rglob("*") if not path.is_dir()}
+
+
+async def test_models_folder_goes_with_all_in_it(models: Path) -> None:
+    """Row A153."""
+    reply = await delete(models, "qwen")
+
+    assert reply.success
+    assert not (models / "qwen").exists()
+    assert (models / "qwen2/b").exists()
+
+
+async def test_model_that_is_a_file_goes_with_what_has_its_name_and_a_suffix(models: Path) -> None:
+    await delete(models, "llama")
+
+    assert left(models) == {"qwen/a/weights.gguf", "qwen2/b", "llamas", "o/m/f"}
+
+
+async def test_model_with_an_organisation_goes_alone(models: Path) -> None:
+    await delete(models, "o/m")
+
+    assert (models / "o").exists()
+    assert "o/m/f" not in left(models)
+
+
+async def test_nothing_there_is_as_good_as_removed(models: Path) -> None:
+    before = left(models)
+
+    assert (await delete(models, "nonesuch")).success
+    assert (await delete(models, "none/such")).success
+    assert (await ModelFiles(models / "no folder").delete(ModelDelete(model_name="x"))).success
+    assert left(models) == before
+
+
+@pytest.mark.parametrize("name", ["", ".", "./", "..", "../precious", "qwen/../../precious", "/etc", "a\0b"])
+async def test_name_that_leads_elsewhere_is_refused(models: Path, name: str) -> None:
+    with pytest.raises(Invalid):
+        await delete(models, name)
+
+    assert (models.parent / "precious" / "file").exists()
+    assert (models / "qwen").exists()
+
+
+async def test_link_out_of_the_folder_goes_and_what_it_leads_to_stays(models: Path) -> None:
+    (models / "linked").symlink_to(models.parent / "precious")
+
+    await delete(models, "linked")
+
+    assert not (models / "linked").is_symlink()
+    assert (models.parent / "precious" / "file").exists()
+
+
+async def test_link_on_the_way_is_not_followed_out_of_the_folder(models: Path) -> None:
+    (models / "linked").symlink_to(models.parent)
+
+    with pytest.raises(Invalid):
+        await delete(models, "linked/precious")
+
+    assert (models.parent / "precious" / "file").exists()
+
+
+async def test_name_with_wildcards_means_itself(models: Path) -> None:
+    before = left(models)
+    await delete(models, "*")
+
+    assert left(models) == before
