@@ -117,6 +117,14 @@ async def test_a_process_gets_its_environment_its_mark_and_nothing_else(yard: Ya
     assert await process.end(SHORT)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="done by the program that ties a process to us")
+async def test_a_process_holds_no_files_but_its_three_streams(yard: Yard) -> None:
+    process = await yard.start("sh", "-c", "ls /proc/$$/fd")
+    assert await process.wait() == 0
+    assert yard.said() == ["0", "1", "2"]
+    assert await process.end(SHORT)
+
+
 async def test_a_program_is_found_in_the_working_folder(yard: Yard) -> None:
     script = yard.folder / "run.sh"
     script.write_text("#!/bin/sh\necho $0 $1\n")

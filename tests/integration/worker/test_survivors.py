@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -154,9 +154,7 @@ async def test_a_warden_that_is_dismissed_ends_what_is_left_of_this_boot_alone(o
 
 
 async def test_the_warden_ends_a_session_in_which_nobody_kept_a_mark(owner: str) -> None:
-    command = "env -i sleep 600 >/dev/null 2>&1 & echo $$ $!"
-    done = await anyio.run_process(["sh", "-c", command], start_new_session=True)
-    leader, stray = map(int, done.stdout.split())
+    leader, stray = await orphan({}, new_session=False)
     warden = Warden(owner, BOOT)
     warden.watch(Identity(leader, "over"))
     async with anyio.create_task_group() as tasks:
@@ -168,10 +166,17 @@ async def test_the_warden_ends_a_session_in_which_nobody_kept_a_mark(owner: str)
 
 async def start(mark: Mark) -> int:
     """A process that is nobody's to wait for."""
-    quiet = "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True"
-    code = f"import subprocess; print(subprocess.Popen({SLEEPER!r}, {quiet}).pid)"
-    done = await anyio.run_process([sys.executable, "-c", code], env=mark.environ())
-    return int(done.stdout)
+    _, pid = await orphan(mark.environ(), new_session=True)
+    return pid
+
+
+async def orphan(environ: Mapping[str, str], *, new_session: bool) -> tuple[int, int]:
+    """The pids of a process that has ended and of one that it started, in its session or in a new one."""
+    how = f"stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session={new_session}"
+    code = f"import os, subprocess; print(os.getpid(), subprocess.Popen({SLEEPER!r}, {how}).pid)"
+    done = await anyio.run_process([sys.executable, "-c", code], env=environ, start_new_session=True)
+    leader, pid = map(int, done.stdout.split())
+    return leader, pid
 
 
 # Survivors
