@@ -1,0 +1,56 @@
+"""How a new wish meets those that are not fulfilled yet: the newest wins over its opposite, and the same is
+done once. Pure."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from remuda.core.ids import NodeId
+from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Step, Wish
+
+
+def same_as(
+    operation: Operation, nodes: Collection[NodeId], live: Iterable[tuple[Operation, Collection[NodeId]]]
+) -> OpId | None:
+    """An operation under way that wants just this, on the same nodes; a new one would add nothing."""
+    for other, others_nodes in live:
+        if (
+            other.wish is Wish.RUN
+            and (other.kind, other.source, other.roll_out)
+            == (operation.kind, operation.source, operation.roll_out)
+            and set(others_nodes) == set(nodes)
+        ):
+            return other.id
+    return None
+
+
+def replaced(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
+    """The live steps whose opposite is wanted now, marked so. They end before the new ones begin."""
+    wanted = {(step.node, name): step for step in new for name in step.goal.names}
+    gone: list[Step] = []
+    for step in live:
+        newer = next(
+            (wanted[step.node, name] for name in step.goal.names if (step.node, name) in wanted), None
+        )
+        if newer is not None and not step.state.final and _opposite(step.kind, newer.kind):
+            gone.append(replace(step, replaced_by=newer.op))
+    return gone
+
+
+def wish_for(step: Step, operation: Operation) -> Wish:
+    """What is wanted of a step: a newer operation that wants the opposite cancels it."""
+    return Wish.CANCEL if step.replaced_by is not None else operation.wish
+
+
+def retried(step: Step) -> Step:
+    """Begun afresh, because a person asked: with all its attempts before it, under a new number."""
+    if step.state not in (State.FAILED, State.CANCELLED):
+        return step
+    return replace(step, state=State.PENDING, failures=0, reason="", wait_until=None, replaced_by=None)
+
+
+def _wanted(operation: Operation) -> tuple[Kind, Source, RollOut]:
+    return operation.kind, operation.source, operation.roll_out
+
+
+def _opposite(one: Kind, other: Kind) -> bool:
+    return (one is Kind.REMOVE) != (other is Kind.REMOVE)

@@ -1,0 +1,216 @@
+"""What somebody wants done to the fleet (an operation), and its share on each node (a step). Data only."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, NewType
+
+from remuda.core.errors import Problem
+from remuda.core.ids import BootId, NodeId
+
+OpId = NewType("OpId", str)
+"""An operation's UUID. It names the subject of its progress, so it is a valid NATS token."""
+
+
+class Kind(StrEnum):
+    INSTALL = "install"
+    UPGRADE = "upgrade"
+    REMOVE = "remove"
+
+
+class State(StrEnum):
+    PENDING = "pending"  # Waits: for its node, for its turn, or for the time of the next attempt.
+    RUNNING = "running"  # An attempt is at work on the node, as far as anybody knows.
+    STOPPING = "stopping"  # Nobody wants it any more, and its attempt may not have ended yet.
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # Given up, and kept until somebody retries or dismisses it.
+    SKIPPED = "skipped"  # The node could not have done it; nothing was sent.
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self in _FINAL
+
+
+_FINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.SKIPPED, State.CANCELLED})
+
+
+class Stage(StrEnum):
+    """What an attempt does. All but the first belong to upgrades that prove themselves."""
+
+    APPLY = "apply"
+    PROVE = "prove"  # The new version starts and answers its health call.
+    ROLL_BACK = "roll_back"  # It did not: return to the version before.
+
+
+class Wish(StrEnum):
+    """What people want of an operation now."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the bytes come from, in full, so that a retry next week needs nothing else."""
+
+    backend: str  # As it was asked for; a meta backend's name, often.
+    galleries: str = ""  # A JSON list, as the wire carries it.
+    uri: str = ""  # A source outside the galleries.
+    name: str = ""
+    alias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What one node is to end up with."""
+
+    names: tuple[str, ...]  # Under any of these it is listed: the concrete build's name first.
+    digest: str = ""  # Pinned when the operation was made; empty: none could be had.
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One node's share. `attempt` fences what is heard: news of an earlier one is no news."""
+
+    op: OpId
+    node: NodeId
+    node_name: str  # As it was, for the node may be renamed or removed.
+    kind: Kind
+    source: Source
+    goal: Goal
+    state: State = State.PENDING
+    stage: Stage = Stage.APPLY
+    proves: bool = False
+    rolls_back: bool = False  # Its worker can return to the version before.
+    expires: datetime | None = None  # Not begun by then, it is given up.
+    attempt: int = 0
+    failures: int = 0  # Hard ones of this stage in a row; waiting for a slow worker is none.
+    boot: BootId | None = None  # The worker's life in which the attempt was begun.
+    answer_by: datetime | None = None  # RUNNING: until then its reply is on time.
+    wait_until: datetime | None = None  # PENDING: not before. RUNNING, STOPPING: silence is tolerated until
+    # then; None while the node is away, for silence says nothing meanwhile.
+    problem: Problem | None = None  # Of the last attempt that failed.
+    reason: str = ""  # Why it waits, or how it ended.
+    replaced_by: OpId | None = None  # A newer operation wants the opposite.
+    version: int = 0
+
+    @property
+    def key(self) -> tuple[OpId, NodeId]:
+        return self.op, self.node
+
+
+@dataclass(frozen=True, slots=True)
+class RollOut:
+    """How many nodes may be at work at once. With a canary, one goes first and must succeed."""
+
+    at_once: int
+    canary: bool = False
+    proves: bool = False  # Each node shows that the new version starts; a failure stops the rest.
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    id: OpId
+    kind: Kind
+    source: Source
+    roll_out: RollOut
+    asked_by: str
+    asked_at: datetime
+    wish: Wish = Wish.RUN
+    expires: datetime | None = None
+    idempotency_key: str = ""
+    selection: str = ""  # Which nodes were asked for, in words.
+    finished_at: datetime | None = None
+    dismissed: bool = False
+    version: int = 0
+
+
+class Verb(StrEnum):
+    """What is sent to a worker."""
+
+    INSTALL = "install"
+    UPGRADE = "upgrade"
+    REMOVE = "remove"
+    PROVE = "prove"
+    ROLL_BACK = "roll_back"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Sent only after the step that it belongs to is committed."""
+
+    op: OpId
+    node: NodeId
+    verb: Verb
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one attempt ended, as the worker said."""
+
+    attempt: int
+    problem: Problem | None = None  # None: it did what it was asked.
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What is true of a step's node now. A node that reports says itself what it has in hand; of others only
+    the open request and the list of what is installed are known."""
+
+    exists: bool = True
+    away: str = ""  # Why the node cannot be worked with now; empty: it can.
+    boot: BootId | None = None
+    reports: bool = True
+    installed: bool | None = None  # Whether the goal's backend is there; None: not known.
+    digest: str = ""  # Of what is there.
+    working: bool = False  # The attempt is in its report, or its request is open and not overdue.
+    outcome: Outcome | None = None
+    blocked: str = ""  # Why it is not this step's turn; empty: it is.
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long what is waited for."""
+
+    answer: timedelta = timedelta(minutes=15)  # For the reply to a request; after it the worker is just slow.
+    lease: timedelta = timedelta(seconds=60)  # For a reporting worker to show what it was sent.
+    silence: timedelta = timedelta(hours=2)  # For a worker without reports, beyond `answer`.
+    failures_max: int = 10
+    backoff_first: timedelta = timedelta(seconds=30)
+    backoff_most: timedelta = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """`now` is the store's. `fraction` (0..1) spreads retries: who failed together must not come back so."""
+
+    now: datetime
+    fraction: float
+    patience: Patience = Patience()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One line of a step's history."""
+
+    op: OpId
+    node: NodeId
+    number: int
+    stage: Stage
+    begun_at: datetime
+    ended_at: datetime | None = None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Operations that are not over, with their steps, as they were at one instant."""
+
+    now: datetime
+    operations: tuple[Operation, ...] = field(default=())
+    steps: tuple[Step, ...] = field(default=())

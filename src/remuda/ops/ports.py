@@ -1,0 +1,152 @@
+"""What operations need of the store and of the bus."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from remuda.core.errors import Problem
+from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.ops.model import Attempt, Dispatch, Operation, OpId, Outcome, Step, Wish
+from remuda.wire.nodes import InstalledArtifact
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The request by which an attempt was sent. The frontend that holds it renews `open_until`; one that died
+    renews nothing."""
+
+    op: OpId
+    node: NodeId
+    attempt: int
+    begun_at: datetime
+    open_until: datetime
+    ended: bool = False
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a worker without reports answered when it was asked what it has."""
+
+    node: NodeId
+    boot: BootId
+    listed_at: datetime
+    backends: tuple[InstalledArtifact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a node is. The last one is kept, so that a frontend that joins later has something to show."""
+
+    attempt: int
+    fraction: float = 0.0  # 0..1, of the whole attempt.
+    phase: str = ""
+    file_name: str = ""
+    current_bytes: int = 0
+    total_bytes: int = 0
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An operation with all that is stored about it. `change` orders views: readers continue after the last
+    they have seen."""
+
+    operation: Operation
+    steps: tuple[Step, ...]
+    change: int
+    attempts: tuple[Attempt, ...] = ()
+    progress: tuple[tuple[NodeId, Progress], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Everything that is not over, as it was at one instant of the store's clock."""
+
+    now: datetime
+    operations: tuple[Operation, ...]
+    steps: tuple[Step, ...]  # All steps of these operations, final ones too.
+    requests: tuple[Request, ...]  # Of the attempts that are at work.
+    inventories: tuple[Inventory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    operation: Operation
+    joined: bool  # It was there already: the same wish, or the same idempotency key.
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which operations to list, newest first."""
+
+    finished: bool | None = None  # None: both.
+    backend: str = ""
+    node: NodeId | None = None
+    dismissed: bool = False  # Those that a person has put away, too.
+    limit: int = 50
+    ids: tuple[OpId, ...] = field(default=())
+
+
+class OpStore(Protocol):
+    """Every call is one transaction. Whatever changes gets a new `change` number, for all frontends alike."""
+
+    async def submit(self, operation: Operation, steps: Sequence[Step]) -> Submitted:
+        """Record a wish. The same wish under way, or one with its idempotency key, is joined; steps that want
+        the opposite are marked replaced. Conflict when the key was used for something else."""
+        ...
+
+    async def live(self) -> Live: ...
+
+    async def commit(
+        self, changes: Sequence[Step], owner: FrontendId, open_for: timedelta
+    ) -> Collection[Step]:
+        """Write steps whose stored version is still theirs; answers those that were written, with their new
+        version. One that has just begun gets a request, open for so long; one that ended closes its own.
+        An operation whose steps are all final is finished."""
+        ...
+
+    async def hold(self, op: OpId, node: NodeId, attempt: int, open_for: timedelta) -> None:
+        """The frontend still waits for this reply."""
+        ...
+
+    async def answer(self, op: OpId, node: NodeId, outcome: Outcome) -> None:
+        """The reply has come. Only the first counts, and only for the attempt that is at work."""
+        ...
+
+    async def note_progress(self, op: OpId, node: NodeId, progress: Progress) -> None:
+        """Kept only for the attempt at work, and only if it does not fall."""
+        ...
+
+    async def note_inventory(
+        self, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact]
+    ) -> None: ...
+
+    async def wish(self, op: OpId, wish: Wish) -> Operation:
+        """NotFound for an unknown one; Conflict for one that is over."""
+        ...
+
+    async def retry(self, op: OpId, nodes: Collection[NodeId] | None, by: str) -> Operation:
+        """Begin failed steps afresh: these, or all. Conflict when none of them can be."""
+        ...
+
+    async def dismiss(self, ops: Collection[OpId] | None) -> int:
+        """Put finished operations away: these, or all. How many there were."""
+        ...
+
+    async def view(self, op: OpId) -> View:
+        """NotFound for an unknown one."""
+        ...
+
+    async def views(self, which: Filter) -> Sequence[View]: ...
+
+    async def changed_since(self, change: int, limit: int) -> tuple[Sequence[View], int]:
+        """Operations that changed after `change`, by their last change, and the newest number of all."""
+        ...
+
+
+class Commander(Protocol):
+    async def send(self, dispatch: Dispatch, step: Step) -> None:
+        """Begin to send it, and return. The reply, whenever it comes, goes to the store."""
+        ...

@@ -1,0 +1,89 @@
+"""What is true of a step's node, from the fleet, the worker's report and the open request. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from remuda.core.ids import BootId
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import NodeStatus, Reachability
+from remuda.ops.model import Goal, Outcome, Sighting, Step
+from remuda.ops.ports import Inventory, Request
+from remuda.wire.nodes import InstalledArtifact, Report
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node as operations see it. `report` is that of its present life, or None."""
+
+    standing: Standing
+    reports: bool
+    report: Report | None
+    inventory: Inventory | None
+
+    @property
+    def boot(self) -> BootId:
+        return self.standing.node.boot_id
+
+
+def sight(
+    step: Step, node: NodeView | None, request: Request | None, blocked: str, now: datetime
+) -> Sighting:
+    if node is None:
+        return Sighting(exists=False)
+    found = _found(step.goal, _listed(node, request))
+    return Sighting(
+        away=why_away(node.standing),
+        boot=node.boot,
+        reports=node.reports,
+        installed=None if found is None else bool(found),
+        digest=found[0].digest if found else "",
+        working=_working(step, node, request, now),
+        outcome=_outcome(step, request),
+        blocked=blocked,
+    )
+
+
+def why_away(standing: Standing) -> str:
+    """Why a node cannot be worked with now, in words; empty when it can."""
+    node = standing.node
+    if not node.approved:
+        return "it waits for an admin's approval"
+    if standing.status is NodeStatus.DRAINING:
+        return "it is draining; this is done when it is resumed"
+    if standing.reachability is not Reachability.UP:
+        why = standing.reasons[0] if standing.reasons else "it is not heard"
+        return f"{why}; this is done when it returns"
+    return ""
+
+
+def _listed(node: NodeView, request: Request | None) -> Sequence[InstalledArtifact] | None:
+    """What it has installed; None when nobody has heard since its start, or since the request."""
+    if node.reports:
+        return None if node.report is None else node.report.installed
+    listed = node.inventory
+    if listed is None or listed.boot != node.boot:
+        return None
+    if request is not None and listed.listed_at <= request.begun_at:
+        return None
+    return listed.backends
+
+
+def _found(goal: Goal, listed: Sequence[InstalledArtifact] | None) -> list[InstalledArtifact] | None:
+    if listed is None:
+        return None
+    return [one for name in goal.names for one in listed if name in (one.name, one.alias)]
+
+
+def _working(step: Step, node: NodeView, request: Request | None, now: datetime) -> bool:
+    if node.reports:
+        works = () if node.report is None else node.report.work
+        return any((work.op_id, work.attempt) == (step.op, step.attempt) for work in works)
+    on_time = step.answer_by is not None and now < step.answer_by
+    return on_time and request is not None and not request.ended and now < request.open_until
+
+
+def _outcome(step: Step, request: Request | None) -> Outcome | None:
+    if request is None or not request.ended or request.attempt != step.attempt:
+        return None
+    return Outcome(request.attempt, request.problem)

@@ -1,0 +1,239 @@
+"""The only function that changes a step. It decides from what is true now, not from what just happened."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from remuda.core.errors import Problem
+from remuda.core.retry import Backoff
+from remuda.ops.model import Dispatch, Kind, Moment, Patience, Sighting, Stage, State, Step, Verb, Wish
+
+Change = tuple[Step, Dispatch | None]
+
+_APPLY = {Kind.INSTALL: Verb.INSTALL, Kind.UPGRADE: Verb.UPGRADE, Kind.REMOVE: Verb.REMOVE}
+_JITTER = 0.25
+
+LOST = Problem("attempt_lost", "the worker no longer has this in hand", retryable=True)
+RESTARTED = replace(LOST, message="the worker was restarted while it had this in hand")
+EXPIRED = Problem("expired", "it had not begun when its time ran out", hint="retry it without an expiry")
+UNKNOWN = Problem(
+    "outcome_unknown",
+    "the worker was asked and never told how it ended; it may have done it",
+    hint="look at what is installed there, then retry or dismiss",
+)
+
+
+def advance(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
+    """The step's next state, and at most one thing to send. The same sighting once more changes nothing."""
+    if step.state.final:
+        return step, None
+    if not seen.exists:
+        return _close(step, State.CANCELLED, "the node was removed from the fleet"), None
+    if step.state is State.PENDING:
+        return _pending(step, seen, wish, at)
+    ended = _ended(step, seen, at)
+    if ended is not None:
+        return _unless_unwanted(ended, wish), None
+    if step.state is State.RUNNING and step.stage is Stage.APPLY and wish is not Wish.RUN:
+        return _begin_stopping(step, seen, wish, at)
+    return _keep_waiting(step, seen, wish, at)
+
+
+# Not begun.
+
+
+def _pending(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
+    if wish is Wish.CANCEL and step.stage is Stage.APPLY:
+        return _close(step, State.CANCELLED, "cancelled before it began"), None
+    if step.stage is Stage.APPLY and (how := _goal_met(step, seen)):
+        return _succeeded(step, how), None
+    if step.expires is not None and at.now >= step.expires and step.stage is Stage.APPLY:
+        return _close(replace(step, problem=EXPIRED), State.FAILED, EXPIRED.message), None
+    reason = _why_not_yet(step, seen, wish, at.now)
+    return (replace(step, reason=reason), None) if reason else _begin(step, seen, at)
+
+
+def _goal_met(step: Step, seen: Sighting) -> str:
+    """How the node has come to have what is wanted of it; empty when it has not, or nobody knows."""
+    if seen.away or seen.installed is None:
+        return ""
+    match step.kind:
+        case Kind.INSTALL if seen.installed:
+            return "it is installed" if step.attempt else "it was installed already"
+        case Kind.UPGRADE if seen.installed and step.goal.digest and seen.digest == step.goal.digest:
+            return "it has this version" if step.attempt else "it had this version already"
+        case Kind.REMOVE if not seen.installed:
+            return "it is gone" if step.attempt else "it was not installed"
+        case _:
+            return ""
+
+
+def _why_not_yet(step: Step, seen: Sighting, wish: Wish, now: datetime) -> str:
+    if wish is Wish.PAUSE and step.stage is Stage.APPLY:
+        return "paused"
+    if seen.away or seen.blocked:
+        return seen.away or seen.blocked
+    if step.wait_until is not None and now < step.wait_until:
+        return "the next attempt comes later"
+    return ""
+
+
+def _begin(step: Step, seen: Sighting, at: Moment) -> Change:
+    attempt = step.attempt + 1
+    begun = replace(
+        step,
+        state=State.RUNNING,
+        attempt=attempt,
+        boot=seen.boot,
+        answer_by=at.now + at.patience.answer,
+        wait_until=at.now + _tolerated(seen, at.patience),
+        reason="",
+    )
+    return begun, Dispatch(step.op, step.node, _verb(step), attempt)
+
+
+def _verb(step: Step) -> Verb:
+    match step.stage:
+        case Stage.APPLY:
+            return _APPLY[step.kind]
+        case Stage.PROVE:
+            return Verb.PROVE
+        case Stage.ROLL_BACK:
+            return Verb.ROLL_BACK
+
+
+def _tolerated(seen: Sighting, patience: Patience) -> timedelta:
+    """Silence that proves nothing. A reporting worker soon shows what it has in hand; others only reply."""
+    return patience.lease if seen.reports else patience.answer + patience.silence
+
+
+# Begun, and over.
+
+
+def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
+    """The step after whatever ended its attempt; None while nothing has."""
+    if seen.outcome is not None and seen.outcome.attempt == step.attempt:
+        problem = seen.outcome.problem
+        return _succeeded(step, "") if problem is None else _failed(step, problem, at)
+    if seen.away or (seen.working and seen.boot == step.boot):
+        return None
+    # Of a worker without reports the reply is the truth for as long as it may come on time.
+    overdue = seen.reports or step.answer_by is None or at.now >= step.answer_by
+    if step.stage is Stage.APPLY and overdue and (how := _goal_met(step, seen)):
+        return _succeeded(step, how)
+    return _failed(step, RESTARTED, at) if seen.boot != step.boot else None
+
+
+def _succeeded(step: Step, how: str) -> Step:
+    match step.stage:
+        case Stage.APPLY if step.proves and step.attempt:
+            return _next_stage(step, Stage.PROVE)
+        case Stage.ROLL_BACK:
+            assert step.problem is not None, "something made it go back"
+            why = step.problem.message
+            return _close(step, State.FAILED, f"{why}; the node is back on the version before")
+        case _:
+            return _close(replace(step, problem=None), State.SUCCEEDED, how)
+
+
+def _failed(step: Step, problem: Problem, at: Moment) -> Step:
+    """Tried again after a while, as long as that may help; then left for a person to look at."""
+    if step.state is State.STOPPING:  # It ended as it was told to.
+        return replace(_idle(step), state=State.PENDING)
+    failures, patience = step.failures + 1, at.patience
+    spent = failures >= patience.failures_max
+    if step.stage is Stage.PROVE and (spent or problem.code != LOST.code):
+        return _unproven(step, problem)
+    reason = problem.message
+    if step.stage is Stage.ROLL_BACK and step.problem is not None:
+        reason, problem = f"{step.problem.message}; going back failed: {reason}", step.problem
+    step = replace(_idle(step), failures=failures, problem=problem)
+    if spent or not (problem.retryable or step.stage is Stage.ROLL_BACK):
+        return _close(step, State.FAILED, reason)
+    delay = Backoff(patience.backoff_first, patience.backoff_most, _JITTER).delay(failures, at.fraction)
+    return replace(step, state=State.PENDING, wait_until=at.now + delay)
+
+
+def _unproven(step: Step, problem: Problem) -> Step:
+    step = replace(step, problem=problem)
+    if step.rolls_back:
+        return _next_stage(step, Stage.ROLL_BACK)
+    return _close(step, State.FAILED, f"{problem.message}; its worker cannot return to the version before")
+
+
+def _next_stage(step: Step, stage: Stage) -> Step:
+    return replace(_idle(step), state=State.PENDING, stage=stage, failures=0)
+
+
+# Begun, and nothing heard.
+
+
+def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
+    if seen.away and step.state is State.STOPPING:
+        return _stopped(step, wish, may_go_on=_AWAY), None
+    if seen.away:  # Silence says nothing now: the clock stands still.
+        return replace(step, wait_until=None, reason=seen.away), None
+    if seen.working:
+        return _still_working(step, at)
+    if step.wait_until is None:
+        return replace(step, wait_until=at.now + _tolerated(seen, at.patience), reason=""), None
+    if at.now < step.wait_until:
+        return step, None
+    if step.state is State.STOPPING:
+        deaf = "" if seen.reports else "its worker cannot be told to stop, and may still finish it"
+        return _stopped(step, wish, may_go_on=deaf), None
+    return _failed(step, LOST if seen.reports or step.kind is Kind.INSTALL else UNKNOWN, at), None
+
+
+def _still_working(step: Step, at: Moment) -> Change:
+    until = _renewed(step, at)
+    stopping = step.state is State.STOPPING
+    # It should have heard by now that nobody wants this: say it again.
+    again = Dispatch(step.op, step.node, Verb.CANCEL, step.attempt) if stopping else None
+    kept = replace(step, wait_until=until, reason=step.reason if stopping else "")
+    return kept, again if until != step.wait_until else None
+
+
+def _renewed(step: Step, at: Moment) -> datetime:
+    """A lease is renewed when half of it is used up, for each renewal is a write."""
+    lease = at.patience.lease
+    if step.wait_until is not None and step.wait_until - at.now > lease / 2:
+        return step.wait_until
+    return at.now + lease
+
+
+# Begun, and unwanted.
+
+
+def _begin_stopping(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
+    """Only what is being applied: a node is not left on a version that nobody has seen running.
+
+    A node that is away cannot be told, and is not waited for: if it comes back with this in hand, it is told.
+    """
+    if seen.away:
+        return _stopped(step, wish, may_go_on=_AWAY), None
+    reason = "being paused" if wish is Wish.PAUSE else "being cancelled"
+    stopping = replace(step, state=State.STOPPING, wait_until=at.now + at.patience.lease, reason=reason)
+    return stopping, Dispatch(step.op, step.node, Verb.CANCEL, step.attempt)
+
+
+def _unless_unwanted(step: Step, wish: Wish) -> Step:
+    """What was achieved stays achieved; what nobody wants is not tried again."""
+    unfinished = step.state is State.PENDING and step.stage is Stage.APPLY
+    return _stopped(step, wish) if unfinished and wish is not Wish.RUN else step
+
+
+_AWAY = "it was away, and may have finished it"
+
+
+def _stopped(step: Step, wish: Wish, *, may_go_on: str = "") -> Step:
+    if wish is not Wish.CANCEL:
+        return replace(_idle(step), state=State.PENDING)
+    return _close(step, State.CANCELLED, f"cancelled; {may_go_on}" if may_go_on else "cancelled")
+
+
+def _idle(step: Step) -> Step:
+    return replace(step, boot=None, answer_by=None, wait_until=None, reason="")
+
+
+def _close(step: Step, state: State, reason: str) -> Step:
+    return replace(_idle(step), state=state, reason=reason)

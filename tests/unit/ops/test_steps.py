@@ -1,0 +1,274 @@
+"""`advance`, claim by claim."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from remuda.core.errors import Problem
+from remuda.core.ids import BootId
+from remuda.ops.model import Dispatch, Kind, Outcome, Sighting, Stage, State, Step, Verb, Wish
+from remuda.ops.steps import advance
+from tests.unit.ops.build import BOOT, NODE, NOW, OP, PINNED, a_step, at, running
+
+UP = Sighting(boot=BOOT, installed=False)
+FOREIGN = replace(UP, reports=False, installed=None)
+BROKEN = Problem("install_failed", "no such image", retryable=True)
+HOPELESS = Problem("refused", "the name is not allowed")
+
+
+def after(step: Step, seen: Sighting, seconds: float = 0, wish: Wish = Wish.RUN) -> Step:
+    return advance(step, seen, wish, at(seconds))[0]
+
+
+def sent(step: Step, seen: Sighting, seconds: float = 0, wish: Wish = Wish.RUN) -> Dispatch | None:
+    return advance(step, seen, wish, at(seconds))[1]
+
+
+# Beginning.
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb", "installed"),
+    [
+        (Kind.INSTALL, Verb.INSTALL, False),
+        (Kind.UPGRADE, Verb.UPGRADE, True),
+        (Kind.REMOVE, Verb.REMOVE, True),
+    ],
+)
+def test_a_step_whose_node_is_up_is_sent_as_attempt_one(kind: Kind, verb: Verb, installed: bool) -> None:
+    step, dispatch = advance(a_step(kind), replace(UP, installed=installed), Wish.RUN, at())
+    assert (step.state, step.attempt, step.boot) == (State.RUNNING, 1, BOOT)
+    assert dispatch == Dispatch(OP, NODE, verb, 1)
+
+
+def test_a_node_that_is_away_queues_the_step_with_the_reason_and_sends_nothing() -> None:
+    away = replace(UP, away="silent for 3 minutes; done when it returns")
+    assert after(a_step(), away).reason == "silent for 3 minutes; done when it returns"
+    assert sent(a_step(), away) is None
+
+
+def test_a_step_waits_for_its_turn() -> None:
+    step, dispatch = advance(a_step(), replace(UP, blocked="operation x goes first"), Wish.RUN, at())
+    assert (step.state, step.reason, dispatch) == (State.PENDING, "operation x goes first", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen", "words"),
+    [
+        (Kind.INSTALL, replace(UP, installed=True), "it was installed already"),
+        (Kind.REMOVE, UP, "it was not installed"),
+        (Kind.UPGRADE, replace(UP, installed=True, digest=PINNED), "it had this version already"),
+    ],
+)
+def test_what_is_so_already_succeeds_without_a_message(kind: Kind, seen: Sighting, words: str) -> None:
+    step, dispatch = advance(a_step(kind, digest=PINNED), seen, Wish.RUN, at())
+    assert (step.state, step.reason, dispatch) == (State.SUCCEEDED, words, None)
+
+
+def test_an_upgrade_without_a_pin_is_always_sent() -> None:
+    assert sent(a_step(Kind.UPGRADE), replace(UP, installed=True, digest=PINNED)) is not None
+
+
+def test_what_a_node_has_is_not_concluded_while_nobody_knows() -> None:
+    assert sent(a_step(Kind.REMOVE), replace(UP, installed=None)) is not None
+
+
+def test_an_expired_step_that_never_began_fails() -> None:
+    step = after(a_step(expires=NOW), replace(UP, away="asleep"), seconds=1)
+    assert (step.state, step.problem and step.problem.code) == (State.FAILED, "expired")
+
+
+def test_an_attempt_at_work_is_not_cut_off_by_the_expiry() -> None:
+    assert after(running(expires=NOW), replace(UP, working=True), seconds=1).state is State.RUNNING
+
+
+# Ending.
+
+
+def test_a_good_reply_ends_the_step() -> None:
+    assert after(running(), replace(UP, outcome=Outcome(1))).state is State.SUCCEEDED
+
+
+def test_the_reply_alone_decides_while_the_attempt_is_at_work() -> None:
+    seen = replace(UP, installed=True, working=True)
+    assert after(running(), seen).state is State.RUNNING
+    failed = after(running(), replace(seen, outcome=Outcome(1, BROKEN)))
+    assert failed.state is State.PENDING
+
+
+def test_news_of_an_earlier_attempt_is_no_news() -> None:
+    seen = replace(UP, outcome=Outcome(1, HOPELESS), working=True)
+    assert after(running(attempt=2), seen).state is State.RUNNING
+
+
+def test_a_hard_failure_backs_off_from_thirty_seconds_doubling_to_fifteen_minutes() -> None:
+    delays = []
+    for failures in range(9):
+        step = after(running(failures=failures), replace(UP, outcome=Outcome(1, BROKEN)))
+        assert step.wait_until is not None
+        delays.append((step.wait_until - NOW).total_seconds())
+    assert delays == [30, 60, 120, 240, 480, 900, 900, 900, 900]
+
+
+def test_the_tenth_hard_failure_waits_for_a_person() -> None:
+    step = after(running(failures=9), replace(UP, outcome=Outcome(1, BROKEN)))
+    assert (step.state, step.reason, step.problem) == (State.FAILED, "no such image", BROKEN)
+
+
+def test_a_failure_that_trying_again_cannot_help_ends_at_once() -> None:
+    assert after(running(), replace(UP, outcome=Outcome(1, HOPELESS))).state is State.FAILED
+
+
+def test_a_step_is_not_begun_again_before_its_time() -> None:
+    waiting = a_step(attempt=1, failures=1, wait_until=NOW + timedelta(seconds=30))
+    assert sent(waiting, UP, seconds=29) is None
+    assert sent(waiting, UP, seconds=30) == Dispatch(OP, NODE, Verb.INSTALL, 2)
+
+
+# Slow workers.
+
+
+def test_a_worker_that_shows_the_work_is_never_given_up() -> None:
+    step = running()
+    for hour in range(1, 200):
+        step, dispatch = advance(step, replace(UP, working=True), Wish.RUN, at(hour * 3600))
+        assert (step.state, step.failures, dispatch) == (State.RUNNING, 0, None)
+
+
+def test_a_restarted_worker_has_lost_the_job_and_that_is_noticed_at_once() -> None:
+    step = after(running(), replace(UP, boot=BootId("boot-2")), seconds=1)
+    assert step.state is State.PENDING
+    assert step.problem is not None
+    assert step.problem.message == "the worker was restarted while it had this in hand"
+
+
+def test_a_restarted_worker_that_has_the_backend_is_done() -> None:
+    step = after(running(), replace(UP, boot=BootId("boot-2"), installed=True), seconds=1)
+    assert step.state is State.SUCCEEDED
+
+
+def test_a_reporting_worker_that_shows_nothing_for_a_lease_has_lost_the_attempt() -> None:
+    assert after(running(), UP, seconds=59).state is State.RUNNING
+    assert after(running(), UP, seconds=60).problem is not None
+
+
+def test_silence_while_the_node_is_away_does_not_count() -> None:
+    frozen = after(running(), replace(UP, away="silent"), seconds=30)
+    assert (frozen.state, frozen.wait_until) == (State.RUNNING, None)
+    resumed = after(frozen, UP, seconds=90_000)
+    assert (resumed.state, resumed.failures) == (State.RUNNING, 0)
+    assert resumed.wait_until == NOW + timedelta(seconds=90_060)
+
+
+def test_of_a_worker_without_reports_presence_ends_an_install_only_after_the_time_for_its_reply() -> None:
+    seen = replace(FOREIGN, installed=True)
+    late = timedelta(hours=2, minutes=15)
+    assert after(running(wait_until=NOW + late), seen, seconds=60).state is State.RUNNING
+    assert after(running(wait_until=NOW + late), seen, seconds=900).state is State.SUCCEEDED
+
+
+def test_of_a_worker_without_reports_an_unheard_upgrade_is_not_repeated() -> None:
+    step = after(running(Kind.UPGRADE, wait_until=NOW), FOREIGN, seconds=1)
+    assert (step.state, step.problem and step.problem.code) == (State.FAILED, "outcome_unknown")
+
+
+def test_a_late_reply_of_a_worker_without_reports_still_counts() -> None:
+    step = running(Kind.UPGRADE, wait_until=NOW + timedelta(hours=2))
+    assert after(step, replace(FOREIGN, outcome=Outcome(1)), seconds=5000).state is State.SUCCEEDED
+
+
+# Cancel and pause.
+
+
+def test_cancelling_what_has_not_begun_ends_it() -> None:
+    step, dispatch = advance(a_step(), UP, Wish.CANCEL, at())
+    assert (step.state, dispatch) == (State.CANCELLED, None)
+
+
+def test_cancelling_what_runs_tells_the_worker_and_waits_for_the_end() -> None:
+    step, dispatch = advance(running(), replace(UP, working=True), Wish.CANCEL, at())
+    assert (step.state, dispatch) == (State.STOPPING, Dispatch(OP, NODE, Verb.CANCEL, 1))
+    cancelled = Outcome(1, Problem("cancelled", "cancelled"))
+    assert after(step, replace(UP, outcome=cancelled), wish=Wish.CANCEL).state is State.CANCELLED
+
+
+def test_a_cancel_that_was_not_heard_is_said_again() -> None:
+    stopping = after(running(), replace(UP, working=True), wish=Wish.CANCEL)
+    assert sent(stopping, replace(UP, working=True), seconds=10, wish=Wish.CANCEL) is None
+    again = sent(stopping, replace(UP, working=True), seconds=31, wish=Wish.CANCEL)
+    assert again == Dispatch(OP, NODE, Verb.CANCEL, 1)
+
+
+def test_what_was_finished_before_the_cancel_arrived_is_shown_as_finished() -> None:
+    stopping = after(running(), replace(UP, working=True), wish=Wish.CANCEL)
+    assert after(stopping, replace(UP, outcome=Outcome(1)), wish=Wish.CANCEL).state is State.SUCCEEDED
+
+
+def test_a_worker_that_cannot_be_told_is_said_so() -> None:
+    stopping = after(running(), replace(FOREIGN, working=True), wish=Wish.CANCEL)
+    step = after(stopping, FOREIGN, seconds=61, wish=Wish.CANCEL)
+    assert step.state is State.CANCELLED
+    assert "cannot be told to stop" in step.reason
+
+
+def test_cancelling_does_not_wait_for_a_node_that_is_away() -> None:
+    step = after(running(), replace(UP, away="asleep"), wish=Wish.CANCEL)
+    assert step.state is State.CANCELLED
+    assert "it was away" in step.reason
+
+
+def test_a_paused_step_goes_on_where_it_was_when_resumed() -> None:
+    stopping = after(running(), replace(UP, working=True), wish=Wish.PAUSE)
+    paused = after(stopping, replace(UP, outcome=Outcome(1, Problem("cancelled", "x"))), wish=Wish.PAUSE)
+    assert (paused.state, paused.failures) == (State.PENDING, 0)
+    assert after(paused, UP, wish=Wish.PAUSE).reason == "paused"
+    assert sent(paused, UP) == Dispatch(OP, NODE, Verb.INSTALL, 2)
+
+
+def test_a_removed_node_ends_its_steps() -> None:
+    step = after(running(), replace(UP, exists=False))
+    assert (step.state, step.reason) == (State.CANCELLED, "the node was removed from the fleet")
+
+
+# Upgrades that prove themselves.
+
+
+def proving(stage: Stage = Stage.APPLY, **more: object) -> Step:
+    return running(Kind.UPGRADE, proves=True, rolls_back=True, stage=stage, **more)
+
+
+def test_after_the_upgrade_the_new_version_has_to_start() -> None:
+    applied = after(proving(), replace(UP, outcome=Outcome(1)))
+    assert (applied.state, applied.stage) == (State.PENDING, Stage.PROVE)
+    assert sent(applied, UP) == Dispatch(OP, NODE, Verb.PROVE, 2)
+
+
+def test_a_version_that_started_is_good() -> None:
+    assert after(proving(Stage.PROVE), replace(UP, outcome=Outcome(1))).state is State.SUCCEEDED
+
+
+def test_a_version_that_does_not_start_takes_the_node_back_to_the_one_before() -> None:
+    unproven = after(proving(Stage.PROVE), replace(UP, outcome=Outcome(1, HOPELESS)))
+    assert unproven.stage is Stage.ROLL_BACK
+    assert sent(unproven, UP) == Dispatch(OP, NODE, Verb.ROLL_BACK, 2)
+    back = after(proving(Stage.ROLL_BACK, problem=HOPELESS), replace(UP, outcome=Outcome(1)))
+    assert back.state is State.FAILED
+    assert back.reason == "the name is not allowed; the node is back on the version before"
+
+
+def test_a_worker_that_cannot_go_back_is_said_so() -> None:
+    step = replace(proving(Stage.PROVE), rolls_back=False)
+    failed = after(step, replace(UP, outcome=Outcome(1, HOPELESS)))
+    assert failed.state is State.FAILED
+    assert failed.reason.endswith("its worker cannot return to the version before")
+
+
+def test_a_proof_that_was_interrupted_is_tried_again_before_anything_is_concluded() -> None:
+    step = after(proving(Stage.PROVE), replace(UP, boot=BootId("boot-2")))
+    assert (step.state, step.stage) == (State.PENDING, Stage.PROVE)
+
+
+def test_a_cancel_does_not_leave_a_node_on_an_unproven_version() -> None:
+    applied = after(proving(), replace(UP, outcome=Outcome(1)))
+    assert sent(applied, UP, wish=Wish.CANCEL) == Dispatch(OP, NODE, Verb.PROVE, 2)

@@ -1,0 +1,43 @@
+"""An operation as a whole."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.core.ids import NodeId
+from remuda.ops.model import State, Step, Wish
+from remuda.ops.summary import Status, summarise
+from tests.unit.ops.build import a_step, an_operation, running
+
+everything = st.lists(st.builds(lambda state: a_step(state=state), st.sampled_from(tuple(State))))
+
+
+@given(everything, st.sampled_from(tuple(Wish)), st.floats(-1, 2))
+def test_it_is_final_and_whole_exactly_when_all_its_steps_are(
+    steps: list[Step], wish: Wish, progress: float
+) -> None:
+    summary = summarise(an_operation(wish=wish), steps, {step.node: progress for step in steps})
+    over = all(step.state.final for step in steps)
+    assert summary.status.final == over
+    assert (summary.fraction == 1) == over
+    assert 0 <= summary.fraction <= 1
+
+
+def test_a_failed_node_is_named_with_its_reason() -> None:
+    steps = [
+        a_step(node="a", state=State.SUCCEEDED),
+        a_step(node="b", state=State.FAILED, reason="full"),
+    ]
+    summary = summarise(an_operation(), steps, {})
+    assert summary.status is Status.FAILED
+    assert summary.message == "1 of 2 nodes done, 1 failed. name-of-b: full"
+
+
+def test_progress_is_the_mean_over_the_nodes() -> None:
+    steps = [a_step(node="a", state=State.SUCCEEDED), running(node="b")]
+    assert summarise(an_operation(), steps, {NodeId("b"): 0.5}).fraction == 0.75
+
+
+def test_an_operation_is_paused_once_nothing_is_at_work() -> None:
+    paused = an_operation(wish=Wish.PAUSE)
+    assert summarise(paused, [a_step()], {}).status is Status.PAUSED
+    assert summarise(paused, [a_step(state=State.STOPPING)], {}).status is Status.RUNNING

@@ -1,0 +1,106 @@
+"""Whose turn it is, and when a roll-out stops."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.core.ids import NodeId
+from remuda.ops.model import Kind, RollOut, State, Step
+from remuda.ops.turns import blocked, halt, halted
+from tests.unit.ops.build import a_step, an_operation, running
+
+ROLLING = RollOut(at_once=2, canary=True, proves=True)
+
+
+def nodes(*steps: Step) -> set[str]:
+    return {step.node for step in steps}
+
+
+def test_all_nodes_of_an_operation_go_at_once_within_its_bound() -> None:
+    steps = [a_step(node=f"n{number}") for number in range(5)]
+    waits = blocked([an_operation(roll_out=RollOut(at_once=3))], steps, away=())
+    assert {node for _, node in waits} == {"n3", "n4"}
+
+
+def test_a_later_operation_waits_for_the_earlier_one_on_the_same_node_and_backend() -> None:
+    first, second = an_operation("a"), an_operation("b", asked_s=1)
+    waits = blocked([second, first], [a_step(op="a"), a_step(op="b"), a_step(op="b", node="other")], away=())
+    assert waits == {("b", "node-1"): "operation a goes first on this node"}
+
+
+def test_an_operation_that_is_over_on_a_node_is_in_nobodys_way() -> None:
+    done = a_step(op="a", state=State.SUCCEEDED)
+    assert blocked([an_operation("a"), an_operation("b", asked_s=1)], [done, a_step(op="b")], away=()) == {}
+
+
+def test_with_a_canary_one_node_goes_first() -> None:
+    steps = [a_step(node=f"n{number}") for number in range(4)]
+    waits = blocked([an_operation(roll_out=ROLLING)], steps, away=())
+    assert len(waits) == 3
+    assert set(waits.values()) == {"one node has to succeed before the others begin"}
+
+
+def test_the_canary_is_not_joined_by_others_between_its_stages() -> None:
+    between = a_step(node="n0", attempt=1)
+    waits = blocked([an_operation(roll_out=ROLLING)], [between, a_step(node="n1")], away=())
+    assert {node for _, node in waits} == {"n1"}
+
+
+def test_after_the_canary_batches_follow() -> None:
+    done = a_step(node="n0", state=State.SUCCEEDED, attempt=2)
+    fresh = [a_step(node=f"n{number}") for number in range(1, 5)]
+    waits = blocked([an_operation(roll_out=ROLLING)], [done, *fresh], away=())
+    assert {node for _, node in waits} == {"n3", "n4"}
+
+
+def test_a_node_that_had_it_already_proves_nothing() -> None:
+    had = a_step(node="n0", state=State.SUCCEEDED)
+    waits = blocked([an_operation(roll_out=ROLLING)], [had, a_step(node="n1"), a_step(node="n2")], away=())
+    assert len(waits) == 1
+
+
+def test_nodes_that_are_away_hold_nobody_up() -> None:
+    gone = [running(node=f"gone{number}") for number in range(3)]
+    here = [a_step(node="here1"), a_step(node="here2")]
+    away = {step.node for step in gone}
+    assert blocked([an_operation(roll_out=RollOut(at_once=2))], [*gone, *here], away) == {}
+
+
+def test_a_failure_stops_a_roll_out_that_proves_itself() -> None:
+    failed = a_step(Kind.UPGRADE, node="n0", state=State.FAILED, reason="it does not start")
+    operation = an_operation(kind=Kind.UPGRADE, roll_out=ROLLING)
+    why = halted(operation, [failed])
+    assert why == "the roll-out stopped at name-of-n0: it does not start"
+    stopped = halt(a_step(Kind.UPGRADE, node="n1"), why)
+    assert (stopped.state, stopped.reason) == (State.CANCELLED, why)
+    assert halt(running(), why).state is State.RUNNING, "what has begun is seen through"
+
+
+def test_a_failure_stops_nothing_where_all_go_at_once() -> None:
+    assert halted(an_operation(), [a_step(state=State.FAILED)]) == ""
+
+
+states = st.sampled_from(tuple(State))
+fleets = st.lists(
+    st.builds(
+        lambda number, state, attempt: a_step(node=f"n{number:02}", state=state, attempt=attempt),
+        st.integers(0, 30),
+        states,
+        st.integers(0, 3),
+    ),
+    unique_by=lambda step: step.node,
+)
+
+
+@given(fleets, st.integers(1, 5), st.booleans(), st.sets(st.integers(0, 30)))
+def test_no_more_begin_than_may_be_at_work(
+    steps: list[Step], at_once: int, canary: bool, away_numbers: set[int]
+) -> None:
+    away = {NodeId(f"n{number:02}") for number in away_numbers}
+    operation = an_operation(roll_out=RollOut(at_once, canary))
+    waits = blocked([operation], steps, away)
+    fresh = [s for s in steps if s.state is State.PENDING and not s.attempt and s.node not in away]
+    begin = [step for step in fresh if step.key not in waits]
+    assert len(begin) <= at_once
+    idle = not any(step.state in (State.RUNNING, State.STOPPING) for step in steps)
+    nothing_begun = idle and not any(step.state is State.PENDING and step.attempt for step in steps)
+    assert not (fresh and nothing_begun and not begin), "somebody always goes"
