@@ -97,7 +97,15 @@ LOG_TAIL_BYTES_MAX = 64 << 10
 LOG_FOLLOW_LINES_MAX = 1000  # Waiting for one reader; beyond them the oldest are left out.
 LOG_STOPPED_KEYS_MAX = 50  # Keys without a process whose logs are kept, and how long.
 LOG_STOPPED_DAYS_MAX = 14
+LOG_SOCKET_PING_S = 30.0  # To whoever follows logs live.
+LOG_SOCKET_PONG_S = 60.0
+LOG_SOCKET_BYTES_MAX = 4 << 10  # Of one message from a reader of logs, who has nothing to say.
 LOG_FILE_RETRY_S = 1.0  # Pause after a log file could not be written.
+DOOR_CONNECT_S = 5.0  # To a server on this machine, a free place among the connections included.
+DOOR_CONNECTIONS_MAX = 4096
+DOOR_IDLE_S = 2.0  # Less than servers keep idle connections: no request meets one that is being closed.
+DOOR_SILENCE_S = 3600.0  # Of a server that works on an answer; callers with less patience leave.
+DOOR_STALL_S = 120.0  # A caller that takes nothing for so long holds up a server for nothing.
 
 # Start.
 BUS_AT_START_S = 5.0  # How long a frontend waits for its bus before it answers without one.

@@ -15,7 +15,8 @@ from remuda.wire.nodes import RegisterRequest
 from remuda.worker.addresses import AddressSettings, Listening, advertised, claim, source_host
 from remuda.worker.enrolment import BusPolicy
 from remuda.worker.frontend import CALL_LIMIT, Frontend
-from remuda.worker.http import probes, serve
+from remuda.worker.http.probes import probes
+from remuda.worker.http.server import serve
 from remuda.worker.introduction import Introduction, register_request
 from remuda.worker.membership import Membership
 from remuda.worker.ports import HardwareSource, Listener, OpenBus, ReportSource

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from remuda.core import limits
 from remuda.core.clock import Clock
@@ -59,6 +60,10 @@ class ProcessLogs:
             yield follower
         finally:
             self._followers.remove(follower)
+
+    @property
+    def followers(self) -> int:
+        return len(self._followers)
 
     def _added(self, key: ProcessKey, book: "_Book", block: Block) -> None:
         book.add(block)
@@ -164,6 +169,7 @@ class Follower:
             if not len(self._waiting):
                 self._arrived = anyio.Event()
                 await self._arrived.wait()
+            await checkpoint()  # Else a flood would leave the loop to nobody else.
             self._lines = iter(self._next_lines())
         return line
 

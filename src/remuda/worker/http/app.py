@@ -1,0 +1,35 @@
+"""Everything the worker answers over HTTP: probes for anyone, the rest for those who hold the token."""
+
+from collections.abc import Callable
+
+from remuda.worker.http.asgi import App, Receive, Scope, Send, answer, raw_path
+from remuda.worker.http.door import Door
+from remuda.worker.http.guard import TokenGuard
+from remuda.worker.http.logs import LogPages
+from remuda.worker.http.probes import PATHS as PROBE_PATHS
+from remuda.worker.http.probes import probes
+from remuda.worker.processes.logs import ProcessLogs
+
+
+def application(ready: Callable[[], bool], guard: TokenGuard, logs: ProcessLogs, door: Door) -> App:
+    """`ready` says whether the worker can receive work."""
+    probe = probes(ready)
+    # By prefix, as ids in paths contain slashes. The first that fits counts.
+    pages: tuple[tuple[str, App], ...] = (("/v1/backend-logs", LogPages(logs)), ("/v1/processes/", door))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in PROBE_PATHS:
+            await probe(scope, receive, send)
+            return
+        if not guard.admits(scope):
+            await answer(scope, send, 401, "unauthorized", more=[(b"www-authenticate", b"Bearer")])
+            return
+        path = raw_path(scope)
+        page = next((page for prefix, page in pages if path.startswith(prefix)), _nothing)
+        await page(scope, receive, send)
+
+    return app
+
+
+async def _nothing(scope: Scope, _receive: Receive, send: Send) -> None:
+    await answer(scope, send, 404, "not found")

@@ -1,0 +1,25 @@
+"""Liveness and readiness, open to anyone."""
+
+from collections.abc import Callable
+
+from remuda.worker.http.asgi import App, Receive, Scope, Send, answer, refuse_method
+
+PATHS = ("/healthz", "/readyz")
+
+_NOT_READY = "not ready: NATS connection is down: worker cannot receive work"
+
+
+def probes(ready: Callable[[], bool]) -> App:
+    """/healthz: this process answers. /readyz: it can receive work as well."""
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in PATHS:
+            await answer(scope, send, 404, "not found")
+        elif scope["method"] not in ("GET", "HEAD"):
+            await refuse_method(scope, send, b"GET, HEAD")
+        elif scope["path"] == "/readyz" and not ready():
+            await answer(scope, send, 503, _NOT_READY)
+        else:
+            await answer(scope, send, 200, "ok")
+
+    return app

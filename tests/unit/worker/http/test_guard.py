@@ -1,0 +1,70 @@
+"""Everything but the probes is for those who hold the token."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+from pydantic import SecretStr
+
+from remuda.core import limits
+from remuda.worker.http.guard import TokenGuard
+from tests.unit.worker.http.serving import AUTHORIZED, TOKEN, worker
+
+pytestmark = pytest.mark.anyio
+
+PATHS = ["/v1/backend-logs", "/v1/backend-logs/x", "/v1/processes/x%230/v1/models", "/", "/metrics"]
+
+
+@pytest.mark.parametrize(
+    "given", [None, "", TOKEN, f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer", "Bearer \xe9"]
+)
+async def test_without_the_token_nothing_is_answered(tmp_path: Path, given: str | None) -> None:
+    headers = {} if given is None else {"Authorization": given}
+    async with worker(tmp_path, headers=headers) as caller:
+        for path in PATHS:
+            async with caller.get(path) as answer:
+                assert (answer.status, await answer.text()) == (401, "unauthorized")
+
+
+async def test_probes_need_no_token(tmp_path: Path) -> None:
+    async with worker(tmp_path, headers={}) as caller, caller.get("/readyz") as answer:
+        assert answer.status == 200
+
+
+async def test_with_the_token_there_is_no_more_than_there_is(tmp_path: Path) -> None:
+    async with worker(tmp_path) as caller:
+        for path in ("/", "/metrics", "/healthz/", "/v1/backend-logsx", "/v1/backend-logs/"):
+            async with caller.get(path) as answer:
+                assert (answer.status, await answer.text()) == (404, "not found")
+
+
+@pytest.mark.parametrize("token", [None, SecretStr("")])
+@pytest.mark.parametrize("given", [{}, {"Authorization": "Bearer "}, AUTHORIZED])
+async def test_an_empty_token_opens_nothing(
+    tmp_path: Path, token: SecretStr | None, given: dict[str, str]
+) -> None:
+    guard = TokenGuard(token)
+    async with worker(tmp_path, guard=guard, headers=given) as caller, caller.get(PATHS[0]) as answer:
+        assert answer.status == 401
+
+
+async def test_a_worker_told_to_do_without_a_token_is_open(tmp_path: Path) -> None:
+    guard = TokenGuard(None, open_without_token=True)
+    async with worker(tmp_path, guard=guard, headers={}) as caller, caller.get(PATHS[0]) as answer:
+        assert answer.status == 200
+
+
+async def test_a_token_counts_also_when_none_would_do(tmp_path: Path) -> None:
+    guard = TokenGuard(SecretStr(TOKEN), open_without_token=True)
+    async with worker(tmp_path, guard=guard, headers={}) as caller, caller.get(PATHS[0]) as answer:
+        assert answer.status == 401
+
+
+async def test_a_head_without_end_is_refused(tmp_path: Path) -> None:
+    with anyio.fail_after(10):
+        async with worker(tmp_path) as caller:
+            url = caller._base_url
+            assert url is not None
+            async with await anyio.connect_tcp("127.0.0.1", url.port or 0) as stranger:
+                await stranger.send(b"GET / HTTP/1.1\r\nX: " + b"x" * limits.HEAD_BYTES_MAX)
+                assert (await stranger.receive()).startswith(b"HTTP/1.1 400")
