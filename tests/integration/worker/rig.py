@@ -19,7 +19,7 @@ from remuda.core.ids import BootId, MachineId
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.introduction import Introduction
-from remuda.worker.ports import BusTarget, Hear, OpenBus, WorkerBus
+from remuda.worker.ports import BusTarget, Hear, Listener, OpenBus, ReportSource, WorkerBus
 from remuda.worker.service import Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState
 from tests.peers.localai_frontend import LocalAiFrontend
@@ -87,7 +87,14 @@ def opening_bus(patience: Patience) -> OpenBus:
     return open_bus
 
 
-def make_worker(frontend_url: str, patience: Patience = PATIENCE, **changes: Any) -> Worker:
+def make_worker(
+    frontend_url: str,
+    patience: Patience = PATIENCE,
+    *,
+    listener: Listener | None = None,
+    reports: ReportSource | None = None,
+    **changes: Any,
+) -> Worker:
     """`changes` are fields of WorkerConfig."""
     introduction = Introduction(
         name=NAME, machine_id=MachineId("machine-1"), boot_id=BootId("boot-1"), version="0.1.0"
@@ -105,6 +112,8 @@ def make_worker(frontend_url: str, patience: Patience = PATIENCE, **changes: Any
         FixedHardware(),
         clock=SystemClock(),
         entropy=Impatient(),
+        reports=reports,
+        listener=listener,
     )
 
 

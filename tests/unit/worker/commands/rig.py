@@ -50,6 +50,7 @@ class ScriptedSupervision:
         self.freed: list[ProcessKey] = []
         self.fails = ""  # Why no process becomes ready.
         self.immortal: set[ProcessKey] = set()
+        self.readiness: anyio.Event | None = None  # What processes wait for before they are ready.
         self.free_trouble = ""
         self._ports = count(50052)
 
@@ -73,6 +74,8 @@ class ScriptedSupervision:
 
     async def start(self, launch: Launch) -> Replica:
         self.started.append(launch)
+        if self.readiness is not None:
+            await self.readiness.wait()
         if self.fails:
             raise BackendFailed(self.fails)
         port = next(self._ports)
@@ -147,11 +150,13 @@ class Asked:
 
 class Rig:
     def __init__(self, root: Path, depot: GatedDepot, open_galleries: Callable[..., CountingSources]) -> None:
+        root.mkdir(exist_ok=True)
         self.root = root
         self.depot = depot
         self.supervision = ScriptedSupervision()
         self.published: list[tuple[str, InstallProgress]] = []
         self.changes = 0
+        self.on_change: Callable[[], None] = lambda: None
         self.opened: list[tuple[Gallery, ...]] = []
         self.own_galleries = open_galleries((self.gallery("own", {}),))
         self._open_galleries = open_galleries
@@ -230,6 +235,7 @@ class Rig:
 
     def _changed(self) -> None:
         self.changes += 1
+        self.on_change()
 
     async def _machine(self) -> Machine:
         return Machine("linux", "amd64", "default")

@@ -9,6 +9,7 @@ from remuda.wire import subjects
 from remuda.wire.backends import BackendCancel, BackendCancelReply, BackendInstall, BackendInstallReply
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Phase
+from tests.support.waiting import wait_until
 from tests.unit.worker.commands.rig import RUN, Rig
 
 pytestmark = pytest.mark.anyio
@@ -356,6 +357,24 @@ async def test_cancelled_install_says_so_and_leaves_the_backend_free(rig: Rig) -
     assert rig.commands.account().work == ()
 
 
+async def test_install_whose_process_is_starting_has_gone_too_far_to_be_cancelled(rig: Rig) -> None:
+    rig.offer("echo")
+    rig.supervision.readiness = anyio.Event()
+    replies: list[BackendInstallReply] = []
+
+    async def install() -> None:
+        replies.append(await rig.install(BackendInstall(backend="echo", op_id="o-1")))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(install)
+        await wait_until(lambda: rig.supervision.started)
+        cancelled = await rig.ask(subjects.backend_cancel, BackendCancel(op_id="o-1"), BackendCancelReply)
+        rig.supervision.readiness.set()
+
+    assert cancelled == BackendCancelReply(success=True, cancelled=False)
+    assert replies[0].success
+
+
 async def test_cancel_of_nothing_is_no_failure(rig: Rig) -> None:
     reply = await rig.ask(subjects.backend_cancel, BackendCancel(op_id="o-9"), BackendCancelReply)
 
@@ -388,3 +407,44 @@ async def test_pinned_digest_that_is_not_installed_replaces_what_is(rig: Rig) ->
 
     assert len(rig.depot.installs) == 2
     assert rig.supervision.stopped == [(ProcessKey("a", 0), True)]
+
+
+async def test_backend_removed_while_its_install_waits_is_brought_again(rig: Rig) -> None:
+    rig.offer("echo")
+    await rig.install(BackendInstall(backend="echo", model_id="a"))
+    rig.supervision.readiness = anyio.Event()
+    replies: list[BackendInstallReply] = []
+
+    async def install(model: str) -> None:
+        replies.append(await rig.install(BackendInstall(backend="echo", model_id=model)))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(install, "b")
+        await wait_until(lambda: len(rig.supervision.started) == 2)
+        tasks.start_soon(rig.say, subjects.backend_delete, b'{"backend":"echo"}')
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(install, "c")
+        rig.supervision.readiness.set()
+
+    assert all(reply.success for reply in replies)
+    assert [str(one.key) for one in rig.supervision.replicas()] == ["c#0"]
+    assert len(rig.depot.installs) == 2
+
+
+async def test_backend_of_one_named_gallery_is_installed_and_recognised(rig: Rig) -> None:
+    rig.offer("echo")
+    request = BackendInstall(backend="own@echo", model_id="m")
+
+    first, second = await rig.install(request), await rig.install(request)
+
+    assert first.success
+    assert first == second
+    assert len(rig.supervision.started) == 1
+
+
+async def test_galleries_used_lately_are_not_opened_again(rig: Rig) -> None:
+    given = rig.galleries_of(echo=f"file://{rig.source('echo')}", other=f"file://{rig.source('other')}")
+    for backend in ("echo", "other"):
+        await rig.install(BackendInstall(backend=backend, backend_galleries=given))
+
+    assert len(rig.opened) == 1
