@@ -232,6 +232,16 @@ def test_a_new_worker_reads_and_continues_what_the_one_before_wrote(tmp_path: Pa
     assert sink.tail(Stream.STDOUT, 20) == ["again"]
 
 
+def test_after_a_rotation_the_older_file_still_counts(tmp_path: Path, clock: HandClock) -> None:
+    sink = ProcessLogs(tmp_path, clock).open(KEY, "i1")
+    count = 100_000
+    for number in range(0, count, 1000):
+        sink.stdout(b"".join(b"%0100d\n" % (number + offset) for offset in range(1000)))
+    assert (tmp_path / "llama%230" / "stdout.log").stat().st_size < 100 * 101 * limits.LOG_LINES_KEPT
+    found = [int(text) for text in texts(ProcessLogs(tmp_path, clock).lines("llama"))]
+    assert found == list(range(count - limits.LOG_LINES_KEPT, count))
+
+
 def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     for name in ("notes.txt", "no-replica", "x~y", "%zz%230", "%ff%230"):
         (tmp_path / name).mkdir()

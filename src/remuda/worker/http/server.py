@@ -29,6 +29,7 @@ async def serve(
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_keep_alive=int(limits.KEEP_ALIVE_S),
             timeout_graceful_shutdown=int(limits.PROBE_SHUTDOWN_S),
         )

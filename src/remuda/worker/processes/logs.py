@@ -61,10 +61,6 @@ class ProcessLogs:
         finally:
             self._followers.remove(follower)
 
-    @property
-    def followers(self) -> int:
-        return len(self._followers)
-
     def _added(self, key: ProcessKey, book: "_Book", block: Block) -> None:
         book.add(block)
         for follower in self._followers:

@@ -12,6 +12,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 from yarl import URL
 
+from remuda.core import limits
 from remuda.host.ports import free_port
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.http.door import door_path
@@ -327,6 +328,40 @@ async def _get(caller: aiohttp.ClientSession, url: URL) -> None:
 async def _post(caller: aiohttp.ClientSession, url: URL, body: AsyncIterator[bytes]) -> None:
     async with caller.post(url, data=body):
         pass
+
+
+async def test_a_caller_that_takes_nothing_does_not_hold_a_backend_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DOOR_STALL_S", 0.1)
+    ended = anyio.Event()
+
+    async def flood(request: web.BaseRequest) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        try:
+            while True:
+                await answer.write(b"x" * MEGABYTE)
+        finally:
+            ended.set()
+
+    with anyio.fail_after(20):
+        async with behind_the_door(tmp_path, flood) as caller, caller.get(at("/")):
+            await ended.wait()
+
+
+async def test_an_answer_may_come_before_the_request_has_ended(tmp_path: Path) -> None:
+    async def refuse(_: web.BaseRequest) -> web.Response:
+        return web.Response(status=413, text="too large")
+
+    async def upload() -> AsyncIterator[bytes]:
+        for _ in range(200):
+            yield b"x" * 1000
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(20):
+        async with behind_the_door(tmp_path, refuse) as caller, caller.post(at("/"), data=upload()) as answer:
+            assert (answer.status, await answer.text()) == (413, "too large")
 
 
 async def test_a_process_that_is_not_ready_is_named(tmp_path: Path) -> None:

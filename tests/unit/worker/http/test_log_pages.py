@@ -144,8 +144,8 @@ async def test_a_reader_that_leaves_is_forgotten(tmp_path: Path, logs: ProcessLo
         async with worker(tmp_path, logs=logs) as caller:
             async with caller.ws_connect("/v1/backend-logs/x/ws") as live:
                 await live.receive_json()
-                assert logs.followers == 1
-            await wait_until(lambda: logs.followers == 0)
+                assert len(logs._followers) == 1
+            await wait_until(lambda: not logs._followers)
 
 
 async def test_open_sockets_do_not_hold_up_the_end(tmp_path: Path, logs: ProcessLogs) -> None:
@@ -153,7 +153,7 @@ async def test_open_sockets_do_not_hold_up_the_end(tmp_path: Path, logs: Process
         async with worker(tmp_path, logs=logs) as caller:
             live = await caller.ws_connect("/v1/backend-logs/x/ws")
             await live.receive_json()
-    assert logs.followers == 0
+    assert not logs._followers
 
 
 @pytest.mark.parametrize(
