@@ -31,6 +31,7 @@ pytestmark = pytest.mark.anyio
 KEY = ProcessKey("model", 0)
 SHORT = timedelta(milliseconds=300)
 LONG = timedelta(seconds=60)
+TICK_S = 0.01
 PRELUDE = """
 import os, signal, socket, subprocess, sys, time
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -137,12 +138,23 @@ async def test_a_program_is_found_in_the_working_folder(yard: Yard) -> None:
 
 async def test_what_cannot_be_started_says_so_and_leaves_nothing_open(yard: Yard) -> None:
     before = open_files()
-    with pytest.raises(ChildFailed, match=r"\./run\.sh cannot be started: there is no such program"):
+    with pytest.raises(ChildFailed, match=r"\./run\.sh cannot be started: there is no such executable file"):
         await yard.start("./run.sh")
     command = Command((sys.executable,), yard.folder / "missing", {})
     with pytest.raises(ChildFailed, match="cannot be started: No such file or directory"):
         await yard.machine.start(KEY, "instance", command)
     assert open_files() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it cannot be started at all")
+async def test_a_file_the_kernel_does_not_run_says_why_in_its_output(yard: Yard) -> None:
+    script = yard.folder / "run.sh"
+    script.write_bytes(b"\x7fELF of another machine")
+    script.chmod(0o700)
+    process = await yard.start("./run.sh")
+    assert await process.wait() == 127
+    assert process.stderr_tail(5) == [f"cannot run {script}: Exec format error"]
+    assert await process.end(SHORT)
 
 
 async def test_output_is_told_apart_and_the_tail_is_of_stderr_alone(yard: Yard) -> None:
@@ -280,7 +292,7 @@ async def test_a_flood_of_output_does_not_hold_up_the_loop(yard: Yard) -> None:
     async def tick() -> None:
         last = anyio.current_time()
         while True:
-            await anyio.sleep(0.01)
+            await anyio.sleep(TICK_S)
             gaps.append(anyio.current_time() - last)
             last = anyio.current_time()
 

@@ -195,9 +195,9 @@ def _argv(command: Command) -> list[str]:
     """With the program's absolute path: relative to the working folder, or found on its PATH."""
     program = command.argv[0]
     if os.sep in program:
-        found = shutil.which(command.cwd / program)
+        found, place = shutil.which(command.cwd / program), f"in {command.cwd}"
     else:
-        found = shutil.which(program, path=command.env.get("PATH"))
+        found, place = shutil.which(program, path=command.env.get("PATH")), "on its PATH"
     if found is None:
-        raise ChildFailed(f"{program} cannot be started: there is no such program in {command.cwd}")
+        raise ChildFailed(f"{program} cannot be started: there is no such executable file {place}")
     return [os.path.abspath(found), *command.argv[1:]]
