@@ -10,6 +10,7 @@ from anyio.abc import TaskStatus
 
 from remuda.core import limits
 from remuda.worker.http.asgi import App
+from remuda.worker.http.connection import Connection
 
 
 async def serve(
@@ -19,8 +20,7 @@ async def serve(
     server = _Server(
         uvicorn.Config(
             app,
-            http="h11",  # The one that bounds the head of a request.
-            h11_max_incomplete_event_size=limits.HEAD_BYTES_MAX,
+            http=Connection,
             ws="websockets-sansio",
             ws_max_size=limits.LOG_SOCKET_BYTES_MAX,
             ws_ping_interval=limits.LOG_SOCKET_PING_S,

@@ -293,6 +293,7 @@ async def test_a_caller_that_leaves_ends_the_request(tmp_path: Path, begun: bool
                 await arrived.wait()
                 tasks.cancel_scope.cancel()
             await ended.wait()
+    assert ended.is_set()
 
 
 async def test_a_caller_that_leaves_while_it_sends_ends_the_request(tmp_path: Path) -> None:
@@ -318,6 +319,7 @@ async def test_a_caller_that_leaves_while_it_sends_ends_the_request(tmp_path: Pa
                 await arrived.wait()
                 tasks.cancel_scope.cancel()
             await ended.wait()
+    assert ended.is_set()
 
 
 async def _get(caller: aiohttp.ClientSession, url: URL) -> None:
@@ -348,6 +350,7 @@ async def test_a_caller_that_takes_nothing_does_not_hold_a_backend_for_ever(
     with anyio.fail_after(20):
         async with behind_the_door(tmp_path, flood) as caller, caller.get(at("/")):
             await ended.wait()
+    assert ended.is_set()
 
 
 async def test_an_answer_may_come_before_the_request_has_ended(tmp_path: Path) -> None:

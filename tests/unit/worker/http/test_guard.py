@@ -1,5 +1,6 @@
 """Everything but the probes is for those who hold the token."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -60,11 +61,28 @@ async def test_a_token_counts_also_when_none_would_do(tmp_path: Path) -> None:
         assert answer.status == 401
 
 
-async def test_a_head_without_end_is_refused(tmp_path: Path) -> None:
+async def said_to(folder: Path, request: bytes) -> bytes:
+    """Everything a worker says to this until it hangs up."""
+    said = b""
     with anyio.fail_after(10):
-        async with worker(tmp_path) as caller:
+        async with worker(folder) as caller:
             url = caller._base_url
             assert url is not None
             async with await anyio.connect_tcp("127.0.0.1", url.port or 0) as stranger:
-                await stranger.send(b"GET / HTTP/1.1\r\nX: " + b"x" * limits.HEAD_BYTES_MAX)
-                assert (await stranger.receive()).startswith(b"HTTP/1.1 400")
+                await stranger.send(request)
+                with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                    while True:
+                        said += await stranger.receive()
+    return said
+
+
+async def test_a_head_without_end_is_refused(tmp_path: Path) -> None:
+    said = await said_to(tmp_path, b"GET / HTTP/1.1\r\nX: " + b"x" * limits.HEAD_BYTES_MAX)
+    assert said.startswith(b"HTTP/1.1 400")
+
+
+async def test_trailers_without_end_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FRAMING_BYTES_MAX", 10_000)
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    said = await said_to(tmp_path, head + b"0\r\n" + b"X: y\r\n" * 2_000)
+    assert b"HTTP/1.1 400" in said
