@@ -59,18 +59,17 @@ class Holdings:
         return Sight(name, names, run_file, found.folder, found.metadata.digest, found.system)
 
     @asynccontextmanager
-    async def alone_with(self, name: str, order: Order | None = None) -> AsyncIterator[Sight]:
-        """Nobody else changes this backend, nor what is ordered, under any of its names.
+    async def alone_with(self, seen: Sight, order: Order | None = None) -> AsyncIterator[Sight]:
+        """Nobody else changes what was seen, nor what is ordered, under any of its names.
 
         While one waits for the locks the backend may get more names: then those are waited for, too.
         """
-        sight = await self.look(name)
         while True:
-            names = sight.names | ordered_names(order)
+            names = seen.names | ordered_names(order)
             async with self.locks.held(names):
-                sight = await self.look(name)
-                if sight.names <= names:
-                    yield sight
+                seen = await self.look(seen.name)
+                if seen.names <= names:
+                    yield seen
                     return
 
     async def stop(self, sight: Sight, *also: ProcessKey, free: bool) -> Sequence[Stopped]:

@@ -73,8 +73,9 @@ class Installs:
             key = _key(request.backend, request.replica_index)
             async with self._work.attempting("upgrade", request) as attempt:
                 order = await self._order(request, attempt)
+                seen = await self._holdings.look(request.backend)
                 with self._watched(order, attempt):
-                    async with self._holdings.alone_with(request.backend, order) as sight:
+                    async with self._holdings.alone_with(seen, order) as sight:
                         with attempt.firm():
                             outcomes = await self._holdings.stop(sight, key, free=False)
                         require_gone(outcomes)
@@ -86,12 +87,12 @@ class Installs:
 
     async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: Attempt) -> Replica:
         """Galleries are asked before the backend is reserved: they may be slow."""
-        attempt.stepped(Step(Phase.RESOLVING, 0.0))
         while True:
-            here = not request.force and (await self._holdings.look(request.backend)).has(request.digest)
+            seen = await self._holdings.look(request.backend)
+            here = seen.has(request.digest) and not request.force
             order = None if here else await self._order(request, attempt)
             with self._watched(order, attempt):
-                async with self._holdings.alone_with(request.backend, order) as sight:
+                async with self._holdings.alone_with(seen, order) as sight:
                     if order is None and not sight.has(request.digest):
                         continue  # Somebody has removed it meanwhile.
                     return await self._ensure_alone(request, key, sight, order, attempt)
@@ -110,8 +111,8 @@ class Installs:
         with attempt.firm():
             attempt.starting()
             replica = await self._supervision.start(launch)
-        self._remember(key, request)
-        await self._prove(sight.run_file)
+            self._remember(key, request)
+            await self._prove(sight.run_file)
         return replica
 
     async def _replace(
@@ -129,6 +130,7 @@ class Installs:
         raise BackendFailed(f"backend {request.backend} not found after install attempt")
 
     async def _order(self, wanted: Wanted, attempt: Attempt) -> Order:
+        attempt.stepped(Step(Phase.RESOLVING, 0.0))
         order = await self._orders.order(wanted)
         attempt.comes_from(order)
         return order

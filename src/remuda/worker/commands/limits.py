@@ -8,3 +8,4 @@ PROGRESS_EVERY_S: Final = 0.25
 PROGRESS_SEND_S: Final = 10.0  # A bus that takes longer for one event has lost it.
 GALLERIES_KEPT_MAX: Final = 8  # Lists of galleries whose indexes stay in memory.
 LISTING_EVERY_S: Final = 60.0  # Somebody else may have changed what is installed.
+MACHINE_FRESH_S: Final = 60.0  # What was seen of the hardware is relied on for so long.

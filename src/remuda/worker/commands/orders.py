@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import anyio
 import structlog
 
 from remuda.core.errors import Invalid
@@ -30,7 +31,8 @@ class Orders:
     ) -> None:
         self._own = own
         self._open_sources = open_sources
-        self._machine = machine
+        self._look_at_machine = machine
+        self._machine_seen: tuple[Machine, float] | None = None  # With when that is to be forgotten.
         self._opened: OrderedDict[tuple[Gallery, ...], Sources] = OrderedDict()
 
     async def order(self, wanted: Wanted) -> Order:
@@ -41,6 +43,14 @@ class Orders:
     async def capability(self) -> str:
         """What this machine reports, for the choice among builds that share an alias."""
         return (await self._machine()).effective_capability
+
+    async def _machine(self) -> Machine:
+        """Hardware changes seldom, and a driver that hangs would hold up every request."""
+        if self._machine_seen is not None and anyio.current_time() < self._machine_seen[1]:
+            return self._machine_seen[0]
+        machine = await self._look_at_machine()
+        self._machine_seen = machine, anyio.current_time() + limits.MACHINE_FRESH_S
+        return machine
 
     async def _from_galleries(self, wanted: Wanted) -> Order:
         readings = await self._sources(wanted.backend_galleries).read()

@@ -49,7 +49,8 @@ class Shelving:
         """Processes first, and files only when all of them are gone. What was stopped is told in any case."""
         outcomes: Sequence[Stopped] = ()
         try:
-            async with self._holdings.alone_with(request.backend) as sight:
+            seen = await self._holdings.look(request.backend)
+            async with self._holdings.alone_with(seen) as sight:
                 if sight.system:
                     raise Invalid(
                         f"{request.backend} belongs to the system, which removes it by its own means"
@@ -67,7 +68,8 @@ class Shelving:
         """Nothing is stopped unless there is a version to return to. Starts nothing."""
         outcomes: Sequence[Stopped] = ()
         try:
-            async with self._holdings.alone_with(request.backend) as sight:
+            seen = await self._holdings.look(request.backend)
+            async with self._holdings.alone_with(seen) as sight:
                 folder = await run_sync(self._replaceable, sight)
                 outcomes = await self._holdings.stop(sight, free=False)
                 require_gone(outcomes)

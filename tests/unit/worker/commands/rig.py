@@ -31,6 +31,7 @@ from remuda.worker.depot.journey import OnStep, ignore_steps
 from remuda.worker.depot.orders import Order
 from remuda.worker.depot.places import Places
 from remuda.worker.processes.model import Launch, Phase, Protocol, Recipe, Replica, Stopped
+from remuda.worker.processes.ports import Supervision
 
 R = TypeVar("R", bound=Message)
 
@@ -149,7 +150,13 @@ class Asked:
 
 
 class Rig:
-    def __init__(self, root: Path, depot: GatedDepot, open_galleries: Callable[..., CountingSources]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        depot: GatedDepot,
+        open_galleries: Callable[..., CountingSources],
+        supervision: Supervision | None,
+    ) -> None:
         root.mkdir(exist_ok=True)
         self.root = root
         self.depot = depot
@@ -163,7 +170,7 @@ class Rig:
         self.http_backends: set[str] = set()
         self.commands = Commands(
             depot,
-            self.supervision,
+            supervision or self.supervision,
             galleries=self.own_galleries,
             open_galleries=self._open_given,
             machine=self._machine,
@@ -246,12 +253,13 @@ class Rig:
 
     def _recipe_for(self, run_file: Path, request: BackendInstall) -> Recipe:
         protocol = Protocol.HTTP if request.backend in self.http_backends else Protocol.GRPC
-        return Recipe((str(run_file),), run_file.parent, {}, protocol)
+        return Recipe((str(run_file), "--addr", "0.0.0.0:{port}"), run_file.parent, {}, protocol)
 
 
 @asynccontextmanager
-async def rigged(root: Path) -> AsyncIterator[Rig]:
-    """Commands at work. When the block ends nothing may be left locked or listed."""
+async def rigged(root: Path, supervision: Supervision | None = None) -> AsyncIterator[Rig]:
+    """Commands at work, with scripted processes unless others are given. When the block ends nothing may be
+    left locked or listed."""
     clock = SystemClock()
     places = Places(root / "backends", root / "system", root / "blobs")
     async with (
@@ -263,7 +271,7 @@ async def rigged(root: Path) -> AsyncIterator[Rig]:
         def open_galleries(galleries: tuple[Gallery, ...]) -> CountingSources:
             return CountingSources(galleries, fetcher=fetcher, cache=Cache(root / "cache"), clock=clock)
 
-        rig = Rig(root, GatedDepot(places, clock, client, LINUX), open_galleries)
+        rig = Rig(root, GatedDepot(places, clock, client, LINUX), open_galleries, supervision)
         await tasks.start(rig.commands.run)
         yield rig
         assert rig.commands.idle, "a lock or an attempt was left behind"
