@@ -15,6 +15,7 @@ from anyio.to_thread import run_sync
 from remuda.core.entropy import Entropy
 from remuda.core.errors import NotFound, RemudaError
 from remuda.oci import limits
+from remuda.oci.appending import appending
 from remuda.oci.blobs import BlobStore, OnBytes, Wanted
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import ContentRefused, RegistryFailed
@@ -224,15 +225,16 @@ class _Download:
         if self.wanted.digest is None and stream.offset < self.partial.size:
             await run_sync(self.partial.restart)
         skip = self.partial.size - stream.offset
-        async for chunk in stream.chunks():
-            fresh = chunk[skip:] if skip else chunk
-            skip = max(skip - len(chunk), 0)
-            if fresh:
-                if stream.mirror:
-                    self.suppliers.add(stream.mirror)
-                self._check_total(self.partial.size + len(fresh), at_most=True)
-                await run_sync(self.partial.append, fresh)
-                self.on_bytes(self.partial.size)
+        async with appending(self.partial) as appender:
+            async for chunk in stream.chunks():
+                fresh = chunk[skip:] if skip else chunk
+                skip = max(skip - len(chunk), 0)
+                if fresh:
+                    if stream.mirror:
+                        self.suppliers.add(stream.mirror)
+                    self._check_total(appender.size + len(fresh), at_most=True)
+                    await appender.give(fresh)
+                    self.on_bytes(appender.size)
         return stream.total in (None, self.partial.size)
 
     def _check_offer(self, stream: Stream) -> None:

@@ -14,6 +14,7 @@ from anyio.from_thread import check_cancelled
 
 from remuda.oci import limits
 from remuda.oci.space import disk_trouble_explained
+from remuda.oci.writeback import Writeback
 
 
 class Partial:
@@ -27,6 +28,7 @@ class Partial:
         self._expected = expected
         self._algorithm = algorithm
         self._hash = hashlib.new(algorithm)
+        self._writeback = Writeback(descriptor)
 
     @classmethod
     def claimed(cls, path: Path, name: str, expected: int | None, algorithm: str) -> "Partial | None":
@@ -55,6 +57,7 @@ class Partial:
             check_cancelled()
             self._hash.update(chunk)
             self.size += len(chunk)
+        self._writeback = Writeback(self._descriptor, self.size)
 
     def append(self, data: bytes) -> None:
         """DiskFull when it does not fit; what did fit counts and is kept."""
@@ -65,6 +68,7 @@ class Partial:
                 self._hash.update(view[:written])
                 self.size += written
                 view = view[written:]
+        self._writeback.reached(self.size)
 
     def restart(self) -> None:
         """Forget everything."""
@@ -72,6 +76,7 @@ class Partial:
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         self._hash = hashlib.new(self._algorithm)
         self.size = 0
+        self._writeback = Writeback(self._descriptor)
 
     def move_to(self, path: Path) -> None:
         """Be a blob from here on, also after a power cut."""

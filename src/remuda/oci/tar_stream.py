@@ -4,17 +4,20 @@ Holds a few hundred kilobytes at a time whatever the layer's size, and counts wh
 limits.
 """
 
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import IO, BinaryIO, cast
 
 import zstandard
 
-from remuda.oci.unpack_errors import Refusal, UnpackCancelled
+from remuda.oci.gunzip import Damaged, new_member
+from remuda.oci.read_ahead import read_ahead
+from remuda.oci.unpack_errors import Refusal
 from remuda.oci.unpack_limits import UnpackLimits
 
 PACKED_BYTES = 128 << 10  # Read from the layer at a time.
 CHUNK_BYTES = 256 << 10  # Unpacked at a time, at most.
+CHUNKS_AHEAD = 8  # Unpacked while the disk is busy.
 MAGIC_BYTES = 4
 
 GZIP = b"\x1f\x8b"
@@ -31,14 +34,10 @@ REFUSED = {
 
 
 class PackedBytes:
-    """The layer as stored: counts and reports what is read, and is where cancelling takes effect."""
+    """The layer as stored, and how much of it was taken."""
 
-    def __init__(
-        self, layer: BinaryIO, on_bytes: Callable[[int], None], cancelled: Callable[[], bool]
-    ) -> None:
+    def __init__(self, layer: BinaryIO) -> None:
         self._layer = layer
-        self._on_bytes = on_bytes
-        self._cancelled = cancelled
         self._ahead = b""
         self.taken = 0
 
@@ -49,26 +48,37 @@ class PackedBytes:
         return self._ahead[:MAGIC_BYTES]
 
     def read(self, size: int = PACKED_BYTES) -> bytes:
-        self.check_cancelled()
         if self._ahead:
             data, self._ahead = self._ahead[:size], self._ahead[size:]
         else:
             data = self._layer.read(size)
         self.taken += len(data)
-        if data:
-            self._on_bytes(len(data))
         return data
 
-    def check_cancelled(self) -> None:
-        if self._cancelled():
-            raise UnpackCancelled
+
+def watched_chunks(
+    layer: BinaryIO,
+    limits: UnpackLimits,
+    on_bytes: Callable[[int], None],
+    check_cancelled: Callable[[], None],
+) -> Generator[bytes]:
+    """`unpacked_chunks`, made in another thread. This one hears of bytes taken, and can be cancelled."""
+    packed = PackedBytes(layer)
+    told = 0
+    with closing(read_ahead(unpacked_chunks(packed, limits), CHUNKS_AHEAD)) as chunks:
+        for chunk in chunks:
+            check_cancelled()
+            taken = packed.taken
+            on_bytes(taken - told)
+            told = taken
+            yield chunk
+    on_bytes(packed.taken - told)
 
 
 def unpacked_chunks(packed: PackedBytes, limits: UnpackLimits) -> Iterator[bytes]:
     """The layer's content in bounded chunks. Refuses unknown packing, damage, and more than is allowed."""
     total = 0
     for chunk in _chunks(packed, limits):
-        packed.check_cancelled()
         total += len(chunk)
         if (
             total > 2 * limits.bytes_max
@@ -93,12 +103,12 @@ def _chunks(packed: PackedBytes, limits: UnpackLimits) -> Iterator[bytes]:
 
 
 def _gzip_chunks(packed: PackedBytes) -> Iterator[bytes]:
-    member = zlib.decompressobj(wbits=31)
+    member = new_member()
     data = packed.read()
     while data:
         try:
             chunk = member.decompress(data, CHUNK_BYTES)
-        except zlib.error as error:
+        except Damaged as error:
             raise Refusal(f"the layer's gzip data is damaged: {error}") from error
         if chunk:
             yield chunk
@@ -108,8 +118,10 @@ def _gzip_chunks(packed: PackedBytes) -> Iterator[bytes]:
         data = member.unused_data.lstrip(b"\0")  # Tapes and some tools pad with zeros.
         while not data and (more := packed.read()):
             data = more.lstrip(b"\0")
+        if data and not GZIP.startswith(data[: len(GZIP)]):
+            raise Refusal("the layer's gzip data is damaged: something else follows it")
         if data:
-            member = zlib.decompressobj(wbits=31)
+            member = new_member()
     if not member.eof and (rest := member.flush()):  # A full chunk can leave a few bytes behind.
         yield rest
     if not member.eof:

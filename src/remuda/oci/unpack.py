@@ -7,13 +7,13 @@ is of no use. It follows no link, changes no owner, and never holds a layer in m
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from remuda.oci.errors import DiskFull
 from remuda.oci.tar_reader import Entry, Kind, TarReader
-from remuda.oci.tar_stream import ByteStream, PackedBytes, unpacked_chunks
+from remuda.oci.tar_stream import ByteStream, watched_chunks
 from remuda.oci.unpack_errors import ArchiveRefused, Refusal, UnpackCancelled, UnpackFailed
 from remuda.oci.unpack_limits import UnpackLimits
 from remuda.oci.unpack_names import WHITEOUT, check_symlink, components, hidden_by, is_bookkeeping
@@ -75,12 +75,17 @@ def unpack_layer(
     if isinstance(layer, Path):
         with layer.open("rb", buffering=0) as opened:
             return unpack_layer(opened, target, limits, on_bytes, cancelled)
-    packed = PackedBytes(layer, on_bytes, cancelled)
-    reader = TarReader(ByteStream(unpacked_chunks(packed, limits)), limits)
+
+    def check_cancelled() -> None:
+        if cancelled():
+            raise UnpackCancelled
+
+    chunks = watched_chunks(layer, limits, on_bytes, check_cancelled)
+    reader = TarReader(ByteStream(chunks), limits)
     target.next_layer()
-    with _explained(target, reader.place):
+    with closing(chunks), _explained(target, reader.place):
         for entry in reader:
-            packed.check_cancelled()
+            check_cancelled()
             target.entries += 1
             if target.entries > limits.entries_max:
                 raise Refusal(f"the image has more than {limits.entries_max} entries")

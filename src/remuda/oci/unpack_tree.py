@@ -23,6 +23,7 @@ from remuda.oci.unpack_folders import (
 )
 from remuda.oci.unpack_links import NO_LINKS, OPEN_NEW, copy_file, is_plain_file, link_or_copy, resolved
 from remuda.oci.unpack_names import Path
+from remuda.oci.writeback import Writeback
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -86,10 +87,12 @@ class DirectoryTree:
         descriptor = self._create(path, parent, lambda: os.open(path[-1], OPEN_NEW, 0o600, dir_fd=parent))
         try:
             end = 0
+            writeback = Writeback(descriptor)
             for position, piece in pieces:
                 end = position + len(piece)
                 _write(descriptor, piece, position)
                 self.bytes_written += len(piece)
+                writeback.reached(end)
             if end != size:
                 os.ftruncate(descriptor, size)
             os.fchmod(descriptor, mode & PERMISSIONS)
