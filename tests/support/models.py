@@ -3,6 +3,7 @@
 What the random one says means nothing; everything else about it is as with a real model.
 """
 
+import atexit
 import functools
 import hashlib
 import subprocess
@@ -21,6 +22,7 @@ _LAYERS = 4
 _HEADS = 4
 _SPECIAL = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
 _WORDS = ("the", "a", "house", "river", "blue", "runs", "sleeps", "over", "under", "and", "bread", "stone")
+_LABELS = ("yes", "no")
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -70,11 +72,20 @@ def _extract_smollm2(scratch: Path) -> Path:
     return model
 
 
+@functools.cache
+def _folder() -> Path:
+    """For models made on the spot; gone with the process."""
+    folder = tempfile.TemporaryDirectory(prefix="remuda-models-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
 def _made(architecture: str) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="remuda-model-"))
-    path = folder / f"tiny-{architecture}.gguf"
+    path = _folder() / f"tiny-{architecture}.gguf"
     writer = gguf.GGUFWriter(path, architecture)
     _describe(writer)
+    if architecture == "qwen3":
+        writer.add_classifier_output_labels(_LABELS)
     tokens = _add_vocabulary(writer)
     _add_weights(writer, tokens, architecture)
     writer.write_header_to_file()
@@ -142,4 +153,4 @@ def _add_weights(writer: gguf.GGUFWriter, tokens: int, architecture: str) -> Non
             add(f"{block}.attn_q_norm", WIDTH // _HEADS)
             add(f"{block}.attn_k_norm", WIDTH // _HEADS)
     if architecture == "qwen3":
-        add("cls.output", 1, WIDTH)
+        add("cls.output", len(_LABELS), WIDTH)

@@ -83,6 +83,9 @@ class LlamaCppBackend(Backend):
         if not content:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Embeddings and EmbeddingTokens are both empty")
         with self._asked() as loaded:
+            if not loaded.plan.embeds:
+                message = "this model was not loaded for embeddings: set Embeddings in its options"
+                raise Refused(grpc.StatusCode.UNIMPLEMENTED, message)
             async with loaded.slot():
                 if loaded.pools:
                     body = {"input": content, "encoding_format": "base64"}

@@ -17,7 +17,7 @@ import anyio.abc
 import grpc
 
 from remuda.backends.llama_cpp import limits
-from remuda.backends.llama_cpp.connection import Connection, Json
+from remuda.backends.llama_cpp.connection import Connection, EngineGone, Json
 from remuda.backends.llama_cpp.load_log import reason_in
 from remuda.backends.llama_cpp.load_options import LoadPlan
 from remuda.backends.refusal import Refused
@@ -102,16 +102,22 @@ async def load(plan: LoadPlan, entropy: Entropy) -> Engine:
                 process, {"settings": {**plan.settings, "api_keys": [key]}, "log_fd": log_fd}
             )
             if "address" not in answer:
-                await _end(process)
                 raise LoadFailed(_why(answer, process.returncode, _tail(said)))
-            connection = Connection(_port(answer["address"]), key)
-            properties = json.loads(await connection.get("/props"))
-            pools = await _pools(connection) if plan.embeds else False
+            return await _meet(process, Connection(_port(answer["address"]), key), plan)
         except BaseException:
             await _end(process)
             raise
         finally:
             _pass_on(_tail(said))
+
+
+async def _meet(process: anyio.abc.Process, connection: Connection, plan: LoadPlan) -> Engine:
+    """Ask the engine, before anybody else does, what it made of its model."""
+    try:
+        properties = json.loads(await connection.get("/props"))
+        pools = plan.embeds and await _pools(connection)
+    except (EngineGone, Refused, TimeoutError) as error:
+        raise LoadFailed(f"the engine loaded the model, but does not answer: {error}") from error
     return Engine(process, connection, plan, properties, pools)
 
 

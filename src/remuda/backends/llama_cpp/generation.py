@@ -58,6 +58,8 @@ def plan_generation(options: pb.PredictOptions, context_size: int) -> Generation
     }
     body |= {name: getattr(options, field) for field, name in _SAMPLING}
     body |= {name: value for field, name in _SAMPLING_UNLESS_ZERO if (value := getattr(options, field))}
+    if options.Temperature <= 0:
+        body["top_k"] = 1  # The same token, without sorting the whole vocabulary for it.
     if options.StopPrompts:
         body["stop"] = list(options.StopPrompts)
     if options.LogitBias:

@@ -77,7 +77,8 @@ class LoadPlan:
 
     @property
     def embeds(self) -> bool:
-        return bool(self.settings.get("embedding"))
+        """It makes vectors of texts, not scores: asked for the other one, the engine reads foreign memory."""
+        return bool(self.settings.get("embedding")) and self.settings.get("pooling_type") != "rank"
 
     @property
     def path(self) -> str:

@@ -1,0 +1,161 @@
+"""Models that come, go, are broken or taken away: what the llama-cpp backend holds at every moment."""
+
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.integration.backends.llama_cpp_process import (
+    client_of,
+    engine_of,
+    gone,
+    holding,
+    loaded,
+    said,
+    started,
+)
+from tests.peers.backend_client import BackendClient, CallFailed
+from tests.support.models import tiny_model, tiny_reranker
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+LONG = 50_000  # Tokens: many seconds of work even for the tiny model.
+ENDLESS = {"Prompt": "the house", "Tokens": LONG, "IgnoreEOS": True}
+
+
+async def failure(client: BackendClient) -> CallFailed:
+    with pytest.raises(CallFailed) as failed:
+        await client.predict(Prompt="the house", Tokens=1)
+    return failed.value
+
+
+async def test_before_a_model_is_loaded_there_is_nothing_to_ask(tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        async with client_of(process) as client:
+            assert await client.health() == "OK"
+            assert (await client.status()).state == "UNINITIALIZED"
+            refused = await failure(client)
+    assert (refused.code, "model not loaded" in refused.details) == ("FAILED_PRECONDITION", True)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "No such file"),
+        (b"not a model at all", "invalid magic"),
+        (b"half", "corrupted or incomplete"),
+    ],
+)
+async def test_a_file_that_is_no_model_fails_the_load_and_nothing_else(
+    tmp_path: Path, content: bytes | None, told: str
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    if content == b"half":
+        whole = tiny_model().read_bytes()
+        broken.write_bytes(whole[: len(whole) // 2])
+    elif content is not None:
+        broken.write_bytes(content)
+    with started(tmp_path) as process:
+        async with client_of(process) as client:
+            outcome = await client.load_model(Model="broken", ModelFile=str(broken))
+            assert (outcome.success, told in outcome.message) == (False, True), outcome.message
+            assert await client.health() == "OK"
+            await loaded(client)
+            assert (await client.predict(Prompt="the house", Tokens=3, IgnoreEOS=True)).tokens == 3
+
+
+async def test_a_model_is_found_below_the_models_folder(tmp_path: Path) -> None:
+    where = {"ModelFile": "", "ModelPath": str(tiny_model().parent), "Model": tiny_model().name}
+    async with holding(tmp_path, **where) as (_, client):
+        assert (await client.predict(Prompt="a", Tokens=2, IgnoreEOS=True)).tokens == 2
+
+
+async def test_loading_the_same_again_changes_nothing(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (process, client):
+        engine = engine_of(process)
+        await loaded(client)
+        assert engine_of(process) == engine
+
+
+async def test_another_model_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (process, client):
+        former = engine_of(process)
+        await loaded(client, Model="ranks", ModelFile=str(tiny_reranker()), Reranking=True)
+        gone(former)
+        with pytest.raises(CallFailed) as failed:
+            await client.predict(Prompt="a", ModelIdentity="tiny")
+        assert failed.value.code == "NOT_FOUND"
+        assert (await client.rerank(query="a", documents=["b"], ModelIdentity="ranks")).results
+
+
+async def test_options_nobody_knows_are_told_in_the_log(tmp_path: Path) -> None:
+    async with holding(tmp_path, Options=["parallel:2", "colour:blue"]) as (process, _):
+        assert "options_ignored names=Options[colour]" in process.log
+
+
+async def test_freed_memory_is_really_free(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (process, client):
+        engine = engine_of(process)
+        assert (await client.free()).success
+        gone(engine)
+        assert (await failure(client)).code == "FAILED_PRECONDITION"
+        assert (await client.status()).state == "UNINITIALIZED"
+        await loaded(client)
+        assert (await client.predict(Prompt="a", Tokens=2, IgnoreEOS=True)).tokens == 2
+
+
+async def test_who_leaves_stops_the_engine(tmp_path: Path) -> None:
+    async with holding(tmp_path, ContextSize=LONG, Options=["parallel:1"]) as (_, client):
+        async for _ in client.predict_stream(**ENDLESS):
+            break  # Leaving the loop closes the call.
+        # The only slot is free again at once, where the whole answer would have taken long.
+        with anyio.fail_after(5):
+            await client.predict(Prompt="a", Tokens=1)
+        assert (await client.metrics()).tokens_generated < LONG / 20
+
+
+async def test_who_leaves_while_waiting_for_the_whole_answer_stops_it_too(tmp_path: Path) -> None:
+    async with holding(tmp_path, ContextSize=LONG, Options=["parallel:1"]) as (_, client):
+        with anyio.move_on_after(0.3):
+            await client.predict(**ENDLESS)
+        with anyio.fail_after(5):
+            await client.predict(Prompt="a", Tokens=1)
+
+
+async def test_an_engine_that_is_killed_is_noticed_and_can_be_replaced(tmp_path: Path) -> None:
+    async with holding(tmp_path, ContextSize=LONG) as (process, client):
+        stream = client.predict_stream(**ENDLESS)
+        await anext(stream)
+        engine_of(process).kill()
+        with pytest.raises(CallFailed) as under_way:
+            _ = [reply async for reply in stream]
+        assert under_way.value.code == "UNAVAILABLE"
+
+        async def noticed() -> bool:
+            return (await client.status()).state == "ERROR"
+
+        await wait_until(noticed, what="the end of the engine to be noticed")
+        after = await failure(client)
+        assert (after.code, after.details) == (
+            "FAILED_PRECONDITION",
+            "model not loaded: its engine was ended by SIGKILL",
+        )
+        await loaded(client)
+        assert (await said(client, Prompt="a", Tokens=2, IgnoreEOS=True))[-1].tokens == 2
+
+
+async def test_a_backend_that_is_killed_leaves_no_engine(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (process, _):
+        engine = engine_of(process)
+        process.send(signal.SIGKILL)
+        gone(engine)
+
+
+async def test_a_backend_told_to_stop_ends_its_engine_and_itself(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (process, _):
+        engine = engine_of(process)
+        process.send(signal.SIGTERM)
+        gone(engine)
+        assert process.wait() == 0

@@ -1,0 +1,155 @@
+"""What the engine is asked for."""
+
+import json
+from typing import Any
+
+import pytest
+
+from remuda.backends.llama_cpp.generation import BadRequest, Generation, plan_generation
+from remuda.rpc import backend_pb2 as pb
+
+CONTEXT = 2048
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+def prompted(**options: Any) -> Generation:
+    return plan_generation(pb.PredictOptions(Prompt="Once", **options), CONTEXT)
+
+
+def chatted(**options: Any) -> Generation:
+    question = [pb.Message(role="user", content="Hello")]
+    return plan_generation(
+        pb.PredictOptions(**{"Messages": question, "UseTokenizerTemplate": True, **options}), CONTEXT
+    )
+
+
+def test_a_prompt_is_completed_and_messages_are_a_chat() -> None:
+    assert (prompted().path, prompted().body["prompt"]) == ("/completion", "Once")
+    assert (chatted().path, chatted().body["messages"]) == (
+        "/v1/chat/completions",
+        [{"role": "user", "content": "Hello"}],
+    )
+
+
+def test_messages_without_the_wish_for_a_template_leave_the_prompt_in_force() -> None:
+    assert not plan_generation(
+        pb.PredictOptions(Prompt="Once", Messages=[pb.Message(role="user", content="Hello")]), CONTEXT
+    ).chat
+
+
+@pytest.mark.parametrize(("asked", "bound"), [(7, 7), (0, CONTEXT), (-1, CONTEXT)])
+def test_an_answer_always_has_a_bound(asked: int, bound: int) -> None:
+    assert prompted(Tokens=asked).body["max_tokens"] == bound
+    assert chatted(Tokens=asked).body["max_tokens"] == bound
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_nothing_to_answer_is_refused(template: bool) -> None:
+    with pytest.raises(BadRequest, match="both empty"):
+        plan_generation(pb.PredictOptions(UseTokenizerTemplate=template), CONTEXT)
+
+
+def test_sampling_is_passed_on_and_what_was_not_chosen_is_left_to_the_engine() -> None:
+    body = prompted(Temperature=0.5, TopK=20, Penalty=1.25, StopPrompts=["end"], Seed=-1).body
+    assert (body["temperature"], body["top_k"], body["repeat_penalty"]) == (0.5, 20, 1.25)
+    assert (body["stop"], body["seed"]) == (["end"], -1)
+    assert not {"top_p", "typical_p", "mirostat", "grammar", "logit_bias"} & set(body)
+
+
+def test_the_likeliest_token_needs_no_sorting() -> None:
+    assert prompted(Temperature=0, TopK=40).body["top_k"] == 1
+
+
+def test_what_a_template_is_told_comes_from_the_metadata() -> None:
+    metadata = {
+        "enable_thinking": "false",
+        "reasoning_effort": "low",
+        "chat_template_kwargs": '{"enable_thinking": true, "style": "brief"}',
+    }
+    assert chatted(Metadata=metadata).body["chat_template_kwargs"] == {
+        "enable_thinking": True,  # Whoever built the object had seen the other keys.
+        "reasoning_effort": "low",
+        "style": "brief",
+    }
+
+
+def test_tools_bring_their_own_grammar() -> None:
+    body = chatted(Tools=json.dumps(TOOLS), ToolChoice='"required"', Grammar='root ::= "x"').body
+    assert (body["tools"], body["tool_choice"], body["grammar"]) == (TOOLS, "required", "")
+
+
+@pytest.mark.parametrize("choice", ["auto", '"auto"'])
+def test_a_choice_of_tools_may_be_a_bare_word(choice: str) -> None:
+    assert chatted(Tools=json.dumps(TOOLS), ToolChoice=choice).body["tool_choice"] == "auto"
+
+
+def test_a_conversation_keeps_its_tool_calls_and_reasoning() -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
+    messages = [
+        pb.Message(role="assistant", reasoning_content="hm", tool_calls=json.dumps(calls)),
+        pb.Message(role="tool", content="rain", tool_call_id="1", name="weather"),
+    ]
+    assert chatted(Messages=messages).body["messages"] == [
+        {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": calls},
+        {"role": "tool", "content": "rain", "tool_call_id": "1", "name": "weather"},
+    ]
+
+
+def test_images_go_with_the_last_thing_the_user_said() -> None:
+    messages = [
+        pb.Message(role="user", content="first"),
+        pb.Message(role="user", content="What is this?"),
+        pb.Message(role="assistant", content="Well"),
+    ]
+    first, last, _ = chatted(Messages=messages, Images=["QUJD"]).body["messages"]
+    assert first["content"] == "first"
+    assert last["content"] == [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,QUJD"}},
+    ]
+    assert prompted(Images=["data:image/png;base64,QUJD"]).body["prompt"] == {
+        "prompt_string": "Once",
+        "multimodal_data": ["QUJD"],
+    }
+
+
+def test_images_without_a_user_are_refused() -> None:
+    with pytest.raises(BadRequest, match="message of the user"):
+        chatted(Messages=[pb.Message(role="system", content="x")], Images=["QUJD"])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "schema"),
+    [
+        ({"json_schema": '{"type": "array"}'}, {"type": "array"}),
+        ({"response_format": '{"type": "json_object"}'}, {"type": "object"}),
+        (
+            {"response_format": '{"type": "json_schema", "json_schema": {"schema": {"type": "integer"}}}'},
+            {"type": "integer"},
+        ),
+        ({"response_format": '{"type": "text"}'}, None),
+    ],
+)
+def test_a_schema_can_be_named_in_two_ways(metadata: dict[str, str], schema: object) -> None:
+    assert prompted(Metadata=metadata).body.get("json_schema") == schema
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"LogitBias": "{"}, "LogitBias is not JSON"),
+        ({"LogitBias": "[]"}, "LogitBias is JSON of the wrong kind"),
+        ({"Tools": "{}"}, "Tools is JSON of the wrong kind"),
+        ({"Metadata": {"chat_template_kwargs": "1"}}, "chat_template_kwargs is JSON of the wrong kind"),
+        ({"Metadata": {"json_schema": "x"}}, "json_schema is not JSON"),
+    ],
+)
+def test_what_cannot_be_read_is_named(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadRequest, match=told):
+        chatted(**options)
+
+
+def test_chances_are_asked_for_as_each_kind_of_request_knows_them() -> None:
+    assert prompted(Logprobs=1, TopLogprobs=3).body["n_probs"] == 3
+    body = chatted(Logprobs=1, TopLogprobs=3).body
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 3)
