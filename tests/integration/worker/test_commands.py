@@ -16,9 +16,10 @@ from remuda.bus.client import Bus
 from remuda.bus.messages import Incoming
 from remuda.core.ids import NodeId
 from remuda.wire import subjects
-from tests.integration.worker.rig import NAME, ready
+from remuda.worker.state import Phase
+from tests.integration.worker.rig import NAME, ready, running, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
-from tests.support.nats_servers import PlainServer, make_bus
+from tests.support.nats_servers import PlainServer, make_bus, plain_server
 from tests.support.waiting import wait_until
 from tests.unit.worker.commands.rig import Rig, rigged
 
@@ -169,3 +170,19 @@ async def test_what_changed_is_reported_at_once(worker: Commanded, frontend: Loc
     assert report["installed"] == [{"name": "echo", "digest": "", "version": ""}]
     assert report["replicas"][0]["state"] == "ready"
     assert report["replicas"][0]["instance"]
+
+
+async def test_worker_that_cannot_hear_one_of_its_subjects_is_not_ready(tmp_path: Path) -> None:
+    deaf = {"user": "w", "password": "p", "permissions": {"subscribe": {"deny": ["nodes.*.models.running"]}}}
+    settings = {"authorization": {"users": [deaf]}, "no_auth_user": "w"}
+    async with (
+        plain_server(tmp_path, settings) as nats,
+        LocalAiFrontend() as frontend,
+        rigged(tmp_path / "worker") as rig,
+    ):
+        frontend.extra_reply = {"nats_url": nats.url}
+        async with running(frontend.url, listener=rig.commands) as worker:
+            state = await wait_for_phase(worker, Phase.CONNECTING, because="models.running")
+
+    assert "refuses" in state.reason
+    assert frontend.of("heartbeat") == []
