@@ -1,0 +1,111 @@
+"""Operations in our own JSON: every field a person may ask about. Pure."""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from remuda.core.errors import Problem
+from remuda.core.ids import NodeId
+from remuda.ops.model import Attempt, State, Step
+from remuda.ops.ports import Progress, View
+from remuda.ops.summary import Status
+from remuda.ops.wire_view import failures, node_status, percentage, summary_of
+from remuda.wire.operations import AttemptView, OpView, ProblemView, ProgressView, RollOutView, StepView
+
+_AT_WORK = (State.RUNNING, State.STOPPING)
+
+
+def op_view(view: View) -> OpView:
+    """Without its steps."""
+    operation, summary = view.operation, summary_of(view)
+    source, roll_out = operation.source, operation.roll_out
+    return OpView(
+        id=operation.id,
+        kind=operation.kind,
+        status=summary.status,
+        wish=operation.wish,
+        backend=source.backend,
+        uri=source.uri,
+        name=source.name,
+        alias=source.alias,
+        selection=operation.selection,
+        roll_out=RollOutView(at_once=roll_out.at_once, canary=roll_out.canary, proves=roll_out.proves),
+        percentage=percentage(summary),
+        counts={state.value: count for state, count in sorted(summary.counts.items())},
+        message=summary.message,
+        error=failures(view.steps) if summary.status is Status.FAILED else "",
+        asked_by=operation.asked_by,
+        asked_at=operation.asked_at,
+        finished_at=operation.finished_at,
+        expires_at=operation.expires,
+        idempotency_key=operation.idempotency_key,
+        dismissed=operation.dismissed,
+        change=view.change,
+    )
+
+
+def with_steps(view: View, now: datetime, only: Collection[NodeId] | None = None) -> OpView:
+    """With all its steps and their attempts; or, `only` these, as one part of a stream."""
+    attempts = defaultdict[NodeId, list[Attempt]](list)
+    for attempt in view.attempts:
+        attempts[attempt.node].append(attempt)
+    heard = dict(view.progress)
+    steps = tuple(
+        step_view(step, now, heard.get(step.node), attempts[step.node])
+        for step in sorted(view.steps, key=lambda step: (step.node_name, step.node))
+        if only is None or step.node in only
+    )
+    return op_view(view).model_copy(update={"steps": steps, "whole": only is None})
+
+
+def step_view(
+    step: Step, now: datetime, heard: Progress | None = None, attempts: Sequence[Attempt] = ()
+) -> StepView:
+    current = heard is not None and heard.attempt == step.attempt and step.state in _AT_WORK
+    return StepView(
+        node_id=step.node,
+        node_name=step.node_name,
+        state=step.state,
+        wire_status=node_status(step, now),
+        stage=step.stage,
+        attempt=step.attempt,
+        failures=step.failures,
+        names=step.goal.names,
+        version=step.goal.version,
+        digest=step.goal.digest,
+        pinned=bool(step.goal.digest),
+        reason=step.reason,
+        problem=_problem(step.problem),
+        not_before=step.wait_until if step.state is State.PENDING else None,
+        replaced_by=step.replaced_by or "",
+        progress=progress_view(heard) if heard is not None and current else None,
+        attempts=tuple(_attempt(attempt) for attempt in attempts),
+    )
+
+
+def progress_view(progress: Progress) -> ProgressView:
+    return ProgressView(
+        percentage=round(100 * progress.fraction, 2),
+        phase=progress.phase,
+        file_name=progress.file_name,
+        current_bytes=progress.current_bytes,
+        total_bytes=progress.total_bytes,
+    )
+
+
+def _attempt(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        number=attempt.number,
+        stage=attempt.stage,
+        begun_at=attempt.begun_at,
+        ended_at=attempt.ended_at,
+        problem=_problem(attempt.problem),
+    )
+
+
+def _problem(problem: Problem | None) -> ProblemView | None:
+    if problem is None:
+        return None
+    return ProblemView(
+        code=problem.code, message=problem.message, hint=problem.hint, retryable=problem.retryable
+    )

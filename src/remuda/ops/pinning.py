@@ -1,0 +1,26 @@
+"""What a tag stands for now, so that all nodes and all retries get the same bytes. Best effort."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """An image, and the platform of a machine that is to have it."""
+
+    uri: str
+    platform: str = ""  # Such as linux/arm64; empty: not known.
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    digest: str = ""  # Of the image index; empty: it could not be had.
+    missing: str = ""  # Why no machine of that platform can have it.
+    trouble: str = ""  # Why the registry could not be asked.
+
+
+class Pinner(Protocol):
+    async def pin(self, builds: Collection[Build]) -> Mapping[Build, Pin]:
+        """Within a few seconds, whatever the registries do. What is no image is left out."""
+        ...

@@ -1,0 +1,97 @@
+"""Which nodes are meant: all, some by name or id, or those with certain labels. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.fleet.fleet import Standing
+from remuda.fleet.labels import matches
+from remuda.fleet.model import NodeType
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    names: tuple[str, ...] = ()  # Or ids.
+    selector: str = ""  # key=value,key=value: all of them.
+
+    @property
+    def everybody(self) -> bool:
+        return not self.names and not self.selector
+
+    def __str__(self) -> str:
+        if self.names:
+            return f"node{'s' if len(self.names) > 1 else ''} {', '.join(self.names)}"
+        return f"labels {self.selector}" if self.selector else "all"
+
+
+ALL = Selection()
+
+
+def select(selection: Selection, standings: Sequence[Standing]) -> list[Standing]:
+    """The nodes that are meant, by name. Those that wait for approval, and agents, are never.
+
+    Invalid for a selector that cannot be read; NotFound for a name that no node has; Conflict when no node
+    is left.
+    """
+    if selection.names and selection.selector:
+        raise Invalid("name nodes, or give a selector; not both")
+    if selection.names:
+        chosen = {one.node.id: one for one in (_named(name, standings) for name in selection.names)}
+        return sorted(chosen.values(), key=lambda one: one.node.name)
+    wanted = parse_selector(selection.selector) if selection.selector else {}
+    able = [one for one in standings if not why_no_target(one)]
+    meant = [one for one in able if matches(one.node.labels, wanted)]
+    if not meant:
+        raise _nobody(selection, able, standings)
+    return sorted(meant, key=lambda one: one.node.name)
+
+
+def parse_selector(text: str) -> Mapping[str, str]:
+    """`key=value,key=value`. Invalid, naming the part that is wrong."""
+    wanted: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not key or not equals:
+            raise Invalid(
+                f"the selector {text[:200]!r} cannot be read: {part.strip()[:80]!r} is not key=value",
+                hint="write it like gpu.vendor=nvidia,room=attic",
+            )
+        if wanted.setdefault(key, value) != value:
+            raise Invalid(f"the selector asks {key[:80]!r} to be two things at once")
+    return wanted
+
+
+def why_no_target(standing: Standing) -> str:
+    """Why a node is no target of any operation; empty when it can be one."""
+    node = standing.node
+    if node.node_type is not NodeType.BACKEND:
+        return f"{node.name} is an agent node, which runs no backends"
+    if not node.approved:
+        return f"{node.name} waits for approval: remuda nodes approve {node.name}"
+    return ""
+
+
+def _named(name: str, standings: Sequence[Standing]) -> Standing:
+    found = next((one for one in standings if name in (one.node.id, one.node.name)), None)
+    if found is None:
+        alike = get_close_matches(name, [one.node.name for one in standings], n=3)
+        hint = f"did you mean {' or '.join(alike)}?" if alike else "`remuda nodes` lists those there are"
+        raise NotFound(f"there is no node {name[:200]!r}", hint=hint)
+    if why := why_no_target(found):
+        raise Conflict(why)
+    return found
+
+
+def _nobody(selection: Selection, able: Sequence[Standing], standings: Sequence[Standing]) -> Conflict:
+    if able:
+        return Conflict(
+            f"no node has the labels {selection.selector}", hint="`remuda nodes` shows labels with each node"
+        )
+    waiting = [one.node.name for one in standings if not one.node.approved]
+    if waiting:
+        return Conflict(
+            f"no node can be worked with; waiting for approval: {', '.join(waiting[:5])}",
+            hint="let nodes in with: remuda nodes approve NAME",
+        )
+    return Conflict("there are no nodes yet", hint="start a worker on a machine with: remuda join")

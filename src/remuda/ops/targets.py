@@ -1,0 +1,322 @@
+"""From what an admin wants to one step per node, or to the reason why a node is left out. Pure.
+
+Nothing is sent to a node that could not do it: its step is skipped from the start.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from remuda.core.errors import Conflict, NotFound, Unavailable
+from remuda.fleet.model import Node
+from remuda.gallery.lookup import Found, find, preferring, sharing_alias
+from remuda.gallery.model import Machine, Reading, galleries_to_json
+from remuda.gallery.resolve import Refused, Resolved, resolve
+from remuda.ops.external import External, external
+from remuda.ops.holdings import foreign, found
+from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
+from remuda.ops.pinning import Build, Pin
+from remuda.ops.selection import Selection, select
+from remuda.ops.sightings import NodeView
+
+OS_LABEL: Final = "node.os"
+ARCHITECTURE_LABEL: Final = "node.arch"
+_ANYTHING: Final = Machine("linux", "amd64", "disable")
+_NAMED_MAX: Final = 5  # Nodes that an error names, out of many.
+
+
+class ConcreteBackend(Conflict):
+    """A build for certain hardware is wanted on every node."""
+
+    code = "concrete_backend_requires_target"
+
+    def __init__(self, name: str, meta: str) -> None:
+        super().__init__(
+            f"{name} is one build, for certain hardware; it does not go to every node",
+            hint=f"install {meta}, of which each node gets the build that fits it"
+            if meta
+            else "name the nodes that it is for",
+        )
+        self.meta_alternative = meta
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody asked for, checked for its form only."""
+
+    kind: Kind
+    source: Source
+    selection: Selection
+    roll_out: RollOut
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A step, and the build whose digest it may still be pinned to."""
+
+    step: Step
+    build: Build | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    drafts: tuple[Draft, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def builds(self) -> frozenset[Build]:
+        return frozenset(draft.build for draft in self.drafts if draft.build is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    nodes: Sequence[NodeView]
+    readings: Sequence[Reading]
+    local_sources: bool = False  # Files and folders of the nodes may be named.
+
+
+def plan(wanted: Wanted, around: Surroundings, op: OpId) -> Plan:
+    """One step for each node that is meant. Raises Rejected or Unavailable when there is nothing to do."""
+    return pinned(_Planner(wanted, around, op).plan(), {})
+
+
+def pinned(drafted: Plan, pins: Mapping[Build, Pin]) -> Plan:
+    """The same with what registries said. Where they said nothing, steps stay unpinned, which is legal."""
+    drafts = tuple(_pinned(draft, pins) for draft in drafted.drafts)
+    if all(draft.step.state is State.SKIPPED for draft in drafts):
+        told = [f"{draft.step.node_name}: {draft.step.reason}" for draft in drafts[:_NAMED_MAX]]
+        more = f"; and {len(drafts) - _NAMED_MAX} more" if len(drafts) > _NAMED_MAX else ""
+        raise Conflict(f"no node can do this: {'; '.join(told)}{more}")
+    return replace(drafted, drafts=drafts)
+
+
+def _pinned(draft: Draft, pins: Mapping[Build, Pin]) -> Draft:
+    pin = pins.get(draft.build) if draft.build is not None else None
+    step = draft.step
+    if pin is None or step.state is State.SKIPPED:
+        return draft
+    if pin.missing:
+        return replace(draft, step=replace(step, state=State.SKIPPED, reason=pin.missing))
+    return replace(draft, step=replace(step, goal=replace(step.goal, digest=pin.digest)))
+
+
+def machine_of(node: Node) -> Machine:
+    """What is known of its hardware. Some capabilities say which platform it is; else its labels may."""
+    capability, resources = node.resources.capability, node.resources
+    os, architecture = _PLATFORMS.get(capability, ("linux", ""))
+    if capability.startswith("nvidia-l4t"):
+        architecture = "arm64"
+    labels = node.labels
+    os = labels[OS_LABEL].value if OS_LABEL in labels else os
+    architecture = labels[ARCHITECTURE_LABEL].value if ARCHITECTURE_LABEL in labels else architecture
+    return Machine(os, architecture, capability, resources.gpu_vendor, resources.total_vram)
+
+
+_PLATFORMS: Final = {"metal": ("darwin", "arm64"), "darwin-x86": ("darwin", "amd64")}
+
+
+def builds_of(readings: Sequence[Reading], name: str) -> tuple[str, ...]:
+    """Every name under which `name` may be installed: its builds', and its own without the gallery."""
+    entry = find(readings, name)
+    named = [build for _, build in entry.entry.capabilities] if entry and entry.entry.meta else []
+    shared = [one.entry.name for one in sharing_alias(readings, name)]
+    own = entry.entry.name if entry else name.rpartition("@")[2]
+    return tuple(dict.fromkeys((own, *named, *shared)))
+
+
+class _Planner:
+    def __init__(self, wanted: Wanted, around: Surroundings, op: OpId) -> None:
+        self.wanted, self.around, self.op = wanted, around, op
+        self.nodes = {node.standing.node.id: node for node in around.nodes}
+        self.readings = preferring(around.readings, wanted.source.backend)
+        self.bare = wanted.source.backend.rpartition("@")[2]
+        self.warnings: list[str] = []
+
+    def plan(self) -> Plan:
+        meant = select(self.wanted.selection, [node.standing for node in self.around.nodes])
+        nodes = [self.nodes[one.node.id] for one in meant]
+        match self.wanted.kind:
+            case Kind.INSTALL if self.wanted.source.uri:
+                drafts = self._external(nodes)
+            case Kind.INSTALL:
+                drafts = self._install(nodes)
+            case Kind.UPGRADE:
+                drafts = self._upgrade(nodes)
+            case Kind.REMOVE:
+                drafts = self._remove(nodes)
+        self._warn_of_no_way_back(drafts)
+        return Plan(tuple(drafts), tuple(dict.fromkeys(self.warnings)))
+
+    # Install.
+
+    def _install(self, nodes: Sequence[NodeView]) -> list[Draft]:
+        self._require_known()
+        entry = find(self.readings, self.wanted.source.backend)
+        plain = "@" not in self.wanted.source.backend
+        if entry is not None and plain and self.wanted.selection.everybody:
+            self._require_for_all(entry)
+        return [self._installed_on(node) for node in nodes]
+
+    def _require_known(self) -> None:
+        answer = resolve(self.readings, self.wanted.source.backend, _ANYTHING)
+        known = find(self.readings, self.wanted.source.backend) or sharing_alias(
+            self.readings, self.wanted.source.backend
+        )
+        if isinstance(answer, Refused) and not known:
+            raise (Unavailable if answer.retryable else NotFound)(answer.reason, hint=answer.hint)
+
+    def _require_for_all(self, found: Found) -> None:
+        """A gallery's id is taken at its word, as peers do; so is what ships with us and fits everywhere."""
+        entry = found.entry
+        meta = _meta_of(self.readings, entry.name)
+        if not entry.meta and (meta or not entry.builtin):
+            raise ConcreteBackend(entry.name, meta)
+
+    def _installed_on(self, node: NodeView) -> Draft:
+        known = node.standing.node
+        answer = self._resolved(known)
+        if isinstance(answer, Refused):
+            hint = f" ({answer.hint})" if answer.hint else ""
+            return Draft(self._skipped(node, f"{answer.reason}{hint}"))
+        self.warnings += [f"{known.name}: {warning}" for warning in answer.warnings]
+        entry = answer.entry
+        names = _distinct(entry.name, entry.alias, self.bare)
+        source = replace(self.wanted.source, backend=self.bare, galleries=self._galleries(known))
+        step = self._step(node, source, Goal(names, version=entry.version))
+        return Draft(step, _build(entry.uri, known))
+
+    def _resolved(self, node: Node) -> Resolved | Refused:
+        name, readings = self.wanted.source.backend, self._readable_by(node)
+        answer = _for_machine(readings, name, machine_of(node))
+        if not foreign(node) or isinstance(answer, Resolved):
+            return answer
+        ours = _for_machine(self.readings, name, machine_of(node))
+        if isinstance(ours, Resolved) and ours.entry.builtin:
+            return Refused(name, f"{ours.entry.name} ships with Remuda, and this node's worker is LocalAI's")
+        return answer
+
+    def _readable_by(self, node: Node) -> tuple[Reading, ...]:
+        """What ships with Remuda is of no use to other workers."""
+        if not foreign(node):
+            return self.readings
+        return tuple(
+            replace(
+                one, index=replace(one.index, entries=tuple(e for e in one.index.entries if not e.builtin))
+            )
+            for one in self.readings
+            if not one.gallery.builtin
+        )
+
+    def _galleries(self, node: Node) -> str:
+        return galleries_to_json(tuple(one.gallery for one in self._readable_by(node)))
+
+    # From outside the galleries.
+
+    def _external(self, nodes: Sequence[NodeView]) -> list[Draft]:
+        given = external(self.wanted.source, local_sources=self.around.local_sources)
+        return [self._external_on(node, given) for node in nodes]
+
+    def _external_on(self, node: NodeView, given: External) -> Draft:
+        known = node.standing.node
+        if foreign(known) and not given.for_peers:
+            return Draft(
+                self._skipped(node, "this node's worker is LocalAI's, which cannot install archives")
+            )
+        step = self._step(node, given.source, Goal(_distinct(given.source.name, given.source.alias)))
+        return Draft(step, _build(given.source.uri, known) if given.image else None)
+
+    # Upgrade.
+
+    def _upgrade(self, nodes: Sequence[NodeView]) -> list[Draft]:
+        names = builds_of(self.readings, self.wanted.source.backend)
+        holders = [(node, found(node, names)) for node in nodes]
+        having = [(node, has) for node, has in holders if has]
+        if not having:
+            where = "" if self.wanted.selection.everybody else f" of {self.wanted.selection}"
+            raise NotFound(
+                f"no node{where} has {self.wanted.source.backend} installed",
+                hint="`remuda backends` shows what is installed where",
+            )
+        return [self._upgraded_on(node, has[0].name, has[0].alias) for node, has in having]
+
+    def _upgraded_on(self, node: NodeView, name: str, alias: str) -> Draft:
+        """The build that it has, whatever it would be given today."""
+        known = node.standing.node
+        entry = find(self._readable_by(known), name)
+        if entry is None:
+            return Draft(
+                self._skipped(node, f"no gallery has {name}, which is what is installed there", name)
+            )
+        if entry.entry.builtin:
+            return Draft(
+                self._skipped(node, f"{name} ships with Remuda, and is upgraded with its worker", name)
+            )
+        source = replace(self.wanted.source, backend=name, galleries=self._galleries(known))
+        names = _distinct(name, alias, self.bare)
+        step = self._step(node, source, Goal(names, version=entry.entry.version))
+        proves = self.wanted.roll_out.proves
+        return Draft(
+            replace(step, proves=proves, rolls_back=not foreign(known)), _build(entry.entry.uri, known)
+        )
+
+    def _warn_of_no_way_back(self, drafts: Iterable[Draft]) -> None:
+        roll_out = self.wanted.roll_out
+        if not (roll_out.proves or roll_out.canary):
+            return
+        steps = [draft.step for draft in drafts if draft.step.state is not State.SKIPPED]
+        stuck = [step.node_name for step in steps if not step.rolls_back]
+        if stuck and self.wanted.kind is Kind.UPGRADE:
+            others = " and others" if len(stuck) > _NAMED_MAX else ""
+            self.warnings.append(
+                f"{', '.join(stuck[:_NAMED_MAX])}{others} cannot return to the version before if the new one "
+                "fails: their workers are LocalAI's"
+            )
+
+    # Remove.
+
+    def _remove(self, nodes: Sequence[NodeView]) -> list[Draft]:
+        """Every node that is meant, away or not: one that returns must not bring it back."""
+        names = builds_of(self.readings, self.wanted.source.backend)
+        known = find(self.readings, self.wanted.source.backend) or len(names) > 1
+        if not known and not any(found(node, names) for node in self.around.nodes):
+            self._require_known()
+        return [self._removed_from(node, names) for node in nodes]
+
+    def _removed_from(self, node: NodeView, names: tuple[str, ...]) -> Draft:
+        has = found(node, names)
+        source = replace(self.wanted.source, backend=has[0].name if has else self.bare)
+        listed = (name for one in has for name in (one.name, one.alias))
+        return Draft(self._step(node, source, Goal(_distinct(*listed, self.bare, *names))))
+
+    # Steps.
+
+    def _step(self, node: NodeView, source: Source, goal: Goal) -> Step:
+        known = node.standing.node
+        return Step(self.op, known.id, known.name, self.wanted.kind, source, goal)
+
+    def _skipped(self, node: NodeView, reason: str, name: str = "") -> Step:
+        step = self._step(node, self.wanted.source, Goal((name or self.bare,)))
+        return replace(step, state=State.SKIPPED, reason=reason)
+
+
+def _for_machine(readings: Sequence[Reading], name: str, machine: Machine) -> Resolved | Refused:
+    """Of a machine whose platform is not known the worker itself decides: what fits any, may fit it."""
+    if machine.architecture:
+        return resolve(readings, name, machine)
+    answers = [resolve(readings, name, replace(machine, architecture=one)) for one in ("amd64", "arm64")]
+    return next((one for one in answers if isinstance(one, Resolved)), answers[0])
+
+
+def _meta_of(readings: Sequence[Reading], build: str) -> str:
+    """The meta backend that names this build; the first in the galleries' order."""
+    metas = (entry for reading in readings for entry in reading.index.entries if entry.meta)
+    return next((meta.name for meta in metas if build in (name for _, name in meta.capabilities)), "")
+
+
+def _build(uri: str, node: Node) -> Build | None:
+    machine = machine_of(node)
+    return Build(uri, machine.platform if machine.architecture else "") if uri else None
+
+
+def _distinct(*names: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, names)))
