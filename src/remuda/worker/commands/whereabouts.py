@@ -5,14 +5,13 @@ from urllib.parse import quote
 
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised, joined, split
+from remuda.worker.http.door import ROOT
 from remuda.worker.processes.model import Protocol, Replica
-
-PROCESSES_PATH = "/v1/processes"
 
 
 def door(key: ProcessKey) -> str:
     """The path of a process on the worker's HTTP server."""
-    return f"{PROCESSES_PATH}/{quote(str(key), safe='')}"
+    return f"{ROOT}{quote(str(key), safe='')}"
 
 
 class Whereabouts:
