@@ -1,0 +1,240 @@
+"""Sends what the reconciler has committed, and takes down the replies, however late they come."""
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from remuda.core.clock import Clock
+from remuda.core.errors import BusRefused, BusUnusable, NodeUnreachable, PeerFailed, RemudaError
+from remuda.core.retry import Backoff
+from remuda.ops import replies
+from remuda.ops.lines import Lines, ProgressLines
+from remuda.ops.model import Dispatch, Kind, Outcome, Patience, Stage, Step, Verb
+from remuda.ops.ports import OpStore
+from remuda.ops.progress_board import AttemptKey, ProgressBoard
+
+log = structlog.get_logger(__name__)
+
+_REPLY_MOST: Final = timedelta(hours=24)  # For as long as a worker may answer one request.
+_WITH_PROGRESS: Final = frozenset({Verb.INSTALL, Verb.UPGRADE, Verb.PROVE})
+_AGAIN: Final = Backoff(timedelta(seconds=1), timedelta(seconds=30), jitter=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Until when a reply is on time. A later one counts as well: the worker was slow, it did not fail."""
+
+    install: timedelta = timedelta(minutes=15)
+    upgrade: timedelta = timedelta(minutes=15)
+    remove: timedelta = timedelta(minutes=2)
+    roll_back: timedelta = timedelta(minutes=2)
+    cancel: timedelta = timedelta(seconds=10)
+
+    def of(self, step: Step) -> timedelta:
+        if step.stage is Stage.ROLL_BACK:
+            return self.roll_back
+        if step.stage is Stage.PROVE:
+            return self.install
+        return {Kind.INSTALL: self.install, Kind.UPGRADE: self.upgrade, Kind.REMOVE: self.remove}[step.kind]
+
+    def patience(self, step: Step, patience: Patience) -> Patience:
+        return Patience(
+            self.of(step),
+            patience.lease,
+            patience.silence,
+            patience.failures_max,
+            patience.backoff_first,
+            patience.backoff_most,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A request whose reply is awaited."""
+
+    on_time_until_s: float
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class BusCommander:
+    """`run` owns the requests: each is a task of its own, and none waits for another.
+
+    `bus_trouble` says why nothing can be sent now, or is empty. `changed` is called when a reply is stored.
+    """
+
+    def __init__(
+        self,
+        lines: Lines,
+        store: OpStore,
+        board: ProgressBoard,
+        clock: Clock,
+        *,
+        timeouts: Timeouts,
+        at_once_max: int,
+        bus_trouble: Callable[[], str],
+        changed: Callable[[], None],
+    ) -> None:
+        self._lines = lines
+        self._progress = ProgressLines(lines)
+        self._store = store
+        self._board = board
+        self._clock = clock
+        self._timeouts = timeouts
+        self._at_once_max = at_once_max
+        self._bus_trouble = bus_trouble
+        self._changed = changed
+        self._open: dict[AttemptKey, _Open] = {}
+        self._cancelling: set[AttemptKey] = set()
+        self._tasks: TaskGroup | None = None
+
+    @property
+    def room(self) -> int:
+        """How many more may be begun now. A worker that is overdue takes nobody's place."""
+        if self._bus_trouble():
+            return 0
+        now_s = self._clock.monotonic()
+        return max(self._at_once_max - sum(now_s < one.on_time_until_s for one in self._open.values()), 0)
+
+    @property
+    def awaited(self) -> frozenset[AttemptKey]:
+        """The attempts whose reply this frontend waits for."""
+        return frozenset(self._open)
+
+    def keep(self, at_work: Collection[AttemptKey]) -> None:
+        """Stop waiting for replies about any other attempt: nobody would use them."""
+        for key, request in self._open.items():
+            if key not in at_work:
+                request.scope.cancel()
+        self._board.keep(at_work)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                task_status.started()
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+
+    async def send(self, dispatch: Dispatch, step: Step) -> None:
+        """Begin to send it, and return. The reply, whenever it comes, goes to the store."""
+        assert self._tasks is not None, "dispatches are sent only while it runs"
+        key = (dispatch.op, dispatch.node, dispatch.attempt)
+        if dispatch.verb is Verb.CANCEL:
+            if key not in self._cancelling:
+                self._cancelling.add(key)
+                self._tasks.start_soon(self._cancel, key)
+        elif key not in self._open:
+            until_s = self._clock.monotonic() + self._timeouts.of(step).total_seconds()
+            self._open[key] = _Open(until_s)
+            self._tasks.start_soon(self._carry_out, key, dispatch.verb, step)
+
+    async def _carry_out(self, key: AttemptKey, verb: Verb, step: Step) -> None:
+        try:
+            with self._open[key].scope:
+                async with self._listening(key, verb):
+                    outcome = await self._outcome(verb, step)
+                if outcome is not None:
+                    self._board.ended(key)
+                    await self._take_down(step, outcome)
+        except Exception:  # One attempt's defect is no other's: its lease runs out, and it is tried again.
+            log.exception("dispatch_broke", op=step.op, node=step.node, verb=verb)
+        finally:
+            del self._open[key]
+
+    @asynccontextmanager
+    async def _listening(self, key: AttemptKey, verb: Verb) -> AsyncIterator[None]:
+        """Subscribed before the request is sent, so that the first event is not missed."""
+        if verb not in _WITH_PROGRESS:
+            yield
+            return
+        op, node, _ = key
+        async with self._progress.listening(node, op, partial(self._board.hear, key)):
+            yield
+
+    async def _outcome(self, verb: Verb, step: Step) -> Outcome | None:
+        """How it ended; None when nobody can say: the worker may have heard the request, or not."""
+        if trouble := self._bus_trouble():  # Nothing was sent, and that is certain.
+            return Outcome(step.attempt, BusUnusable(trouble).problem())
+        try:
+            problem = await self._ask(verb, step)
+        except NodeUnreachable:
+            problem = replies.unreachable(verb)
+        except BusRefused as error:
+            problem = error.problem()
+        except (BusUnusable, PeerFailed) as error:
+            log.warning("reply_missing", op=step.op, node=step.node, verb=verb, reason=error.message)
+            return None
+        except RemudaError as error:
+            problem = error.problem()
+        return Outcome(step.attempt, problem)
+
+    async def _ask(self, verb: Verb, step: Step) -> replies.Problem | None:
+        match verb:
+            case Verb.UPGRADE:
+                return await self._upgrade(step)
+            case Verb.REMOVE:
+                return await self._remove(step)
+            case _:
+                problem = replies.problem_in(verb, await self._say(replies.call(verb, step)))
+        if verb is Verb.PROVE and problem is None:
+            stop = replies.stop_proof(step)
+            await self._lines.publish(stop.subject, stop.payload)
+        return problem
+
+    async def _upgrade(self, step: Step) -> replies.Problem | None:
+        """The one place that knows of workers older than the subject for upgrades."""
+        try:
+            return replies.problem_in(Verb.UPGRADE, await self._say(replies.call(Verb.UPGRADE, step)))
+        except NodeUnreachable:
+            log.warning(
+                "upgrade_fell_back_to_forced_install",
+                op=step.op,
+                node=step.node_name,
+                backend=step.source.backend,
+            )
+        problem = replies.problem_in(Verb.INSTALL, await self._say(replies.forced_install(step)))
+        return None if problem is None else replies.in_legacy_words(problem)
+
+    async def _remove(self, step: Step) -> replies.Problem | None:
+        for call in (replies.call(Verb.REMOVE, step), *replies.other_names(step)):
+            problem = replies.problem_in(Verb.REMOVE, await self._say(call))
+            if not replies.not_found(problem):
+                return problem
+        return None
+
+    async def _say(self, call: replies.Call) -> bytes:
+        return await self._lines.request(call.subject, call.payload, _REPLY_MOST)
+
+    async def _take_down(self, step: Step, outcome: Outcome) -> None:
+        """A reply is told once. While the store cannot take it, it is kept here."""
+        failed = 0
+        while True:
+            try:
+                await self._store.answer(step.op, step.node, outcome)
+                break
+            except RemudaError as error:
+                failed += 1
+                log.warning("reply_not_stored", op=step.op, node=step.node, reason=error.message)
+                await anyio.sleep(_AGAIN.delay(failed, 0.0).total_seconds())
+        self._changed()
+
+    async def _cancel(self, key: AttemptKey) -> None:
+        """Best effort: whether it stopped is seen in the worker's report, or in the reply to its request."""
+        op, node, _ = key
+        call = replies.cancel(op, node)
+        try:
+            await self._lines.request(call.subject, call.payload, self._timeouts.cancel)
+            log.info("cancel_sent", op=op, node=node)
+        except RemudaError as error:
+            log.warning("cancel_not_heard", op=op, node=node, reason=error.message)
+        except Exception:
+            log.exception("cancel_broke", op=op, node=node)
+        finally:
+            self._cancelling.discard(key)

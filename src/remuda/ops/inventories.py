@@ -1,0 +1,93 @@
+"""Asks workers that send no reports what they have installed, at a slow pace."""
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from remuda.core.clock import Clock
+from remuda.core.errors import RemudaError
+from remuda.core.ids import BootId, NodeId
+from remuda.ops.lines import Lines
+from remuda.ops.ports import OpStore
+from remuda.wire import subjects
+from remuda.wire.backends import BackendList, BackendListReply, InstalledBackend
+from remuda.wire.codec import decode, encode
+from remuda.wire.nodes import InstalledArtifact
+
+log = structlog.get_logger(__name__)
+
+EVERY: Final = timedelta(seconds=30)
+_ANSWER: Final = timedelta(seconds=30)
+_AT_ONCE_MAX: Final = 16
+
+
+class Inventories:
+    """`run` owns the questions. `changed` is called when an answer is stored."""
+
+    def __init__(
+        self,
+        lines: Lines,
+        store: OpStore,
+        clock: Clock,
+        changed: Callable[[], None],
+        every: timedelta = EVERY,
+    ) -> None:
+        self._lines = lines
+        self._store = store
+        self._clock = clock
+        self._changed = changed
+        self._every = every
+        self._asked_s: dict[NodeId, float] = {}
+        self._slots = anyio.CapacityLimiter(_AT_ONCE_MAX)
+        self._tasks: TaskGroup | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                task_status.started()
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+
+    def want(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None:
+        """Ask these soon, each at most once per pace. Returns at once."""
+        assert self._tasks is not None, "questions are asked only while it runs"
+        now_s = self._clock.monotonic()
+        for node, boot in nodes:
+            asked_s = self._asked_s.get(node)
+            if asked_s is None or now_s - asked_s >= self._every.total_seconds():
+                self._asked_s[node] = now_s
+                self._tasks.start_soon(self._ask, node, boot)
+
+    async def refresh(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None:
+        """Ask these now, and return when each has answered or will not. Who does not answer is left out."""
+        async with anyio.create_task_group() as asking:
+            for node, boot in nodes:
+                self._asked_s[node] = self._clock.monotonic()
+                asking.start_soon(self._ask, node, boot)
+
+    async def _ask(self, node: NodeId, boot: BootId) -> None:
+        try:
+            async with self._slots:
+                question = encode(BackendList())
+                answer = await self._lines.request(subjects.backend_list(node), question, _ANSWER)
+            listed = decode(BackendListReply, answer)
+            if listed.error:  # With an error the list says nothing.
+                log.warning("backends_not_listed", node=node, reason=listed.error)
+                return
+            await self._store.note_inventory(node, boot, [_artifact(one) for one in listed.backends])
+        except RemudaError as error:
+            log.warning("backends_not_listed", node=node, reason=error.message)
+            return
+        except Exception:
+            log.exception("backends_listing_broke", node=node)
+            return
+        self._changed()
+
+
+def _artifact(backend: InstalledBackend) -> InstalledArtifact:
+    return InstalledArtifact(name=backend.name, digest=backend.digest, version=backend.version)

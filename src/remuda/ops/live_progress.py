@@ -1,0 +1,136 @@
+"""How far one attempt is, from its progress events. Pure: time is an argument.
+
+Within an attempt the fraction never falls, and once the attempt has ended nothing changes any more.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from remuda.ops.ports import Progress
+from remuda.wire.backends import InstallPhase, InstallProgress
+from remuda.wire.sizes import parse_size
+
+_WINDOW_S: Final = 10.0
+_MEASURED_S_MIN: Final = 1.0
+_SAMPLES_MAX: Final = 40
+_LEFT_S_MAX: Final = 1e8
+_LAYER: Final = re.compile(r"Downloading (\d{1,6})/\d{1,6} ")
+# LocalAI's workers tell the bytes of a pull and those of unpacking, not how the two add up.
+_PULL_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LiveProgress:
+    attempt: int
+    seq: int = 0
+    phase: str = ""
+    file_name: str = ""
+    current_bytes: int = 0  # Of the phase.
+    total_bytes: int = 0  # 0: not known.
+    fraction: float | None = None  # 0..1, of the whole attempt; None: nobody can tell.
+    rate_bytes_s: float | None = None  # Measured; None until it is.
+    left: timedelta | None = None  # Of the phase, where its bytes are exact.
+    ended: bool = False
+    layer: int = 0  # Where the worker counts each layer from zero: which one,
+    layer_bytes: int = 0  # how much of it,
+    earlier_bytes: int = 0  # and what was seen of those before it.
+    samples: tuple[tuple[float, int], ...] = ()
+
+    def stored(self, at: datetime) -> Progress:
+        """What is kept for frontends that join later."""
+        return Progress(
+            self.attempt,
+            self.fraction or 0.0,
+            self.phase,
+            self.file_name,
+            self.current_bytes,
+            self.total_bytes,
+            at,
+        )
+
+
+def fold(live: LiveProgress, event: InstallProgress, at_s: float) -> LiveProgress:
+    """The state after this event; `at_s` is of a clock that never goes back."""
+    if live.ended or (event.seq and event.seq <= live.seq) or (live.seq and not event.seq):
+        return live
+    told = _exact(live, event) if event.seq else _pieced_together(live, event)
+    return _measured(live, told, at_s)
+
+
+def end(live: LiveProgress) -> LiveProgress:
+    return replace(live, ended=True, rate_bytes_s=None, left=None)
+
+
+def worth_keeping(kept: LiveProgress | None, live: LiveProgress) -> bool:
+    """Whether a reader of what is stored would see a difference: each costs a write."""
+    if kept is None or (kept.attempt, kept.phase) != (live.attempt, live.phase):
+        return True
+    if live.fraction is None:
+        return live.current_bytes != kept.current_bytes
+    return live.fraction - (kept.fraction or 0.0) >= 0.01
+
+
+def _exact(live: LiveProgress, event: InstallProgress) -> LiveProgress:
+    return replace(
+        live,
+        seq=event.seq,
+        phase=event.phase,
+        file_name=event.file_name,
+        current_bytes=event.current_bytes,
+        total_bytes=event.total_bytes,
+        fraction=_risen(live, event.overall / 100),
+    )
+
+
+def _pieced_together(live: LiveProgress, event: InstallProgress) -> LiveProgress:
+    """Of a worker that calls everything `downloading` and begins again at zero with each layer."""
+    current, total = parse_size(event.current) or 0, parse_size(event.total) or 0
+    if event.file_name.startswith("Extracting "):
+        share = _PULL_SHARE + (1 - _PULL_SHARE) * current / total if total else None
+        told = replace(live, phase=InstallPhase.EXTRACTING, layer=0, layer_bytes=0, earlier_bytes=0)
+    else:
+        told = replace(_layered(live, event.file_name, current), phase=event.phase)
+        # Events are lost at the end of a layer, so this is at most what was fetched, never more.
+        current = told.earlier_bytes + current
+        share = _PULL_SHARE * current / total if total else None
+    return replace(
+        told,
+        file_name=event.file_name,
+        current_bytes=min(current, total) if total else current,
+        total_bytes=total,
+        fraction=live.fraction if share is None else _risen(live, share),
+    )
+
+
+def _layered(live: LiveProgress, file_name: str, current: int) -> LiveProgress:
+    found = _LAYER.match(file_name)
+    layer = int(found[1]) if found else 0
+    if layer == live.layer:
+        return replace(live, layer_bytes=current)
+    onward = layer > live.layer > 0
+    earlier = live.earlier_bytes + live.layer_bytes if onward else 0
+    return replace(live, layer=layer, layer_bytes=current, earlier_bytes=earlier)
+
+
+def _risen(live: LiveProgress, fraction: float) -> float:
+    return max(live.fraction or 0.0, min(max(fraction, 0.0), 1.0))
+
+
+def _measured(before: LiveProgress, told: LiveProgress, at_s: float) -> LiveProgress:
+    begun_anew = told.phase != before.phase or told.current_bytes < before.current_bytes
+    earlier = () if begun_anew else before.samples
+    recent = tuple(sample for sample in earlier if sample[0] >= at_s - _WINDOW_S)[-_SAMPLES_MAX:]
+    samples = (*recent, (at_s, told.current_bytes))
+    span_s, moved = at_s - samples[0][0], told.current_bytes - samples[0][1]
+    # The first sample says where it was resumed; only what follows was measured.
+    rate = moved / span_s if span_s >= _MEASURED_S_MIN and moved > 0 else None
+    return replace(told, samples=samples, rate_bytes_s=rate, left=_left(told, rate))
+
+
+def _left(told: LiveProgress, rate: float | None) -> timedelta | None:
+    if rate is None or not told.seq or not told.total_bytes:
+        return None
+    remaining = max(told.total_bytes - told.current_bytes, 0)
+    return timedelta(seconds=min(remaining / rate, _LEFT_S_MAX))

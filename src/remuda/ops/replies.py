@@ -1,0 +1,162 @@
+"""What is said to a worker for each verb, and what its reply comes to. Pure.
+
+Every request is whole: a retry next week carries the same source, pin and names as the first one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from remuda.core.errors import Problem, RemudaError
+from remuda.core.ids import NodeId
+from remuda.ops.model import OpId, Step, Verb
+from remuda.ops.steps import LOST
+from remuda.wire import subjects
+from remuda.wire.backends import (
+    BackendCancel,
+    BackendDelete,
+    BackendDeleteReply,
+    BackendInstall,
+    BackendInstallReply,
+    BackendRollback,
+    BackendRollbackReply,
+    BackendStop,
+    BackendUpgrade,
+    BackendUpgradeReply,
+)
+from remuda.wire.codec import decode, encode
+from remuda.wire.process_keys import ProcessKey
+
+_NOT_FOUND: Final = "backend not found"
+_FAILED: Final = {
+    Verb.INSTALL: Problem("install_failed", "the install failed", retryable=True),
+    Verb.UPGRADE: Problem("upgrade_failed", "the upgrade failed", retryable=True),
+    Verb.REMOVE: Problem("remove_failed", "the removal failed", retryable=True),
+    Verb.PROVE: Problem("proof_failed", "the new version does not start", retryable=True),
+    Verb.ROLL_BACK: Problem("rollback_failed", "the worker could not go back", retryable=True),
+}
+_REPLIES: Final[Mapping[Verb, type[BackendInstallReply] | type[BackendUpgradeReply]]] = {
+    Verb.INSTALL: BackendInstallReply,
+    Verb.UPGRADE: BackendUpgradeReply,
+    Verb.REMOVE: BackendDeleteReply,
+    Verb.PROVE: BackendInstallReply,
+    Verb.ROLL_BACK: BackendRollbackReply,
+}
+UNREACHABLE: Final = Problem(
+    "no_responders",
+    "its worker does not listen on the bus, though it is heard otherwise",
+    hint="look at the worker's log for its connection to the bus",
+    retryable=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    subject: str
+    payload: bytes
+
+
+def call(verb: Verb, step: Step) -> Call:
+    """The first thing to say; REMOVE may need `other_names` too. CANCEL has its own."""
+    match verb:
+        case Verb.INSTALL | Verb.PROVE:  # To prove is to start it: free where it is installed.
+            return _install(step, force=False)
+        case Verb.UPGRADE:
+            return _upgrade(step)
+        case Verb.REMOVE:
+            return _delete(step, step.source.backend)
+        case Verb.ROLL_BACK:
+            payload = encode(BackendRollback(backend=step.source.backend))
+            return Call(subjects.backend_rollback(step.node), payload)
+        case Verb.CANCEL:
+            return cancel(step.op, step.node)
+
+
+def forced_install(step: Step) -> Call:
+    """An upgrade, to workers that do not know the word."""
+    return _install(step, force=True)
+
+
+def other_names(step: Step) -> tuple[Call, ...]:
+    """A meta backend may be on the disk under its build's name alone: to be tried in turn where a name was
+    not found."""
+    names = dict.fromkeys(name for name in step.goal.names if name != step.source.backend)
+    return tuple(_delete(step, name) for name in names)
+
+
+def cancel(op: OpId, node: NodeId) -> Call:
+    return Call(subjects.backend_cancel(node), encode(BackendCancel(op_id=op)))
+
+
+def stop_proof(step: Step) -> Call:
+    """End the one process that the proof has started, and no other."""
+    key = ProcessKey(_asked_name(step), 0)
+    return Call(subjects.backend_stop(step.node), encode(BackendStop(backend=str(key))))
+
+
+def problem_in(verb: Verb, payload: bytes) -> Problem | None:
+    """How it failed, as the reply says; None: it did what it was asked."""
+    failed = _FAILED[verb]
+    try:
+        reply = decode(_REPLIES[verb], payload)
+    except RemudaError as error:
+        return replace(failed, message=f"{failed.message}: its reply cannot be read: {error.message}")
+    if reply.success:
+        return None
+    return replace(failed, message=f"{failed.message}: {reply.error or 'the worker gave no reason'}")
+
+
+def not_found(problem: Problem | None) -> bool:
+    """A removal that found nothing: what was wanted gone is not there under this name."""
+    return problem is not None and _NOT_FOUND in problem.message
+
+
+def in_legacy_words(problem: Problem) -> Problem:
+    return replace(problem, message=f"{problem.message} (by a forced install, for an older worker)")
+
+
+def unreachable(verb: Verb) -> Problem:
+    """Nobody listened. That says nothing about the version that was to be proven."""
+    return replace(UNREACHABLE, code=LOST.code) if verb is Verb.PROVE else UNREACHABLE
+
+
+def _asked_name(step: Step) -> str:
+    """Workers look for the requested name after the install: what comes from outside the galleries has to be
+    asked for by the name it is given."""
+    source = step.source
+    return source.name if source.uri and source.name else source.backend
+
+
+def _install(step: Step, *, force: bool) -> Call:
+    source = step.source
+    message = BackendInstall(
+        backend=_asked_name(step),
+        backend_galleries=source.galleries,
+        uri=source.uri,
+        name=source.name,
+        alias=source.alias,
+        force=force,
+        op_id=step.op,
+        attempt=step.attempt,
+        digest=step.goal.digest,
+    )
+    return Call(subjects.backend_install(step.node), encode(message))
+
+
+def _upgrade(step: Step) -> Call:
+    source = step.source
+    message = BackendUpgrade(
+        backend=_asked_name(step),
+        backend_galleries=source.galleries,
+        uri=source.uri,
+        name=source.name,
+        alias=source.alias,
+        op_id=step.op,
+        attempt=step.attempt,
+        digest=step.goal.digest,
+    )
+    return Call(subjects.backend_upgrade(step.node), encode(message))
+
+
+def _delete(step: Step, name: str) -> Call:
+    return Call(subjects.backend_delete(step.node), encode(BackendDelete(backend=name)))
