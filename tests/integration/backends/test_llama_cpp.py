@@ -108,6 +108,24 @@ async def test_a_chat_goes_through_the_model_s_own_template(client: BackendClien
     assert "".join(delta.content for reply in chat for delta in reply.deltas) == text_of(chat)
 
 
+async def test_a_thought_is_no_part_of_the_answer(client: BackendClient) -> None:
+    grammar = r'root ::= "<think>\nhm, well\n</think>\n\nyes"'
+    replies = await said(client, UseTokenizerTemplate=True, Messages=QUESTION, Grammar=grammar, Tokens=100)
+    deltas = [delta for reply in replies for delta in reply.deltas]
+    assert text_of(replies) == "".join(delta.content for delta in deltas) == "yes"
+    assert "".join(delta.reasoning for delta in deltas).strip() == "hm, well"
+
+
+async def test_thinking_can_be_switched_off(client: BackendClient) -> None:
+    asked = {"UseTokenizerTemplate": True, "Messages": QUESTION, "Tokens": 1, "IgnoreEOS": True}
+    free = await client.predict(**asked)
+    bound = await client.predict(**asked, Metadata={"enable_thinking": "false"})
+    metadata = await client.model_metadata()
+    assert metadata.supports_thinking
+    assert metadata.media_marker
+    assert bound.prompt_tokens > free.prompt_tokens  # The template says that thinking is over.
+
+
 async def test_a_plain_prompt_gets_no_deltas(client: BackendClient) -> None:
     replies = await said(client, Prompt="the house", Tokens=4)
     assert not any(reply.deltas for reply in replies)

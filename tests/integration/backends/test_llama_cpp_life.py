@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from tests.integration.backends.llama_cpp_process import (
+    TOKEN,
     client_of,
     engine_of,
     gone,
@@ -117,9 +118,10 @@ async def test_who_leaves_stops_the_engine(tmp_path: Path) -> None:
 
 
 async def test_who_leaves_while_waiting_for_the_whole_answer_stops_it_too(tmp_path: Path) -> None:
-    async with holding(tmp_path, ContextSize=LONG, Options=["parallel:1"]) as (_, client):
-        with anyio.move_on_after(0.3):
-            await client.predict(**ENDLESS)
+    async with holding(tmp_path, ContextSize=LONG, Options=["parallel:1"]) as (process, client):
+        async with BackendClient(process.address, TOKEN, call_s=0.3) as hasty:
+            with pytest.raises(CallFailed, match="DEADLINE_EXCEEDED"):
+                await hasty.predict(**ENDLESS)
         with anyio.fail_after(5):
             await client.predict(Prompt="a", Tokens=1)
 

@@ -67,6 +67,8 @@ def plan_generation(options: pb.PredictOptions, context_size: int) -> Generation
     if schema := _schema(options.Metadata):
         body["json_schema"] = schema
     if options.UseTokenizerTemplate and options.Messages:
+        if options.Tools:  # The engine derives a grammar from them, and refuses another one beside it.
+            body = {name: value for name, value in body.items() if name not in ("grammar", "json_schema")}
         return Generation(True, body | dict(_chat(options)))
     if not options.Prompt:
         raise BadRequest("there is nothing to answer: Messages and Prompt are both empty")
@@ -85,8 +87,6 @@ def _chat(options: pb.PredictOptions) -> Iterator[tuple[str, Any]]:
     yield "timings_per_token", True  # Where a chat's events count tokens.
     if options.Tools:
         yield "tools", _json("Tools", options.Tools, list)
-        # The engine derives a grammar from the tools, and refuses another one beside it.
-        yield "grammar", ""
         if options.ToolChoice:
             yield "tool_choice", _tool_choice(options.ToolChoice)
     if options.Logprobs or options.TopLogprobs:

@@ -9,6 +9,7 @@ ANSWER_BYTES_MAX = 64 << 20
 STOP_S = 5.0  # For the engine's process to be gone after it was killed.
 LOAD_LOG_BYTES_MAX = 16 << 10  # Of what the engine says while it loads, passed on to our log.
 PARALLEL_DEFAULT = 4
+BATCH_DEFAULT = 512  # Tokens of a prompt that are worked on before anything else is looked at.
 EMBEDDING_BATCH_DEFAULT = 2048
 EMBEDDING_BATCH_MAX = 8192  # One text must fit into one batch, and memory grows with the batch.
 # Prompts kept outside of the context for later calls. The engine's own default is 8 GiB, more than many

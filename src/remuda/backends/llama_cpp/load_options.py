@@ -95,6 +95,8 @@ def plan_load(options: pb.ModelOptions) -> LoadPlan:
         "endpoint_metrics": True,
         "ui": False,
         "verbosity": 1,  # Errors: it warns about every prompt that it has seen before.
+        "n_batch": limits.BATCH_DEFAULT,
+        "n_ubatch": limits.BATCH_DEFAULT,
         "n_parallel": limits.PARALLEL_DEFAULT,
         "kv_unified": True,  # One call may use the whole context, several share it.
         "cache_ram_mib": limits.PROMPT_CACHE_MIB,

@@ -21,9 +21,7 @@ def test_what_is_set_is_passed_on_and_what_is_not_is_left_to_the_model() -> None
     assert (given["n_ctx"], given["n_batch"], given["n_ubatch"]) == (4096, 256, 256)
     assert (given["cpuparams.n_threads"], given["cpuparams_batch.n_threads"]) == (3, 3)
     assert (given["n_gpu_layers"], given["cache_type_k"], given["numa"]) == (99, "q8_0", "distribute")
-    assert not {"n_ctx", "n_batch", "cpuparams.n_threads", "cache_type_k", "rope_freq_base"} & set(
-        settings_of()
-    )
+    assert not {"n_ctx", "cpuparams.n_threads", "cache_type_k", "rope_freq_base"} & set(settings_of())
 
 
 @pytest.mark.parametrize(
