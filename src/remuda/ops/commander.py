@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -12,7 +12,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from remuda.core.clock import Clock
-from remuda.core.errors import BusRefused, BusUnusable, NodeUnreachable, PeerFailed, RemudaError
+from remuda.core.errors import BusRefused, BusUnusable, NodeUnreachable, PeerFailed, Problem, RemudaError
 from remuda.core.retry import Backoff
 from remuda.ops import replies
 from remuda.ops.lines import Lines, ProgressLines
@@ -45,14 +45,7 @@ class Timeouts:
         return {Kind.INSTALL: self.install, Kind.UPGRADE: self.upgrade, Kind.REMOVE: self.remove}[step.kind]
 
     def patience(self, step: Step, patience: Patience) -> Patience:
-        return Patience(
-            self.of(step),
-            patience.lease,
-            patience.silence,
-            patience.failures_max,
-            patience.backoff_first,
-            patience.backoff_most,
-        )
+        return replace(patience, answer=self.of(step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +120,18 @@ class BusCommander:
         assert self._tasks is not None, "dispatches are sent only while it runs"
         key = (dispatch.op, dispatch.node, dispatch.attempt)
         if dispatch.verb is Verb.CANCEL:
-            if key not in self._cancelling:
-                self._cancelling.add(key)
-                self._tasks.start_soon(self._cancel, key)
+            self.cancel(key)
         elif key not in self._open:
             until_s = self._clock.monotonic() + self._timeouts.of(step).total_seconds()
             self._open[key] = _Open(until_s)
             self._tasks.start_soon(self._carry_out, key, dispatch.verb, step)
+
+    def cancel(self, key: AttemptKey) -> None:
+        """Begin to tell the worker that nobody wants this; once at a time."""
+        assert self._tasks is not None, "dispatches are sent only while it runs"
+        if key not in self._cancelling:
+            self._cancelling.add(key)
+            self._tasks.start_soon(self._tell_to_stop, key)
 
     async def _carry_out(self, key: AttemptKey, verb: Verb, step: Step) -> None:
         try:
@@ -175,7 +173,7 @@ class BusCommander:
             problem = error.problem()
         return Outcome(step.attempt, problem)
 
-    async def _ask(self, verb: Verb, step: Step) -> replies.Problem | None:
+    async def _ask(self, verb: Verb, step: Step) -> Problem | None:
         match verb:
             case Verb.UPGRADE:
                 return await self._upgrade(step)
@@ -188,7 +186,7 @@ class BusCommander:
             await self._lines.publish(stop.subject, stop.payload)
         return problem
 
-    async def _upgrade(self, step: Step) -> replies.Problem | None:
+    async def _upgrade(self, step: Step) -> Problem | None:
         """The one place that knows of workers older than the subject for upgrades."""
         try:
             return replies.problem_in(Verb.UPGRADE, await self._say(replies.call(Verb.UPGRADE, step)))
@@ -202,7 +200,7 @@ class BusCommander:
         problem = replies.problem_in(Verb.INSTALL, await self._say(replies.forced_install(step)))
         return None if problem is None else replies.in_legacy_words(problem)
 
-    async def _remove(self, step: Step) -> replies.Problem | None:
+    async def _remove(self, step: Step) -> Problem | None:
         for call in (replies.call(Verb.REMOVE, step), *replies.other_names(step)):
             problem = replies.problem_in(Verb.REMOVE, await self._say(call))
             if not replies.not_found(problem):
@@ -225,7 +223,7 @@ class BusCommander:
                 await anyio.sleep(_AGAIN.delay(failed, 0.0).total_seconds())
         self._changed()
 
-    async def _cancel(self, key: AttemptKey) -> None:
+    async def _tell_to_stop(self, key: AttemptKey) -> None:
         """Best effort: whether it stopped is seen in the worker's report, or in the reply to its request."""
         op, node, _ = key
         call = replies.cancel(op, node)

@@ -145,6 +145,8 @@ PREFIXCACHE_OBSERVE: Final = "prefixcache.observe"
 PREFIXCACHE_INVALIDATE: Final = "prefixcache.invalidate"
 """A replica's prefixes are gone."""
 ALL_RESPONSE_CANCELS: Final = "responses.*.cancel"
+OPS_CHANGED: Final = "ops.changed"
+"""Operations changed: look at the store. Ours; it carries no more than who says so."""
 
 
 def gallery_progress(job_id: str) -> str:

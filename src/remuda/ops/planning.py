@@ -1,0 +1,186 @@
+"""One pass over everything that is not over: what to write, what to send then, whom to ask. Pure."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from remuda.core.ids import BootId, NodeId
+from remuda.ops import turns
+from remuda.ops.intents import wish_for
+from remuda.ops.model import Dispatch, Moment, OpId, State, Step
+from remuda.ops.ports import Live, Request
+from remuda.ops.sightings import NodeView, sight, why_away
+from remuda.ops.steps import Change, advance
+from remuda.ops.turns import Key
+
+AttemptKey = tuple[OpId, NodeId, int]
+_AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
+_FULL: Final = "as many nodes are at work as may be at once"
+_FIGURES: Final = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many attempts may be begun in this pass, and why not more."""
+
+    left: int
+    why: str = _FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    changes: tuple[tuple[Step, Step], ...] = ()  # Before and after; only those worth writing.
+    dispatches: Mapping[Key, Dispatch] = field(default_factory=dict)  # Each after its step is written.
+    list_from: frozenset[tuple[NodeId, BootId]] = frozenset()  # Only their list can tell now.
+    wake_at: datetime | None = None  # The soonest time at which waiting alone changes something.
+
+
+def plan(
+    live: Live, nodes: Mapping[NodeId, NodeView], moment_for: Callable[[Step], Moment], room: Room
+) -> Plan:
+    """Those at work first: one that fails stops its roll-out before the next begins."""
+    moves = _Moves(live, nodes, moment_for, room)
+    unfinished = [step for step in live.steps if not step.state.final]
+    for step in unfinished:
+        if step.state in _AT_WORK:
+            moves.advance(step)
+    stopped = moves.halted_operations()
+    for step in unfinished:
+        if step.state is State.PENDING:
+            why = stopped.get(step.op, "")
+            halted = turns.halt(step, why) if why else step
+            if halted is step:
+                moves.advance(step)
+            else:
+                moves.take(step, (halted, None))
+    return moves.plan()
+
+
+class _Moves:
+    """The pass so far."""
+
+    def __init__(
+        self, live: Live, nodes: Mapping[NodeId, NodeView], moment_for: Callable[[Step], Moment], room: Room
+    ) -> None:
+        self._live = live
+        self._nodes = nodes
+        self._moment_for = moment_for
+        self._room = room
+        self._operations = {operation.id: operation for operation in live.operations}
+        self._requests = {(one.op, one.node, one.attempt): one for one in live.requests}
+        away = {node for node, view in nodes.items() if why_away(view.standing)}
+        self._blocked = turns.blocked(live.operations, live.steps, away)
+        self._after = {step.key: step for step in live.steps}
+        self._dispatches: dict[Key, Dispatch] = {}
+        self._begun = 0
+
+    def advance(self, step: Step) -> None:
+        change = self._advanced(step, self._blocked.get(step.key, ""))
+        if step.state is State.PENDING and change[1] is not None:
+            if self._begun >= self._room.left:
+                change = self._advanced(step, self._room.why)
+            else:
+                self._begun += 1
+        self.take(step, change)
+
+    def take(self, step: Step, change: Change) -> None:
+        self._after[step.key], dispatch = change
+        if dispatch is not None:
+            self._dispatches[step.key] = dispatch
+
+    def halted_operations(self) -> dict[OpId, str]:
+        steps = defaultdict[OpId, list[Step]](list)
+        for step in self._after.values():
+            steps[step.op].append(step)
+        return {
+            operation.id: why
+            for operation in self._live.operations
+            if (why := turns.halted(operation, steps[operation.id]))
+        }
+
+    def plan(self) -> Plan:
+        changes = tuple(
+            (step, after)
+            for step in self._live.steps
+            if _worth_writing(step, after := self._after[step.key]) or step.key in self._dispatches
+        )
+        return Plan(changes, self._dispatches, self._list_from(), self._wake_at())
+
+    def _advanced(self, step: Step, blocked: str) -> Change:
+        request = self._requests.get((step.op, step.node, step.attempt))
+        view = self._view(step, request)
+        seen = sight(step, view, request, blocked, self._live.now)
+        return advance(step, seen, wish_for(step, self._operations[step.op]), self._moment_for(step))
+
+    def _view(self, step: Step, request: Request | None) -> NodeView | None:
+        """A list that was asked for before an attempt began may be older than what others did there since:
+        it says nothing about a step that is not at work."""
+        view = self._nodes.get(step.node)
+        return replace(view, inventory=None) if view is not None and request is None else view
+
+    def _list_from(self) -> frozenset[tuple[NodeId, BootId]]:
+        return frozenset(
+            (step.node, view.boot)
+            for step in self._after.values()
+            if step.state in _AT_WORK
+            and step.answer_by is not None
+            and step.answer_by <= self._live.now
+            and (view := self._nodes.get(step.node)) is not None
+            and not view.reports
+            and not why_away(view.standing)
+        )
+
+    def _wake_at(self) -> datetime | None:
+        instants = (
+            instant
+            for step in self._after.values()
+            if not step.state.final
+            for instant in (step.wait_until, step.answer_by, step.expires)
+            if instant is not None and instant > self._live.now
+        )
+        return min(instants, default=None)
+
+
+def attempts_at_work(steps: Iterable[Step]) -> frozenset[AttemptKey]:
+    return frozenset((step.op, step.node, step.attempt) for step in steps if step.state in _AT_WORK)
+
+
+def to_hold(
+    live: Live, nodes: Mapping[NodeId, NodeView], awaited: Collection[AttemptKey], open_for: timedelta
+) -> list[AttemptKey]:
+    """The requests whose reply we wait for that are soon no longer known to be open. Only where nothing but
+    the open request shows that the worker is at it; and each is a write, so not before half is used up."""
+    return [
+        key
+        for one in live.requests
+        if (key := (one.op, one.node, one.attempt)) in awaited
+        and not one.ended
+        and (view := nodes.get(one.node)) is not None
+        and not view.reports
+        and one.open_until - live.now < open_for / 2
+    ]
+
+
+def unwanted(live: Live, nodes: Mapping[NodeId, NodeView]) -> frozenset[AttemptKey]:
+    """What workers report to have in hand though its step is over, or waits. `live` must be the younger of
+    the two, or what has just begun would look unwanted.
+
+    A newer attempt of the same step is left alone with the older one: one word would end both.
+    """
+    working = {step.key for step in live.steps if step.state in _AT_WORK}
+    return frozenset(
+        (OpId(work.op_id), node, work.attempt)
+        for node, view in nodes.items()
+        if view.report is not None and not why_away(view.standing)
+        for work in view.report.work
+        if work.op_id and (OpId(work.op_id), node) not in working
+    )
+
+
+def _worth_writing(before: Step, after: Step) -> bool:
+    """Reasons tell how long something lasts. That grows with every pass, and is no news."""
+    same_words = _FIGURES.sub("", before.reason) == _FIGURES.sub("", after.reason)
+    return after != (replace(before, reason=after.reason) if same_words else before)

@@ -1,0 +1,184 @@
+"""Brings what is wanted and what is true together, pass by pass. It takes no input: a signal only wakes it,
+and several frontends may run it at once. What to do is decided in `planning`."""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.fleet.fleet import Standing
+from remuda.ops import planning
+from remuda.ops.commander import Timeouts
+from remuda.ops.model import Dispatch, Moment, Patience, State, Step
+from remuda.ops.node_views import NodeViews
+from remuda.ops.planning import AttemptKey, Plan, Room
+from remuda.ops.ports import Commander, Live, OpStore
+from remuda.ops.sightings import NodeView
+
+log = structlog.get_logger(__name__)
+
+OPEN_FOR: Final = timedelta(seconds=60)
+BUSY_EVERY: Final = timedelta(seconds=5)
+IDLE_EVERY: Final = timedelta(seconds=30)
+_REST_MIN: Final = timedelta(milliseconds=50)
+_UNWANTED_FOR: Final = timedelta(seconds=5)  # Reports lag behind replies.
+
+
+class RequestKeeper(Commander, Protocol):
+    @property
+    def room(self) -> int: ...
+
+    @property
+    def awaited(self) -> frozenset[AttemptKey]: ...
+
+    def keep(self, at_work: Collection[AttemptKey]) -> None: ...
+
+    def cancel(self, key: AttemptKey) -> None: ...
+
+
+class Lister(Protocol):
+    def want(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None: ...
+
+
+class Signal(Protocol):
+    @property
+    def changed(self) -> anyio.Event: ...
+
+    def notify(self) -> None: ...
+
+
+class Reconciler:
+    """`bus_trouble` says why nothing can be sent now, or is empty."""
+
+    def __init__(
+        self,
+        store: OpStore,
+        standings: Callable[[], Awaitable[Sequence[Standing]]],
+        commander: RequestKeeper,
+        inventories: Lister,
+        signal: Signal,
+        *,
+        frontend: FrontendId,
+        clock: Clock,
+        entropy: Entropy,
+        timeouts: Timeouts,
+        patience: Patience,
+        bus_trouble: Callable[[], str],
+    ) -> None:
+        self.failed_passes = 0
+        self._store = store
+        self._standings = standings
+        self._commander = commander
+        self._inventories = inventories
+        self._signal = signal
+        self._frontend = frontend
+        self._clock = clock
+        self._entropy = entropy
+        self._timeouts = timeouts
+        self._patience = patience
+        self._bus_trouble = bus_trouble
+        self._views = NodeViews()
+        self._unwanted_since: dict[AttemptKey, datetime] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. A pass that fails is logged, and another one follows."""
+        task_status.started()
+        while True:
+            changed, began_s = self._signal.changed, self._clock.monotonic()
+            try:
+                wait = await self.pass_once()
+            except Exception:
+                self.failed_passes += 1
+                log.exception("ops_pass_failed", failed=self.failed_passes)
+                wait = BUSY_EVERY
+            # Half of the time at most, however fast changes come: they are dealt with together.
+            spent = timedelta(seconds=self._clock.monotonic() - began_s)
+            await anyio.sleep(max(spent, _REST_MIN).total_seconds())
+            with anyio.move_on_after(wait.total_seconds()):
+                await changed.wait()
+
+    async def pass_once(self) -> timedelta:
+        """Read, decide, write, send. Answers how long nothing is to be done unless something changes."""
+        standings = await self._standings()  # First, so that what it shows at work is known to `live`.
+        live = await self._store.live()
+        nodes = self._views.of(standings, live.inventories)
+        self._commander.keep(planning.attempts_at_work(live.steps))
+        decided = planning.plan(live, nodes, self._moment_for(live.now), self._room())
+        await self._write_and_send(decided)
+        self._inventories.want(decided.list_from)
+        await self._hold(live, nodes)
+        await self._cancel_unwanted(live, nodes)
+        return _until_next(decided, live)
+
+    async def _write_and_send(self, decided: Plan) -> None:
+        if not decided.changes:
+            return
+        before = {step.key: step for step, _ in decided.changes}
+        written = await self._store.commit([after for _, after in decided.changes], self._frontend, OPEN_FOR)
+        for step in written:
+            _say_what_ended(before[step.key], step)
+            dispatch = decided.dispatches.get(step.key)
+            if dispatch is not None:
+                await self._send(dispatch, step)
+        if written:
+            self._signal.notify()
+
+    async def _send(self, dispatch: Dispatch, step: Step) -> None:
+        log.info("dispatched", op=step.op, node=step.node_name, verb=dispatch.verb, attempt=dispatch.attempt)
+        await self._commander.send(dispatch, step)
+
+    async def _hold(self, live: Live, nodes: Mapping[NodeId, NodeView]) -> None:
+        for op, node, attempt in planning.to_hold(live, nodes, self._commander.awaited, OPEN_FOR):
+            await self._store.hold(op, node, attempt, OPEN_FOR)
+
+    async def _cancel_unwanted(self, live: Live, nodes: Mapping[NodeId, NodeView]) -> None:
+        found = planning.unwanted(live, nodes)
+        since = self._unwanted_since
+        self._unwanted_since = {key: since.get(key, live.now) for key in sorted(found)}
+        for key, first_seen in self._unwanted_since.items():
+            if live.now - first_seen >= _UNWANTED_FOR:
+                log.info("unwanted_work_found", op=key[0], node=key[1], attempt=key[2])
+                self._unwanted_since[key] = live.now  # Said again only if it goes on.
+                self._commander.cancel(key)
+
+    def _moment_for(self, now: datetime) -> Callable[[Step], Moment]:
+        def moment(step: Step) -> Moment:
+            return Moment(now, self._entropy.fraction(), self._timeouts.patience(step, self._patience))
+
+        return moment
+
+    def _room(self) -> Room:
+        if trouble := self._bus_trouble():
+            return Room(0, f"nothing can be sent now: {trouble}")
+        return Room(self._commander.room)
+
+
+def _until_next(decided: Plan, live: Live) -> timedelta:
+    longest = BUSY_EVERY if live.operations else IDLE_EVERY
+    if decided.wake_at is None:
+        return longest
+    return min(max(decided.wake_at - live.now, timedelta()), longest)
+
+
+def _say_what_ended(before: Step, after: Step) -> None:
+    """One line per attempt that is over, with all there is to know of it."""
+    if before.state not in (State.RUNNING, State.STOPPING) or after.state in (State.RUNNING, State.STOPPING):
+        return
+    log.info(
+        "attempt_ended",
+        op=after.op,
+        node=after.node_name,
+        kind=after.kind,
+        stage=before.stage,
+        attempt=after.attempt,
+        state=after.state,
+        problem=None if after.problem is None else after.problem.code,
+        reason=after.reason,
+        retry_at=after.wait_until,
+    )
