@@ -206,8 +206,8 @@ def main() -> None:
             registry.pusher.push(REPOSITORY, TAG, made.built)
             packed_mb, digests = made.built.size / 1e6, [blob.digest for blob in made.built.layers]
             print(
-                f"{len(digests)} gzip layers, {packed_mb:.0f} MB; unpacked {made.unpacked_bytes / 1e6:.0f} MB "
-                f"in {made.files} files; best of {options.rounds}; MB/s of packed bytes",
+                f"{len(digests)} gzip layers, {packed_mb:.0f} MB; unpacked {made.unpacked_bytes / 1e6:.0f} "
+                f"MB in {made.files} files; best of {options.rounds}; MB/s of packed bytes",
                 flush=True,
             )
             del made  # The contenders have better uses for the memory.

@@ -40,11 +40,15 @@ class Bars:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._tasks: dict[str, TaskID] = {}
+        self._fetched: set[str] = set()
 
     def show(self, step: Step) -> None:
-        if step.file is None:
-            return
+        """Layers are unpacked while they arrive; a bar shows one after the other."""
         file = step.file
+        if file is None or (file.phase is Phase.EXTRACTING and file.file not in self._fetched):
+            return
+        if file.phase is Phase.DOWNLOADING and file.done_bytes >= file.total_bytes:
+            self._fetched.add(file.file)
         if file.file not in self._tasks:
             self._tasks[file.file] = self._progress.add_task("", total=file.total_bytes)
         self._progress.update(

@@ -19,6 +19,7 @@ from remuda.oci.appending import appending
 from remuda.oci.blobs import BlobStore, OnBytes, Wanted
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import ContentRefused, RegistryFailed
+from remuda.oci.growing import GrowingFile
 from remuda.oci.model import Descriptor, Image
 from remuda.oci.partial import Partial
 from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
@@ -32,12 +33,17 @@ Open = Callable[[int, int, Set[str]], AbstractAsyncContextManager[Stream]]
 """Bytes from an offset on, at the given turn of trying, without asking these mirrors."""
 
 
+def _ignore_partial(partial: Partial) -> None:
+    """For callers who wait for the whole."""
+
+
 class ImageFetch:
     """The layers of one image, of which some may still be on their way."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
         self._paths: dict[str, Path] = {}
+        self._partials: dict[str, Partial] = {}
         self._failure: RemudaError | None = None
         self._changed = anyio.Event()
 
@@ -53,9 +59,26 @@ class ImageFetch:
             await self._changed.wait()
         return self._paths[digest]
 
+    async def arriving(self, number: int) -> Path | GrowingFile:
+        """The same, as soon as it can be read from its start. The caller closes a file that still grows."""
+        digest = self.image.layers[number].digest
+        while digest not in self._paths and digest not in self._partials and self._failure is None:
+            await self._changed.wait()
+        partial = self._partials.get(digest)
+        if digest not in self._paths and partial is not None:
+            try:
+                return partial.opened()
+            except FileNotFoundError:
+                pass  # It has just become whole.
+        return await self.layer(number)
+
     async def layers(self) -> list[Path]:
         """All of them, bottom first."""
         return [await self.layer(number) for number in range(len(self.image.layers))]
+
+    def _began(self, digest: str, partial: Partial) -> None:
+        self._partials[digest] = partial
+        self._tell()
 
     def _completed(self, digest: str, path: Path) -> None:
         self._paths[digest] = path
@@ -115,12 +138,15 @@ async def _bring(
             raise NotFound(f"layer {layer.digest} of {image.name} is no longer on this machine")
         return client.open_blob(image.reference, layer, offset, turn, avoid)
 
+    def began(partial: Partial) -> None:
+        fetched._began(layer.digest, partial)
+
     wanted = Wanted(f"layer {layer.digest} of {image.name}", layer.digest, layer.digest, layer.size)
     try:
         async with slots:
             path = None
             while path is None:  # Once more if it was swept between arriving and being held.
-                await fetch_blob(opened, wanted, store, client.retry, client.entropy, on_bytes)
+                await fetch_blob(opened, wanted, store, client.retry, client.entropy, on_bytes, began)
                 path = holds.enter_context(store.held(layer.digest))
     except RemudaError as error:
         fetched._failed(error)
@@ -129,14 +155,24 @@ async def _bring(
 
 
 async def fetch_blob(
-    opened: Open, wanted: Wanted, store: BlobStore, retry: RetryPolicy, entropy: Entropy, on_bytes: OnBytes
+    opened: Open,
+    wanted: Wanted,
+    store: BlobStore,
+    retry: RetryPolicy,
+    entropy: Entropy,
+    on_bytes: OnBytes,
+    on_claimed: Callable[[Partial], None] = _ignore_partial,
 ) -> str:
-    """Have the blob in the store, and return its digest. ContentRefused when it is not as promised."""
+    """Have the blob in the store, and return its digest. ContentRefused when it is not as promised.
+
+    `on_claimed` hears of the partial that it will be, where nobody else is at it.
+    """
     async with store.claim(wanted, on_bytes) as claimed:
         if isinstance(claimed, Path):
             on_bytes(wanted.size if wanted.size is not None else claimed.stat().st_size)
             assert wanted.digest is not None, "only blobs with a known digest are found"
             return wanted.digest
+        on_claimed(claimed)
         download = _Download(opened, wanted, claimed, Patience(retry, entropy, wanted.name), on_bytes)
         await download.run()
         await run_sync(store.commit, claimed, claimed.digest)

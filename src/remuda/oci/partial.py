@@ -13,6 +13,7 @@ from pathlib import Path
 from anyio.from_thread import check_cancelled
 
 from remuda.oci import limits
+from remuda.oci.growing import GrowingFile, Growth
 from remuda.oci.space import disk_trouble_explained
 from remuda.oci.writeback import Writeback
 
@@ -29,6 +30,7 @@ class Partial:
         self._algorithm = algorithm
         self._hash = hashlib.new(algorithm)
         self._writeback = Writeback(descriptor)
+        self._growth = Growth()
 
     @classmethod
     def claimed(cls, path: Path, name: str, expected: int | None, algorithm: str) -> "Partial | None":
@@ -58,6 +60,7 @@ class Partial:
             self._hash.update(chunk)
             self.size += len(chunk)
         self._writeback = Writeback(self._descriptor, self.size)
+        self._growth.reached(self.size)
 
     def append(self, data: bytes) -> None:
         """DiskFull when it does not fit; what did fit counts and is kept."""
@@ -69,6 +72,7 @@ class Partial:
                 self.size += written
                 view = view[written:]
         self._writeback.reached(self.size)
+        self._growth.reached(self.size)
 
     def restart(self) -> None:
         """Forget everything."""
@@ -77,9 +81,15 @@ class Partial:
         self._hash = hashlib.new(self._algorithm)
         self.size = 0
         self._writeback = Writeback(self._descriptor)
+        self._growth.restarted()
+
+    def opened(self) -> GrowingFile:
+        """To be read while it grows. FileNotFoundError when it has become a blob."""
+        return GrowingFile(self._path, self._growth)
 
     def move_to(self, path: Path) -> None:
-        """Be a blob from here on, also after a power cut."""
+        """Be a blob from here on, also after a power cut. Size and digest were checked."""
+        self._growth.verified()
         os.fsync(self._descriptor)
         self._path.rename(path)
         folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -95,6 +105,7 @@ class Partial:
 
     def close(self) -> None:
         """Let go of the lock and keep the file. Closing twice does nothing."""
+        self._growth.ended()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

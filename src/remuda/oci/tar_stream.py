@@ -6,7 +6,7 @@ limits.
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import IO, BinaryIO, cast
+from typing import IO, Protocol, cast
 
 import zstandard
 
@@ -33,10 +33,16 @@ REFUSED = {
 }
 
 
+class Readable(Protocol):
+    """An open file, or what can be read like one: no bytes mean its end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 class PackedBytes:
     """The layer as stored, and how much of it was taken."""
 
-    def __init__(self, layer: BinaryIO) -> None:
+    def __init__(self, layer: Readable) -> None:
         self._layer = layer
         self._ahead = b""
         self.taken = 0
@@ -57,7 +63,7 @@ class PackedBytes:
 
 
 def watched_chunks(
-    layer: BinaryIO,
+    layer: Readable,
     limits: UnpackLimits,
     on_bytes: Callable[[int], None],
     check_cancelled: Callable[[], None],

@@ -9,11 +9,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from remuda.oci.errors import DiskFull
 from remuda.oci.tar_reader import Entry, Kind, TarReader
-from remuda.oci.tar_stream import ByteStream, watched_chunks
+from remuda.oci.tar_stream import ByteStream, Readable, watched_chunks
 from remuda.oci.unpack_errors import ArchiveRefused, Refusal, UnpackCancelled, UnpackFailed
 from remuda.oci.unpack_limits import UnpackLimits
 from remuda.oci.unpack_names import WHITEOUT, check_symlink, components, hidden_by, is_bookkeeping
@@ -33,7 +32,7 @@ __all__ = [
     "unpack_layer",
 ]
 
-LayerSource = Path | BinaryIO
+LayerSource = Path | Readable
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 

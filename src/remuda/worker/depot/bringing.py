@@ -3,10 +3,11 @@
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+import structlog
 from anyio.from_thread import check_cancelled
 from anyio.from_thread import run_sync as in_event_loop
 from anyio.to_thread import run_sync
@@ -14,14 +15,20 @@ from anyio.to_thread import run_sync
 from remuda.core.errors import Invalid
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
-from remuda.oci.fetch import fetch_image
+from remuda.oci.fetch import ImageFetch, fetch_image
+from remuda.oci.growing import GrowingFile, StartedOver
 from remuda.oci.model import Descriptor, Image, Platform
 from remuda.oci.progress import FileProgress, Phase
 from remuda.oci.reference import Archive, Folder, OciFile, OciImage
 from remuda.oci.sources import fetch_archive, import_image
 from remuda.oci.space import disk_trouble_explained, require_headroom
-from remuda.oci.unpack import DirectoryTree, UnpackLimits, unpack_layer
+from remuda.oci.unpack import ArchiveRefused, DirectoryTree, LayerSource, UnpackLimits, unpack_layer
 from remuda.worker.depot.journey import Journey
+
+log = structlog.get_logger()
+
+LayerAt = Callable[[int], Awaitable[Path | GrowingFile]]
+"""From a layer's number to something that can be unpacked."""
 
 _TOLD_EVERY_BYTES = 1 << 20
 _PACKED_GROWTH = 2  # How much larger a compressed layer may be expected to become; none says it beforehand.
@@ -57,14 +64,31 @@ class Bringer:
         """DiskFull, with the numbers, unless what is missing and what it unpacks to fit."""
         await run_sync(self._require_room, image, backends)
 
-    async def unpack(self, image: Image, staging: Path, journey: Journey) -> None:
-        """The image's files in `staging`; its layers stay in the store."""
+    async def unpack(self, image: Image, stage: Callable[[], Path], journey: Journey) -> None:
+        """The image's files in the folder that `stage` made last; its layers stay in the store.
+
+        Layers are unpacked as they arrive. Bytes that turn out not to be those promised are thrown away with
+        the folder, and what is verified by then is unpacked into a new one.
+        """
         async with fetch_image(self._client, image, self._store, journey.observe) as fetched:
-            with DirectoryTree(staging) as tree:
-                for number, layer in enumerate(image.layers):
-                    path = await fetched.layer(number)
-                    await run_sync(self._unpack_layer, path, layer, tree, journey)
-                await run_sync(_finish, tree)
+            try:
+                await self._unpack(fetched, fetched.arriving, await run_sync(stage), journey)
+                await fetched.layers()
+            except (StartedOver, ArchiveRefused) as trouble:
+                await fetched.layers()
+                log.info("unpacking_restarted", image=image.name, reason=str(trouble))
+                await self._unpack(fetched, fetched.layer, await run_sync(stage), journey)
+
+    async def _unpack(self, fetched: ImageFetch, layer_at: LayerAt, staging: Path, journey: Journey) -> None:
+        with DirectoryTree(staging) as tree:
+            for number, layer in enumerate(fetched.image.layers):
+                source = await layer_at(number)
+                try:
+                    await run_sync(self._unpack_layer, source, layer, tree, journey)
+                finally:
+                    if isinstance(source, GrowingFile):
+                        source.close()
+            await run_sync(_finish, tree)
 
     async def copy(self, folder: Folder, staging: Path, journey: Journey) -> None:
         await run_sync(_copy_folder, folder.path, staging, journey)
@@ -78,9 +102,11 @@ class Bringer:
         shared = backends.stat().st_dev == self._store.root.stat().st_dev
         require_headroom(backends, unpacked + (missing if shared else 0), f"{image.name}, unpacked,")
 
-    def _unpack_layer(self, path: Path, layer: Descriptor, tree: DirectoryTree, journey: Journey) -> None:
+    def _unpack_layer(
+        self, source: LayerSource, layer: Descriptor, tree: DirectoryTree, journey: Journey
+    ) -> None:
         told = _Told(layer.digest, layer.size, journey)
-        unpack_layer(path, tree, self._limits, told.more, _cancelled)
+        unpack_layer(source, tree, self._limits, told.more, _cancelled)
         told.tell()
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -192,8 +193,7 @@ class Depot:
         if await run_sync(self._maker.is_current, order, image):
             return False
         await bringer.require_room(image, self.places.backends)
-        staging = await run_sync(self._maker.stage, order.name)
-        await bringer.unpack(image, staging, journey)
+        await bringer.unpack(image, partial(self._maker.stage, order.name), journey)
         layers = tuple(dict.fromkeys(layer.digest for layer in image.layers))
         record = Record(source=uri, content=image.platform_digest, layers=layers)
         digest = image.digest if isinstance(source, OciImage) else ""
