@@ -42,6 +42,11 @@ HEARING_AHEAD_MAX_S = 1.0  # Two frontends at once may see as much; more is a cl
 HEARING_SPANS_MAX = 256
 LISTENING_LATELY_S = 60.0  # What a frontend found out about nodes counts this long after it last listened.
 HISTORY_ROWS_MAX = 10_000
+OPERATIONS_KEPT_MAX = 10_000  # Finished ones; the oldest are forgotten first.
+OPERATIONS_FORGOTTEN_AT_ONCE_MAX = 100
+ATTEMPTS_KEPT_MAX = 50  # Of one step.
+OPERATIONS_TURN_S = 120.0  # A change to operations, waiting for all that were asked for before it included.
+ROWS_PER_STATEMENT_MAX = 500
 
 # Worker.
 FRONTEND_CALL_S = 10.0  # Patience with one call to the frontend.
@@ -68,7 +73,7 @@ LEAVE_CALL_S = 3.0  # Service managers kill after 10 s or so: a silent frontend 
 LEAVE_IDLE_S = 30.0  # For requests in flight to end.
 LEAVE_POLL_S = 1.0
 PROBE_SHUTDOWN_S = 5.0
-WORKER_STOP_S = 50.0  # An orderly stop with all that is closed after it: nobody kills a worker earlier.
+WORKER_STOP_S = 80.0  # An orderly stop with all that is closed after it: nobody kills a worker earlier.
 
 # Backend processes.
 BACKEND_START_S = 30.0  # From the start of the process to its first good answer; loading a model comes later.
@@ -88,6 +93,7 @@ BACKEND_SHORT_LIVES_MAX = 5
 BACKEND_STDERR_LINES = 20  # Shown with a failed start.
 PORT_QUARANTINE_S = 15.0  # After use, during which nobody gets the port.
 PORT_AFFINITY_S = 300.0  # After use, during which others take the port only when no other is left.
+BLOBS_COLLECT_EVERY_S = 6 * 3600.0
 LOG_LINES_KEPT = 1000  # Per process key, in memory.
 LOG_FILE_BYTES_MAX = 8 << 20  # Then the file is rotated, once.
 LOG_LINE_BYTES_MAX = 16 << 10  # A longer line is shown as several.

@@ -8,6 +8,7 @@ from sqlalchemy import (
     Column,
     Dialect,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     MetaData,
@@ -17,7 +18,13 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-SCHEMA_VERSION = 1
+from remuda.core.errors import Problem
+from remuda.ops.model import Goal, RollOut, Source
+from remuda.ops.ports import Progress
+from remuda.store.ops_codec import Document
+from remuda.wire.nodes import InstalledArtifact
+
+SCHEMA_VERSION = 2
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -155,6 +162,99 @@ secrets = Table(
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
     Column("created_at", Instant, nullable=False),
+)
+
+operations = Table(
+    "operations",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),  # Of the change by which it came: newer ones have higher.
+    Column("change", BigInteger, nullable=False),  # Of the last one.
+    Column("kind", Text, nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("source", Document(Source), nullable=False),
+    Column("roll_out", Document(RollOut), nullable=False),
+    Column("asked_by", Text, nullable=False),
+    Column("asked_at", Instant, nullable=False),
+    Column("wish", Text, nullable=False),
+    Column("expires", Instant),
+    Column("idempotency_key", Text),
+    Column("selection", Text, nullable=False),
+    Column("finished_at", Instant),
+    Column("dismissed", Boolean, nullable=False),
+    Column("version", Integer, nullable=False),
+    UniqueConstraint("idempotency_key", name="operations_idempotency_key_key"),
+)
+
+_live, _over = operations.c.finished_at.is_(None), operations.c.finished_at.is_not(None)
+Index("operations_live", operations.c.asked_at, sqlite_where=_live, postgresql_where=_live)
+Index(
+    "operations_over",
+    operations.c.finished_at,
+    operations.c.number,
+    sqlite_where=_over,
+    postgresql_where=_over,
+)
+Index("operations_number", operations.c.number, unique=True)
+Index("operations_change", operations.c.change, unique=True)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("op_id", Text, ForeignKey("operations.id", ondelete="CASCADE"), primary_key=True),
+    Column("node", Text, primary_key=True),  # Its id, whether or not it still exists.
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="SET NULL"), index=True),
+    Column("node_name", Text, nullable=False),
+    Column("source", Document(Source)),  # Where it is not the operation's.
+    Column("goal", Document(Goal), nullable=False),
+    Column("state", Text, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("proves", Boolean, nullable=False),
+    Column("rolls_back", Boolean, nullable=False),
+    Column("expires", Instant),
+    Column("attempt", Integer, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("boot", Text),
+    Column("answer_by", Instant),
+    Column("wait_until", Instant),
+    Column("problem", Document(Problem)),
+    Column("reason", Text, nullable=False),
+    Column("replaced_by", Text),
+    Column("ended_at", Instant),  # Set exactly while its state is final.
+    Column("version", Integer, nullable=False),
+    Index("steps_node", "node", "ended_at"),
+)
+
+attempts = Table(  # History, and the request by which the attempt was sent.
+    "attempts",
+    metadata,
+    Column("op_id", Text, primary_key=True),
+    Column("node", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("stage", Text, nullable=False),
+    Column("begun_at", Instant, nullable=False),
+    Column("ended_at", Instant),
+    Column("problem", Document(Problem)),
+    Column("owner", Text, nullable=False),  # The frontend that sent it.
+    Column("open_until", Instant, nullable=False),
+    Column("progress", Document(Progress)),
+    ForeignKeyConstraint(["op_id", "node"], ["steps.op_id", "steps.node"], ondelete="CASCADE"),
+)
+
+node_inventories = Table(
+    "node_inventories",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="CASCADE"), primary_key=True),
+    Column("boot", Text, nullable=False),
+    Column("listed_at", Instant, nullable=False),
+    Column("backends", Document(tuple[InstalledArtifact, ...]), nullable=False),
+)
+
+change_count = Table(  # One row.
+    "change_count",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("latest", BigInteger, nullable=False),
 )
 
 schema_info = Table(  # One row: what the newest release that migrated this database said about itself.

@@ -7,9 +7,11 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.fleet.ports import FleetStore
+from remuda.ops.ports import OpStore
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
+from remuda.store.ops import SqlOpStore
 from tests.support.postgres import PostgresServer
 
 
@@ -39,3 +41,8 @@ async def other_frontend(database_url: str, database: Database) -> AsyncIterator
 @pytest.fixture
 def fleet_store(database: Database) -> FleetStore:
     return SqlFleetStore(database)
+
+
+@pytest.fixture
+def op_store(database: Database) -> OpStore:
+    return SqlOpStore(database)

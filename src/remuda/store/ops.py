@@ -1,0 +1,91 @@
+"""OpStore on SQL. Reads rows, lets ops.intents decide, writes rows: no rule about operations lives here."""
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import timedelta
+from typing import Final, TypeVar
+
+import anyio
+
+from remuda.core import limits
+from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.ops.model import Operation, OpId, Outcome, Step, Wish
+from remuda.ops.ports import Filter, Live, Progress, Submitted, View
+from remuda.store import ops_attempts, ops_intents, ops_views
+from remuda.store.database import Database, Work
+from remuda.store.failures import unusable
+from remuda.store.ops_attempts import Claim
+from remuda.wire.nodes import InstalledArtifact
+
+T = TypeVar("T")
+
+_NOBODY: Final = nullcontext()
+
+
+class SqlOpStore:
+    """Implements ops.ports.OpStore. Each method is one transaction.
+
+    Changes of operations come one after another in the database. They wait for that here, where it costs no
+    connection; and however many new wishes there are, only one of them stands before what moves old ones on.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._turn = anyio.Lock(fast_acquire=True)
+        self._wishing = anyio.Lock(fast_acquire=True)
+
+    async def submit(self, operation: Operation, steps: Sequence[Step]) -> Submitted:
+        return await self._change(
+            lambda c, now: ops_intents.submit(c, now, operation, steps), after=self._wishing
+        )
+
+    async def live(self) -> Live:
+        return await self._database.read(ops_views.live)
+
+    async def commit(
+        self, changes: Sequence[Step], owner: FrontendId, open_for: timedelta
+    ) -> Collection[Step]:
+        if not changes:
+            return ()
+        claim = Claim(owner, open_for)
+        return await self._change(lambda c, now: ops_attempts.commit(c, now, changes, claim))
+
+    async def hold(self, op: OpId, node: NodeId, attempt: int, open_for: timedelta) -> None:
+        await self._database.transact(lambda c, now: ops_attempts.hold(c, op, node, attempt, now + open_for))
+
+    async def answer(self, op: OpId, node: NodeId, outcome: Outcome) -> None:
+        await self._change(lambda c, now: ops_attempts.answer(c, now, op, node, outcome))
+
+    async def note_progress(self, op: OpId, node: NodeId, progress: Progress) -> None:
+        await self._change(lambda c, now: ops_attempts.note_progress(c, now, op, node, progress))
+
+    async def note_inventory(self, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact]) -> None:
+        await self._database.transact(
+            lambda c, now: ops_attempts.note_inventory(c, now, node, boot, backends)
+        )
+
+    async def wish(self, op: OpId, wish: Wish) -> Operation:
+        return await self._change(lambda c, now: ops_intents.set_wish(c, op, wish))
+
+    async def retry(self, op: OpId, nodes: Collection[NodeId] | None, by: str) -> Operation:
+        return await self._change(lambda c, now: ops_intents.retry(c, now, op, nodes, by))
+
+    async def dismiss(self, ops: Collection[OpId] | None) -> int:
+        return await self._change(lambda c, now: ops_intents.dismiss(c, ops))
+
+    async def view(self, op: OpId) -> View:
+        return await self._database.read(lambda c, now: ops_views.view(c, op))
+
+    async def views(self, which: Filter) -> Sequence[View]:
+        return await self._database.read(lambda c, now: ops_views.views(c, which))
+
+    async def changed_since(self, change: int, limit: int) -> tuple[Sequence[View], int]:
+        return await self._database.read(lambda c, now: ops_views.changed_since(c, change, limit))
+
+    async def _change(self, work: Work[T], after: AbstractAsyncContextManager[None] = _NOBODY) -> T:
+        try:
+            with anyio.fail_after(limits.OPERATIONS_TURN_S):
+                async with after, self._turn:
+                    return await self._database.transact(work)
+        except TimeoutError:
+            raise unusable(self._database.name, "too many changes of operations at once") from None

@@ -1,0 +1,156 @@
+"""What becomes of steps: their next states, and the attempts with the requests by which they were sent."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection, Row, bindparam, delete, insert, literal, select, tuple_, update
+
+from remuda.core import limits
+from remuda.core.errors import Problem
+from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.ops.model import OpId, Outcome, Stage, State, Step
+from remuda.ops.ports import Progress
+from remuda.store.ops_changes import number_changes, take_turn
+from remuda.store.ops_rows import batches, finish_operations, update_steps
+from remuda.store.schema import attempts, node_inventories, nodes, steps
+from remuda.wire.nodes import InstalledArtifact
+
+AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
+
+_HELD = select(
+    *(
+        steps.c[name]
+        for name in ("op_id", "node", "version", "state", "stage", "attempt", "failures", "problem")
+    )
+)
+_OF_STEP = (attempts.c.op_id == bindparam("row_op"), attempts.c.node == bindparam("row_node"))
+_OPEN = (*_OF_STEP, attempts.c.number == bindparam("row_number"), attempts.c.ended_at.is_(None))
+_UPDATE_OPEN = update(attempts).where(*_OPEN)
+_FORGET = delete(attempts).where(*_OF_STEP, attempts.c.number <= bindparam("row_number"))
+
+Held = Row[tuple[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Whose the requests are that a commit makes, and for how long they are taken to be open."""
+
+    owner: FrontendId
+    open_for: timedelta
+
+
+def commit(connection: Connection, now: datetime, changes: Sequence[Step], claim: Claim) -> list[Step]:
+    latest = take_turn(connection)
+    held = _held(connection, changes)
+    won = [step for step in changes if step.key in held and held[step.key].version == step.version]
+    written = [replace(step, version=step.version + 1) for step in won]
+    update_steps(connection, now, written)
+    _end_attempts(connection, now, [(held[step.key], step) for step in won])
+    _begin_attempts(connection, now, [step for step in won if step.attempt > held[step.key].attempt], claim)
+    changed = sorted({step.op for step in won})
+    finish_operations(connection, now, changed)
+    number_changes(connection, latest, changed)
+    return written
+
+
+def _held(connection: Connection, changes: Sequence[Step]) -> Mapping[tuple[OpId, NodeId], Held]:
+    key = tuple_(steps.c.op_id, steps.c.node)
+    return {
+        (OpId(row.op_id), NodeId(row.node)): row
+        for batch in batches(changes)
+        for row in connection.execute(_HELD.where(key.in_([step.key for step in batch])))
+    }
+
+
+def _end_attempts(connection: Connection, now: datetime, changes: Iterable[tuple[Held, Step]]) -> None:
+    """Those whose reply has come are ended already, and keep what it said."""
+    ended = [
+        {
+            "row_op": step.op,
+            "row_node": step.node,
+            "row_number": held.attempt,
+            "ended_at": now,
+            "problem": _what_failed(held, step),
+        }
+        for held, step in changes
+        if held.state in AT_WORK and (step.state not in AT_WORK or step.attempt != held.attempt)
+    ]
+    for batch in batches(ended):
+        connection.execute(_UPDATE_OPEN, batch)
+
+
+def _what_failed(held: Held, step: Step) -> Problem | None:
+    """A step keeps its last problem until it is done, so having one says nothing about this attempt."""
+    gone_back = step.stage is Stage.ROLL_BACK and held.stage != step.stage
+    failed = gone_back or step.failures > held.failures or step.problem != held.problem
+    return step.problem if failed else None
+
+
+def _begin_attempts(connection: Connection, now: datetime, begun: Sequence[Step], claim: Claim) -> None:
+    for batch in batches(begun):
+        connection.execute(
+            insert(attempts),
+            [
+                {
+                    "op_id": step.op,
+                    "node": step.node,
+                    "number": step.attempt,
+                    "stage": step.stage,
+                    "begun_at": now,
+                    "owner": claim.owner,
+                    "open_until": now + claim.open_for,
+                }
+                for step in batch
+            ],
+        )
+    outdated = [
+        {"row_op": step.op, "row_node": step.node, "row_number": step.attempt - limits.ATTEMPTS_KEPT_MAX}
+        for step in begun
+        if step.attempt > limits.ATTEMPTS_KEPT_MAX
+    ]
+    for rows in batches(outdated):
+        connection.execute(_FORGET, rows)
+
+
+# Requests. One is open from the beginning of its attempt until its reply, or until the step has moved on.
+
+
+def hold(connection: Connection, op: OpId, node: NodeId, attempt: int, until: datetime) -> None:
+    """Nobody is shown this, so it is no change of the operation."""
+    connection.execute(
+        _UPDATE_OPEN, {"row_op": op, "row_node": node, "row_number": attempt, "open_until": until}
+    )
+
+
+def answer(connection: Connection, now: datetime, op: OpId, node: NodeId, outcome: Outcome) -> None:
+    latest = take_turn(connection)
+    row = {"row_op": op, "row_node": node, "row_number": outcome.attempt}
+    reply = {"ended_at": now, "problem": outcome.problem}
+    if connection.execute(_UPDATE_OPEN, {**row, **reply}).rowcount:
+        number_changes(connection, latest, [op])
+
+
+def note_progress(connection: Connection, now: datetime, op: OpId, node: NodeId, progress: Progress) -> None:
+    latest = take_turn(connection)
+    row = {"row_op": op, "row_node": node, "row_number": progress.attempt}
+    known = connection.execute(select(attempts.c.progress).where(*_OPEN), row).one_or_none()
+    if known is None or (known.progress is not None and progress.fraction < known.progress.fraction):
+        return
+    connection.execute(_UPDATE_OPEN, {**row, "progress": replace(progress, at=now)})
+    number_changes(connection, latest, [op])
+
+
+def note_inventory(
+    connection: Connection, now: datetime, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact]
+) -> None:
+    """The latest word of a node; nothing where it has been removed meanwhile."""
+    listed = {"boot": boot, "listed_at": now, "backends": tuple(backends)}
+    of_node = node_inventories.c.node_id == node
+    if connection.execute(update(node_inventories).where(of_node).values(listed)).rowcount:
+        return
+    columns = [node_inventories.c[name] for name in listed]
+    values = [literal(value, column.type) for column, value in zip(columns, listed.values(), strict=True)]
+    fresh = select(nodes.c.id, *values).where(nodes.c.id == node)
+    connection.execute(insert(node_inventories).from_select(["node_id", *listed], fresh))

@@ -1,0 +1,232 @@
+"""Operations and steps as rows: reading and writing them. What is done with them is said elsewhere."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Final, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, update
+
+from remuda.core import limits
+from remuda.core.errors import NotFound
+from remuda.core.ids import BootId, NodeId
+from remuda.ops.model import Kind, Operation, OpId, Stage, State, Step, Wish
+from remuda.store.schema import nodes, operations, steps
+
+T = TypeVar("T")
+Values = Mapping[str, object]
+
+LIVE: Final = operations.c.finished_at.is_(None)
+OF_LIVE: Final = steps.c.op_id.in_(select(operations.c.id).where(LIVE))
+
+# Built once: with this many columns, building a statement costs more than running it.
+_OPERATIONS = select(operations)
+_STEPS = select(steps)
+_UPDATE_OPERATION = update(operations).where(operations.c.id == bindparam("row_id"))
+_UPDATE_STEP = update(steps).where(
+    steps.c.op_id == bindparam("row_op"),
+    steps.c.node == bindparam("row_node"),
+    steps.c.version == bindparam("row_version"),
+)
+_INSERT_STEP = insert(steps).values(  # Without a reference where the node has been removed meanwhile.
+    node_id=select(nodes.c.id).where(nodes.c.id == bindparam("row_node")).scalar_subquery()
+)
+
+
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """As many at a time as one statement may carry."""
+    rest = iter(items)
+    while batch := list(islice(rest, limits.ROWS_PER_STATEMENT_MAX)):
+        yield batch
+
+
+# Operations.
+
+
+def find_operation(connection: Connection, condition: ColumnElement[bool]) -> Operation | None:
+    row = connection.execute(_OPERATIONS.where(condition)).first()
+    return None if row is None else to_operation(row)
+
+
+def get_operation(connection: Connection, op: OpId) -> Operation:
+    found = find_operation(connection, operations.c.id == op)
+    if found is None:
+        raise unknown_operation(op)
+    return found
+
+
+def unknown_operation(op: OpId) -> NotFound:
+    return NotFound(
+        f"there is no operation with the id {op}",
+        hint="list the operations to see their ids; the oldest finished ones are forgotten",
+    )
+
+
+def insert_operation(connection: Connection, operation: Operation, number: int) -> None:
+    connection.execute(
+        insert(operations),
+        {"id": operation.id, "number": number, "change": number, **_operation_columns(operation)},
+    )
+
+
+def update_operation(connection: Connection, operation: Operation) -> None:
+    connection.execute(_UPDATE_OPERATION, {"row_id": operation.id, **_operation_columns(operation)})
+
+
+def finish_operations(connection: Connection, now: datetime, ops: Iterable[OpId]) -> None:
+    """Those of these whose steps are all final."""
+    unended = select(steps.c.node).where(steps.c.op_id == operations.c.id, steps.c.ended_at.is_(None))
+    finish = update(operations).where(LIVE, ~unended.exists())
+    finished = 0
+    for batch in batches(ops):
+        those = finish.where(operations.c.id.in_(batch))
+        finished += connection.execute(
+            those.values(finished_at=now, version=operations.c.version + 1)
+        ).rowcount
+    if finished:
+        _forget_oldest(connection)
+
+
+def _forget_oldest(connection: Connection) -> None:
+    """A few at a time, so that nobody waits for long; the next time takes more."""
+    oldest = (
+        select(operations.c.id)
+        .where(operations.c.finished_at.is_not(None))
+        .order_by(operations.c.finished_at.desc(), operations.c.number.desc())
+        .offset(limits.OPERATIONS_KEPT_MAX)
+        .limit(limits.OPERATIONS_FORGOTTEN_AT_ONCE_MAX)
+    )
+    forgotten = list(connection.scalars(oldest))
+    if forgotten:
+        connection.execute(delete(operations).where(operations.c.id.in_(forgotten)))
+
+
+def to_operation(row: Row[tuple[object]]) -> Operation:
+    return Operation(
+        id=OpId(row.id),
+        kind=Kind(row.kind),
+        source=row.source,
+        roll_out=row.roll_out,
+        asked_by=row.asked_by,
+        asked_at=row.asked_at,
+        wish=Wish(row.wish),
+        expires=row.expires,
+        idempotency_key=row.idempotency_key or "",
+        selection=row.selection,
+        finished_at=row.finished_at,
+        dismissed=row.dismissed,
+        version=row.version,
+    )
+
+
+def _operation_columns(operation: Operation) -> Values:
+    return {
+        "kind": operation.kind,
+        "backend": operation.source.backend,
+        "source": operation.source,
+        "roll_out": operation.roll_out,
+        "asked_by": operation.asked_by,
+        "asked_at": operation.asked_at,
+        "wish": operation.wish,
+        "expires": operation.expires,
+        "idempotency_key": operation.idempotency_key or None,
+        "selection": operation.selection,
+        "finished_at": operation.finished_at,
+        "dismissed": operation.dismissed,
+        "version": operation.version,
+    }
+
+
+# Steps.
+
+
+def read_steps(
+    connection: Connection, condition: ColumnElement[bool], of: Iterable[Operation]
+) -> Sequence[Step]:
+    """The steps that meet the condition; `of` are the operations that they belong to."""
+    known = {operation.id: operation for operation in of}
+    rows = connection.execute(_STEPS.where(condition).order_by(steps.c.op_id, steps.c.node))
+    return [to_step(row, known[OpId(row.op_id)]) for row in rows.all()]
+
+
+def insert_steps(connection: Connection, now: datetime, operation: Operation, new: Iterable[Step]) -> None:
+    for batch in batches(new):
+        rows = []
+        for step in batch:
+            assert (step.op, step.kind) == (operation.id, operation.kind), "a step serves its operation"
+            source = None if step.source == operation.source else step.source
+            rows.append(
+                {
+                    "op_id": step.op,
+                    "node": step.node,
+                    "row_node": step.node,
+                    "node_name": step.node_name,
+                    "source": source,
+                    "goal": step.goal,
+                    "version": step.version,
+                    **_changing_columns(step, now),
+                }
+            )
+        connection.execute(_INSERT_STEP, rows)
+
+
+def update_steps(connection: Connection, now: datetime, changed: Iterable[Step]) -> None:
+    """Write what can change about a step, over the row whose version is one less."""
+    for batch in batches(changed):
+        connection.execute(
+            _UPDATE_STEP,
+            [
+                {
+                    "row_op": step.op,
+                    "row_node": step.node,
+                    "row_version": step.version - 1,
+                    "version": step.version,
+                    **_changing_columns(step, now),
+                }
+                for step in batch
+            ],
+        )
+
+
+def to_step(row: Row[tuple[object]], operation: Operation) -> Step:
+    return Step(
+        op=operation.id,
+        node=NodeId(row.node),
+        node_name=row.node_name,
+        kind=operation.kind,
+        source=operation.source if row.source is None else row.source,
+        goal=row.goal,
+        state=State(row.state),
+        stage=Stage(row.stage),
+        proves=row.proves,
+        rolls_back=row.rolls_back,
+        expires=row.expires,
+        attempt=row.attempt,
+        failures=row.failures,
+        boot=None if row.boot is None else BootId(row.boot),
+        answer_by=row.answer_by,
+        wait_until=row.wait_until,
+        problem=row.problem,
+        reason=row.reason,
+        replaced_by=None if row.replaced_by is None else OpId(row.replaced_by),
+        version=row.version,
+    )
+
+
+def _changing_columns(step: Step, now: datetime) -> Values:
+    return {
+        "state": step.state,
+        "stage": step.stage,
+        "proves": step.proves,
+        "rolls_back": step.rolls_back,
+        "expires": step.expires,
+        "attempt": step.attempt,
+        "failures": step.failures,
+        "boot": step.boot,
+        "answer_by": step.answer_by,
+        "wait_until": step.wait_until,
+        "problem": step.problem,
+        "reason": step.reason,
+        "replaced_by": step.replaced_by,
+        "ended_at": now if step.state.final else None,
+    }

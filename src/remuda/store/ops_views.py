@@ -1,0 +1,136 @@
+"""Operations as they are looked at: what is under way, what there is, and what changed."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, select
+
+from remuda.core.ids import BootId, NodeId
+from remuda.ops.model import Attempt, OpId, Stage, Step
+from remuda.ops.ports import Filter, Inventory, Live, Progress, Request, View
+from remuda.store.ops_attempts import AT_WORK
+from remuda.store.ops_changes import latest_change
+from remuda.store.ops_rows import LIVE, OF_LIVE, batches, to_operation, to_step, unknown_operation
+from remuda.store.schema import attempts, node_inventories, operations, steps
+
+Found = Row[tuple[object]]
+
+_BY_AGE: Final = operations.c.asked_at, operations.c.id
+_STEPS: Final = (  # Each with the attempt that it is at, or ended with.
+    select(
+        steps,
+        attempts.c.begun_at,
+        attempts.c.open_until,
+        attempts.c.ended_at.label("answered_at"),
+        attempts.c.problem.label("answer"),
+        attempts.c.progress,
+    )
+    .outerjoin(
+        attempts,
+        and_(
+            attempts.c.op_id == steps.c.op_id,
+            attempts.c.node == steps.c.node,
+            attempts.c.number == steps.c.attempt,
+        ),
+    )
+    .order_by(steps.c.op_id, steps.c.node)
+)
+
+
+def live(connection: Connection, now: datetime) -> Live:
+    found = [
+        to_operation(row) for row in connection.execute(select(operations).where(LIVE).order_by(*_BY_AGE))
+    ]
+    known = {operation.id: operation for operation in found}
+    own: list[Step] = []
+    requests: list[Request] = []
+    for row in connection.execute(_STEPS.where(OF_LIVE)).all():
+        step = to_step(row, known[OpId(row.op_id)])
+        own.append(step)
+        if step.state in AT_WORK and row.begun_at is not None:
+            requests.append(_request(step, row))
+    return Live(now, tuple(found), tuple(own), tuple(requests), _inventories(connection))
+
+
+def _request(step: Step, row: Found) -> Request:
+    return Request(
+        op=step.op,
+        node=step.node,
+        attempt=step.attempt,
+        begun_at=row.begun_at,
+        open_until=row.open_until,
+        ended=row.answered_at is not None,
+        problem=row.answer,
+    )
+
+
+def _inventories(connection: Connection) -> tuple[Inventory, ...]:
+    """Of the nodes that have something to do."""
+    busy = select(steps.c.node).where(OF_LIVE, steps.c.ended_at.is_(None))
+    rows = connection.execute(select(node_inventories).where(node_inventories.c.node_id.in_(busy)))
+    return tuple(
+        Inventory(NodeId(row.node_id), BootId(row.boot), row.listed_at, row.backends) for row in rows
+    )
+
+
+def view(connection: Connection, op: OpId) -> View:
+    found = connection.execute(select(operations).where(operations.c.id == op)).all()
+    if not found:
+        raise unknown_operation(op)
+    of_op = select(attempts).where(attempts.c.op_id == op).order_by(attempts.c.node, attempts.c.number)
+    lines = [_attempt(row) for row in connection.execute(of_op)]
+    [seen] = _views(connection, found, lines)
+    return seen
+
+
+def views(connection: Connection, which: Filter) -> list[View]:
+    query = select(operations).where(*_conditions(which)).order_by(operations.c.number.desc())
+    return _views(connection, connection.execute(query.limit(which.limit)).all())
+
+
+def _conditions(which: Filter) -> Iterable[ColumnElement[bool]]:
+    if which.finished is not None:
+        yield operations.c.finished_at.is_not(None) if which.finished else LIVE
+    if which.backend:
+        yield operations.c.backend == which.backend
+    if which.node is not None:
+        yield operations.c.id.in_(select(steps.c.op_id).where(steps.c.node == which.node))
+    if not which.dismissed:
+        yield operations.c.dismissed.is_(False)
+    if which.ids:
+        yield operations.c.id.in_(which.ids)
+
+
+def changed_since(connection: Connection, change: int, limit: int) -> tuple[list[View], int]:
+    later = select(operations).where(operations.c.change > change).order_by(operations.c.change).limit(limit)
+    return _views(connection, connection.execute(later).all()), latest_change(connection)
+
+
+def _views(connection: Connection, found: Sequence[Found], lines: Sequence[Attempt] = ()) -> list[View]:
+    known = {OpId(row.id): to_operation(row) for row in found}
+    own = defaultdict[OpId, list[Step]](list)
+    progress = defaultdict[OpId, list[tuple[NodeId, Progress]]](list)
+    for batch in batches(known):
+        for row in connection.execute(_STEPS.where(steps.c.op_id.in_(batch))).all():
+            step = to_step(row, known[OpId(row.op_id)])
+            own[step.op].append(step)
+            if row.progress is not None:
+                progress[step.op].append((step.node, row.progress))
+    return [
+        View(operation, tuple(own[op]), row.change, tuple(lines), tuple(progress[op]))
+        for row, (op, operation) in zip(found, known.items(), strict=True)
+    ]
+
+
+def _attempt(row: Found) -> Attempt:
+    return Attempt(
+        op=OpId(row.op_id),
+        node=NodeId(row.node),
+        number=row.number,
+        stage=Stage(row.stage),
+        begun_at=row.begun_at,
+        ended_at=row.ended_at,
+        problem=row.problem,
+    )
