@@ -6,7 +6,9 @@ from datetime import datetime
 
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
+from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import Attempt, State, Step
+from remuda.ops.overlay import NOTHING_LIVE, Overlay
 from remuda.ops.ports import Progress, View
 from remuda.ops.summary import Status
 from remuda.ops.wire_view import failures, node_status, percentage, summary_of
@@ -44,14 +46,16 @@ def op_view(view: View) -> OpView:
     )
 
 
-def with_steps(view: View, now: datetime, only: Collection[NodeId] | None = None) -> OpView:
+def with_steps(
+    view: View, now: datetime, overlay: Overlay = NOTHING_LIVE, only: Collection[NodeId] | None = None
+) -> OpView:
     """With all its steps and their attempts; or, `only` these, as one part of a stream."""
     attempts = defaultdict[NodeId, list[Attempt]](list)
     for attempt in view.attempts:
         attempts[attempt.node].append(attempt)
     heard = dict(view.progress)
     steps = tuple(
-        step_view(step, now, heard.get(step.node), attempts[step.node])
+        step_view(step, now, _told(step, heard.get(step.node), overlay), attempts[step.node])
         for step in sorted(view.steps, key=lambda step: (step.node_name, step.node))
         if only is None or step.node in only
     )
@@ -59,9 +63,8 @@ def with_steps(view: View, now: datetime, only: Collection[NodeId] | None = None
 
 
 def step_view(
-    step: Step, now: datetime, heard: Progress | None = None, attempts: Sequence[Attempt] = ()
+    step: Step, now: datetime, progress: ProgressView | None = None, attempts: Sequence[Attempt] = ()
 ) -> StepView:
-    current = heard is not None and heard.attempt == step.attempt and step.state in _AT_WORK
     return StepView(
         node_id=step.node,
         node_name=step.node_name,
@@ -78,18 +81,38 @@ def step_view(
         problem=_problem(step.problem),
         not_before=step.wait_until if step.state is State.PENDING else None,
         replaced_by=step.replaced_by or "",
-        progress=progress_view(heard) if heard is not None and current else None,
+        progress=progress,
         attempts=tuple(_attempt(attempt) for attempt in attempts),
     )
 
 
-def progress_view(progress: Progress) -> ProgressView:
+def live_view(live: LiveProgress) -> ProgressView:
     return ProgressView(
-        percentage=round(100 * progress.fraction, 2),
-        phase=progress.phase,
-        file_name=progress.file_name,
-        current_bytes=progress.current_bytes,
-        total_bytes=progress.total_bytes,
+        percentage=round(100 * (live.fraction or 0.0), 2),
+        phase=live.phase,
+        file_name=live.file_name,
+        current_bytes=live.current_bytes,
+        total_bytes=live.total_bytes,
+        rate_bytes_s=round(live.rate_bytes_s or 0.0),
+        left_s=None if live.left is None else round(live.left.total_seconds(), 1),
+    )
+
+
+def _told(step: Step, stored: Progress | None, overlay: Overlay) -> ProgressView | None:
+    """What is heard at this moment, else what was written down last; of this attempt only."""
+    if step.state not in _AT_WORK:
+        return None
+    live = overlay.of(step.op, step.node)
+    if live is not None and live.attempt == step.attempt and not live.ended:
+        return live_view(live)
+    if stored is None or stored.attempt != step.attempt:
+        return None
+    return ProgressView(
+        percentage=round(100 * stored.fraction, 2),
+        phase=stored.phase,
+        file_name=stored.file_name,
+        current_bytes=stored.current_bytes,
+        total_bytes=stored.total_bytes,
     )
 
 

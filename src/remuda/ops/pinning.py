@@ -1,26 +1,29 @@
-"""What a tag stands for now, so that all nodes and all retries get the same bytes. Best effort."""
+"""Asks registries what tags stand for, all together and not for long. Best effort."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Final
+
+import anyio
+
+from remuda.ops.pins import Build, Pin, Pinner
+
+PIN_S: Final = 5.0  # For all registries together.
+_AT_ONCE_MAX: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
-    """An image, and the platform of a machine that is to have it."""
+async def pin_all(
+    pinner: Pinner, builds: Collection[Build], patience_s: float = PIN_S
+) -> Mapping[Build, Pin]:
+    """What could be had in time; the others are left out."""
+    pins: dict[Build, Pin] = {}
+    slots = anyio.CapacityLimiter(_AT_ONCE_MAX)
 
-    uri: str
-    platform: str = ""  # Such as linux/arm64; empty: not known.
+    async def one(build: Build) -> None:
+        async with slots:
+            pins[build] = await pinner.pin(build)
 
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    digest: str = ""  # Of the image index; empty: it could not be had.
-    missing: str = ""  # Why no machine of that platform can have it.
-    trouble: str = ""  # Why the registry could not be asked.
-
-
-class Pinner(Protocol):
-    async def pin(self, builds: Collection[Build]) -> Mapping[Build, Pin]:
-        """Within a few seconds, whatever the registries do. What is no image is left out."""
-        ...
+    with anyio.move_on_after(patience_s):
+        async with anyio.create_task_group() as asking:
+            for build in builds:
+                asking.start_soon(one, build)
+    return dict(pins)

@@ -15,7 +15,7 @@ from remuda.gallery.resolve import Refused, Resolved, resolve
 from remuda.ops.external import External, external
 from remuda.ops.holdings import foreign, found
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
-from remuda.ops.pinning import Build, Pin
+from remuda.ops.pins import Build, Pin
 from remuda.ops.selection import Selection, select
 from remuda.ops.sightings import NodeView
 
@@ -180,7 +180,9 @@ class _Planner:
             return Draft(self._skipped(node, f"{answer.reason}{hint}"))
         self.warnings += [f"{known.name}: {warning}" for warning in answer.warnings]
         entry = answer.entry
-        names = _distinct(entry.name, entry.alias, self.bare)
+        # Another build of the same alias is no answer to who asked for this one by its own name.
+        exact = entry.name.lower() == self.bare.lower()
+        names = (entry.name,) if exact else _distinct(entry.name, entry.alias, self.bare)
         source = replace(self.wanted.source, backend=self.bare, galleries=self._galleries(known))
         step = self._step(node, source, Goal(names, version=entry.version))
         return Draft(step, _build(entry.uri, known))
@@ -285,8 +287,8 @@ class _Planner:
     def _removed_from(self, node: NodeView, names: tuple[str, ...]) -> Draft:
         has = found(node, names)
         source = replace(self.wanted.source, backend=has[0].name if has else self.bare)
-        listed = (name for one in has for name in (one.name, one.alias))
-        return Draft(self._step(node, source, Goal(_distinct(*listed, self.bare, *names))))
+        listed = [name for one in has for name in (one.name, one.alias)]
+        return Draft(self._step(node, source, Goal(_distinct(*listed, self.bare, *(() if has else names)))))
 
     # Steps.
 

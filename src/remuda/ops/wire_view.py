@@ -1,7 +1,7 @@
 """Operations in the contract's shapes. Everything here is computed from what is stored, each time. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 from remuda.core.ids import NodeId
@@ -40,7 +40,7 @@ def _overdue(step: Step, now: datetime) -> bool:
 
 
 def summary_of(view: View) -> Summary:
-    shares = {node: progress.fraction for node, progress in view.progress if _current(view, node, progress)}
+    shares = {node: progress.fraction for node, progress in _current(view).items()}
     return summarise(view.operation, view.steps, shares)
 
 
@@ -220,16 +220,13 @@ _OUTCOMES: Final[Mapping[Status, Literal["completed", "failed", "cancelled"]]] =
 
 def _latest(view: View) -> Progress:
     """What was heard last of any node at work: all that a view with a single bar can show."""
-    current = [progress for node, progress in view.progress if _current(view, node, progress)]
-    dated = [progress for progress in current if progress.at is not None]
-    return max(dated, key=lambda one: one.at or _NEVER, default=current[-1] if current else Progress(0))
+    return max(_current(view).values(), key=lambda one: one.at or _LONG_AGO, default=Progress(0))
 
 
-_NEVER: Final = datetime.min
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
-def _current(view: View, node: NodeId, progress: Progress) -> bool:
-    """It is of the attempt that is at work now."""
-    return any(
-        (step.node, step.attempt) == (node, progress.attempt) and not step.state.final for step in view.steps
-    )
+def _current(view: View) -> dict[NodeId, Progress]:
+    """What is known of attempts that are at work now: of earlier ones nothing counts any more."""
+    attempts = {step.node: step.attempt for step in view.steps if not step.state.final}
+    return {node: progress for node, progress in view.progress if attempts.get(node) == progress.attempt}

@@ -1,0 +1,224 @@
+"""What admins may do to operations: ask for one, look at it, change their mind. No call waits for a node."""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import Conflict, Invalid
+from remuda.core.ids import BootId, NodeId
+from remuda.fleet.fleet import Standing
+from remuda.fleet.model import NodeType
+from remuda.gallery.model import Reading, galleries_to_json
+from remuda.ops import targets
+from remuda.ops.holdings import foreign
+from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Wish
+from remuda.ops.node_views import NodeViews
+from remuda.ops.overlay import Overlay, overlaid
+from remuda.ops.pinning import pin_all
+from remuda.ops.pins import Pinner
+from remuda.ops.ports import Filter, Inventory, OpStore, View
+from remuda.ops.selection import ALL, Selection
+from remuda.ops.shelf import Shelf
+from remuda.ops.sightings import NodeView
+from remuda.ops.targets import Plan, Surroundings, Wanted
+from remuda.ops.upgrades import Upgrade
+
+
+class Books(OpStore, Protocol):
+    async def inventories(self) -> Sequence[Inventory]:
+        """What workers without reports answered when they were asked last, all of them."""
+        ...
+
+
+class Lister(Protocol):
+    def want(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None:
+        """Ask these nodes soon what they have. Returns at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`at_once`: nodes of one operation. `batch`: the same in a roll-out with a canary, after the canary."""
+
+    at_once: int = 64
+    batch: int = 4
+    local_sources: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    kind: Kind
+    source: Source
+    selection: Selection = ALL
+    by: str = ""
+    rolling: bool = False  # With a canary, and each node proves itself.
+    batch: int | None = None
+    expires_in: timedelta | None = None
+    idempotency_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    view: View
+    joined: bool
+    warnings: tuple[str, ...]
+
+
+class Operations:
+    """`changed` wakes whoever moves operations on, here and on other frontends."""
+
+    def __init__(
+        self,
+        store: Books,
+        standings: Callable[[], Awaitable[Sequence[Standing]]],
+        shelf: Shelf,
+        pinner: Pinner,
+        lister: Lister,
+        board: Overlay,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        policy: Policy,
+        changed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._standings = standings
+        self._shelf = shelf
+        self._pinner = pinner
+        self._lister = lister
+        self._board = board
+        self._clock = clock
+        self._entropy = entropy
+        self._policy = policy
+        self._changed = changed
+        self._node_views = NodeViews()
+
+    @property
+    def board(self) -> Overlay:
+        return self._board
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    # Asking.
+
+    async def plan(self, asked: Asked) -> Plan:
+        """What would be done, and what to know before."""
+        plan, _ = await self._planned(asked, OpId(self._entropy.uuid()))
+        return plan
+
+    async def submit(self, asked: Asked) -> Accepted:
+        """Record what is wanted. The same wish under way, or sent before under its key, is joined."""
+        op = OpId(self._entropy.uuid())
+        plan, wanted = await self._planned(asked, op)
+        now = self._clock.now()
+        operation = Operation(
+            op,
+            wanted.kind,
+            wanted.source,
+            wanted.roll_out,
+            asked_by=asked.by,
+            asked_at=now,
+            expires=None if asked.expires_in is None else now + asked.expires_in,
+            idempotency_key=asked.idempotency_key,
+            selection=str(asked.selection),
+        )
+        steps = [replace(draft.step, expires=operation.expires) for draft in plan.drafts]
+        submitted = await self._store.submit(operation, steps)
+        self._changed()
+        return Accepted(await self.view(submitted.operation.id), submitted.joined, plan.warnings)
+
+    async def _planned(self, asked: Asked, op: OpId) -> tuple[Plan, Wanted]:
+        if not asked.source.backend and not asked.source.uri:
+            raise Invalid("backend: must not be empty")
+        nodes, readings = await self._look(asked.source.galleries)
+        source = asked.source
+        if not source.uri and not source.galleries:
+            # Whole, so that a retry next week means the same galleries.
+            source = replace(source, galleries=galleries_to_json(tuple(one.gallery for one in readings)))
+        wanted = Wanted(asked.kind, source, asked.selection, self._roll_out(asked))
+        around = Surroundings(tuple(nodes), readings, self._policy.local_sources)
+        drafted = targets.plan(wanted, around, op)
+        return targets.pinned(drafted, await pin_all(self._pinner, drafted.builds)), wanted
+
+    def _roll_out(self, asked: Asked) -> RollOut:
+        if asked.rolling and asked.kind is not Kind.UPGRADE:
+            raise Invalid("roll_out: only upgrades are rolled out with a canary")
+        if asked.rolling:
+            return RollOut(asked.batch or self._policy.batch, canary=True, proves=True)
+        return RollOut(asked.batch or self._policy.at_once)
+
+    async def upgrade_all(self, upgrades: Iterable[Upgrade], by: str, *, rolling: bool) -> list[Accepted]:
+        """One operation per backend that can be upgraded, on every node that has it."""
+        return [
+            await self.submit(Asked(Kind.UPGRADE, Source(one.backend), by=by, rolling=rolling))
+            for one in upgrades
+        ]
+
+    # Looking.
+
+    async def nodes(self) -> list[NodeView]:
+        """The fleet as operations see it. Nodes that tell nothing by themselves are asked, for next time."""
+        standings, inventories = await self._standings(), await self._store.inventories()
+        nodes = list(self._node_views.of(standings, inventories).values())
+        self._lister.want(
+            (node.standing.node.id, node.boot)
+            for node in nodes
+            if foreign(node.standing.node)
+            and node.standing.node.approved
+            and node.standing.node.node_type is NodeType.BACKEND
+        )
+        return sorted(nodes, key=lambda node: node.standing.node.name)
+
+    async def readings(self) -> tuple[Reading, ...]:
+        return await self._shelf.readings()
+
+    async def look(self) -> tuple[list[NodeView], tuple[Reading, ...]]:
+        return await self._look("")
+
+    async def _look(self, galleries: str) -> tuple[list[NodeView], tuple[Reading, ...]]:
+        return await self.nodes(), await self._shelf.readings(galleries)
+
+    async def view(self, op: OpId) -> View:
+        """NotFound for an unknown one."""
+        return overlaid(await self._store.view(op), self._board, self._clock.now())
+
+    async def views(self, which: Filter) -> list[View]:
+        now = self._clock.now()
+        return [overlaid(view, self._board, now) for view in await self._store.views(which)]
+
+    # Changing one's mind.
+
+    async def wish(self, op: OpId, wish: Wish) -> View:
+        """Cancel, pause or go on. NotFound for an unknown one; Conflict for one that is over."""
+        operation = (await self._store.view(op)).operation
+        if operation.wish is Wish.CANCEL and wish is not Wish.CANCEL:
+            raise Conflict(f"operation {op} is being cancelled", hint="retry it when it is over")
+        await self._store.wish(op, wish)
+        self._changed()
+        return await self.view(op)
+
+    async def retry(self, op: OpId, nodes: Sequence[str], by: str) -> View:
+        """Begin failed steps afresh: those of these nodes, by name or id, or all."""
+        meant = await self._meant(op, nodes) if nodes else None
+        await self._store.retry(op, meant, by)
+        self._changed()
+        return await self.view(op)
+
+    async def _meant(self, op: OpId, nodes: Sequence[str]) -> Collection[NodeId]:
+        """Nodes are meant as the operation knows them: one may have been renamed since."""
+        steps = (await self._store.view(op)).steps
+        known = {name: step.node for step in steps for name in (step.node, step.node_name)}
+        unknown = [name for name in nodes if name not in known]
+        if unknown:
+            raise Invalid(f"operation {op} has nothing to do with {', '.join(unknown[:5])}")
+        return {known[name] for name in nodes}
+
+    async def dismiss(self, ops: Collection[OpId] | None) -> int:
+        """Put finished operations away: these, or all."""
+        count = await self._store.dismiss(ops)
+        self._changed()
+        return count
