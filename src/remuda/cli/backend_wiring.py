@@ -52,15 +52,12 @@ class LocalMachine:
 
     @property
     def galleries(self) -> tuple[Gallery, ...]:
-        configured = self.settings.backend_galleries
-        return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_GALLERIES
+        return galleries_of(self.settings)
 
     async def hardware(self) -> Machine:
         """What the choice of a build depends on."""
         models = self.settings.models_path or self.data.worker / "models"
-        found = await Inventory(SystemHost(), models).current()
-        architecture = found.architecture or platform_of(platform.system(), platform.machine()).architecture
-        return Machine(found.os, architecture, found.capability, found.gpu_vendor, found.total_vram)
+        return await gallery_machine(Inventory(SystemHost(), models))
 
     async def readings(self) -> tuple[Reading, ...]:
         """What the galleries offer; those that cannot be reached answer from their last copy."""
@@ -106,6 +103,18 @@ class LocalMachine:
             )
             await depot.recover()
             yield depot
+
+
+def galleries_of(settings: WorkerSettings) -> tuple[Gallery, ...]:
+    configured = settings.backend_galleries
+    return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_GALLERIES
+
+
+async def gallery_machine(inventory: Inventory) -> Machine:
+    """This machine, as galleries choose by it."""
+    found = await inventory.current()
+    architecture = found.architecture or platform_of(platform.system(), platform.machine()).architecture
+    return Machine(found.os, architecture, found.capability, found.gpu_vendor, found.total_vram)
 
 
 def registries_of(settings: DepotSettings) -> Registries:

@@ -25,6 +25,7 @@ from remuda.bus.auth import (
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected, Connecting, Down
 from remuda.cli.bus_wiring import BUS_BACKOFF
+from remuda.cli.engine_wiring import open_engine_rooms
 from remuda.cli.options import registration_token
 from remuda.cli.running import Stop, background, log_as, run_until_signal
 from remuda.cli.settings import WorkerSettings
@@ -40,7 +41,7 @@ from remuda.worker.identity import boot_id, machine_id, node_name
 from remuda.worker.introduction import Introduction
 from remuda.worker.inventory import Inventory
 from remuda.worker.ports import BusTarget, Hear
-from remuda.worker.service import Worker, WorkerConfig
+from remuda.worker.service import MakeRoom, Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState
 
 
@@ -88,17 +89,25 @@ async def work(settings: WorkerSettings, stop: Stop) -> int:
     folder = DataFolder(settings.data_dir)
     folder.prepare()
     with folder.held_by("worker"):
-        worker = _assemble(settings, folder)
-        async with background(partial(_tell, worker, settings)):
-            await worker.run()
+        login, entropy = _own_login(settings), SystemEntropy()
+        config = _config(settings, folder, own_login=login is not None, entropy=entropy)
+        inventory = Inventory(SystemHost(), settings.models_path or folder.worker / "models")
+        async with open_engine_rooms(settings, folder, config, inventory) as make_room:
+            worker = _assemble(settings, config, login, inventory, make_room)
+            async with background(partial(_tell, worker, settings)):
+                await worker.run()
     return 0
 
 
-def _assemble(settings: WorkerSettings, folder: DataFolder) -> Worker:
+def _assemble(
+    settings: WorkerSettings,
+    config: WorkerConfig,
+    login: AuthSource | None,
+    inventory: Inventory,
+    make_room: MakeRoom,
+) -> Worker:
     clock, entropy = SystemClock(), SystemEntropy()
-    login = _own_login(settings)
     tls = TlsFiles(settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key)
-    config = _config(settings, folder, own_login=login is not None, entropy=entropy)
     name = f"worker-{config.introduction.name}"
 
     def open_bus(target: BusTarget) -> BusOfWorker:
@@ -107,8 +116,7 @@ def _assemble(settings: WorkerSettings, folder: DataFolder) -> Worker:
             Bus(target.url, auth, name=name, backoff=BUS_BACKOFF, entropy=entropy, clock=clock, tls=tls)
         )
 
-    inventory = Inventory(SystemHost(), settings.models_path or folder.worker / "models")
-    return Worker(config, open_bus, inventory, clock=clock, entropy=entropy)
+    return Worker(config, open_bus, inventory, clock=clock, entropy=entropy, make_room=make_room)
 
 
 def _config(

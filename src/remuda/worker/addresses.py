@@ -86,6 +86,15 @@ def bind_host(frontend_host: str) -> str:
     return "::" if version_6 else "0.0.0.0"
 
 
+def backends_bind(settings: AddressSettings, frontend_url: str) -> str:
+    """Where backends listen: on loopback only when nothing says that anybody off this machine calls them."""
+    told = [split(text)[0] for text in (settings.advertise_addr, settings.addr) if text]
+    host = bind_host(host_and_port(frontend_url)[0])
+    if is_loopback(host) and all(is_loopback(one) for one in told):
+        return "127.0.0.1"
+    return "[::]" if ":" in host else "0.0.0.0"
+
+
 # Sockets.
 
 

@@ -78,8 +78,11 @@ class Membership:
         """Something that a report tells is new: send one now."""
         self._reporter.changed()
 
-    async def run(self) -> None:
-        """Returns after `stop`, leave taken. Raises a Rejected when the frontend refuses this worker."""
+    async def run(self, before_hanging_up: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Returns after `stop`, leave taken. Raises a Rejected when the frontend refuses this worker.
+
+        `before_hanging_up` is called while commands can still be answered and no new work is sent here.
+        """
         async with anyio.create_task_group() as services:
             services.start_soon(self._show_each, self._registration.standing)
             services.start_soon(self._show_each, self._line.trouble)
@@ -92,6 +95,8 @@ class Membership:
                 # Both have ended before we take leave: a late registration would undo it.
                 duties.cancel_scope.cancel()
             await self._take_leave()
+            if before_hanging_up is not None:
+                await before_hanging_up()
             services.cancel_scope.cancel()
         if self._refusal is not None:
             raise self._refusal

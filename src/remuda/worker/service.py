@@ -1,20 +1,24 @@
-"""A whole worker: a member of the fleet with an HTTP server of its own, stopped in good order."""
+"""A whole worker: a member of the fleet that runs backends and has an HTTP server, stopped in good order."""
 
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import anyio
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 from pydantic import SecretStr
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Rejected
 from remuda.wire.nodes import RegisterRequest
-from remuda.worker.addresses import AddressSettings, Listening, advertised, claim, source_host
+from remuda.worker.addresses import AddressSettings, Advertised, Listening, advertised, claim, source_host
+from remuda.worker.engine_room import EngineRoom
 from remuda.worker.enrolment import BusPolicy
 from remuda.worker.frontend import CALL_LIMIT, Frontend
+from remuda.worker.http.asgi import App
 from remuda.worker.http.probes import probes
 from remuda.worker.http.server import serve
 from remuda.worker.introduction import Introduction, register_request
@@ -39,8 +43,23 @@ class WorkerConfig:
     bus: BusPolicy = field(default_factory=BusPolicy)
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the backends of a worker need to know of it."""
+
+    listening: Listening
+    reached_at: Callable[[], Advertised]  # As the registration told it.
+    changed: Callable[[], None]  # Something that a report tells is new.
+
+
+MakeRoom = Callable[[Site], EngineRoom]
+
+
 class Worker:
-    """`run` it once. `state` tells what it is doing, and `stop` ends it, wherever the wish comes from."""
+    """`run` it once. `state` tells what it is doing, and `stop` ends it, wherever the wish comes from.
+
+    Without `make_room` it runs no backends, and is a member of the fleet all the same.
+    """
 
     def __init__(
         self,
@@ -52,27 +71,35 @@ class Worker:
         entropy: Entropy,
         reports: ReportSource | None = None,
         listener: Listener | None = None,
+        make_room: MakeRoom | None = None,
     ) -> None:
-        """Raises Misconfigured for a frontend URL or certificate authority that cannot be used."""
+        """Raises Misconfigured for addresses, a frontend URL or a CA file that cannot be used."""
         self._config = config
         self._hardware = hardware
-        self._listening: Listening | None = None
         self._ended = anyio.Event()
         self._refusal: Rejected | None = None
         self._frontend = Frontend(config.frontend_url, config.token, config.ca, config.call_limit)
+        self._listening = claim(config.addresses, config.frontend_url)
+        self._reached_at = advertised(
+            config.addresses, self._listening.base_port, self._listening.http_port, "127.0.0.1"
+        )
+        self._room = make_room(self._site()) if make_room else None
         self._membership = Membership(
             self._frontend,
             self._introduce,
             open_bus,
             hardware,
-            reports or NothingYet(),
+            reports or self._room or NothingYet(),
             boot_id=config.introduction.boot_id,
             heartbeat_interval=config.heartbeat_interval,
             bus=config.bus,
             clock=clock,
             entropy=entropy,
-            listener=listener,
+            listener=listener or self._room,
         )
+
+    def _site(self) -> Site:
+        return Site(self._listening, lambda: self._reached_at, self.report_changed)
 
     @property
     def state(self) -> Watched[WorkerState]:
@@ -92,9 +119,8 @@ class Worker:
 
         Cancelling it is one more way to ask for the orderly stop, which is bounded and is seen through.
         """
-        self._listening = claim(self._config.addresses, self._config.frontend_url)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._live, self._listening, task_status)
+            tasks.start_soon(self._live, task_status)
             try:
                 await self._ended.wait()
             finally:
@@ -102,23 +128,31 @@ class Worker:
         if self._refusal is not None:
             raise self._refusal
 
-    async def _live(self, listening: Listening, task_status: TaskStatus[None]) -> None:
+    async def _live(self, task_status: TaskStatus[None]) -> None:
         with anyio.CancelScope(shield=True):
-            async with anyio.create_task_group() as services:
-                await services.start(serve, probes(lambda: self._membership.ready), listening.socket)
+            async with anyio.create_task_group() as services, AsyncExitStack() as open_things:
+                app = await self._furnished(services, open_things)
+                await services.start(serve, app, self._listening.socket)
                 task_status.started()
                 try:
-                    await self._membership.run()
+                    await self._membership.run(self._room.close if self._room else None)
                 except Rejected as refusal:
                     self._refusal = refusal
                 await self._frontend.aclose()
                 services.cancel_scope.cancel()
         self._ended.set()
 
+    async def _furnished(self, services: TaskGroup, open_things: AsyncExitStack) -> App:
+        """Whatever runs backends is up before anybody can ask for one."""
+        if self._room is None:
+            return probes(lambda: self._membership.ready)
+        await services.start(self._room.run)
+        return await open_things.enter_async_context(self._room.pages(lambda: self._membership.ready))
+
     async def _introduce(self) -> RegisterRequest:
-        assert self._listening is not None, "it registers only while it runs"
         host = await source_host(self._config.frontend_url, self._listening.socket.family)
-        reached_at = advertised(
+        self._reached_at = advertised(
             self._config.addresses, self._listening.base_port, self._listening.http_port, host
         )
-        return register_request(self._config.introduction, await self._hardware.current(), reached_at)
+        hardware = await self._hardware.current()
+        return register_request(self._config.introduction, hardware, self._reached_at)

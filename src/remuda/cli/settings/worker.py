@@ -116,7 +116,6 @@ class WorkerSettings(DepotSettings):
             forms.PORT,
             aliases=("LOCALAI_GRPC_MAX_PORT",),
             hidden=True,
-            no_effect_yet="running backends",
         ),
     ] = 0
     backend_galleries: Annotated[

@@ -24,13 +24,13 @@ from remuda.worker.processes.ports import Supervision
 
 log = structlog.get_logger(__name__)
 
-RecipeFor = Callable[[Path, BackendInstall], Recipe]
+RecipeFor = Callable[[Path, BackendInstall], Recipe | None]
 _Served = tuple[str, tuple[str, ...]]
 
 
 class Installs:
-    """`recipe_for` tells how a run file is started for a request, and may look at the disk. `changed` is
-    called when the installed files have changed."""
+    """`recipe_for` tells how a run file is started for a request, None where nothing is; it may look at the
+    disk. `changed` is called when the installed files have changed."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Installs:
             return stop_report(BackendUpgradeReply, outcomes, str(error))
         return stop_report(BackendUpgradeReply, outcomes)
 
-    async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: Attempt) -> Replica:
+    async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: Attempt) -> Replica | None:
         """Galleries are asked before the backend is reserved: they may be slow."""
         while True:
             seen = await self._holdings.look(request.backend)
@@ -99,7 +99,7 @@ class Installs:
 
     async def _ensure_alone(
         self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order | None, attempt: Attempt
-    ) -> Replica:
+    ) -> Replica | None:
         running = self._running(key, request)
         if running is not None and not request.force:  # Somebody else was quicker.
             return running
@@ -107,6 +107,8 @@ class Installs:
             sight = await self._replace(request, key, sight, order, attempt)
         assert sight.run_file is not None, "it was found, or brought"
         recipe = await run_sync(self._recipe_for, sight.run_file, request)
+        if recipe is None:
+            return None
         launch = Launch(key, request.backend, sight.names | {request.backend}, sight.run_file.parent, recipe)
         with attempt.firm():
             attempt.starting()
@@ -166,7 +168,9 @@ class Installs:
         self._served = {known: served for known, served in self._served.items() if known in living}
         self._served[key] = _served(request)
 
-    def _reply(self, replica: Replica) -> BackendInstallReply:
+    def _reply(self, replica: Replica | None) -> BackendInstallReply:
+        if replica is None:
+            return BackendInstallReply(success=True)
         http = replica.protocol is Protocol.HTTP
         return BackendInstallReply(
             success=True,

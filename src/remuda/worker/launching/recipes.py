@@ -36,7 +36,12 @@ class HttpNeeds:
 
 
 def grpc_recipe(
-    run_file: Path, environ: Mapping[str, str], token: SecretStr | None, vulkan_files: Sequence[Path] = ()
+    run_file: Path,
+    environ: Mapping[str, str],
+    token: SecretStr | None,
+    vulkan_files: Sequence[Path] = (),
+    *,
+    bind: str = "0.0.0.0",
 ) -> Recipe:
     """A LocalAI backend: its run file, from its own folder. `environ` is scrubbed; the token is put in here.
 
@@ -47,7 +52,7 @@ def grpc_recipe(
         env[GRPC_TOKEN_VARIABLE] = token.get_secret_value()
     if vulkan_files:
         env |= dict.fromkeys(VULKAN_VARIABLES, os.pathsep.join(str(path) for path in vulkan_files))
-    argv = (f"./{run_file.name}", "--addr", "0.0.0.0:{port}")
+    argv = (f"./{run_file.name}", "--addr", f"{bind}:{{port}}")
     return Recipe(argv, run_file.parent, env, Protocol.GRPC)
 
 

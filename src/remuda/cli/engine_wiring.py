@@ -1,0 +1,98 @@
+"""Composition root of what runs backends on a worker."""
+
+import os
+import platform
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pydantic import SecretStr
+
+from remuda.cli.backend_wiring import galleries_of, gallery_machine, registries_of
+from remuda.cli.settings import WorkerSettings
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.gallery.cache import Cache
+from remuda.gallery.fetch import open_fetcher
+from remuda.gallery.model import Gallery
+from remuda.gallery.sources import Sources
+from remuda.host.folder import DataFolder
+from remuda.oci.client import open_client
+from remuda.oci.keychain import Keychain, docker_config_files
+from remuda.oci.platforms import platform_of
+from remuda.worker.addresses import backends_bind
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.places import Places
+from remuda.worker.engine_room import EngineRoom, RoomSettings
+from remuda.worker.inventory import Inventory
+from remuda.worker.service import MakeRoom, Site, WorkerConfig
+
+_PORT_MAX = 65535
+
+
+@asynccontextmanager
+async def open_engine_rooms(
+    settings: WorkerSettings, folder: DataFolder, config: WorkerConfig, inventory: Inventory
+) -> AsyncIterator[MakeRoom]:
+    """Whatever an engine room needs is open within the block."""
+    clock, entropy = SystemClock(), SystemEntropy()
+    keys = Keychain(docker_config_files(os.environ), os.environ)
+    places = Places.of(folder, settings.backends_path, settings.backends_system_path)
+    cache = Cache(folder.worker / "galleries")
+    async with (
+        open_client(clock, entropy, registries=registries_of(settings), keys=keys) as client,
+        open_fetcher() as own_fetcher,
+        open_fetcher(file_roots=()) as request_fetcher,  # Whoever sends a request does not read our files.
+    ):
+        depot = Depot(
+            places,
+            clock,
+            client,
+            platform_of(platform.system(), platform.machine()),
+            require_integrity=settings.require_backend_integrity,
+        )
+        own = Sources(galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock)
+
+        def asked_for(galleries: tuple[Gallery, ...]) -> Sources:
+            return Sources(galleries, fetcher=request_fetcher, cache=cache, clock=clock)
+
+        def make_room(site: Site) -> EngineRoom:
+            return EngineRoom(
+                room_settings(settings, folder, config, site),
+                depot,
+                own,
+                asked_for,
+                lambda: gallery_machine(inventory),
+                reached_at=site.reached_at,
+                changed=site.changed,
+                clock=clock,
+                entropy=entropy,
+            )
+
+        yield make_room
+
+
+def room_settings(
+    settings: WorkerSettings, folder: DataFolder, config: WorkerConfig, site: Site
+) -> RoomSettings:
+    first = site.listening.base_port
+    last = settings.grpc_max_port if settings.grpc_max_port >= first else _PORT_MAX
+    return RoomSettings(
+        owner=config.introduction.machine_id,
+        boot=config.introduction.boot_id,
+        token=config.token,
+        models=settings.models_path or folder.worker / "models",
+        logs=folder.worker / "logs",
+        ports=range(first, last + 1),
+        bind=backends_bind(config.addresses, config.frontend_url),
+        open_without_token=settings.insecure_no_token,
+        environ=os.environ,
+        secrets=_secrets(settings),
+        blobs_bytes_max=settings.depot_budget_bytes,
+        blobs_unused=settings.depot_unused,
+    )
+
+
+def _secrets(settings: WorkerSettings) -> tuple[str, ...]:
+    """Whatever the settings hold as a secret, wherever it came from."""
+    values = (getattr(settings, name) for name in type(settings).model_fields)
+    return tuple(value.get_secret_value() for value in values if isinstance(value, SecretStr))

@@ -1,0 +1,168 @@
+"""Backends on this machine: their files, their processes, the commands about them and the pages that show
+them. Survivors of a former life are gone before anything starts."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from pydantic import SecretStr
+
+from remuda.core import limits
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.ids import BootId, MachineId, NodeId
+from remuda.gallery.model import Gallery, Machine
+from remuda.gallery.sources import Sources
+from remuda.host.orphans import adopt_orphans, reap_orphans
+from remuda.host.warden import Warden
+from remuda.wire.nodes import Report
+from remuda.wire.process_keys import ProcessKey
+from remuda.worker.addresses import Advertised
+from remuda.worker.commands.commands import Commands
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.gc import collect
+from remuda.worker.http.app import application
+from remuda.worker.http.asgi import App
+from remuda.worker.http.door import open_door
+from remuda.worker.http.guard import TokenGuard
+from remuda.worker.launching.environment import scrubbed
+from remuda.worker.launching.starting import Starting
+from remuda.worker.ports import Hear, Publish
+from remuda.worker.processes.calls import BackendCalls
+from remuda.worker.processes.logs import ProcessLogs
+from remuda.worker.processes.machine import LocalMachine
+from remuda.worker.processes.model import Phase
+from remuda.worker.processes.port_book import PortBook
+from remuda.worker.processes.supervisor import Supervisor
+from remuda.worker.processes.survivors import end_survivors
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RoomSettings:
+    """`environ` is what backends inherit, less what `secrets` tell and what only a worker needs to know."""
+
+    owner: MachineId
+    boot: BootId
+    token: SecretStr | None
+    models: Path
+    logs: Path
+    ports: range
+    bind: str = "0.0.0.0"
+    open_without_token: bool = False
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    blobs_bytes_max: int = 50 << 30
+    blobs_unused: timedelta = timedelta(days=30)
+
+
+class EngineRoom:
+    """`run` it once; its commands are heard by the worker's line, and `account` goes into its reports."""
+
+    def __init__(
+        self,
+        settings: RoomSettings,
+        depot: Depot,
+        galleries: Sources,
+        open_galleries: Callable[[tuple[Gallery, ...]], Sources],
+        machine: Callable[[], Awaitable[Machine]],
+        *,
+        reached_at: Callable[[], Advertised],
+        changed: Callable[[], None],
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._settings = settings
+        self._depot = depot
+        self._clock = clock
+        self._hearing = anyio.CancelScope()
+        self._logs = ProcessLogs(settings.logs, clock)
+        self._warden = Warden(settings.owner, settings.boot)
+        self._supervisor = Supervisor(
+            LocalMachine(settings.owner, settings.boot, self._logs, self._warden),
+            BackendCalls(settings.token),
+            PortBook(settings.ports[0], settings.ports[-1]),
+            clock=clock,
+            entropy=entropy,
+            changed=changed,
+        )
+        starting = Starting(scrubbed(settings.environ, settings.secrets), settings.token, settings.bind)
+        self._commands = Commands(
+            depot,
+            self._supervisor,
+            galleries=galleries,
+            open_galleries=open_galleries,
+            machine=machine,
+            recipe_for=starting.recipe,
+            reached_at=reached_at,
+            models=settings.models,
+            changed=changed,
+        )
+
+    def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
+        return self._commands.handlers(node, publish)
+
+    def account(self) -> Report:
+        return self._commands.account()
+
+    @asynccontextmanager
+    async def pages(self, ready: Callable[[], bool]) -> AsyncIterator[App]:
+        """What the worker answers over HTTP."""
+        guard = TokenGuard(self._settings.token, open_without_token=self._settings.open_without_token)
+        async with open_door(self._port_of) as door:
+            yield application(ready, guard, self._logs, door)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Started means that commands are taken. Cancelled, it ends every process; `close` is kinder."""
+        adopt_orphans()
+        await end_survivors(self._settings.owner, self._settings.boot)
+        await self._depot.recover()
+        await self._depot.refresh_builtins()
+        async with anyio.create_task_group() as guards:  # They end last: who starts processes is inside.
+            await guards.start(self._warden.run)
+            guards.start_soon(reap_orphans)
+            guards.start_soon(self._tidy)
+            async with anyio.create_task_group() as services:
+                await services.start(self._supervisor.run)
+                await services.start(self._take_commands)
+                task_status.started()
+            guards.cancel_scope.cancel()
+
+    async def close(self) -> None:
+        """The orderly end: nothing is begun any more, whoever waits is told, what runs is asked to free its
+        memory first."""
+        self._hearing.cancel()
+        for stopped in await self._supervisor.close():
+            if not stopped.gone:
+                log.error("backend_left_behind", key=str(stopped.key), reason=stopped.trouble)
+
+    async def _take_commands(self, *, task_status: TaskStatus[None]) -> None:
+        with self._hearing:
+            await self._commands.run(task_status=task_status)
+
+    async def _tidy(self) -> None:
+        """In the background, now and then: what nobody needs any more makes room."""
+        settings = self._settings
+        while True:
+            try:
+                await collect(
+                    self._depot,
+                    self._clock,
+                    budget_bytes=settings.blobs_bytes_max,
+                    unused=settings.blobs_unused,
+                )
+            except OSError as error:
+                log.warning("blobs_not_collected", error=str(error))
+            await anyio.sleep(limits.BLOBS_COLLECT_EVERY_S)
+
+    def _port_of(self, key: ProcessKey) -> int | None:
+        for replica in self._supervisor.replicas():
+            if replica.key == key and replica.phase in (Phase.READY, Phase.UNRESPONSIVE):
+                return replica.port
+        return None

@@ -1,0 +1,71 @@
+"""How this worker starts what a request asks for: by the backend's run file, or as its manifest says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from remuda.core.errors import Invalid
+from remuda.wire.backends import BackendInstall
+from remuda.worker.depot.places import MANIFEST_FILE, RUN_FILE
+from remuda.worker.launching.manifest import Manifest, parse_manifest
+from remuda.worker.launching.recipes import HttpNeeds, grpc_recipe, http_recipe
+from remuda.worker.processes.model import Protocol, Recipe
+
+_VULKAN_FOLDER = Path("vulkan") / "icd.d"
+_CONTEXT_SIZE, _PARALLEL = "context_size", "parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """`environ` is scrubbed already. `bind` is where gRPC backends listen: on all interfaces, as peers do, or
+    on loopback where nobody off this machine is meant to reach them."""
+
+    environ: Mapping[str, str] = field(repr=False)
+    token: SecretStr | None
+    bind: str = "0.0.0.0"
+
+    def recipe(self, run_file: Path, request: BackendInstall) -> Recipe | None:
+        """None: files are all that was asked for, and there is nothing that could run without a model.
+
+        Raises Invalid when the request lacks what the backend needs.
+        """
+        folder = run_file.parent
+        manifest = _manifest(folder)
+        if manifest is None or manifest.protocol is Protocol.GRPC:
+            vulkan = sorted((folder / _VULKAN_FOLDER).glob("*.json"))
+            return grpc_recipe(folder / RUN_FILE, self.environ, self.token, vulkan, bind=self.bind)
+        if not request.model_id:
+            return None
+        if request.protocol != Protocol.HTTP:
+            raise Invalid(
+                f"{request.backend} speaks HTTP, and gRPC was asked for",
+                hint="load it through a Remuda frontend",
+            )
+        return http_recipe(manifest, folder, self.environ, needs(request))
+
+
+def needs(request: BackendInstall) -> HttpNeeds:
+    """Two options have names of their own in manifests; the others are passed on as they are."""
+    named = dict[str, int]()
+    others = list[str]()
+    for option in request.options:
+        name, _, value = option.partition(":")
+        if name in (_CONTEXT_SIZE, _PARALLEL) and value.isascii() and value.isdigit():
+            named[name] = int(value)
+        else:
+            others.append(option)
+    return HttpNeeds(
+        request.model_path, request.model_id, named.get(_CONTEXT_SIZE), named.get(_PARALLEL), tuple(others)
+    )
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    path = folder / MANIFEST_FILE
+    try:
+        return parse_manifest(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Invalid(f"{path} cannot be read: {error.strerror}") from error
