@@ -94,7 +94,7 @@ def _pieced_together(live: LiveProgress, event: InstallProgress) -> LiveProgress
         told = replace(_layered(live, event.file_name, current), phase=event.phase)
         # Events are lost at the end of a layer, so this is at most what was fetched, never more.
         current = told.earlier_bytes + current
-        share = _PULL_SHARE * current / total if total else None
+        share = _PULL_SHARE * min(current / total, 1.0) if total else None
     return replace(
         told,
         file_name=event.file_name,

@@ -1,0 +1,212 @@
+"""Frontends that work on operations, and workers that do as a test says, over any bus and any database."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import anyio
+
+from remuda.bus.client import Bus
+from remuda.bus.messages import Connected, Incoming
+from remuda.core.clock import Clock
+from remuda.core.entropy import SeededEntropy
+from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.fleet.admission import Beat, admit, readmit
+from remuda.fleet.fleet import Fleet, Standing
+from remuda.fleet.health import Reachability
+from remuda.fleet.model import Node
+from remuda.fleet.model import Report as StoredReport
+from remuda.ops.commander import BusCommander, Timeouts
+from remuda.ops.inventories import Inventories
+from remuda.ops.lines import Lines
+from remuda.ops.model import Goal, Kind, Operation, OpId, Patience, RollOut, Source, Step
+from remuda.ops.progress_board import ProgressBoard
+from remuda.ops.reconciler import Reconciler
+from remuda.ops.signal import ChangeSignal
+from remuda.store.database import Database
+from remuda.store.fleet import SqlFleetStore
+from remuda.store.ops import SqlOpStore
+from remuda.wire import subjects
+from remuda.wire.backends import BackendInstallReply, BackendListReply, InstalledBackend, InstallProgress
+from remuda.wire.codec import Message, encode
+from remuda.wire.nodes import InstalledArtifact, Report, Work
+from tests.support.nodes import OPEN, THRESHOLDS, candidate
+
+BACKEND = "llama-cpp"
+BUILD = "cpu-llama-cpp"
+DONE = BackendInstallReply(success=True)
+QUICK = Patience(backoff_first=timedelta(milliseconds=50), backoff_most=timedelta(milliseconds=200))
+
+
+@dataclass(frozen=True, slots=True)
+class OpsFrontend:
+    store: SqlOpStore
+    reconciler: Reconciler
+    commander: BusCommander
+    board: ProgressBoard
+    inventories: Inventories
+    signal: ChangeSignal
+
+    async def submit(
+        self, nodes: Sequence[NodeId], kind: Kind = Kind.INSTALL, op: str = "op-1", **more: Any
+    ) -> OpId:
+        live = await self.store.live()
+        source = more.pop("source", Source(BACKEND, galleries="[]"))
+        goal = Goal((BUILD, BACKEND), more.pop("digest", ""))
+        roll_out = more.pop("roll_out", RollOut(at_once=1000))
+        operation = Operation(OpId(op), kind, source, roll_out, "admin", live.now)
+        steps = [Step(OpId(op), node, f"name-{node}", kind, source, goal, **more) for node in nodes]
+        await self.store.submit(operation, steps)
+        self.signal.notify()
+        return OpId(op)
+
+    async def steps(self, op: str = "op-1") -> Sequence[Step]:
+        return (await self.store.view(OpId(op))).steps
+
+    async def step(self, op: str = "op-1") -> Step:
+        return (await self.steps(op))[0]
+
+
+@asynccontextmanager
+async def ops_frontend(
+    bus: Bus,
+    database: Database,
+    clock: Clock,
+    *,
+    name: str = "frontend-1",
+    lines: Lines | None = None,
+    timeouts: Timeouts | None = None,
+    patience: Patience = QUICK,
+    at_once_max: int = 1000,
+    list_every: timedelta = timedelta(seconds=30),
+    reconciles: bool = True,
+) -> AsyncIterator[OpsFrontend]:
+    """At work while the block lasts."""
+    lines, timeouts, store = lines or bus, timeouts or Timeouts(), SqlOpStore(database)
+    fleet = SqlFleetStore(database)
+
+    async def standings() -> Sequence[Standing]:
+        return (await fleet.fleet()).standings(THRESHOLDS)
+
+    def trouble() -> str:
+        return "" if isinstance(bus.state, Connected) else "the bus is down"
+
+    signal = ChangeSignal(lines, FrontendId(name))
+    board = ProgressBoard(store, clock)
+    commander = BusCommander(
+        lines,
+        store,
+        board,
+        clock,
+        timeouts=timeouts,
+        at_once_max=at_once_max,
+        bus_trouble=trouble,
+        changed=signal.notify,
+    )
+    inventories = Inventories(lines, store, clock, signal.notify, list_every)
+    reconciler = Reconciler(
+        store,
+        standings,
+        commander,
+        inventories,
+        signal,
+        frontend=FrontendId(name),
+        clock=clock,
+        entropy=SeededEntropy(7),
+        timeouts=timeouts,
+        patience=patience,
+        bus_trouble=trouble,
+    )
+    async with anyio.create_task_group() as tasks:
+        for runner in (signal.run, board.run, commander.run, inventories.run):
+            await tasks.start(runner)
+        if reconciles:
+            await tasks.start(reconciler.run)
+        yield OpsFrontend(store, reconciler, commander, board, inventories, signal)
+        tasks.cancel_scope.cancel()
+
+
+Answer = Callable[[bytes], Awaitable[Message | None]]
+
+
+async def done(payload: bytes) -> Message:
+    return DONE
+
+
+@dataclass(slots=True)
+class ScriptedWorker:
+    """One node. What it answers is the test's choice; what it hears is kept."""
+
+    bus: Bus
+    database: Database
+    node: NodeId
+    reports: bool
+    boot: int = 1
+    sequence: int = 0
+    heard: list[tuple[str, bytes]] = field(default_factory=list)
+    installed: list[str] = field(default_factory=list)
+
+    def times(self, verb: str) -> int:
+        return sum(heard == verb for heard, _ in self.heard)
+
+    async def register(self) -> None:
+        version = "0.1.0" if self.reports else ""
+        boot_id = BootId(f"{self.node}-boot-{self.boot}")
+        name = f"name-{self.node}"
+        who = candidate(name=name, boot_id=boot_id, version=version, machine_id=f"machine-{self.node}")
+
+        def decide(known: Node | None, fleet: Fleet) -> Node:
+            if known is None:
+                return admit(who, fleet.now, self.node, OPEN)
+            return readmit(who, known, Reachability.GONE, fleet.now, OPEN)
+
+        await SqlFleetStore(self.database).register(name, decide)
+
+    async def restart(self) -> None:
+        """A new life: whatever it had in hand is gone."""
+        self.boot += 1
+        await self.register()
+        if self.reports:
+            await self.report()
+
+    async def report(self, work: Sequence[Work] = ()) -> None:
+        self.sequence += 1
+        boot = BootId(f"{self.node}-boot-{self.boot}")
+        installed = tuple(InstalledArtifact(name=name) for name in self.installed)
+        body = Report(boot_id=boot, sequence=self.sequence, installed=installed, work=tuple(work))
+        stored = StoredReport(boot, self.sequence, encode(body).decode())
+        await SqlFleetStore(self.database).beat([Beat(self.node, report=stored)])
+
+    async def on(self, verb: str, answer: Answer) -> None:
+        """Handle `nodes.<id>.<verb>`, any number at once. None: no reply."""
+
+        async def handle(message: Incoming) -> None:
+            self.heard.append((verb, message.payload))
+            reply = await answer(message.payload)
+            if reply is not None and message.respond is not None:
+                await message.respond(encode(reply))
+
+        subject = subjects.node_all(self.node).removesuffix(">") + verb
+        await self.bus.subscribe(subject, handle, concurrent=True)
+
+    async def list_installed(self, payload: bytes) -> Message:
+        return BackendListReply(backends=tuple(InstalledBackend(name=name) for name in self.installed))
+
+    async def tell(self, op: str, **event: Any) -> None:
+        progress = InstallProgress(op_id=op, node_id=self.node, backend=BACKEND, **event)
+        await self.bus.publish(subjects.install_progress(self.node, op), encode(progress))
+
+
+async def worker(bus: Bus, database: Database, node: str = "node-1", *, reports: bool) -> ScriptedWorker:
+    """A node that is registered, and listens to nothing yet."""
+    made = ScriptedWorker(bus, database, NodeId(node), reports)
+    await made.register()
+    if reports:
+        await made.report()
+    return made
+
+
+def patient(**changes: Any) -> Patience:
+    return replace(QUICK, **changes)

@@ -1,0 +1,105 @@
+"""Progress events, folded into what a person sees."""
+
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.ops.live_progress import LiveProgress, end, fold, worth_keeping
+from remuda.wire.backends import InstallProgress
+
+MIB = 1 << 20
+FRESH = LiveProgress(attempt=1)
+
+
+def ours(seq: int, overall: float, current: int = 0, total: int = 0, **more: Any) -> InstallProgress:
+    event = InstallProgress(seq=seq, overall=overall, current_bytes=current, total_bytes=total)
+    return event.model_copy(update={"phase": "downloading", **more})
+
+
+def theirs(layer: int, current: str, total: str = "100.0 MiB", percentage: float = 0.0) -> InstallProgress:
+    name = f"Downloading {layer}/3 registry.example/backend:latest"
+    return InstallProgress(
+        file_name=name, current=current, total=total, percentage=percentage, phase="downloading"
+    )
+
+
+def unpacking(current: str, total: str = "200.0 MiB") -> InstallProgress:
+    name = "Extracting registry.example/backend:latest"
+    return InstallProgress(file_name=name, current=current, total=total, phase="downloading")
+
+
+def folded(*events: InstallProgress, every_s: float = 1.0) -> LiveProgress:
+    live = FRESH
+    for number, event in enumerate(events):
+        live = fold(live, event, number * every_s)
+    return live
+
+
+def test_an_event_that_was_overtaken_changes_nothing() -> None:
+    live = folded(ours(2, 40.0))
+    assert fold(live, ours(1, 90.0), 1.0) is live
+
+
+def test_a_late_tick_does_not_undo_the_end() -> None:
+    ended = end(folded(ours(1, 40.0)))
+    assert fold(ended, ours(2, 50.0), 1.0) is ended
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.floats(0, 100)), max_size=20))
+def test_shuffled_events_never_lower_the_fraction(events: list[tuple[int, float]]) -> None:
+    live = FRESH
+    for number, (seq, overall) in enumerate(events):
+        after = fold(live, ours(seq, overall), float(number))
+        assert (after.fraction or 0.0) >= (live.fraction or 0.0)
+        live = after
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 100)), max_size=20))
+def test_percentages_that_restart_per_layer_never_lower_the_fraction(events: list[tuple[int, int]]) -> None:
+    live = FRESH
+    for number, (layer, size) in enumerate(events):
+        after = fold(live, theirs(layer, f"{size}.0 MiB"), float(number))
+        assert (live.fraction or 0.0) <= (after.fraction or 0.0) <= 0.5
+        assert after.current_bytes <= after.total_bytes
+        live = after
+
+
+def test_layers_of_a_worker_without_seq_add_up() -> None:
+    live = folded(theirs(1, "30.0 MiB"), theirs(2, "1.0 MiB"), theirs(2, "20.0 MiB"))
+    assert (live.current_bytes, live.total_bytes) == (50 * MIB, 100 * MIB)
+
+
+def test_unpacking_is_told_from_downloading_by_what_is_shown() -> None:
+    live = folded(theirs(3, "60.0 MiB"), unpacking("100.0 MiB"))
+    assert (live.phase, live.current_bytes, live.fraction) == ("extracting", 100 * MIB, 0.75)
+
+
+def test_where_the_total_is_unknown_so_is_the_fraction() -> None:
+    assert folded(theirs(1, "5.0 MiB", total="")).fraction is None
+
+
+def test_rate_and_time_left_come_from_measured_bytes() -> None:
+    live = folded(ours(1, 50.0, 50 * MIB, 100 * MIB), ours(2, 60.0, 60 * MIB, 100 * MIB), every_s=2.0)
+    assert live.rate_bytes_s == 5 * MIB
+    assert live.left == timedelta(seconds=8)
+
+
+def test_no_time_is_told_before_anything_was_measured() -> None:
+    live = folded(ours(1, 50.0, 50 * MIB, 100 * MIB))
+    assert (live.rate_bytes_s, live.left) == (None, None)
+
+
+def test_a_worker_whose_bytes_are_rounded_gets_no_time_left() -> None:
+    live = folded(theirs(1, "10.0 MiB"), theirs(1, "20.0 MiB"))
+    assert live.rate_bytes_s == 10 * MIB
+    assert live.left is None
+
+
+def test_only_what_a_reader_would_notice_is_written() -> None:
+    kept = folded(ours(1, 40.0))
+    assert worth_keeping(None, kept)
+    assert not worth_keeping(kept, fold(kept, ours(2, 40.4), 1.0))
+    assert worth_keeping(kept, fold(kept, ours(2, 41.5), 1.0))
+    assert worth_keeping(kept, fold(kept, ours(2, 40.1, phase="extracting"), 1.0))

@@ -1,0 +1,206 @@
+"""One pass, decided from data alone."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from remuda.core.ids import BootId, NodeId
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import NodeStatus, Reachability
+from remuda.ops.model import Kind, Moment, Operation, OpId, RollOut, State, Step
+from remuda.ops.planning import Plan, Room, attempts_at_work, plan, to_hold, unwanted
+from remuda.ops.ports import Inventory, Live, Request
+from remuda.ops.sightings import NodeView
+from remuda.wire.nodes import InstalledArtifact, Report, Work
+from tests.support.nodes import node
+from tests.unit.ops.build import BOOT, NODE, NOW, OP, a_step, an_operation, running
+
+ROOM = Room(1000)
+THERE = InstalledArtifact(name="cpu-llama-cpp")
+
+
+def a_view(
+    node_id: str = NODE, *, reports: bool = True, away: str = "", work: tuple[Work, ...] = (), **more: Any
+) -> NodeView:
+    reach, status = Reachability.UP, NodeStatus.HEALTHY
+    if away:
+        reach, status = Reachability.GONE, NodeStatus.OFFLINE
+    who = node(id=NodeId(node_id), boot_id=BOOT)
+    standing = Standing(who, reach, status, timedelta(), (away,) if away else ())
+    report = Report(boot_id=BOOT, sequence=1, work=work) if reports else None
+    return replace(NodeView(standing, reports, report, None), **more)
+
+
+def a_request(step: Step, begun_s: float = 0, **more: Any) -> Request:
+    begun_at = NOW + timedelta(seconds=begun_s)
+    made = Request(step.op, step.node, step.attempt, begun_at, begun_at + timedelta(seconds=60))
+    return replace(made, **more)
+
+
+def a_pass(
+    *steps: Step,
+    views: tuple[NodeView, ...] = (a_view(),),
+    operations: tuple[Operation, ...] = (an_operation(),),
+    requests: tuple[Request, ...] = (),
+    after_s: float = 0,
+    room: Room = ROOM,
+) -> Plan:
+    live = Live(NOW + timedelta(seconds=after_s), operations, steps, requests, ())
+    nodes = {view.standing.node.id: view for view in views}
+    return plan(live, nodes, lambda step: Moment(live.now, 0.0), room)
+
+
+def test_an_operation_on_many_nodes_begins_on_all_at_once() -> None:
+    ids = [f"node-{number}" for number in range(50)]
+    steps = [a_step(node=one) for one in ids]
+    operation = an_operation(roll_out=RollOut(at_once=100))
+    decided = a_pass(*steps, views=tuple(map(a_view, ids)), operations=(operation,))
+    assert len(decided.dispatches) == 50
+
+
+def test_no_more_begin_than_there_is_room_for_and_the_others_say_why() -> None:
+    ids = ["node-1", "node-2", "node-3"]
+    decided = a_pass(*(a_step(node=one) for one in ids), views=tuple(map(a_view, ids)), room=Room(2, "full"))
+    assert len(decided.dispatches) == 2
+    assert [after.reason for _, after in decided.changes if after.state is State.PENDING] == ["full"]
+
+
+def test_while_the_bus_is_down_nothing_begins_and_no_attempt_is_spent() -> None:
+    decided = a_pass(a_step(), room=Room(0, "nothing can be sent now: the bus is down"))
+    (_, after), *_ = decided.changes
+    assert (after.attempt, after.reason) == (0, "nothing can be sent now: the bus is down")
+
+
+def test_an_offline_node_keeps_its_step_queued_with_the_reason_and_is_sent_nothing() -> None:
+    decided = a_pass(a_step(), views=(a_view(away="not heard for 90 s"),))
+    (_, after), *_ = decided.changes
+    assert after.state is State.PENDING
+    assert after.reason.startswith("not heard for 90 s")
+    assert not decided.dispatches
+
+
+def test_how_long_a_node_is_away_is_not_written_again_and_again() -> None:
+    step = a_step(reason="not heard for 90 s; this is done when it returns")
+    assert a_pass(step, views=(a_view(away="not heard for 95 s"),)).changes == ()
+    assert a_pass(step, views=(a_view(away="its worker was stopped"),)).changes != ()
+
+
+def test_a_second_pass_over_the_same_picture_changes_nothing() -> None:
+    step = running()
+    views = (a_view(work=(Work(op_id=OP, attempt=1),)),)
+    assert a_pass(step, views=views) == replace(Plan(), wake_at=step.wait_until)
+
+
+def test_a_failure_stops_a_roll_out_before_the_next_node_begins() -> None:
+    roll_out = RollOut(at_once=2, proves=True)
+    failed = a_step(Kind.UPGRADE, node="node-1", state=State.FAILED, attempt=1, reason="it does not start")
+    fresh = a_step(Kind.UPGRADE, node="node-2")
+    decided = a_pass(
+        failed,
+        fresh,
+        views=(a_view("node-1"), a_view("node-2")),
+        operations=(an_operation(kind=Kind.UPGRADE, roll_out=roll_out),),
+    )
+    assert not decided.dispatches
+    assert [(after.node, after.state) for _, after in decided.changes] == [("node-2", State.CANCELLED)]
+
+
+def test_a_failure_found_in_this_very_pass_stops_the_roll_out_too() -> None:
+    spent = running(Kind.UPGRADE, node="node-1", failures=9, boot=BootId("an earlier life"))
+    decided = a_pass(
+        spent,
+        a_step(Kind.UPGRADE, node="node-2"),
+        views=(a_view("node-1"), a_view("node-2")),
+        operations=(an_operation(kind=Kind.UPGRADE, roll_out=RollOut(at_once=2, proves=True)),),
+    )
+    assert {after.node: after.state for _, after in decided.changes} == {
+        "node-1": State.FAILED,
+        "node-2": State.CANCELLED,
+    }
+
+
+def test_an_old_list_says_nothing_about_a_step_that_has_not_begun() -> None:
+    listed = Inventory(NODE, BOOT, NOW - timedelta(hours=1), (THERE,))
+    decided = a_pass(a_step(), views=(a_view(reports=False, inventory=listed),))
+    assert len(decided.dispatches) == 1
+
+
+def test_a_worker_without_reports_is_asked_for_its_list_once_its_reply_is_overdue() -> None:
+    step = running(wait_until=NOW + timedelta(hours=3))
+    request, view = a_request(step), a_view(reports=False)
+    assert not a_pass(step, views=(view,), requests=(request,), after_s=60).list_from
+    late = a_pass(step, views=(view,), requests=(request,), after_s=901)
+    assert late.list_from == {(NODE, BOOT)}
+
+
+def test_a_list_with_the_backend_ends_an_overdue_install_without_another_attempt() -> None:
+    step = running(wait_until=NOW + timedelta(hours=3))
+    listed = Inventory(NODE, BOOT, NOW + timedelta(seconds=905), (THERE,))
+    view = a_view(reports=False, inventory=listed)
+    (_, after), *_ = a_pass(step, views=(view,), requests=(a_request(step),), after_s=910).changes
+    assert (after.state, after.attempt, after.failures) == (State.SUCCEEDED, 1, 0)
+
+
+def test_presence_on_one_node_ends_nothing_on_another() -> None:
+    first = running(wait_until=NOW + timedelta(hours=3))
+    second = replace(first, node=NodeId("node-2"))
+    listed = Inventory(NODE, BOOT, NOW + timedelta(seconds=905), (THERE,))
+    decided = a_pass(
+        first,
+        second,
+        views=(a_view(reports=False, inventory=listed), a_view("node-2", reports=False)),
+        requests=(a_request(first), a_request(second)),
+        after_s=910,
+    )
+    assert [after.node for _, after in decided.changes if after.state is State.SUCCEEDED] == [NODE]
+
+
+def test_a_pass_is_due_when_the_soonest_wait_is_over() -> None:
+    waits = a_step(wait_until=NOW + timedelta(seconds=30), reason="the next attempt comes later", attempt=1)
+    assert a_pass(waits).wake_at == NOW + timedelta(seconds=30)
+
+
+# What workers have in hand.
+
+
+def in_hand(*steps: Step, work: Work) -> frozenset[tuple[OpId, NodeId, int]]:
+    return unwanted(Live(NOW, (an_operation(),), steps, (), ()), {NODE: a_view(work=(work,))})
+
+
+def test_work_whose_step_is_over_is_unwanted() -> None:
+    over = a_step(state=State.CANCELLED, attempt=1)
+    assert in_hand(over, work=Work(op_id=OP, attempt=1)) == {(OP, NODE, 1)}
+
+
+def test_work_of_an_operation_that_is_no_longer_known_is_unwanted() -> None:
+    assert in_hand(work=Work(op_id="forgotten", attempt=3)) == {("forgotten", NODE, 3)}
+
+
+def test_work_of_a_running_step_and_work_of_no_operation_are_left_alone() -> None:
+    assert in_hand(running(), work=Work(op_id=OP, attempt=1)) == frozenset()
+    assert in_hand(running(), work=Work(op_id="", attempt=0)) == frozenset()
+
+
+def test_an_older_attempt_is_left_alone_while_a_newer_one_runs() -> None:
+    assert in_hand(running(attempt=2), work=Work(op_id=OP, attempt=1)) == frozenset()
+
+
+# Requests that are kept open.
+
+
+def test_a_request_is_held_when_half_of_its_time_is_used_up() -> None:
+    step = running()
+    nodes = {NODE: a_view(reports=False)}
+    awaited = attempts_at_work([step])
+
+    def held(after_s: float) -> int:
+        live = Live(NOW + timedelta(seconds=after_s), (), (step,), (a_request(step),), ())
+        return len(to_hold(live, nodes, awaited, timedelta(seconds=60)))
+
+    assert (held(20), held(40)) == (0, 1)
+
+
+def test_a_worker_that_reports_needs_no_held_request() -> None:
+    step = running()
+    live = Live(NOW + timedelta(seconds=50), (), (step,), (a_request(step),), ())
+    assert to_hold(live, {NODE: a_view()}, attempts_at_work([step]), timedelta(seconds=60)) == []

@@ -1,0 +1,112 @@
+"""What is said to workers, and what their replies come to."""
+
+import json
+from typing import Any
+
+import pytest
+
+from remuda.core.errors import Problem
+from remuda.ops import replies
+from remuda.ops.model import Kind, Source, Stage, Step, Verb
+from remuda.ops.steps import LOST
+from tests.unit.ops.build import PINNED, running
+
+OUTSIDE = Source("asked", galleries='[{"name":"g"}]', uri="oci://r.example/x:1", name="mine", alias="short")
+
+
+def said(call: replies.Call) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(call.payload)
+    return body
+
+
+@pytest.mark.parametrize(("kind", "verb"), [(Kind.INSTALL, Verb.INSTALL), (Kind.UPGRADE, Verb.UPGRADE)])
+def test_a_retry_carries_the_full_payload_again(kind: Kind, verb: Verb) -> None:
+    step = running(kind, attempt=7, source=OUTSIDE, digest=PINNED)
+    assert said(replies.call(verb, step)) == {
+        "backend": "mine",
+        "backend_galleries": '[{"name":"g"}]',
+        "uri": "oci://r.example/x:1",
+        "name": "mine",
+        "alias": "short",
+        "op_id": "op-1",
+        "attempt": 7,
+        "digest": PINNED,
+    }
+
+
+def test_an_admins_install_names_no_model_and_no_replica() -> None:
+    body = said(replies.call(Verb.INSTALL, running()))
+    assert "model_id" not in body
+    assert "replica_index" not in body
+    assert "force" not in body
+
+
+def test_an_upgrade_has_a_subject_of_its_own() -> None:
+    assert replies.call(Verb.UPGRADE, running(Kind.UPGRADE)).subject == "nodes.node-1.backend.upgrade"
+
+
+def test_the_fallback_is_a_forced_install_of_the_same() -> None:
+    step = running(Kind.UPGRADE, source=OUTSIDE, digest=PINNED)
+    call = replies.forced_install(step)
+    assert call.subject == "nodes.node-1.backend.install"
+    assert said(call) == said(replies.call(Verb.UPGRADE, step)) | {"force": True}
+
+
+def test_a_proof_stops_exactly_the_process_it_started() -> None:
+    step = running(Kind.UPGRADE, stage=Stage.PROVE)
+    assert said(replies.stop_proof(step)) == {"backend": "llama-cpp#0"}
+
+
+def test_a_removal_tries_each_name_once() -> None:
+    step = running(Kind.REMOVE)
+    calls = (replies.call(Verb.REMOVE, step), *replies.other_names(step))
+    assert [said(call)["backend"] for call in calls] == ["llama-cpp", "cpu-llama-cpp"]
+
+
+@pytest.mark.parametrize("verb", [Verb.INSTALL, Verb.UPGRADE, Verb.REMOVE, Verb.PROVE, Verb.ROLL_BACK])
+def test_success_alone_is_no_problem(verb: Verb) -> None:
+    assert replies.problem_in(verb, b'{"success":true}') is None
+
+
+@pytest.mark.parametrize(
+    ("verb", "code"),
+    [
+        (Verb.INSTALL, "install_failed"),
+        (Verb.UPGRADE, "upgrade_failed"),
+        (Verb.REMOVE, "remove_failed"),
+        (Verb.PROVE, "proof_failed"),
+        (Verb.ROLL_BACK, "rollback_failed"),
+    ],
+)
+def test_a_reply_without_success_is_a_failure_that_names_its_reason(verb: Verb, code: str) -> None:
+    problem = replies.problem_in(verb, b'{"success":false,"error":"no such image"}')
+    assert problem is not None
+    assert (problem.code, problem.retryable) == (code, True)
+    assert problem.message.endswith(": no such image")
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", b"[]", b'{"success":"yes"}'])
+def test_a_reply_that_cannot_be_read_is_a_failure(payload: bytes) -> None:
+    problem = replies.problem_in(Verb.INSTALL, payload)
+    assert problem is not None
+    assert "cannot be read" in problem.message
+
+
+def test_only_a_missing_backend_counts_as_gone() -> None:
+    assert replies.not_found(replies.problem_in(Verb.REMOVE, b'{"error":"backend not found: x"}'))
+    assert not replies.not_found(replies.problem_in(Verb.REMOVE, b'{"error":"a process survived"}'))
+    assert not replies.not_found(None)
+
+
+def test_nobody_listening_says_nothing_about_a_version_to_be_proven() -> None:
+    assert replies.unreachable(Verb.INSTALL).code == "no_responders"
+    assert replies.unreachable(Verb.PROVE).code == LOST.code
+
+
+def test_a_failed_fallback_says_that_it_was_one() -> None:
+    assert "older worker" in replies.in_legacy_words(Problem("install_failed", "no room")).message
+
+
+def test_cancelling_names_the_operation() -> None:
+    step: Step = running()
+    assert said(replies.call(Verb.CANCEL, step)) == {"op_id": "op-1"}
