@@ -11,16 +11,39 @@ from starlette.types import ASGIApp
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError, Unavailable
 from remuda.gateway import join, nodes, openapi, probes
+from remuda.gateway.admin import (
+    backends,
+    node_backends,
+    older_backends,
+    operations,
+    ops_api,
+    ops_events,
+)
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.guards import HostGuard, TokenRefused
 from remuda.gateway.layers import BodyLimit, HeadLikeGet, Observation
 from remuda.gateway.messages import answer, refusal
 from remuda.gateway.services import Services
+from remuda.ops.targets import ConcreteBackend
+from remuda.wire.operations import ConcreteRefusal
 
 log = structlog.get_logger()
 # The busiest come first, as they are tried in this order.
-_ROUTERS = (nodes.routes, admin_nodes.routes, admin_keys.routes, probes.routes, join.routes, openapi.routes)
+_ROUTERS = (
+    nodes.routes,
+    admin_nodes.routes,
+    operations.routes,
+    ops_events.routes,
+    ops_api.routes,
+    backends.routes,
+    node_backends.routes,
+    older_backends.routes,
+    admin_keys.routes,
+    probes.routes,
+    join.routes,
+    openapi.routes,
+)
 
 
 def application(services: Services, clock: Clock) -> ASGIApp:
@@ -56,6 +79,8 @@ async def _expected(_: Request, error: Exception) -> Response:
     assert isinstance(error, RemudaError)
     if isinstance(error, TokenRefused):
         refused = answer(error.answer, error.http_status)
+    elif isinstance(error, ConcreteBackend):
+        refused = answer(ConcreteRefusal(error=str(error), meta_alternative=error.meta_alternative), 409)
     else:
         refused = refusal(error.http_status, str(error))
     if error.http_status == 401:

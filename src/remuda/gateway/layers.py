@@ -12,18 +12,20 @@ from remuda.gateway.metrics import Metrics
 
 log = structlog.get_logger()
 _QUIET = frozenset({"/api/node/{node_id}/heartbeat", "/healthz", "/readyz", "/metrics"})
+HEAD_ONLY = "remuda.head_only"
 _TOO_LARGE = f"the request body is larger than {limits.BODY_BYTES_MAX} bytes"
 
 
 class HeadLikeGet:
-    """HEAD is answered like GET. The server leaves the body out: it holds the scope that says HEAD."""
+    """HEAD is answered like GET. The server leaves the body out: it holds the scope that says HEAD. What
+    would stream without end looks for `HEAD_ONLY`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
+            scope = {**scope, "method": "GET", HEAD_ONLY: True}
         await self._app(scope, receive, send)
 
 

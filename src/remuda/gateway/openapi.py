@@ -12,6 +12,7 @@ from remuda.gateway.guards import require_admin, require_token
 from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_raw
 from remuda.gateway.services import Access
 from remuda.wire import nodes as wire
+from remuda.wire import operations
 from remuda.wire.admin import KeyRequest
 
 _BODIES: tuple[type[BaseModel], ...] = (
@@ -22,6 +23,13 @@ _BODIES: tuple[type[BaseModel], ...] = (
     wire.VramBudgetBody,
     wire.MaxReplicasBody,
     KeyRequest,
+    operations.NodeInstallBody,
+    operations.NodeBackendBody,
+    operations.ExternalInstallBody,
+    operations.ApplyBody,
+    operations.OpRequest,
+    operations.OpRetryBody,
+    operations.RollOutBody,
 )
 _ABOUT = """The fleet: its workers register and report here, its admins look after it here.
 

@@ -2,12 +2,14 @@
 for it."""
 
 from typing import Annotated
+from urllib.parse import unquote
 
 from fastapi import Path
 from pydantic import AfterValidator
 
 from remuda.core.errors import Invalid, NotFound
 from remuda.core.ids import NodeId
+from remuda.ops.model import OpId
 from remuda.wire.nodes import label_problem
 
 
@@ -29,8 +31,32 @@ def _label_key(text: str) -> str:
     return text
 
 
+def _op(text: str) -> str:
+    """Whatever is not the id of an operation is none's; ids are looked up, and never put into subjects."""
+    if not text.isprintable() or len(text) > _ID_CHARS_MAX:
+        raise NotFound("there is no operation with this id")
+    return text
+
+
+def _backend(text: str) -> str:
+    """Peers encode it once more than URLs need it."""
+    name = unquote(text).strip()
+    if not name or not name.isprintable() or len(name) > _NAME_CHARS_MAX:
+        raise NotFound("there is no backend of this name")
+    return name
+
+
+_ID_CHARS_MAX = 100
+_NAME_CHARS_MAX = 1024
+
 NodePath = Annotated[
     NodeId, AfterValidator(_node), Path(alias="node_id", description="The id that registration answered.")
 ]
 KeyPath = Annotated[str, AfterValidator(_api_key), Path(alias="key_id", description="The key's id.")]
 LabelPath = Annotated[str, AfterValidator(_label_key), Path(alias="key", description="The label's key.")]
+OpPath = Annotated[OpId, AfterValidator(_op), Path(alias="op_id", description="The operation's id.")]
+BackendPath = Annotated[
+    str,
+    AfterValidator(_backend),
+    Path(alias="backend", description="Its name, or gallery@name; may be URL-encoded twice."),
+]

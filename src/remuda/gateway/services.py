@@ -11,6 +11,9 @@ from remuda.core.entropy import Entropy
 from remuda.fleet.registry import Registry
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
+from remuda.ops.feed import Feed
+from remuda.ops.service import Operations
+from remuda.ops.upgrade_check import UpgradeCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,18 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
+class Ops:
+    """What is done to the fleet's backends, and what could be."""
+
+    operations: Operations
+    feed: Feed
+    upgrades: UpgradeCheck
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     registry: Registry
+    ops: Ops
     keyring: KeyRing
     access: Access
     metrics: Metrics

@@ -15,7 +15,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError
+from remuda.core.errors import RemudaError, Unavailable
 from remuda.core.ids import NodeId
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, State
@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 LOOK_EVERY: Final = timedelta(seconds=1)  # Though nobody says that something has changed.
 REST: Final = timedelta(milliseconds=100)  # What changes meanwhile is told together.
 QUIET: Final = timedelta(seconds=15)  # Then a reader hears that the line still stands.
+READERS_MAX: Final = 1000
 _PAGE: Final = 200
 _KEPT_MAX: Final = 2000  # Changes; who is further behind is told from the store.
 _BEHIND_MAX: Final = 100_000  # Who is still further behind is told everything anew.
@@ -74,7 +75,13 @@ class Feed:
         self._ticks: OrderedDict[tuple[OpId, NodeId], tuple[int, LiveProgress, Event]] = OrderedDict()
         self._tick_count = 0
         self._news = anyio.Event()
+        self._readers = 0
         self.closed = False
+
+    def require_room(self) -> None:
+        """Unavailable when there are as many readers as there may be."""
+        if self._readers >= READERS_MAX:
+            raise Unavailable(f"{READERS_MAX} readers follow operations already")
 
     def close(self) -> None:
         """Every reader is let go."""
@@ -179,6 +186,14 @@ class Feed:
 
         Without a place that is understood it begins with all there is. NotFound for an unknown operation.
         """
+        self._readers += 1
+        try:
+            async for event in self._told(place, op, stay):
+                yield event
+        finally:
+            self._readers -= 1
+
+    async def _told(self, place: str, op: OpId | None, stay: timedelta | None) -> AsyncIterator[Event | None]:
         until_s = None if stay is None else self._clock.monotonic() + stay.total_seconds()
         at, ticks = await self._begin(place), self._tick_count
         if at is None:

@@ -10,7 +10,7 @@ import anyio
 from remuda.core import limits
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.ops.model import Operation, OpId, Outcome, Step, Wish
-from remuda.ops.ports import Filter, Live, Progress, Submitted, View
+from remuda.ops.ports import Filter, Inventory, Live, Progress, Submitted, View
 from remuda.store import ops_attempts, ops_intents, ops_views
 from remuda.store.database import Database, Work
 from remuda.store.failures import unusable
@@ -63,6 +63,9 @@ class SqlOpStore:
         await self._database.transact(
             lambda c, now: ops_attempts.note_inventory(c, now, node, boot, backends)
         )
+
+    async def inventories(self) -> Sequence[Inventory]:
+        return await self._database.read(lambda c, now: ops_views.inventories(c))
 
     async def wish(self, op: OpId, wish: Wish) -> Operation:
         return await self._change(lambda c, now: ops_intents.set_wish(c, op, wish))

@@ -69,7 +69,11 @@ def _request(step: Step, row: Found) -> Request:
 def _inventories(connection: Connection) -> tuple[Inventory, ...]:
     """Of the nodes that have something to do."""
     busy = select(steps.c.node).where(OF_LIVE, steps.c.ended_at.is_(None))
-    rows = connection.execute(select(node_inventories).where(node_inventories.c.node_id.in_(busy)))
+    return inventories(connection, node_inventories.c.node_id.in_(busy))
+
+
+def inventories(connection: Connection, *which: ColumnElement[bool]) -> tuple[Inventory, ...]:
+    rows = connection.execute(select(node_inventories).where(*which))
     return tuple(
         Inventory(NodeId(row.node_id), BootId(row.boot), row.listed_at, row.backends) for row in rows
     )

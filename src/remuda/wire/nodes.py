@@ -171,6 +171,8 @@ class InstalledArtifact(Message):
     version: str = ""
     alias: Annotated[str, OMIT_EMPTY] = ""  # Another name under which it can be asked for.
     platform_digest: Annotated[str, OMIT_EMPTY] = ""  # Of what this machine took of the image.
+    uri: Annotated[str, OMIT_EMPTY] = ""
+    installed_at: Annotated[str, OMIT_EMPTY] = ""
 
 
 class RunningReplica(Message):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, RootModel
+from pydantic import AfterValidator, Field, RootModel
 
 from remuda.wire.backends import InstalledBackend
 from remuda.wire.broadcasts import NodeProgress
@@ -17,8 +17,16 @@ from remuda.wire.codec import (
     OptionalMessage,
     Timestamp,
 )
+from remuda.wire.nodes import NodeError
 
-Name = Annotated[str, Field(max_length=1024)]
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be printable text")
+    return text
+
+
+Name = Annotated[str, Field(max_length=1024), AfterValidator(_printable)]
 """A backend's, a node's or a place's. Longer ones are nobody's."""
 
 # The contract: what admins send.
@@ -93,6 +101,10 @@ class ConcreteRefusal(Message):
     error: str
     code: str = "concrete_backend_requires_target"
     meta_alternative: str = ""
+
+
+class InstallConflict(RootModel[ConcreteRefusal | NodeError]):
+    """Either that, or any other reason why it cannot be done now."""
 
 
 class JobView(Message):
@@ -271,7 +283,7 @@ class OpRequest(Message):
     alias: Name = ""
     roll_out: RollOutBody = RollOutBody()
     expires_s: Annotated[Number, Field(gt=0, le=10 * 365 * 86_400)] | None = None
-    idempotency_key: Annotated[str, Field(max_length=200)] = ""
+    idempotency_key: Annotated[str, Field(max_length=200), AfterValidator(_printable)] = ""
     dry_run: bool = False  # Only say what would be done.
 
 

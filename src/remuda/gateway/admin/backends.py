@@ -1,0 +1,145 @@
+"""Backends of the whole fleet: what there is, and jobs that install, upgrade and delete them everywhere."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from remuda.core.errors import Invalid, NotFound
+from remuda.gateway.admin.asking import ask, job, wait_for
+from remuda.gateway.backend_pages import Catalogue, Wanted
+from remuda.gateway.guards import Admin, require_admin
+from remuda.gateway.messages import Described, answer, gives, read, refuses, takes
+from remuda.gateway.paths import BackendPath, OpPath
+from remuda.gateway.services import Services, Svc
+from remuda.ops import wire_view
+from remuda.ops.model import Kind, Source
+from remuda.ops.ports import Filter
+from remuda.ops.upgrades import Upgrade
+from remuda.wire.operations import (
+    BackendsPage,
+    DoneReply,
+    DriftedNode,
+    ExternalInstallBody,
+    InstallConflict,
+    JobReply,
+    JobView,
+    UpgradeItem,
+    UpgradeItems,
+)
+
+_AT_WORK_MAX = 1000
+CONCRETE: dict[int | str, Described] = {409: {"model": InstallConflict}}
+
+routes = APIRouter(prefix="/api/backends", tags=["backends"], dependencies=[Depends(require_admin)])
+
+
+@routes.get("", responses=gives(BackendsPage, 400, 401))
+async def list_backends(
+    svc: Svc,
+    term: Annotated[str, Query(max_length=200)] = "",
+    tag: Annotated[str, Query(max_length=200)] = "",
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    items: Annotated[int, Query(ge=1, le=1000)] = 9,
+    sort: Annotated[Literal["", "name", "repository", "license", "status"], Query()] = "",
+    order: Annotated[Literal["", "asc", "desc"], Query()] = "",
+) -> Response:
+    """A page of what galleries offer, with the nodes that have it."""
+    catalogue = await look(svc)
+    return answer(catalogue.page(Wanted(term, tag, page, items, sort, order == "desc")))
+
+
+async def look(svc: Services) -> Catalogue:
+    nodes, readings = await svc.ops.operations.look()
+    at_work = await svc.ops.operations.views(Filter(finished=False, limit=_AT_WORK_MAX))
+    return Catalogue(readings, nodes, at_work)
+
+
+@routes.post("/install/{backend:path}", responses={**gives(JobReply, 400, 401, 404), **CONCRETE})
+async def install_backend(backend: BackendPath, svc: Svc, admin: Admin) -> Response:
+    """Have a backend on every node that can run it."""
+    accepted = await ask(svc, Kind.INSTALL, Source(backend), admin)
+    return answer(job(accepted, "backend installation started"))
+
+
+@routes.post(
+    "/install-external",
+    openapi_extra=takes(ExternalInstallBody),
+    responses=gives(JobReply, 400, 401, 409),
+)
+async def install_external(request: Request, svc: Svc, admin: Admin) -> Response:
+    """Have a backend from outside the galleries on every node."""
+    body = await read(request, ExternalInstallBody)
+    if not body.uri:
+        raise Invalid("uri: must not be empty")
+    source = Source(body.name, uri=body.uri, name=body.name, alias=body.alias)
+    accepted = await ask(svc, Kind.INSTALL, source, admin)
+    return answer(job(accepted, "external backend installation started"))
+
+
+@routes.post("/delete/{backend:path}", responses=gives(JobReply, 401, 404, 409))
+async def delete_backend(backend: BackendPath, svc: Svc, admin: Admin) -> Response:
+    """Have a backend on no node, those that are away included."""
+    accepted = await ask(svc, Kind.REMOVE, Source(backend), admin)
+    return answer(job(accepted, "backend deletion started"))
+
+
+@routes.post(
+    "/system/delete/{backend:path}",
+    responses=gives(DoneReply, 401, 404, 409) | refuses(500, 504),
+)
+async def delete_system_backend(backend: BackendPath, svc: Svc, admin: Admin) -> Response:
+    """The same, answered when it is gone everywhere; 504 when that takes longer, and goes on."""
+    accepted = await ask(svc, Kind.REMOVE, Source(backend), admin)
+    await wait_for(svc, accepted.view.operation.id)
+    return answer(DoneReply(message="Backend deleted successfully"))
+
+
+@routes.get("/job/{op_id}", responses=gives(JobView, 401, 404))
+async def job_status(op_id: OpPath, svc: Svc) -> Response:
+    """How far a job is. One that is not known counts as queued, as peers have it."""
+    try:
+        return answer(wire_view.job(await svc.ops.operations.view(op_id)))
+    except NotFound:
+        return answer(wire_view.UNKNOWN_JOB)
+
+
+@routes.get("/upgrades", responses=gives(UpgradeItems, 401))
+async def list_upgrades(svc: Svc) -> Response:
+    """What could be upgraded, and where nodes differ."""
+    return answer(upgrade_items(await svc.ops.upgrades.current()))
+
+
+@routes.post("/upgrades/check", responses=gives(UpgradeItems, 401))
+async def check_upgrades(svc: Svc) -> Response:
+    """The same, after a look at the registries that takes a few seconds at most."""
+    return answer(upgrade_items(await svc.ops.upgrades.check()))
+
+
+@routes.post("/upgrade/{backend:path}", responses=gives(JobReply, 401, 404, 409))
+async def upgrade_backend(backend: BackendPath, svc: Svc, admin: Admin) -> Response:
+    """Have the newest version on every node that has the backend."""
+    accepted = await ask(svc, Kind.UPGRADE, Source(backend), admin)
+    return answer(job(accepted, "backend upgrade started", uuid=True, status=True))
+
+
+def upgrade_items(found: dict[str, Upgrade]) -> UpgradeItems:
+    return UpgradeItems({name: _upgrade_item(upgrade) for name, upgrade in sorted(found.items())})
+
+
+def _upgrade_item(upgrade: Upgrade) -> UpgradeItem:
+    return UpgradeItem(
+        backend_name=upgrade.backend,
+        installed_version=upgrade.installed_version,
+        available_version=upgrade.available_version,
+        installed_digest=upgrade.installed_digest,
+        available_digest=upgrade.available_digest,
+        node_drift=tuple(
+            DriftedNode(
+                node_id=one.standing.node.id,
+                node_name=one.standing.node.name,
+                version=one.artifact.version,
+                digest=one.artifact.digest,
+            )
+            for one in upgrade.drift
+        ),
+    )

@@ -1,0 +1,72 @@
+"""The contract's view of operations: what is under way, what failed, what is over."""
+
+from fastapi import APIRouter, Depends, Response
+
+from remuda.core.errors import Conflict, NotFound
+from remuda.gateway.guards import require_admin
+from remuda.gateway.messages import answer, gives
+from remuda.gateway.paths import OpPath
+from remuda.gateway.services import Svc
+from remuda.ops import wire_view
+from remuda.ops.model import OpId, Wish
+from remuda.ops.ports import Filter
+from remuda.wire.operations import DoneReply, OperationItems, PastItems, PlainError
+
+_LIVE_MAX = 10_000
+_ENDED_MAX = 500  # Among which failed ones are looked for.
+_HISTORY_MAX = 50
+
+routes = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[Depends(require_admin)])
+
+
+@routes.get("", responses=gives(OperationItems, 401))
+async def list_operations(svc: Svc) -> Response:
+    """What is under way, and what failed and was not dismissed; with each node's share."""
+    live = await svc.ops.operations.views(Filter(finished=False, limit=_LIVE_MAX))
+    ended = await svc.ops.operations.views(Filter(finished=True, limit=_ENDED_MAX))
+    items = wire_view.operation_items((*live, *ended), svc.ops.operations.now())
+    return answer(OperationItems(operations=items))
+
+
+@routes.get("/history", responses=gives(PastItems, 401))
+async def past_operations(svc: Svc) -> Response:
+    """What is over, newest first."""
+    views = await svc.ops.operations.views(Filter(finished=True, limit=_HISTORY_MAX))
+    return answer(PastItems(operations=tuple(wire_view.past_item(view) for view in views)))
+
+
+@routes.delete("/history", responses=gives(DoneReply, 401))
+async def clear_history(svc: Svc) -> Response:
+    """Put all that is over away."""
+    await svc.ops.operations.dismiss(None)
+    return answer(DoneReply())
+
+
+@routes.post("/{op_id}/cancel", responses=gives(DoneReply, 401, 404) | {400: {"model": PlainError}})
+async def cancel_operation(op_id: OpPath, svc: Svc) -> Response:
+    """Stop it on every node. What a worker has fetched so far it keeps."""
+    return await _wish(op_id, Wish.CANCEL, svc, "Operation cancelled")
+
+
+@routes.post("/{op_id}/pause", responses=gives(DoneReply, 401, 404) | {400: {"model": PlainError}})
+async def pause_operation(op_id: OpPath, svc: Svc) -> Response:
+    """Stop it for now. What a worker has fetched so far it keeps."""
+    return await _wish(op_id, Wish.PAUSE, svc, "Operation paused")
+
+
+@routes.post("/{op_id}/dismiss", responses=gives(DoneReply, 401, 404))
+async def dismiss_operation(op_id: OpPath, svc: Svc) -> Response:
+    """Put an operation away that is over. Of one that is not, nothing changes."""
+    await svc.ops.operations.dismiss([op_id])
+    return answer(DoneReply(message="Operation dismissed"))
+
+
+async def _wish(op_id: OpId, wish: Wish, svc: Svc, done: str) -> Response:
+    operations = svc.ops.operations
+    try:
+        if (await operations.view(op_id)).operation.wish is wish is Wish.CANCEL:
+            return answer(PlainError(error="the operation is being cancelled already"), 400)
+        await operations.wish(op_id, wish)
+    except (Conflict, NotFound) as refused:
+        return answer(PlainError(error=str(refused)), 400)
+    return answer(DoneReply(message=done))

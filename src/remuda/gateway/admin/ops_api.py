@@ -1,0 +1,160 @@
+"""Operations as resources: made with one request, looked at and steered with others."""
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from remuda.core.errors import Conflict, Invalid
+from remuda.gateway.admin.backends import CONCRETE
+from remuda.gateway.guards import Admin, require_admin
+from remuda.gateway.messages import answer, gives, read, takes
+from remuda.gateway.paths import OpPath
+from remuda.gateway.services import Services, Svc
+from remuda.ops.model import Kind, Source, Wish
+from remuda.ops.own_view import op_view, step_view, with_steps
+from remuda.ops.ports import Filter, View
+from remuda.ops.selection import Selection, select
+from remuda.ops.service import Accepted, Asked
+from remuda.ops.targets import Plan
+from remuda.wire.operations import (
+    OpPlan,
+    OpRequest,
+    OpRetryBody,
+    OpsSubmitted,
+    OpSubmitted,
+    OpView,
+    OpViews,
+    RollOutBody,
+)
+
+_PAGE_MAX = 1000
+
+routes = APIRouter(prefix="/api/ops", tags=["operations"], dependencies=[Depends(require_admin)])
+
+
+@routes.post(
+    "",
+    status_code=202,
+    openapi_extra=takes(OpRequest),
+    responses={**gives(OpSubmitted, 400, 401, 404, status=202), 200: {"model": OpPlan}, **CONCRETE},
+)
+async def create_op(request: Request, svc: Svc, admin: Admin) -> Response:
+    """Say what is to be true on which nodes. With `dry_run` only what would be done is answered."""
+    body = await read(request, OpRequest)
+    asked = _asked(body, admin)
+    if body.dry_run:
+        return answer(_plan(body, await svc.ops.operations.plan(asked), svc))
+    return answer(_accepted(await svc.ops.operations.submit(asked), svc), 202)
+
+
+@routes.get("", responses=gives(OpViews, 400, 401, 404))
+async def list_ops(
+    svc: Svc,
+    state: Annotated[Literal["live", "finished", "all"], Query(description="Which to list.")] = "all",
+    backend: Annotated[str, Query(max_length=1024, description="As it was asked for.")] = "",
+    node: Annotated[str, Query(max_length=1024, description="A node's name or id.")] = "",
+    dismissed: Annotated[bool, Query(description="Also those that were put away.")] = False,
+    limit: Annotated[int, Query(ge=1, le=_PAGE_MAX)] = 50,
+) -> Response:
+    """Operations, newest first, without their steps."""
+    if not (backend + node).isprintable():
+        raise Invalid("backend, node: must be printable text")
+    chosen = select(Selection(names=(node,)), await svc.registry.standings())[0] if node else None
+    which = Filter(
+        finished={"live": False, "finished": True, "all": None}[state],
+        backend=backend,
+        node=None if chosen is None else chosen.node.id,
+        dismissed=dismissed,
+        limit=limit,
+    )
+    return answer(OpViews(operations=tuple(op_view(view) for view in await svc.ops.operations.views(which))))
+
+
+@routes.post(
+    "/upgrades",
+    status_code=202,
+    openapi_extra=takes(RollOutBody, required=False),
+    responses=gives(OpsSubmitted, 400, 401, status=202),
+)
+async def upgrade_all(request: Request, svc: Svc, admin: Admin) -> Response:
+    """Upgrade whatever can be, after a look at the registries. An empty list: there was nothing."""
+    body = await read(request, RollOutBody)
+    found = await svc.ops.upgrades.check()
+    accepted = await svc.ops.operations.upgrade_all(found.values(), admin, rolling=body.policy == "rolling")
+    return answer(OpsSubmitted(operations=tuple(_accepted(one, svc) for one in accepted)), 202)
+
+
+@routes.get("/{op_id}", responses=gives(OpView, 401, 404))
+async def one_op(op_id: OpPath, svc: Svc) -> Response:
+    """An operation with its steps, and each step's attempts."""
+    return _shown(await svc.ops.operations.view(op_id), svc)
+
+
+@routes.post("/{op_id}/cancel", responses=gives(OpView, 401, 404, 409))
+async def cancel_op(op_id: OpPath, svc: Svc) -> Response:
+    """Stop it on every node. What a worker has fetched so far it keeps."""
+    return _shown(await svc.ops.operations.wish(op_id, Wish.CANCEL), svc)
+
+
+@routes.post("/{op_id}/pause", responses=gives(OpView, 401, 404, 409))
+async def pause_op(op_id: OpPath, svc: Svc) -> Response:
+    """Stop it until it is resumed."""
+    return _shown(await svc.ops.operations.wish(op_id, Wish.PAUSE), svc)
+
+
+@routes.post("/{op_id}/resume", responses=gives(OpView, 401, 404, 409))
+async def resume_op(op_id: OpPath, svc: Svc) -> Response:
+    """Go on with an operation that was paused."""
+    return _shown(await svc.ops.operations.wish(op_id, Wish.RUN), svc)
+
+
+@routes.post(
+    "/{op_id}/retry",
+    openapi_extra=takes(OpRetryBody, required=False),
+    responses=gives(OpView, 400, 401, 404, 409),
+)
+async def retry_op(op_id: OpPath, request: Request, svc: Svc, admin: Admin) -> Response:
+    """Begin failed nodes afresh: those named, or all."""
+    body = await read(request, OpRetryBody)
+    return _shown(await svc.ops.operations.retry(op_id, body.nodes, admin), svc)
+
+
+@routes.post("/{op_id}/dismiss", responses=gives(OpView, 401, 404, 409))
+async def dismiss_op(op_id: OpPath, svc: Svc) -> Response:
+    """Put an operation away that is over."""
+    view = await svc.ops.operations.view(op_id)
+    if view.operation.finished_at is None:
+        raise Conflict("the operation is not over", hint="cancel it first")
+    await svc.ops.operations.dismiss([op_id])
+    return _shown(await svc.ops.operations.view(op_id), svc)
+
+
+def _asked(body: OpRequest, by: str) -> Asked:
+    return Asked(
+        Kind(body.kind),
+        Source(body.backend, body.galleries, body.uri, body.name, body.alias),
+        Selection(body.nodes, body.selector),
+        by,
+        rolling=body.roll_out.policy == "rolling",
+        batch=body.roll_out.batch,
+        expires_in=None if body.expires_s is None else timedelta(seconds=body.expires_s),
+        idempotency_key=body.idempotency_key,
+    )
+
+
+def _shown(view: View, svc: Services) -> Response:
+    operations = svc.ops.operations
+    return answer(with_steps(view, operations.now(), operations.board))
+
+
+def _accepted(accepted: Accepted, svc: Services) -> OpSubmitted:
+    operations = svc.ops.operations
+    shown = with_steps(accepted.view, operations.now(), operations.board)
+    return OpSubmitted(operation=shown, joined=accepted.joined, warnings=accepted.warnings)
+
+
+def _plan(body: OpRequest, plan: Plan, svc: Services) -> OpPlan:
+    now = svc.ops.operations.now()
+    steps = tuple(step_view(draft.step, now) for draft in plan.drafts)
+    return OpPlan(kind=body.kind, backend=body.backend, steps=steps, warnings=plan.warnings)

@@ -1,0 +1,147 @@
+"""Pages of backends: what galleries offer, which nodes have it, and what is being done to it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from remuda.gallery.lookup import Found, everything, find, search
+from remuda.gallery.model import Reading
+from remuda.ops.holdings import Holding, holdings
+from remuda.ops.model import Kind
+from remuda.ops.ports import View
+from remuda.ops.sightings import NodeView
+from remuda.ops.targets import builds_of
+from remuda.ops.wire_view import element, only_node
+from remuda.wire.operations import BackendItem, BackendsPage, NodeHolding, Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    term: str = ""
+    tag: str = ""
+    page: int = 1
+    items: int = 9
+    sort: str = ""
+    descending: bool = False
+
+
+class Catalogue:
+    """Everything there is at one moment."""
+
+    def __init__(
+        self, readings: Sequence[Reading], nodes: Sequence[NodeView], at_work: Iterable[View]
+    ) -> None:
+        self._readings = readings
+        self._held = holdings(nodes)
+        self._at_work = {_key(view): view for view in at_work}
+        self._jobs = {element(view.operation): view for view in self._at_work.values()}
+
+    def page(self, wanted: Wanted) -> BackendsPage:
+        listed = tuple(everything(self._readings))
+        tagged = [one for one in search(self._readings, wanted.term) if _has_tag(one, wanted.tag)]
+        items = _sorted([self._item(one) for one in tagged], wanted)
+        pages = max(1, ceil(len(items) / wanted.items))
+        page = min(wanted.page, pages)
+        return BackendsPage(
+            backends=tuple(items[(page - 1) * wanted.items : page * wanted.items]),
+            repositories=tuple(
+                Repository(name=one.gallery.name, url=one.gallery.url) for one in self._readings
+            ),
+            allTags=tuple(sorted({tag for one in listed for tag in one.entry.tags})),
+            processingBackends={key: view.operation.id for key, view in self._at_work.items()},
+            taskTypes={key: _task_type(view) for key, view in self._at_work.items()},
+            availableBackends=len(listed),
+            installedBackends=len(self._held),
+            currentPage=page,
+            totalPages=pages,
+            prevPage=max(1, page - 1),
+            nextPage=min(pages, page + 1),
+        )
+
+    def available(self) -> list[BackendItem]:
+        return [self._item(one) for one in everything(self._readings)]
+
+    def installed(self) -> list[BackendItem]:
+        """What nodes have, whether a gallery offers it or not."""
+        return [self._installed(name, held) for name, held in self._held.items()]
+
+    def _installed(self, name: str, held: Sequence[Holding]) -> BackendItem:
+        offered = find(self._readings, name)
+        item = BackendItem(id=name, name=name) if offered is None else self._item(offered)
+        return item.model_copy(
+            update={"installed": True, "version": held[0].artifact.version, "nodes": _told(held)}
+        )
+
+    def _item(self, found: Found) -> BackendItem:
+        entry, key = found.entry, f"{found.gallery.name}@{found.entry.name}"
+        held = self._holders(found)
+        job = self._jobs.get(key) or self._jobs.get(entry.name)
+        builds = {one.artifact.name for one in held}
+        return BackendItem(
+            id=key,
+            name=entry.name,
+            description=entry.description,
+            icon=entry.icon,
+            license=entry.license,
+            urls=entry.urls,
+            tags=entry.tags,
+            gallery=found.gallery.name,
+            installed=bool(held),
+            version=held[0].artifact.version if held else entry.version,
+            processing=job is not None,
+            jobID="" if job is None else job.operation.id,
+            isDeletion=job is not None and job.operation.kind is Kind.REMOVE,
+            isMeta=entry.meta,
+            isDevelopment=entry.development,
+            capabilities=dict(entry.capabilities),
+            metaBackendFor=builds.pop() if entry.meta and len(builds) == 1 else "",
+            nodes=_told(held) if held else None,
+        )
+
+    def _holders(self, found: Found) -> tuple[Holding, ...]:
+        name = f"{found.gallery.name}@{found.entry.name}"
+        names = builds_of(self._readings, name) if found.entry.meta else (found.entry.name,)
+        return tuple(one for build in names for one in self._held.get(build, ()))
+
+
+def _told(held: Iterable[Holding]) -> tuple[NodeHolding, ...]:
+    return tuple(
+        NodeHolding(
+            node_id=one.standing.node.id,
+            node_name=one.standing.node.name,
+            node_status=one.standing.status,
+            version=one.artifact.version,
+            digest=one.artifact.digest,
+            uri=one.artifact.uri,
+            installed_at=one.artifact.installed_at,
+        )
+        for one in held
+    )
+
+
+def _key(view: View) -> str:
+    node = only_node(view)
+    return f"node:{node}:{element(view.operation)}" if node else element(view.operation)
+
+
+def _task_type(view: View) -> str:
+    return "Deletion" if view.operation.kind is Kind.REMOVE else "Installation"
+
+
+def _has_tag(found: Found, tag: str) -> bool:
+    return not tag or tag.lower() in map(str.lower, found.entry.tags)
+
+
+def _sorted(items: list[BackendItem], wanted: Wanted) -> list[BackendItem]:
+    """In the galleries' order, unless another is asked for."""
+    match wanted.sort:
+        case "name":
+            return sorted(items, key=lambda item: item.name, reverse=wanted.descending)
+        case "repository":
+            return sorted(items, key=lambda item: (item.gallery, item.name), reverse=wanted.descending)
+        case "license":
+            return sorted(items, key=lambda item: (item.license, item.name), reverse=wanted.descending)
+        case "status":
+            return sorted(items, key=lambda item: (not item.installed, item.name), reverse=wanted.descending)
+        case _:
+            return items
