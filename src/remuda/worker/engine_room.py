@@ -37,6 +37,7 @@ from remuda.worker.processes.calls import BackendCalls
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
 from remuda.worker.processes.model import Phase
+from remuda.worker.processes.patience import USUAL, Patience
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
 from remuda.worker.processes.survivors import end_survivors
@@ -60,6 +61,7 @@ class RoomSettings:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     blobs_bytes_max: int = 50 << 30
     blobs_unused: timedelta = timedelta(days=30)
+    patience: Patience = USUAL
 
 
 class EngineRoom:
@@ -86,13 +88,15 @@ class EngineRoom:
         self._warden = Warden(settings.owner, settings.boot)
         self._supervisor = Supervisor(
             LocalMachine(settings.owner, settings.boot, self._logs, self._warden),
-            BackendCalls(settings.token),
+            BackendCalls(settings.token, settings.patience),
             PortBook(settings.ports[0], settings.ports[-1]),
             clock=clock,
             entropy=entropy,
             changed=changed,
+            patience=settings.patience,
         )
-        starting = Starting(scrubbed(settings.environ, settings.secrets), settings.token, settings.bind)
+        environ = scrubbed(settings.environ, settings.secrets)
+        starting = Starting(environ, settings.token, settings.bind, settings.patience.start)
         self._commands = Commands(
             depot,
             self._supervisor,

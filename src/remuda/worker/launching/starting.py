@@ -1,7 +1,8 @@
 """How this worker starts what a request asks for: by the backend's run file, or as its manifest says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -12,6 +13,7 @@ from remuda.worker.depot.places import MANIFEST_FILE, RUN_FILE
 from remuda.worker.launching.manifest import Manifest, parse_manifest
 from remuda.worker.launching.recipes import HttpNeeds, grpc_recipe, http_recipe
 from remuda.worker.processes.model import Protocol, Recipe
+from remuda.worker.processes.patience import USUAL
 
 _VULKAN_FOLDER = Path("vulkan") / "icd.d"
 _CONTEXT_SIZE, _PARALLEL = "context_size", "parallel"
@@ -25,6 +27,7 @@ class Starting:
     environ: Mapping[str, str] = field(repr=False)
     token: SecretStr | None
     bind: str = "0.0.0.0"
+    start_limit: timedelta = USUAL.start
 
     def recipe(self, run_file: Path, request: BackendInstall) -> Recipe | None:
         """None: files are all that was asked for, and there is nothing that could run without a model.
@@ -35,7 +38,8 @@ class Starting:
         manifest = _manifest(folder)
         if manifest is None or manifest.protocol is Protocol.GRPC:
             vulkan = sorted((folder / _VULKAN_FOLDER).glob("*.json"))
-            return grpc_recipe(folder / RUN_FILE, self.environ, self.token, vulkan, bind=self.bind)
+            recipe = grpc_recipe(folder / RUN_FILE, self.environ, self.token, vulkan, bind=self.bind)
+            return replace(recipe, start_limit=self.start_limit)
         if not request.model_id:
             return None
         if request.protocol != Protocol.HTTP:

@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 from pydantic import SecretStr
 
-from remuda.core import limits
 from remuda.rpc import backend_pb2, backend_pb2_grpc
 from remuda.worker.processes.model import Protocol, Recipe
+from remuda.worker.processes.patience import USUAL, Patience
 
 _HOST = "127.0.0.1"
 _PROBE_S = 0.5
@@ -40,7 +40,8 @@ class Heard:
 class BackendCalls:
     """`Backends` on loopback. The token is the one that gRPC backends were started with."""
 
-    def __init__(self, token: SecretStr | None) -> None:
+    def __init__(self, token: SecretStr | None, patience: Patience = USUAL) -> None:
+        self._health_s, self._free_s = patience.call.total_seconds(), patience.free.total_seconds()
         self._metadata = (("authorization", f"Bearer {token.get_secret_value()}"),) if token else ()
 
     async def health(self, port: int, recipe: Recipe) -> Heard:
@@ -48,33 +49,31 @@ class BackendCalls:
             case Protocol.GRPC:
                 return await self._grpc_health(port)
             case Protocol.HTTP:
-                return await _http_health(port, recipe.health_path)
+                return await _http_health(port, recipe.health_path, self._health_s)
         assert_never(recipe.protocol)
 
     async def free(self, port: int, recipe: Recipe) -> str:
         """Empty when it let go of its memory, else why not."""
         if recipe.protocol is Protocol.HTTP:
             return "HTTP backends know no such call"
-        limit_s = limits.BACKEND_FREE_S
         try:
             async with _backend(port) as backend:
                 result = await backend.Free(
-                    backend_pb2.HealthMessage(), timeout=limit_s, metadata=self._metadata
+                    backend_pb2.HealthMessage(), timeout=self._free_s, metadata=self._metadata
                 )
         except grpc.aio.AioRpcError as error:
-            return (await _trouble(error, port, limit_s)).words
+            return (await _trouble(error, port, self._free_s)).words
         # Many say neither yes nor why not: no error is a yes, as LocalAI reads it.
         return "" if result.success else _short(result.message)
 
     async def _grpc_health(self, port: int) -> Heard:
-        limit_s = limits.BACKEND_HEALTH_CALL_S
         try:
             async with _backend(port) as backend:
                 reply = await backend.Health(
-                    backend_pb2.HealthMessage(), timeout=limit_s, metadata=self._metadata
+                    backend_pb2.HealthMessage(), timeout=self._health_s, metadata=self._metadata
                 )
         except grpc.aio.AioRpcError as error:
-            return await _trouble(error, port, limit_s)
+            return await _trouble(error, port, self._health_s)
         if reply.message == b"OK":
             return Heard(healthy=True)
         return Heard(words=f"its health call answers {_short(reply.message.decode(errors='replace'))!r}")
@@ -104,8 +103,7 @@ async def _trouble(error: grpc.aio.AioRpcError, port: int, limit_s: float) -> He
             return Heard(words=f"it answers {code.name}: {details}")
 
 
-async def _http_health(port: int, path: str) -> Heard:
-    limit_s = limits.BACKEND_HEALTH_CALL_S
+async def _http_health(port: int, path: str, limit_s: float) -> Heard:
     try:
         with anyio.fail_after(limit_s):
             line = await _status_line(port, path)

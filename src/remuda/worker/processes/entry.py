@@ -14,22 +14,16 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
-from remuda.host.restarts import GiveUp, Restart, RestartPolicy, after_exit
+from remuda.host.restarts import GiveUp, Restart, after_exit
 from remuda.worker.processes.endings import Over, told
 from remuda.worker.processes.life import Life
 from remuda.worker.processes.model import Launch, Phase, Replica, Stopped
+from remuda.worker.processes.patience import Patience
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.ports import Backends, Machine, Process
 
 log = structlog.get_logger(__name__)
 
-GRACE = timedelta(seconds=limits.BACKEND_GRACE_S)
-RESTARTS = RestartPolicy(
-    first=timedelta(seconds=limits.BACKEND_RESTART_FIRST_S),
-    most=timedelta(seconds=limits.BACKEND_RESTART_MOST_S),
-    healthy_after=timedelta(seconds=limits.BACKEND_HEALTHY_AFTER_S),
-    give_up_after=limits.BACKEND_SHORT_LIVES_MAX,
-)
 _INSTANCE_BYTES = 9
 
 
@@ -43,8 +37,7 @@ class Surroundings:
     clock: Clock
     entropy: Entropy
     changed: Callable[[], None]  # Something that a report tells is new.
-    restarts: RestartPolicy = RESTARTS
-    grace: timedelta = GRACE
+    patience: Patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +137,7 @@ class Entry:
 
     async def _before_next(self, ending: _Ending, short_lives: int) -> int:
         """Wait as policy says, for ever once it has given up; a stop cuts either short."""
-        match after_exit(self._around.restarts, short_lives, ending.lived):
+        match after_exit(self._around.patience.restarts, short_lives, ending.lived):
             case Restart(delay, count):
                 self._move(Phase.WAITING, ending.reason)
                 self._note("backend_restart_planned", in_s=delay.total_seconds(), reason=ending.reason)
@@ -173,7 +166,7 @@ class Entry:
         except RemudaError as error:
             around.ports.release(port, around.clock.monotonic())
             return _Ending(str(error))
-        life = Life(process, port, recipe, around.backends)
+        life = Life(process, port, recipe, around.backends, around.patience.watch)
         over: Over | None = None
         cut_short = True
         try:
@@ -206,7 +199,7 @@ class Entry:
             self.freed = not trouble
             if trouble:
                 self._note("backend_not_freed", reason=trouble)
-        while not await process.end(self._around.grace):
+        while not await process.end(self._around.patience.grace):
             self.stuck = f"process {process.pid} does not end, not even when killed (a hung disk or driver?)"
             self._move(self.replica.phase, self.stuck)
             self._note("backend_stuck", pid=process.pid)

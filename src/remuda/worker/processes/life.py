@@ -1,6 +1,7 @@
 """The life of one process: until it answers, while it serves, and what ended it. It ends nothing itself."""
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import anyio
 
@@ -14,12 +15,16 @@ OnPhase = Callable[[Phase, str], None]
 
 
 class Life:
-    def __init__(self, process: Process, port: int, recipe: Recipe, backends: Backends) -> None:
+    def __init__(
+        self, process: Process, port: int, recipe: Recipe, backends: Backends, watch: timedelta
+    ) -> None:
+        """`watch` is how long it is left alone between two looks at it."""
         self.was_ready = False
         self._process = process
         self._port = port
         self._recipe = recipe
         self._backends = backends
+        self._watch_s = watch.total_seconds()
 
     async def until_over(self, stop_wanted: anyio.Event, on_phase: OnPhase) -> Over | None:
         """None: a stop is wanted. Otherwise it is over by itself."""
@@ -65,7 +70,7 @@ class Life:
         on_phase(Phase.READY, "")
         phase, refusals = Phase.READY, 0
         while True:
-            pause_s = limits.BACKEND_WATCH_AGAIN_S if refusals else limits.BACKEND_WATCH_EVERY_S
+            pause_s = limits.BACKEND_WATCH_AGAIN_S if refusals else self._watch_s
             await anyio.sleep(pause_s)
             answer = await self._backends.health(self._port, self._recipe)
             refusals = refusals + 1 if answer.refused else 0

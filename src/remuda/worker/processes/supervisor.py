@@ -1,7 +1,6 @@
 """The backend processes of this worker: one per key, with an entry that stays until the process is gone."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -10,15 +9,12 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BackendFailed, Unavailable
-from remuda.host.restarts import RestartPolicy
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.entry import GRACE, RESTARTS, Entry, Surroundings
+from remuda.worker.processes.entry import Entry, Surroundings
 from remuda.worker.processes.model import Launch, Phase, Replica, Stopped
+from remuda.worker.processes.patience import USUAL, Patience
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.ports import Backends, Machine
-
-# Freeing, the grace, and a little for the kernel; what is not gone by then is told, and still being ended.
-_PATIENCE_S = limits.BACKEND_FREE_S + limits.BACKEND_END_AGAIN_S
 
 
 class Supervisor:
@@ -33,10 +29,9 @@ class Supervisor:
         clock: Clock,
         entropy: Entropy,
         changed: Callable[[], None],
-        restarts: RestartPolicy = RESTARTS,
-        grace: timedelta = GRACE,
+        patience: Patience = USUAL,
     ) -> None:
-        self._around = Surroundings(machine, backends, ports, clock, entropy, changed, restarts, grace)
+        self._around = Surroundings(machine, backends, ports, clock, entropy, changed, patience)
         self._entries: dict[ProcessKey, Entry] = {}
         self._tasks: TaskGroup | None = None
         self._closing = False
@@ -87,7 +82,10 @@ class Supervisor:
         entries = [entry for key in keys if (entry := self._entries.get(key)) is not None]
         for entry in entries:
             entry.wish_stop(free=free)
-        with anyio.move_on_after(self._around.grace.total_seconds() + _PATIENCE_S):
+        patience = self._around.patience
+        # And a little for the kernel. What is not gone by then is told, and still being ended.
+        enough_s = (patience.free + patience.grace).total_seconds() + limits.BACKEND_END_AGAIN_S
+        with anyio.move_on_after(enough_s):
             for entry in entries:
                 await entry.gone.wait()
         return [entry.outcome() for entry in entries]

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -12,11 +13,11 @@ import grpc.aio
 import pytest
 from pydantic import SecretStr
 
-from remuda.core import limits
 from remuda.host.ports import free_port
 from remuda.rpc import backend_pb2, backend_pb2_grpc
 from remuda.worker.processes.calls import BackendCalls, Heard
 from remuda.worker.processes.model import Protocol, Recipe
+from remuda.worker.processes.patience import Patience
 from remuda.worker.processes.ports import Backends
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +26,8 @@ GRPC = Recipe(("run.sh",), Path("/"), {})
 HTTP = Recipe(("serve",), Path("/"), {}, protocol=Protocol.HTTP, health_path="/v1/health")
 WELL = Heard(healthy=True)
 CALLS: Backends = BackendCalls(None)
+SHORT = timedelta(seconds=0.3)
+IMPATIENT: Backends = BackendCalls(None, Patience(call=SHORT, free=SHORT))
 
 
 class Servicer(backend_pb2_grpc.BackendServicer):  # type: ignore[misc] # Generated code has no types.
@@ -94,12 +97,6 @@ def unused() -> int:
     return free_port("127.0.0.1")
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BACKEND_HEALTH_CALL_S", 0.3)
-    monkeypatch.setattr(limits, "BACKEND_FREE_S", 0.3)
-
-
 # gRPC
 
 
@@ -138,11 +135,10 @@ async def test_a_port_that_was_refused_is_well_as_soon_as_it_answers(unused: int
         assert await CALLS.health(port, GRPC) == WELL
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_silence_is_not_refusal(silent: int) -> None:
     expected = Heard(words=f"no answer on port {silent} within 0.3 s")
-    assert await CALLS.health(silent, GRPC) == expected
-    assert await CALLS.health(silent, HTTP) == expected
+    assert await IMPATIENT.health(silent, GRPC) == expected
+    assert await IMPATIENT.health(silent, HTTP) == expected
 
 
 async def test_what_does_not_speak_grpc_is_told_apart() -> None:
@@ -180,9 +176,8 @@ class Without(Servicer):
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not implemented!")
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_freeing_has_a_limit(silent: int, unused: int) -> None:
-    assert await CALLS.free(silent, GRPC) == f"no answer on port {silent} within 0.3 s"
+    assert await IMPATIENT.free(silent, GRPC) == f"no answer on port {silent} within 0.3 s"
     assert await CALLS.free(unused, GRPC) == f"nothing listens on port {unused}"
 
 
