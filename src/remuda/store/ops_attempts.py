@@ -24,10 +24,14 @@ _HELD = select(
         steps.c[name]
         for name in ("op_id", "node", "version", "state", "stage", "attempt", "failures", "problem")
     )
+).where(
+    steps.c.op_id.in_(bindparam("ops", expanding=True)),  # By itself, SQLite finds no index for the pairs.
+    tuple_(steps.c.op_id, steps.c.node).in_(bindparam("keys", expanding=True)),
 )
 _OF_STEP = (attempts.c.op_id == bindparam("row_op"), attempts.c.node == bindparam("row_node"))
 _OPEN = (*_OF_STEP, attempts.c.number == bindparam("row_number"), attempts.c.ended_at.is_(None))
 _UPDATE_OPEN = update(attempts).where(*_OPEN)
+_PROGRESS = select(attempts.c.progress).where(*_OPEN)
 _FORGET = delete(attempts).where(*_OF_STEP, attempts.c.number <= bindparam("row_number"))
 
 Held = Row[tuple[object]]
@@ -45,6 +49,8 @@ def commit(connection: Connection, now: datetime, changes: Sequence[Step], claim
     latest = take_turn(connection)
     held = _held(connection, changes)
     won = [step for step in changes if step.key in held and held[step.key].version == step.version]
+    if not won:
+        return []
     written = [replace(step, version=step.version + 1) for step in won]
     update_steps(connection, now, written)
     _end_attempts(connection, now, [(held[step.key], step) for step in won])
@@ -56,11 +62,12 @@ def commit(connection: Connection, now: datetime, changes: Sequence[Step], claim
 
 
 def _held(connection: Connection, changes: Sequence[Step]) -> Mapping[tuple[OpId, NodeId], Held]:
-    key = tuple_(steps.c.op_id, steps.c.node)
     return {
         (OpId(row.op_id), NodeId(row.node)): row
         for batch in batches(changes)
-        for row in connection.execute(_HELD.where(key.in_([step.key for step in batch])))
+        for row in connection.execute(
+            _HELD, {"ops": list({step.op for step in batch}), "keys": [step.key for step in batch]}
+        )
     }
 
 
@@ -135,7 +142,7 @@ def answer(connection: Connection, now: datetime, op: OpId, node: NodeId, outcom
 def note_progress(connection: Connection, now: datetime, op: OpId, node: NodeId, progress: Progress) -> None:
     latest = take_turn(connection)
     row = {"row_op": op, "row_node": node, "row_number": progress.attempt}
-    known = connection.execute(select(attempts.c.progress).where(*_OPEN), row).one_or_none()
+    known = connection.execute(_PROGRESS, row).one_or_none()
     if known is None or (known.progress is not None and progress.fraction < known.progress.fraction):
         return
     connection.execute(_UPDATE_OPEN, {**row, "progress": replace(progress, at=now)})

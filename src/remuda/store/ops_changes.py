@@ -9,6 +9,8 @@ from remuda.ops.model import OpId
 from remuda.store.schema import change_count, operations
 
 _LATEST = select(change_count.c.latest)
+_LATEST_LOCKED = _LATEST.with_for_update()
+_COUNT = update(change_count)
 _NUMBER = update(operations).where(operations.c.id == bindparam("row_id"))
 
 
@@ -18,16 +20,16 @@ def take_turn(connection: Connection) -> int:
     The next number is given by whoever commits next, so numbers follow the order of commits. That also makes
     what is read from here on stay as it is until this transaction ends.
     """
-    latest: int = connection.scalars(_LATEST.with_for_update()).one()
+    latest: int = connection.scalars(_LATEST_LOCKED).one()
     return latest
 
 
 def number_changes(connection: Connection, latest: int, changed: Iterable[OpId]) -> None:
-    """Give each of these operations a number of its own, after `latest`."""
+    """Give each of these operations a number of its own, after `latest`, which is taken."""
     numbered = [{"row_id": op, "change": number} for number, op in enumerate(changed, latest + 1)]
     if numbered:
         connection.execute(_NUMBER, numbered)
-        connection.execute(update(change_count).values(latest=latest + len(numbered)))
+    connection.execute(_COUNT, {"latest": latest + len(numbered)})
 
 
 def latest_change(connection: Connection) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, and_, bindparam, or_, select
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
@@ -16,13 +16,12 @@ from remuda.store.ops_changes import number_changes, take_turn
 from remuda.store.ops_rows import (
     LIVE,
     batches,
-    find_operation,
-    finish_operations,
+    forget_oldest,
     get_operation,
     insert_operation,
     insert_steps,
-    read_steps,
     to_operation,
+    to_steps,
     update_operation,
     update_steps,
 )
@@ -30,26 +29,54 @@ from remuda.store.schema import operations, steps
 
 _A_MOMENT = timedelta(microseconds=1)
 
+# Built once: building a statement costs more than running it, and thousands may come at once.
+_BY_ID_OR_KEY = select(operations).where(
+    or_(operations.c.id == bindparam("op"), operations.c.idempotency_key == bindparam("key"))
+)
+_ALIKE = (
+    select(operations)
+    .where(
+        LIVE,
+        operations.c.kind == bindparam("kind"),
+        operations.c.source == bindparam("source"),
+        operations.c.id.in_(select(steps.c.op_id).where(steps.c.node == bindparam("node"))),
+    )
+    .order_by(operations.c.number)
+)
+_NODES = select(steps.c.node).where(steps.c.op_id == bindparam("op"))
+_LAST_ASKED = select(operations.c.asked_at).where(LIVE).order_by(operations.c.asked_at.desc()).limit(1)
+_mine = steps.alias()
+_MEETS = and_(  # What others have not ended on nodes of this operation.
+    steps.c.node.in_(select(_mine.c.node).where(_mine.c.op_id == bindparam("op"))),
+    steps.c.op_id != bindparam("op"),
+    steps.c.ended_at.is_(None),
+)
+_MET_STEPS = select(steps).where(_MEETS).order_by(steps.c.op_id, steps.c.node)
+_MET_OPERATIONS = select(operations).where(operations.c.id.in_(select(steps.c.op_id).where(_MEETS)))
+_ENDED = select(steps).where(steps.c.op_id == bindparam("op"), steps.c.ended_at.is_not(None))
+
 
 def submit(connection: Connection, now: datetime, operation: Operation, new: Sequence[Step]) -> Submitted:
     latest = take_turn(connection)
     there = _asked_before(connection, operation) or _same_under_way(connection, operation, new)
     if there is not None:
         return Submitted(there, joined=True)
-    operation = replace(operation, asked_at=_after_all_live(connection, now))
+    over = all(step.state.final for step in new)
+    asked_at = _after_all_live(connection, now)
+    operation = replace(operation, asked_at=asked_at, finished_at=now if over else None)
     insert_operation(connection, operation, latest + 1)
     insert_steps(connection, now, operation, new)
-    gone = _replace_opposites(connection, now, operation.id, new)
-    finish_operations(connection, now, [operation.id])
-    number_changes(connection, latest, [operation.id, *gone])
-    return Submitted(get_operation(connection, operation.id), joined=False)
+    number_changes(connection, latest + 1, _replace_opposites(connection, now, operation.id, new))
+    if over:
+        forget_oldest(connection)
+    return Submitted(operation, joined=False)
 
 
 def _asked_before(connection: Connection, operation: Operation) -> Operation | None:
     """The very same, sent again because its answer was lost, or another under the same key."""
     key = operation.idempotency_key
-    same_key = [operations.c.idempotency_key == key] if key else []
-    there = find_operation(connection, or_(operations.c.id == operation.id, *same_key))
+    row = connection.execute(_BY_ID_OR_KEY, {"op": operation.id, "key": key or None}).first()
+    there = None if row is None else to_operation(row)
     if there is not None and there.id != operation.id and _content(there) != _content(operation):
         raise Conflict(
             f"the idempotency key {key!r} was used for another operation, {there.id}",
@@ -67,29 +94,16 @@ def _content(operation: Operation) -> tuple[str, Source, RollOut, str]:
 def _same_under_way(connection: Connection, operation: Operation, new: Sequence[Step]) -> Operation | None:
     if not new:
         return None
-    on_a_node_of_it = select(steps.c.op_id).where(steps.c.node == new[0].node)
-    alike = select(operations).where(
-        LIVE,
-        operations.c.kind == operation.kind,
-        operations.c.source == operation.source,
-        operations.c.id.in_(on_a_node_of_it),
-    )
-    live = {
-        OpId(row.id): to_operation(row) for row in connection.execute(alike.order_by(operations.c.number))
-    }
-    with_nodes = [(other, _nodes(connection, other.id)) for other in live.values()]
+    alike = {"kind": operation.kind, "source": operation.source, "node": new[0].node}
+    live = {OpId(row.id): to_operation(row) for row in connection.execute(_ALIKE, alike).all()}
+    with_nodes = [(other, list(connection.scalars(_NODES, {"op": op}))) for op, other in live.items()]
     same = same_as(operation, [step.node for step in new], with_nodes)
     return None if same is None else live[same]
 
 
-def _nodes(connection: Connection, op: OpId) -> list[NodeId]:
-    return [NodeId(node) for node in connection.scalars(select(steps.c.node).where(steps.c.op_id == op))]
-
-
 def _after_all_live(connection: Connection, now: datetime) -> datetime:
     """Now, and later than whatever is under way: who goes first goes by it, and clocks may be set back."""
-    newest = select(operations.c.asked_at).where(LIVE).order_by(operations.c.asked_at.desc()).limit(1)
-    last: datetime | None = connection.scalar(newest)
+    last: datetime | None = connection.scalar(_LAST_ASKED)
     return now if last is None else max(now, last + _A_MOMENT)
 
 
@@ -97,12 +111,11 @@ def _replace_opposites(
     connection: Connection, now: datetime, op: OpId, wanted: Sequence[Step]
 ) -> Sequence[OpId]:
     """Mark the steps of others whose opposite is wanted now; the operations that they belong to."""
-    mine = steps.alias()
-    on_the_same_nodes = steps.c.node.in_(select(mine.c.node).where(mine.c.op_id == op))
-    unended = (steps.c.ended_at.is_(None)) & (steps.c.op_id != op) & on_the_same_nodes
-    theirs = select(operations).where(operations.c.id.in_(select(steps.c.op_id).where(unended)))
-    others = [to_operation(row) for row in connection.execute(theirs)]
-    gone = replaced(wanted, read_steps(connection, unended, others)) if others else []
+    others = [to_operation(row) for row in connection.execute(_MET_OPERATIONS, {"op": op}).all()]
+    if not others:
+        return ()
+    theirs = to_steps(connection.execute(_MET_STEPS, {"op": op}).all(), others)
+    gone = replaced(wanted, theirs)
     update_steps(connection, now, map(_next_version, gone))
     return sorted({step.op for step in gone})
 
@@ -125,7 +138,7 @@ def retry(
 ) -> Operation:
     latest = take_turn(connection)
     operation = get_operation(connection, op)
-    ended = read_steps(connection, (steps.c.op_id == op) & steps.c.ended_at.is_not(None), [operation])
+    ended = to_steps(connection.execute(_ENDED, {"op": op}).all(), [operation])
     again = [
         replace(afresh, reason=f"asked for again by {by}")
         for step in ended
@@ -155,6 +168,8 @@ def dismiss(connection: Connection, ops: Collection[OpId] | None) -> int:
     over = select(operations).where(operations.c.finished_at.is_not(None), operations.c.dismissed.is_(False))
     wanted = [over] if ops is None else [over.where(operations.c.id.in_(batch)) for batch in batches(ops)]
     shown = [to_operation(row) for query in wanted for row in connection.execute(query)]
+    if not shown:
+        return 0
     for operation in shown:
         update_operation(connection, replace(operation, dismissed=True, version=operation.version + 1))
     number_changes(connection, latest, [operation.id for operation in shown])

@@ -1,11 +1,11 @@
 """Operations and steps as rows: reading and writing them. What is done with them is said elsewhere."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Final, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
 from remuda.core import limits
 from remuda.core.errors import NotFound
@@ -20,14 +20,20 @@ LIVE: Final = operations.c.finished_at.is_(None)
 OF_LIVE: Final = steps.c.op_id.in_(select(operations.c.id).where(LIVE))
 
 # Built once: with this many columns, building a statement costs more than running it.
-_OPERATIONS = select(operations)
-_STEPS = select(steps)
+_OPERATION = select(operations).where(operations.c.id == bindparam("op"))
 _UPDATE_OPERATION = update(operations).where(operations.c.id == bindparam("row_id"))
 _UPDATE_STEP = update(steps).where(
     steps.c.op_id == bindparam("row_op"),
     steps.c.node == bindparam("row_node"),
     steps.c.version == bindparam("row_version"),
 )
+_UNENDED = select(steps.c.node).where(steps.c.op_id == operations.c.id, steps.c.ended_at.is_(None))
+_FINISH = (
+    update(operations)
+    .where(operations.c.id.in_(bindparam("ids", expanding=True)), LIVE, ~_UNENDED.exists())
+    .values(finished_at=bindparam("now"), version=operations.c.version + 1)
+)
+_INSERT_OPERATION = insert(operations)
 _INSERT_STEP = insert(steps).values(  # Without a reference where the node has been removed meanwhile.
     node_id=select(nodes.c.id).where(nodes.c.id == bindparam("row_node")).scalar_subquery()
 )
@@ -43,16 +49,11 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
 # Operations.
 
 
-def find_operation(connection: Connection, condition: ColumnElement[bool]) -> Operation | None:
-    row = connection.execute(_OPERATIONS.where(condition)).first()
-    return None if row is None else to_operation(row)
-
-
 def get_operation(connection: Connection, op: OpId) -> Operation:
-    found = find_operation(connection, operations.c.id == op)
-    if found is None:
+    row = connection.execute(_OPERATION, {"op": op}).one_or_none()
+    if row is None:
         raise unknown_operation(op)
-    return found
+    return to_operation(row)
 
 
 def unknown_operation(op: OpId) -> NotFound:
@@ -64,7 +65,7 @@ def unknown_operation(op: OpId) -> NotFound:
 
 def insert_operation(connection: Connection, operation: Operation, number: int) -> None:
     connection.execute(
-        insert(operations),
+        _INSERT_OPERATION,
         {"id": operation.id, "number": number, "change": number, **_operation_columns(operation)},
     )
 
@@ -75,19 +76,11 @@ def update_operation(connection: Connection, operation: Operation) -> None:
 
 def finish_operations(connection: Connection, now: datetime, ops: Iterable[OpId]) -> None:
     """Those of these whose steps are all final."""
-    unended = select(steps.c.node).where(steps.c.op_id == operations.c.id, steps.c.ended_at.is_(None))
-    finish = update(operations).where(LIVE, ~unended.exists())
-    finished = 0
-    for batch in batches(ops):
-        those = finish.where(operations.c.id.in_(batch))
-        finished += connection.execute(
-            those.values(finished_at=now, version=operations.c.version + 1)
-        ).rowcount
-    if finished:
-        _forget_oldest(connection)
+    if sum(connection.execute(_FINISH, {"ids": batch, "now": now}).rowcount for batch in batches(ops)):
+        forget_oldest(connection)
 
 
-def _forget_oldest(connection: Connection) -> None:
+def forget_oldest(connection: Connection) -> None:
     """A few at a time, so that nobody waits for long; the next time takes more."""
     oldest = (
         select(operations.c.id)
@@ -140,15 +133,6 @@ def _operation_columns(operation: Operation) -> Values:
 # Steps.
 
 
-def read_steps(
-    connection: Connection, condition: ColumnElement[bool], of: Iterable[Operation]
-) -> Sequence[Step]:
-    """The steps that meet the condition; `of` are the operations that they belong to."""
-    known = {operation.id: operation for operation in of}
-    rows = connection.execute(_STEPS.where(condition).order_by(steps.c.op_id, steps.c.node))
-    return [to_step(row, known[OpId(row.op_id)]) for row in rows.all()]
-
-
 def insert_steps(connection: Connection, now: datetime, operation: Operation, new: Iterable[Step]) -> None:
     for batch in batches(new):
         rows = []
@@ -186,6 +170,12 @@ def update_steps(connection: Connection, now: datetime, changed: Iterable[Step])
                 for step in batch
             ],
         )
+
+
+def to_steps(rows: Iterable[Row[tuple[object]]], of: Iterable[Operation]) -> list[Step]:
+    """`of` are the operations that they belong to."""
+    known = {operation.id: operation for operation in of}
+    return [to_step(row, known[OpId(row.op_id)]) for row in rows]
 
 
 def to_step(row: Row[tuple[object]], operation: Operation) -> Step:
