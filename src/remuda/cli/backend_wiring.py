@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from remuda.cli.options import Flags, resolve_settings
 from remuda.cli.settings import WorkerSettings
-from remuda.cli.settings.depot import DepotSettings
+from remuda.cli.settings.depot import SourceSettings
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
@@ -105,7 +105,7 @@ class LocalMachine:
             yield depot
 
 
-def galleries_of(settings: WorkerSettings) -> tuple[Gallery, ...]:
+def galleries_of(settings: SourceSettings) -> tuple[Gallery, ...]:
     configured = settings.backend_galleries
     return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_GALLERIES
 
@@ -117,7 +117,7 @@ async def gallery_machine(inventory: Inventory) -> Machine:
     return Machine(found.os, architecture, found.capability, found.gpu_vendor, found.total_vram)
 
 
-def registries_of(settings: DepotSettings) -> Registries:
+def registries_of(settings: SourceSettings) -> Registries:
     """How registries are reached from this machine."""
     return Registries(
         insecure=frozenset(settings.insecure_registries),

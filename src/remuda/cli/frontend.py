@@ -20,6 +20,7 @@ from remuda.accounts.keys import Role
 from remuda.bus.client import Bus
 from remuda.cli import addresses
 from remuda.cli.bus_wiring import BusPlan, BusStopSender, plan_bus
+from remuda.cli.ops_wiring import Surroundings, open_ops
 from remuda.cli.options import registration_token
 from remuda.cli.running import Runner, Stop, background, log_as, run_until_signal
 from remuda.cli.settings import FrontendSettings
@@ -100,6 +101,7 @@ async def running_frontend(
         first_key = await _first_admin_key(services) if services.access.keys_required else ""
         app = application(services, build.clock)
         local_url = await build.serve(app, listener)
+        stack.callback(services.ops.feed.close)  # Before the server waits for requests to end.
         build.announce(local_url, services.keyring.local_secret)
         url = addresses.public_url(settings, listener.getsockname()[1])
         log.info("frontend_ready", url=url, database=database.name, version=__version__)
@@ -161,12 +163,17 @@ class _Build:
         metrics = Metrics(__version__)
         keyring = KeyRing(SqlKeyStore(database), self.clock, self.entropy)
         ear = Listener(frontend, fleet, partial(_hear_bus, bus), thresholds, metrics.fleet_seen)
+        registry = Registry(
+            fleet, intake, plan.issuer, BusStopSender(bus), self._policy, thresholds, self.entropy
+        )
         runners: list[Runner] = [keyring.run, intake.run, ear.run, Dialer(frontend, fleet, thresholds).run]
         await self._stack.enter_async_context(background(*runners))
+        around = Surroundings(
+            settings, self._folder, database, bus, frontend, registry.standings, self.clock, self.entropy
+        )
         return Services(
-            registry=Registry(
-                fleet, intake, plan.issuer, BusStopSender(bus), self._policy, thresholds, self.entropy
-            ),
+            registry=registry,
+            ops=await self._stack.enter_async_context(open_ops(around)),
             keyring=keyring,
             access=Access(
                 token, not addresses.loopback(self._host), addresses.own_names(self._host, settings)

@@ -1,4 +1,5 @@
-"""Settings of whoever fetches backends: which registries are asked and how, and how much is kept."""
+"""Settings of whoever looks for backends or fetches them: which galleries and registries are asked, and how
+much is kept."""
 
 import json
 import re
@@ -10,7 +11,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from remuda.cli.settings import forms
-from remuda.cli.settings.forms import Duration, File, Words
+from remuda.cli.settings.forms import Duration, File, JsonList, Words
 from remuda.cli.settings.shared import CommonSettings
 from remuda.core import durations
 from remuda.core.settings import Setting
@@ -66,7 +67,16 @@ RegistryNames = Annotated[Words, AfterValidator(_checked_registries)]
 Size = Annotated[str, AfterValidator(_checked_size)]
 
 
-class DepotSettings(CommonSettings):
+class SourceSettings(CommonSettings):
+    backend_galleries: Annotated[
+        JsonList,
+        Setting(
+            "Backend galleries.",
+            forms.JSON,
+            aliases=("LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"),
+            hidden=True,
+        ),
+    ] = ()
     registry_mirrors: Annotated[
         Mirrors,
         Setting(
@@ -86,6 +96,9 @@ class DepotSettings(CommonSettings):
         RegistryNames,
         Setting("Registries that are spoken to in clear text.", "HOST[:PORT],HOST[:PORT]", hidden=True),
     ] = ()
+
+
+class DepotSettings(SourceSettings):
     depot_budget: Annotated[Size, Setting("Most to keep of downloaded layers.", SIZE, hidden=True)] = "50GiB"
     depot_unused: Annotated[
         Duration,

@@ -3,16 +3,16 @@
 from datetime import timedelta
 from typing import Annotated, Self
 
-from pydantic import SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from remuda.cli.settings import forms
+from remuda.cli.settings.depot import SourceSettings
 from remuda.cli.settings.forms import Duration, File, Port, Words
-from remuda.cli.settings.shared import CommonSettings
 from remuda.core import durations
 from remuda.core.settings import Setting
 
 
-class FrontendSettings(CommonSettings):
+class FrontendSettings(SourceSettings):
     host: Annotated[str, Setting("Address to listen on; anything but loopback requires keys.")] = "127.0.0.1"
     port: Annotated[Port, Setting("Port of the API; 0 picks a free one.", forms.PORT)] = 8080
     lan: Annotated[bool, Setting("Open to the local network: the same as --host 0.0.0.0.", forms.FLAG)] = (
@@ -141,7 +141,6 @@ class FrontendSettings(CommonSettings):
             durations.ACCEPTED,
             aliases=("LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT",),
             hidden=True,
-            no_effect_yet=forms.OPERATIONS,
         ),
     ] = timedelta(minutes=15)
     nats_backend_upgrade_timeout: Annotated[
@@ -151,9 +150,16 @@ class FrontendSettings(CommonSettings):
             durations.ACCEPTED,
             aliases=("LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT",),
             hidden=True,
-            no_effect_yet=forms.OPERATIONS,
         ),
     ] = timedelta(minutes=15)
+    nodes_at_once: Annotated[
+        Annotated[int, Field(ge=1, le=100_000)],
+        Setting("Most nodes that one operation works on at once.", "a number from 1 to 100000"),
+    ] = 64
+    allow_local_sources: Annotated[
+        bool,
+        Setting("Let admins install backends from files and folders on the nodes' own disks.", forms.FLAG),
+    ] = False
     nats_model_load_timeout: Annotated[
         Duration | None,
         Setting(

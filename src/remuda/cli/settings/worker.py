@@ -118,15 +118,6 @@ class WorkerSettings(DepotSettings):
             hidden=True,
         ),
     ] = 0
-    backend_galleries: Annotated[
-        JsonList,
-        Setting(
-            "Backend galleries.",
-            forms.JSON,
-            aliases=("LOCALAI_BACKEND_GALLERIES", "BACKEND_GALLERIES"),
-            hidden=True,
-        ),
-    ] = ()
     galleries: Annotated[
         JsonList,
         Setting(

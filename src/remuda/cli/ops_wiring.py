@@ -1,0 +1,132 @@
+"""Composition root of operations on a frontend: who keeps them, moves them on, and answers for them."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from remuda.bus.client import Bus
+from remuda.bus.messages import Connected
+from remuda.cli.backend_wiring import galleries_of, registries_of
+from remuda.cli.registry_pinner import RegistryPinner
+from remuda.cli.running import background
+from remuda.cli.settings import FrontendSettings
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.ids import FrontendId
+from remuda.fleet.fleet import Standing
+from remuda.gallery.cache import Cache
+from remuda.gallery.fetch import open_fetcher
+from remuda.gallery.model import Gallery
+from remuda.gallery.sources import Sources
+from remuda.gateway.services import Ops
+from remuda.host.folder import DataFolder
+from remuda.oci.client import open_client
+from remuda.oci.keychain import Keychain, docker_config_files
+from remuda.ops.commander import BusCommander, Timeouts
+from remuda.ops.feed import Feed
+from remuda.ops.inventories import Inventories
+from remuda.ops.model import Patience
+from remuda.ops.pins import Pinner
+from remuda.ops.progress_board import ProgressBoard
+from remuda.ops.reconciler import Reconciler
+from remuda.ops.service import Operations, Policy
+from remuda.ops.shelf import Shelf
+from remuda.ops.signal import ChangeSignal
+from remuda.ops.upgrade_check import UpgradeCheck
+from remuda.store.database import Database
+from remuda.store.ops import SqlOpStore
+
+_REQUESTS_MAX = 1000  # Open at once, over all operations.
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a frontend has before it has operations."""
+
+    settings: FrontendSettings
+    folder: DataFolder
+    database: Database
+    bus: Bus
+    frontend: FrontendId
+    standings: Callable[[], Awaitable[Sequence[Standing]]]
+    clock: Clock
+    entropy: Entropy
+
+    @property
+    def timeouts(self) -> Timeouts:
+        settings = self.settings
+        return Timeouts(settings.nats_backend_install_timeout, settings.nats_backend_upgrade_timeout)
+
+    def bus_trouble(self) -> str:
+        return "" if isinstance(self.bus.state, Connected) else "the bus is down"
+
+
+@asynccontextmanager
+async def open_ops(around: Surroundings) -> AsyncIterator[Ops]:
+    """Operations are moved on for as long as the block lasts."""
+    settings, clock, entropy = around.settings, around.clock, around.entropy
+    keys = Keychain(docker_config_files(os.environ), os.environ)
+    cache = Cache(around.folder.root / "galleries")
+    async with (
+        open_client(clock, entropy, registries=registries_of(settings), keys=keys) as client,
+        open_fetcher() as own_fetcher,
+        open_fetcher(file_roots=()) as request_fetcher,  # Whoever sends a request does not read our files.
+    ):
+
+        def asked_for(galleries: tuple[Gallery, ...]) -> Sources:
+            return Sources(galleries, fetcher=request_fetcher, cache=cache, clock=clock)
+
+        own = Sources(galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock)
+        async with _at_work(around, Shelf(own, asked_for), RegistryPinner(client)) as ops:
+            yield ops
+
+
+@asynccontextmanager
+async def _at_work(around: Surroundings, shelf: Shelf, pinner: Pinner) -> AsyncIterator[Ops]:
+    store, clock, bus = SqlOpStore(around.database), around.clock, around.bus
+    signal = ChangeSignal(bus, around.frontend)
+    board = ProgressBoard(store, clock)
+    inventories = Inventories(bus, store, clock, signal.notify)
+    commander = BusCommander(
+        bus,
+        store,
+        board,
+        clock,
+        timeouts=around.timeouts,
+        at_once_max=_REQUESTS_MAX,
+        bus_trouble=around.bus_trouble,
+        changed=signal.notify,
+    )
+    reconciler = Reconciler(
+        store,
+        around.standings,
+        commander,
+        inventories,
+        signal,
+        frontend=around.frontend,
+        clock=clock,
+        entropy=around.entropy,
+        timeouts=around.timeouts,
+        patience=Patience(),
+        bus_trouble=around.bus_trouble,
+    )
+    operations = Operations(
+        store,
+        around.standings,
+        shelf,
+        pinner,
+        inventories,
+        board,
+        clock=clock,
+        entropy=around.entropy,
+        policy=Policy(
+            at_once=around.settings.nodes_at_once, local_sources=around.settings.allow_local_sources
+        ),
+        changed=signal.notify,
+    )
+    feed = Feed(store, signal, board, clock)
+    upgrades = UpgradeCheck(operations.look, pinner)
+    runners = (signal.run, board.run, inventories.run, commander.run, reconciler.run)
+    async with background(*runners, shelf.run, feed.run, upgrades.run):
+        yield Ops(operations, feed, upgrades)

@@ -1,0 +1,51 @@
+"""Asks OCI registries what a tag stands for. It never fails: what cannot be had now stays empty."""
+
+from typing import Final
+
+import anyio
+import structlog
+
+from remuda.core.errors import Invalid, RemudaError
+from remuda.oci.client import RegistryClient
+from remuda.oci.errors import PlatformMissing
+from remuda.oci.model import Platform
+from remuda.oci.reference import OciImage, Reference, parse_source
+from remuda.ops.pins import Build, Pin
+
+log = structlog.get_logger(__name__)
+
+_ASK_S: Final = 4.0
+
+
+class RegistryPinner:
+    """Implements ops.pins.Pinner."""
+
+    def __init__(self, client: RegistryClient) -> None:
+        self._client = client
+
+    async def pin(self, build: Build) -> Pin:
+        reference = _image(build.uri)
+        if reference is None:
+            return Pin()
+        try:
+            with anyio.fail_after(_ASK_S):
+                return Pin(await self._digest(reference, build.platform))
+        except PlatformMissing as error:
+            return Pin(missing=error.message)
+        except (RemudaError, TimeoutError) as error:
+            log.info("tag_not_pinned", image=str(reference), reason=str(error) or "no answer in time")
+            return Pin()
+
+    async def _digest(self, reference: Reference, platform: str) -> str:
+        if not platform:
+            return await self._client.digest_of(reference)
+        os, _, architecture = platform.partition("/")
+        return (await self._client.image(reference, Platform(os, architecture))).digest
+
+
+def _image(uri: str) -> Reference | None:
+    try:
+        source = parse_source(uri)
+    except Invalid:
+        return None
+    return source.reference if isinstance(source, OciImage) else None
