@@ -1,7 +1,9 @@
 """The name of a backend process on its worker: `model#replica`. The last `#` counts: ids may hold one."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from urllib.parse import quote
 
+PROCESSES_PATH: Final = "/v1/processes/"
 _INDEX_DIGITS_MAX = 9
 
 
@@ -21,3 +23,8 @@ class ProcessKey(NamedTuple):
         if not model_id or not (index.isascii() and index.isdigit()) or len(index) > _INDEX_DIGITS_MAX:
             return None
         return cls(model_id, int(index))
+
+
+def door_path(key: ProcessKey, path: str = "") -> str:
+    """Where a process that speaks HTTP is found on its worker's own server. `path` begins with a slash."""
+    return f"{PROCESSES_PATH}{quote(str(key), safe='')}{path}"

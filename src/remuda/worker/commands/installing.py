@@ -10,11 +10,11 @@ from anyio.to_thread import run_sync
 from remuda.core.errors import BackendFailed, Invalid, RemudaError
 from remuda.oci.progress import Phase
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpgrade, BackendUpgradeReply
-from remuda.wire.process_keys import ProcessKey
+from remuda.wire.process_keys import ProcessKey, door_path
 from remuda.worker.commands.holdings import Holdings, Sight, require_gone, stop_report
 from remuda.worker.commands.orders import Orders, Wanted, named_backend
 from remuda.worker.commands.pulls import Pulls
-from remuda.worker.commands.whereabouts import Whereabouts, door
+from remuda.worker.commands.whereabouts import Whereabouts
 from remuda.worker.commands.work import Attempt, WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.journey import Step
@@ -177,7 +177,7 @@ class Installs:
             address=self._whereabouts.address(replica),
             instance=replica.instance,
             protocol=replica.protocol.value if http else "",
-            path=door(replica.key) if http else "",
+            path=door_path(replica.key) if http else "",
         )
 
 

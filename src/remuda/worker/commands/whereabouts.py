@@ -1,17 +1,9 @@
 """Where a process is reached from other machines: gRPC directly, HTTP through the worker's own server."""
 
 from collections.abc import Callable
-from urllib.parse import quote
 
-from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised, joined, split
-from remuda.worker.http.door import ROOT
 from remuda.worker.processes.model import Protocol, Replica
-
-
-def door(key: ProcessKey) -> str:
-    """The path of a process on the worker's HTTP server."""
-    return f"{ROOT}{quote(str(key), safe='')}"
 
 
 class Whereabouts:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from remuda.wire.process_keys import PROCESSES_PATH
 from remuda.worker.http.asgi import App, Receive, Scope, Send, answer, raw_path
 from remuda.worker.http.door import Door
 from remuda.worker.http.guard import TokenGuard
@@ -15,7 +16,7 @@ def application(ready: Callable[[], bool], guard: TokenGuard, logs: ProcessLogs,
     """`ready` says whether the worker can receive work."""
     probe = probes(ready)
     # By prefix, as ids in paths contain slashes. The first that fits counts.
-    pages: tuple[tuple[str, App], ...] = (("/v1/backend-logs", LogPages(logs)), ("/v1/processes/", door))
+    pages: tuple[tuple[str, App], ...] = (("/v1/backend-logs", LogPages(logs)), (PROCESSES_PATH, door))
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in PROBE_PATHS:

@@ -9,7 +9,7 @@ when the backend breaks off, so does the answer. Nothing is ever sent twice.
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import aiohttp
 import anyio
@@ -20,12 +20,11 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from remuda.core import limits
-from remuda.wire.process_keys import ProcessKey
+from remuda.wire.process_keys import PROCESSES_PATH, ProcessKey
 from remuda.worker.http.asgi import Header, Receive, Scope, Send, answer, raw_path
 
 log = structlog.get_logger(__name__)
 
-ROOT: Final = "/v1/processes/"
 REFUSAL_HEADER: Final = b"x-remuda-refusal"
 """Tells our own answers from those of a backend: `not_ready` or `backend_failed`."""
 
@@ -54,11 +53,6 @@ _PATIENCE: Final = aiohttp.ClientTimeout(
 Find = Callable[[ProcessKey], int | None]
 
 
-def door_path(key: ProcessKey, path: str) -> str:
-    """Where `path` of that process, which begins with a slash, is found on its worker."""
-    return f"{ROOT}{quote(str(key), safe='')}{path}"
-
-
 @asynccontextmanager
 async def open_door(find: Find) -> "AsyncIterator[Door]":
     """`find` gives the port of a process while it is ready."""
@@ -74,14 +68,14 @@ async def open_door(find: Find) -> "AsyncIterator[Door]":
 
 
 class Door:
-    """Opened by `open_door`. An ASGI application for the paths below ROOT."""
+    """Opened by `open_door`. An ASGI application for the paths below PROCESSES_PATH."""
 
     def __init__(self, session: aiohttp.ClientSession, find: Find) -> None:
         self._session = session
         self._find = find
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name, _, path = raw_path(scope).removeprefix(ROOT).partition("/")
+        name, _, path = raw_path(scope).removeprefix(PROCESSES_PATH).partition("/")
         key = ProcessKey.parse(unquote(name))
         if key is None or scope["type"] != "http":
             await answer(scope, send, 404, "there is no process of this name; it is called model#replica")

@@ -14,8 +14,7 @@ from yarl import URL
 
 from remuda.core import limits
 from remuda.host.ports import free_port
-from remuda.wire.process_keys import ProcessKey
-from remuda.worker.http.door import door_path
+from remuda.wire.process_keys import ProcessKey, door_path
 from tests.support.waiting import wait_until
 from tests.unit.worker.http.serving import TOKEN, worker
 
