@@ -10,7 +10,7 @@ _MISSING_LIBRARY = re.compile(
     r"(?:error while loading shared libraries:|Library not loaded:)\s*(\S+?):?(?:\s|$)"
 )
 _MISSING_MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError): (.+)")
-_PORT_IN_USE = re.compile(r"address already in use|failed to bind", re.IGNORECASE)
+_PORT_IN_USE = re.compile(r"address already in use|failed to bind|port \d+ is in use", re.IGNORECASE)
 _NO_MEMORY = re.compile(
     r"out of memory|bad_alloc|cannot allocate memory|CUDA_ERROR_OUT_OF_MEMORY|OutOfMemoryError|MemoryError",
     re.IGNORECASE,

@@ -41,6 +41,7 @@ def test_a_crash_after_readiness_does_not_speak_of_the_start() -> None:
         (1, "libc.so.6: version `GLIBC_2.38' not found (required by ./server)", "GLIBC_2.38"),
         (1, "CUDA driver version is insufficient for CUDA runtime version", "driver is older"),
         (1, "OSError: [Errno 98] Address already in use", "took its port"),
+        (1, "cannot listen on 127.0.0.1:50051: port 50051 is in use", "took its port"),
         (-4, "", "instructions that this processor lacks"),
         (-9, "", "out of memory"),
         (-11, "", "crashed"),

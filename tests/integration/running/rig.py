@@ -1,0 +1,300 @@
+"""A worker that runs real processes, and the commands of a frontend that knows nothing but the contract."""
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import psutil
+from pydantic import SecretStr
+
+from remuda.bus.client import PATIENCE as BUS_PATIENCE
+from remuda.bus.client import Bus
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.errors import Misconfigured
+from remuda.core.ids import BootId, MachineId
+from remuda.gallery.cache import Cache
+from remuda.gallery.fetch import Fetcher, open_fetcher
+from remuda.gallery.model import Gallery, Machine
+from remuda.gallery.shipped import REMUDA
+from remuda.gallery.sources import Sources
+from remuda.host.descendants import Seen, everyone
+from remuda.host.ports import listen
+from remuda.host.restarts import RestartPolicy
+from remuda.oci.client import RegistryClient, open_client
+from remuda.oci.model import Platform
+from remuda.wire.nodes import Report
+from remuda.worker.addresses import AddressSettings
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.places import Places
+from remuda.worker.depot.shelf import try_lock
+from remuda.worker.engine_room import EngineRoom, RoomSettings
+from remuda.worker.introduction import Introduction
+from remuda.worker.processes.patience import Patience
+from remuda.worker.service import Site, Worker, WorkerConfig
+from remuda.worker.state import Phase
+from tests.integration.worker.rig import FixedHardware, Impatient, opening_bus, wait_for_phase
+from tests.peers.localai_frontend import LocalAiFrontend
+from tests.support.nats_servers import PlainServer, connected
+from tests.support.waiting import wait_until
+
+TOKEN = "token-of-the-whole-fleet"
+NAME = "gpu-1"
+ASK_S = timedelta(seconds=60)
+HOST = "127.0.0.1"
+_PR_SET_CHILD_SUBREAPER = 36
+CLOCK = SystemClock()
+
+# Real programs start with what is left of two cores; everything else is quick.
+QUICK = Patience(
+    start=timedelta(seconds=30),
+    call=timedelta(seconds=1),
+    watch=timedelta(milliseconds=200),
+    free=timedelta(milliseconds=500),
+    grace=timedelta(seconds=1),
+    restarts=RestartPolicy(
+        first=timedelta(milliseconds=100),
+        most=timedelta(seconds=1),
+        healthy_after=timedelta(minutes=1),
+        give_up_after=4,
+    ),
+)
+
+
+@dataclass
+class Yard:
+    """Where a worker keeps its things, and how it differs from others."""
+
+    folder: Path
+    patience: Patience = QUICK
+    ports_count: int = 60
+    owner: MachineId = field(default_factory=lambda: MachineId(SystemEntropy().uuid()))
+    boot: BootId = field(default_factory=lambda: BootId(SystemEntropy().uuid()))
+    offered: dict[str, Path | str] = field(default_factory=dict)
+
+    @property
+    def places(self) -> Places:
+        return Places(self.folder / "backends", self.folder / "system", self.folder / "blobs")
+
+    def backend(self, name: str) -> Path:
+        """The folder of an installed backend."""
+        return self.places.installed(name)
+
+    def offer(self, **uris: Path | str) -> None:
+        """Put backends into the machine's own gallery."""
+        self.offered |= uris
+        entries = (f"- name: {name}\n  uri: {uri}\n" for name, uri in self.offered.items())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "gallery.yaml").write_text("".join(entries) or "[]\n")
+
+    def alive(self) -> list[Seen]:
+        """Every process that was started here and has not ended."""
+        return [
+            seen
+            for seen in everyone()
+            if seen.mark is not None and seen.mark.owner == self.owner and not seen.zombie
+        ]
+
+    def assert_tidy(self) -> None:
+        """No process, no file that was on its way, and nobody holds a lock."""
+        assert self.alive() == []
+        places = self.places
+        assert {kind: places.names_in(kind) for kind in ("staging", "ready", "trash")} == {
+            "staging": [],
+            "ready": [],
+            "trash": [],
+        }
+        for name in places.names_in("locks"):
+            with try_lock(places.lock(name)) as ours:
+                assert ours, f"somebody holds the lock of {name}"
+
+
+@dataclass
+class Rig:
+    """A worker at work. `accounts` are what it had to tell, each time something had changed."""
+
+    yard: Yard
+    worker: Worker
+    room: EngineRoom
+    frontend: LocalAiFrontend
+    bus: Bus
+    http: httpx.AsyncClient  # To the worker's own server; brings nothing.
+    accounts: list[Report]
+
+    @property
+    def node(self) -> str:
+        return self.frontend.node(NAME).id
+
+    async def ask(self, word: str, **document: object) -> Any:
+        """A command and its reply, such as `ask("backend.install", backend="echo")`."""
+        payload = json.dumps(document).encode()
+        return json.loads(await self.bus.request(f"nodes.{self.node}.{word}", payload, ASK_S))
+
+    async def tell(self, word: str, **document: object) -> None:
+        """A command that nobody answers."""
+        await self.bus.publish(f"nodes.{self.node}.{word}", json.dumps(document).encode())
+
+    async def install(self, backend: str, **more: object) -> Any:
+        return await self.ask("backend.install", backend=backend, **more)
+
+    async def installed(self, backend: str, **more: object) -> Any:
+        """The reply of an install that has to succeed."""
+        reply = await self.install(backend, **more)
+        assert reply["success"], reply["error"]
+        return reply
+
+    async def refused(self, backend: str, **more: object) -> str:
+        """The reason for which an install fails, after which nothing of it is left."""
+        reply = await self.install(backend, **more)
+        assert not reply["success"]
+        assert self.yard.alive() == []
+        assert (await self.ask("models.running"))["models"] == []
+        return str(reply["error"])
+
+    def replica(self, model: str) -> Any:
+        """As the newest heartbeat has it; None where it has not."""
+        rows = self.report()["replicas"]
+        return next((row for row in rows if row["model_id"] == model), None)
+
+    def report(self) -> Any:
+        """The newest one."""
+        heartbeats: Any = self.frontend.node(NAME).heartbeats
+        empty: dict[str, Any] = {"installed": [], "replicas": [], "work": []}
+        return empty | (heartbeats[-1]["report"] if heartbeats else {})
+
+    async def until_replica(self, model: str, fits: Callable[[Any], bool], *, within: float = 20.0) -> Any:
+        """The replica in the first report in which it is as wanted; it may also be None, for gone."""
+        found: list[Any] = []
+
+        def told() -> bool:
+            row = self.replica(model)
+            found[:] = [row]
+            return fits(row)
+
+        await wait_until(told, within=within, what=f"a report about {model}")
+        return found[0]
+
+    def process(self, model: str) -> psutil.Process:
+        """What was started for the model, by the instance that the newest account tells."""
+        [instance] = [row.instance for row in self.room.account().replicas if row.model_id == model]
+        leaders = [seen for seen in self.yard.alive() if seen.mark and seen.mark.instance == instance]
+        [leader] = [seen for seen in leaders if seen.session == seen.pid and seen.parent == os.getpid()]
+        return psutil.Process(leader.pid)
+
+
+@asynccontextmanager
+async def working(yard: Yard, nats: PlainServer, **changes: Any) -> AsyncIterator[Rig]:
+    """A worker that takes commands. When the block ends it stops in good order and leaves nothing.
+
+    `changes` are fields of WorkerConfig.
+    """
+    yard.offer()
+    async with (
+        LocalAiFrontend(token=TOKEN) as frontend,
+        open_client(CLOCK, SystemEntropy()) as client,
+        open_fetcher() as fetcher,
+        connected(nats.url) as bus,
+        anyio.create_task_group() as tasks,
+    ):
+        frontend.extra_reply = {"nats_url": nats.url}
+        rooms: list[EngineRoom] = []
+        accounts: list[Report] = []
+
+        def make_room(site: Site) -> EngineRoom:
+            def changed() -> None:
+                accounts.append(rooms[0].account())
+                site.changed()
+
+            rooms.append(_room(yard, replace(site, changed=changed), client, fetcher))
+            return rooms[0]
+
+        worker = _worker(yard, frontend.url, make_room, changes)
+        await tasks.start(worker.run)
+        await wait_for_phase(worker, Phase.READY)
+        server = frontend.node(NAME).registrations[0]["http_address"]
+        async with httpx.AsyncClient(base_url=f"http://{server}", trust_env=False, timeout=30) as http:
+            yield Rig(yard, worker, rooms[0], frontend, bus, http, accounts)
+        worker.stop("the test is over")
+    _no_longer_adopt()
+    yard.assert_tidy()
+
+
+def base_port() -> int:
+    """The first of a hundred ports that no system hands out to whoever asks for any."""
+    entropy = SystemEntropy()
+    while True:
+        base = 20_001 + 100 * int(100 * entropy.fraction())
+        with suppress(Misconfigured):
+            listen(HOST, base - 1).close()
+            return base
+
+
+def _worker(
+    yard: Yard, frontend_url: str, make_room: Callable[[Site], EngineRoom], changes: dict[str, Any]
+) -> Worker:
+    introduction = Introduction(name=NAME, machine_id=yard.owner, boot_id=yard.boot, version="0.1.0")
+    config = WorkerConfig(
+        frontend_url=frontend_url,
+        token=SecretStr(TOKEN),
+        introduction=introduction,
+        heartbeat_interval=timedelta(hours=1),  # Those that come have a reason.
+        addresses=AddressSettings(addr=f"{HOST}:{base_port()}"),
+    )
+    return Worker(
+        replace(config, **changes),
+        opening_bus(BUS_PATIENCE),
+        FixedHardware(),
+        clock=CLOCK,
+        entropy=Impatient(),
+        make_room=make_room,
+    )
+
+
+def _room(yard: Yard, site: Site, client: RegistryClient, fetcher: Fetcher) -> EngineRoom:
+    own = Gallery(name="own", url=f"file://{yard.folder / 'gallery.yaml'}")
+
+    def sources(galleries: tuple[Gallery, ...]) -> Sources:
+        return Sources(galleries, fetcher=fetcher, cache=Cache(yard.folder / "cache"), clock=CLOCK)
+
+    async def machine() -> Machine:
+        return Machine("linux", "amd64", "default", "", 0)
+
+    first = site.listening.base_port
+    settings = RoomSettings(
+        owner=yard.owner,
+        boot=yard.boot,
+        token=SecretStr(TOKEN),
+        models=yard.folder / "models",
+        logs=yard.folder / "logs",
+        ports=range(first, first + yard.ports_count),
+        bind=HOST,
+        environ=os.environ,
+        secrets=(TOKEN,),
+        patience=yard.patience,
+    )
+    return EngineRoom(
+        settings,
+        Depot(yard.places, CLOCK, client, Platform("linux", "amd64")),
+        sources((REMUDA, own)),
+        sources,
+        machine,
+        reached_at=site.reached_at,
+        changed=site.changed,
+        clock=CLOCK,
+        entropy=SystemEntropy(),
+    )
+
+
+def _no_longer_adopt() -> None:
+    """A worker's process takes in orphans; the tests that follow in this one should not."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
