@@ -8,9 +8,10 @@ from remuda.core.errors import Invalid
 from remuda.ops.model import Source
 
 _IMAGE: Final = re.compile(
-    r"(?:oci://)?(?:[A-Za-z0-9._-]+(?::\d{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
+    r"(?:oci://)?(?:[A-Za-z0-9][A-Za-z0-9._-]*(?::\d{1,5})?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@[a-z0-9]+:[0-9a-f]{32,128})?"
 )
+_ARCHIVE: Final = re.compile(r"https?://[^/\s?#]+/\S+")
 _BACKEND_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 
 
@@ -30,7 +31,8 @@ def external(source: Source, *, local_sources: bool) -> External:
             f"{uri[:200]!r} is a place on each node's own disk, which may not be named from here",
             hint="use an image in a registry, or allow it with --allow-local-sources",
         )
-    image = not local and not uri.startswith(("http://", "https://"))
+    archive = not local and bool(_ARCHIVE.fullmatch(uri))
+    image = not local and not archive
     if image and not ("/" in uri and _IMAGE.fullmatch(uri)):
         raise Invalid(
             f"{uri[:200]!r} is neither an image in a registry nor the address of an archive",
@@ -44,7 +46,7 @@ def external(source: Source, *, local_sources: bool) -> External:
             )
     # What is asked for, and what it is called once it is there, must be the same to workers.
     named = replace(source, uri=uri, backend=name, name=name)
-    return External(named, image, for_peers=image or local)
+    return External(named, image, for_peers=not archive)
 
 
 def _own_name(uri: str) -> str:

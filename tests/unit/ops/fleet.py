@@ -1,0 +1,103 @@
+"""Nodes, galleries and wishes with defaults, for tests of who is meant by an operation."""
+
+from dataclasses import replace
+from typing import Any
+
+from remuda.core.ids import BootId, NodeId
+from remuda.fleet.fleet import Fleet
+from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.model import Label, LabelSource, Resources
+from remuda.fleet.model import Report as StoredReport
+from remuda.gallery.index import read_index
+from remuda.gallery.model import Gallery, Reading
+from remuda.gallery.shipped import REMUDA, shipped_index
+from remuda.ops.model import Kind, OpId, RollOut, Source, Step
+from remuda.ops.node_views import NodeViews
+from remuda.ops.ports import Inventory
+from remuda.ops.selection import ALL, Selection
+from remuda.ops.sightings import NodeView
+from remuda.ops.targets import Plan, Surroundings, Wanted, plan
+from remuda.wire.codec import encode
+from remuda.wire.nodes import InstalledArtifact, Report
+from tests.support.nodes import NOON, THRESHOLDS
+from tests.support.nodes import node as fleet_node
+
+INDEX = b"""
+- name: llama-cpp
+  alias: llama-cpp
+  capabilities: {default: cpu-llama-cpp, nvidia: cuda12-llama-cpp}
+- name: cpu-llama-cpp
+  alias: llama-cpp
+  uri: registry.example/backends:cpu-llama-cpp
+- name: cuda12-llama-cpp
+  alias: llama-cpp
+  uri: registry.example/backends:cuda12-llama-cpp
+- name: vllm
+  capabilities: {nvidia: cuda12-vllm}
+- name: cuda12-vllm
+  uri: registry.example/backends:cuda12-vllm
+- name: lone
+  uri: registry.example/backends:lone
+- name: versioned
+  uri: registry.example/backends:versioned
+  version: "2.0"
+- name: arm64-only
+  uri: registry.example/backends:arm64-only
+"""
+MINE = Gallery(name="mine", url="https://example.org/index.yaml")
+READINGS = (
+    Reading(MINE, read_index(INDEX), confirmed_at=NOON),
+    Reading(REMUDA, read_index(shipped_index()), confirmed_at=NOON),
+)
+NEW, OLD = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+
+
+def artifact(name: str, digest: str = OLD, version: str = "", alias: str = "") -> InstalledArtifact:
+    return InstalledArtifact(name=name, digest=digest, version=version, alias=alias)
+
+
+def a_node(
+    name: str = "gpu-1",
+    *has: InstalledArtifact,
+    foreign: bool = False,
+    told: bool = True,
+    labels: dict[str, str] | None = None,
+    silent_s: float = 0,
+    capability: str = "",
+    **facts: Any,
+) -> NodeView:
+    """A node of ours that has told what it has; `foreign` makes it one of LocalAI's."""
+    boot = BootId(f"boot-{name}")
+    report = StoredReport(boot, 1, encode(Report(boot_id=boot, sequence=1, installed=has)).decode())
+    node = fleet_node(
+        id=NodeId(f"id-{name}"),
+        name=name,
+        boot_id=boot,
+        version="" if foreign else "0.1.0",
+        report=None if foreign or not told else report,
+        labels={key: Label(value, LabelSource.WORKER) for key, value in (labels or {}).items()},
+        resources=Resources(capability=capability),
+    )
+    node = replace(node, **facts)
+    now = NOON.replace(minute=int(silent_s // 60), second=int(silent_s % 60))
+    standing = Fleet(now, Hearing((Span(NOON, now),)), [node]).standing(node, THRESHOLDS)
+    listed = [Inventory(node.id, boot, NOON, has)] if foreign and told else []
+    return NodeViews().of([standing], listed)[node.id]
+
+
+def planned(
+    backend: str,
+    *nodes: NodeView,
+    kind: Kind = Kind.INSTALL,
+    selection: Selection = ALL,
+    rolling: bool = False,
+    local_sources: bool = False,
+    **source: str,
+) -> Plan:
+    roll_out = RollOut(2, canary=True, proves=True) if rolling else RollOut(16)
+    wanted = Wanted(kind, Source(backend, **source), selection, roll_out)
+    return plan(wanted, Surroundings(nodes, READINGS, local_sources), OpId("op-1"))
+
+
+def steps(plan: Plan) -> dict[str, Step]:
+    return {draft.step.node_name: draft.step for draft in plan.drafts}

@@ -1,0 +1,314 @@
+"""Which nodes an operation is for, what each is to get, and why some are left out."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.fleet.model import NodeType
+from remuda.ops.model import Kind, State
+from remuda.ops.pins import Build, Pin
+from remuda.ops.selection import Selection, parse_selector
+from remuda.ops.targets import ConcreteBackend, pinned
+from tests.unit.ops.fleet import NEW, a_node, artifact, planned, steps
+
+
+def named(*names: str) -> Selection:
+    return Selection(names=names)
+
+
+# Who is meant.
+
+
+def test_a058_a_node_that_waits_for_approval_is_no_target() -> None:
+    assert steps(planned("llama-cpp", a_node("in"), a_node("out", approved=False))).keys() == {"in"}
+
+
+def test_a059_an_agent_is_no_target() -> None:
+    agent = a_node("agent", node_type=NodeType.AGENT)
+    assert steps(planned("llama-cpp", a_node("in"), agent)).keys() == {"in"}
+
+
+def test_a060_named_nodes_and_no_others_are_meant() -> None:
+    nodes = [a_node(f"n{number}") for number in range(3)]
+    assert steps(planned("llama-cpp", *nodes, selection=named("n1"))).keys() == {"n1"}
+    assert steps(planned("llama-cpp", *nodes)).keys() == {"n0", "n1", "n2"}
+
+
+def test_a073_an_id_limits_an_operation_to_its_node() -> None:
+    nodes = [a_node("n0"), a_node("n1")]
+    assert steps(planned("llama-cpp", *nodes, selection=named("id-n1"))).keys() == {"n1"}
+
+
+def test_labels_select_the_nodes_that_have_all_of_them() -> None:
+    nodes = [a_node("a", labels={"room": "attic", "os": "x"}), a_node("b", labels={"room": "attic"})]
+    chosen = planned("llama-cpp", *nodes, selection=Selection(selector="room=attic, os=x"))
+    assert steps(chosen).keys() == {"a"}
+
+
+@pytest.mark.parametrize("selector", ["room", "=attic", "room=attic,,", "room=attic,os", "a=1,a=2", "room>2"])
+def test_a_malformed_selector_is_refused_with_what_is_wrong(selector: str) -> None:
+    with pytest.raises(Invalid, match="selector"):
+        planned("llama-cpp", a_node(), selection=Selection(selector=selector))
+
+
+@given(st.text(max_size=40))
+def test_any_selector_is_read_or_refused(text: str) -> None:
+    wanted = {"refused": ""}
+    with suppress(Invalid):
+        wanted = dict(parse_selector(text))
+    assert all(wanted)
+
+
+def test_an_unknown_node_is_named_with_those_it_may_have_meant() -> None:
+    with pytest.raises(NotFound, match=r"gpu-11.*did you mean gpu-1"):
+        planned("llama-cpp", a_node("gpu-1"), selection=named("gpu-11"))
+
+
+def test_a_pending_node_asked_for_by_name_is_refused_with_the_way_to_let_it_in() -> None:
+    with pytest.raises(Conflict, match="remuda nodes approve out"):
+        planned("llama-cpp", a_node("out", approved=False), selection=named("out"))
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [(Selection(), "no nodes yet"), (Selection(selector="a=b"), "no nodes yet")],
+)
+def test_an_operation_on_no_node_at_all_is_refused(selection: Selection, words: str) -> None:
+    with pytest.raises(Conflict, match=words):
+        planned("llama-cpp", selection=selection)
+
+
+def test_labels_that_no_node_has_are_refused() -> None:
+    with pytest.raises(Conflict, match="no node has the labels a=b"):
+        planned("llama-cpp", a_node(), selection=Selection(selector="a=b"))
+
+
+def test_names_and_labels_together_are_refused() -> None:
+    with pytest.raises(Invalid, match="not both"):
+        planned("llama-cpp", a_node(), selection=Selection(("gpu-1",), "a=b"))
+
+
+def test_nodes_that_are_away_are_meant_too() -> None:
+    away = [a_node("gone", silent_s=300), a_node("drained", drained=True)]
+    found = steps(planned("llama-cpp", *away))
+    assert {name: step.state for name, step in found.items()} == dict.fromkeys(
+        ("gone", "drained"), State.PENDING
+    )
+
+
+# What each is to get.
+
+
+def test_each_node_gets_the_build_for_its_hardware_whose_own_name_comes_first() -> None:
+    nodes = [a_node("cpu"), a_node("gpu", capability="nvidia")]
+    found = steps(planned("llama-cpp", *nodes))
+    assert found["cpu"].goal.names == ("cpu-llama-cpp", "llama-cpp")
+    assert found["gpu"].goal.names == ("cuda12-llama-cpp", "llama-cpp")
+
+
+def test_a_build_asked_for_by_its_own_name_is_not_met_by_another_of_its_alias() -> None:
+    found = steps(planned("cpu-llama-cpp", a_node(), selection=named("gpu-1")))
+    assert found["gpu-1"].goal.names == ("cpu-llama-cpp",)
+
+
+def test_a163_a_node_that_can_run_no_build_is_skipped_with_the_reason_before_anything_is_sent() -> None:
+    found = steps(planned("vllm", a_node("cpu"), a_node("gpu", capability="nvidia")))
+    assert (found["cpu"].state, found["gpu"].state) == (State.SKIPPED, State.PENDING)
+    assert "no build for this machine, which reports default" in found["cpu"].reason
+
+
+def test_a163_an_image_without_a_build_for_the_platform_of_a_node_skips_that_node() -> None:
+    arm = a_node("arm", labels={"node.arch": "arm64"})
+    drafted = planned(
+        "lone", arm, a_node("amd", labels={"node.arch": "amd64"}), selection=named("arm", "amd")
+    )
+    uri = "registry.example/backends:lone"
+    assert drafted.builds == {Build(uri, "linux/arm64"), Build(uri, "linux/amd64")}
+    pins = {Build(uri, "linux/arm64"): Pin(missing="no build"), Build(uri, "linux/amd64"): Pin(NEW)}
+    found = steps(pinned(drafted, pins))
+    assert (found["arm"].state, found["arm"].reason) == (State.SKIPPED, "no build")
+    assert (found["amd"].state, found["amd"].goal.digest) == (State.PENDING, NEW)
+
+
+def test_a_platform_that_is_not_known_excludes_nothing() -> None:
+    found = steps(planned("arm64-only", a_node("unknown"), selection=named("unknown")))
+    assert found["unknown"].state is State.PENDING
+    with pytest.raises(Conflict, match="is for arm64"):
+        planned("arm64-only", a_node(labels={"node.arch": "amd64"}), selection=named("gpu-1"))
+
+
+def test_an_operation_that_no_node_can_do_is_refused_with_every_reason() -> None:
+    with pytest.raises(Conflict, match=r"a: vllm has no build .*; b: vllm has no build"):
+        planned("vllm", a_node("a"), a_node("b"))
+
+
+def test_an_unpinned_step_is_legal() -> None:
+    assert steps(pinned(planned("llama-cpp", a_node()), {}))["gpu-1"].goal.digest == ""
+
+
+def test_an_unknown_backend_is_refused_with_names_it_may_have_meant() -> None:
+    with pytest.raises(NotFound, match=r"no gallery has a backend called lama-cpp.*did you mean llama-cpp"):
+        planned("lama-cpp", a_node())
+
+
+def test_a076_a_build_for_certain_hardware_is_refused_for_all_with_the_meta_alternative() -> None:
+    with pytest.raises(ConcreteBackend) as refused:
+        planned("cuda12-llama-cpp", a_node("gpu", capability="nvidia"))
+    assert (refused.value.code, refused.value.http_status) == ("concrete_backend_requires_target", 409)
+    assert refused.value.meta_alternative == "llama-cpp"
+
+
+def test_a076_a_build_without_a_meta_backend_is_refused_for_all_too() -> None:
+    with pytest.raises(ConcreteBackend) as refused:
+        planned("lone", a_node())
+    assert refused.value.meta_alternative == ""
+
+
+@pytest.mark.parametrize("backend", ["mine@cuda12-llama-cpp", "echo", "llama-cpp"])
+def test_a_gallery_id_what_fits_everywhere_and_a_meta_backend_go_to_all(backend: str) -> None:
+    found = steps(planned(backend, a_node("gpu", capability="nvidia")))
+    assert found["gpu"].state is State.PENDING
+
+
+def test_workers_are_sent_the_bare_name_with_the_named_gallery_first() -> None:
+    step = steps(planned("remuda@echo", a_node()))["gpu-1"]
+    assert step.source.backend == "echo"
+    assert [one["name"] for one in json.loads(step.source.galleries)] == ["remuda", "mine"]
+
+
+# Workers that are not ours.
+
+
+def test_localais_workers_get_no_gallery_that_only_we_can_read() -> None:
+    found = steps(planned("llama-cpp", a_node("ours"), a_node("theirs", foreign=True)))
+    assert [one["name"] for one in json.loads(found["theirs"].source.galleries)] == ["mine"]
+    assert [one["name"] for one in json.loads(found["ours"].source.galleries)] == ["mine", "remuda"]
+
+
+def test_what_ships_with_remuda_is_skipped_on_localais_workers() -> None:
+    found = steps(planned("echo", a_node("ours"), a_node("theirs", foreign=True)))
+    assert found["theirs"].state is State.SKIPPED
+    assert "ships with Remuda" in found["theirs"].reason
+
+
+# From outside the galleries.
+
+
+def test_a075_a_source_outside_the_galleries_travels_with_its_names() -> None:
+    uri = "registry.example/me/my-backend:v1"
+    step = steps(planned("", a_node(), uri=uri, name="mine-too", alias="other"))["gpu-1"]
+    assert (step.source.uri, step.source.name, step.source.alias) == (uri, "mine-too", "other")
+    assert (step.source.backend, step.goal.names) == ("mine-too", ("mine-too", "other"))
+
+
+def test_an_image_without_a_name_is_called_after_its_repository() -> None:
+    step = steps(planned("", a_node(), uri="oci://registry.example/me/my-backend:v1@sha256:" + "a" * 64))
+    assert step["gpu-1"].source.name == "my-backend"
+
+
+@pytest.mark.parametrize(
+    "uri", ["file:///etc", "/srv/backend", "./x/y", "../x", "~/x", "ocifile:///srv/image.tar", "ocifile:x"]
+)
+def test_places_on_the_nodes_disks_are_refused_unless_a_setting_allows_them(uri: str) -> None:
+    with pytest.raises(Invalid, match="own disk"):
+        planned("", a_node(), uri=uri, name="x")
+    assert steps(planned("", a_node(), uri=uri, name="x", local_sources=True))["gpu-1"].source.uri == uri
+
+
+@pytest.mark.parametrize(
+    "uri", ["nothing", "ftp://x/y", "javascript:alert(1)", "a b/c", "-x/y", "http:", "http://"]
+)
+def test_what_is_no_place_is_refused(uri: str) -> None:
+    with pytest.raises(Invalid):
+        planned("", a_node(), uri=uri, name="x")
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "a b", "x" * 300])
+def test_a_name_that_could_be_a_path_is_refused(name: str) -> None:
+    with pytest.raises(Invalid, match="no name for a backend"):
+        planned("", a_node(), uri="registry.example/me/my-backend:v1", name=name)
+
+
+def test_archives_are_skipped_on_localais_workers() -> None:
+    uri = "https://example.org/x.tar.gz"
+    found = steps(planned("", a_node("ours"), a_node("theirs", foreign=True), uri=uri, name="x"))
+    assert (found["ours"].state, found["theirs"].state) == (State.PENDING, State.SKIPPED)
+
+
+# Upgrade.
+
+
+def test_a085_an_upgrade_is_for_the_nodes_that_have_it() -> None:
+    nodes = [
+        a_node("has", artifact("cpu-llama-cpp", alias="llama-cpp")),
+        a_node("lists", artifact("cuda12-llama-cpp"), foreign=True),
+        a_node("lacks", artifact("other")),
+        a_node("unknown", told=False),
+    ]
+    assert steps(planned("llama-cpp", *nodes, kind=Kind.UPGRADE)).keys() == {"has", "lists"}
+
+
+def test_a_node_upgrades_the_build_that_it_has() -> None:
+    node = a_node("gpu", artifact("cpu-llama-cpp", alias="llama-cpp"), capability="nvidia")
+    step = steps(planned("llama-cpp", node, kind=Kind.UPGRADE))["gpu"]
+    assert (step.source.backend, step.goal.names[0]) == ("cpu-llama-cpp", "cpu-llama-cpp")
+
+
+def test_a086_an_upgrade_of_what_no_node_has_is_refused() -> None:
+    with pytest.raises(NotFound, match="no node has llama-cpp installed"):
+        planned("llama-cpp", a_node(), kind=Kind.UPGRADE)
+
+
+def test_what_ships_with_remuda_is_not_upgraded_apart_from_its_worker() -> None:
+    with pytest.raises(Conflict, match="is upgraded with its worker"):
+        planned("echo", a_node("n", artifact("echo")), kind=Kind.UPGRADE)
+
+
+def test_what_no_gallery_has_cannot_be_upgraded() -> None:
+    with pytest.raises(Conflict, match="no gallery has homemade"):
+        planned("homemade", a_node("n", artifact("homemade")), kind=Kind.UPGRADE)
+
+
+def test_a_roll_out_says_before_it_starts_who_cannot_go_back() -> None:
+    has = artifact("cpu-llama-cpp")
+    plan = planned(
+        "llama-cpp", a_node("ours", has), a_node("theirs", has, foreign=True), kind=Kind.UPGRADE, rolling=True
+    )
+    found = steps(plan)
+    assert (found["ours"].proves, found["ours"].rolls_back) == (True, True)
+    assert (found["theirs"].proves, found["theirs"].rolls_back) == (True, False)
+    assert any("theirs cannot return to the version before" in warning for warning in plan.warnings)
+
+
+# Remove.
+
+
+def test_a093_a_removal_is_for_every_node_those_that_are_away_included() -> None:
+    nodes = [
+        a_node("has", artifact("cpu-llama-cpp", alias="llama-cpp")),
+        a_node("gone", artifact("cuda12-llama-cpp"), foreign=True, silent_s=300),
+        a_node("drained", drained=True),
+        a_node("pending", approved=False),
+    ]
+    assert steps(planned("llama-cpp", *nodes, kind=Kind.REMOVE)).keys() == {"has", "gone", "drained"}
+
+
+def test_a_removal_names_what_the_node_has() -> None:
+    node = a_node("n", artifact("cuda12-llama-cpp"), foreign=True)
+    step = steps(planned("llama-cpp", node, kind=Kind.REMOVE))["n"]
+    assert step.source.backend == "cuda12-llama-cpp"
+    assert step.goal.names == ("cuda12-llama-cpp", "llama-cpp")
+
+
+def test_what_no_gallery_knows_can_be_removed_where_a_node_has_it() -> None:
+    found = steps(planned("homemade", a_node("has", artifact("homemade")), a_node("lacks"), kind=Kind.REMOVE))
+    assert found.keys() == {"has", "lacks"}
+
+
+def test_a_removal_of_what_nobody_knows_is_refused() -> None:
+    with pytest.raises(NotFound, match="no gallery has a backend called lama-cpp"):
+        planned("lama-cpp", a_node(), kind=Kind.REMOVE)

@@ -1,0 +1,85 @@
+"""What could be upgraded, told from what nodes have and what registries say."""
+
+import pytest
+
+from remuda.ops.sightings import NodeView
+from remuda.ops.upgrades import Upgrade, candidates, upgrades
+from remuda.wire.nodes import InstalledArtifact
+from tests.unit.ops.fleet import NEW, OLD, READINGS, a_node, artifact
+
+LONE = "registry.example/backends:lone"
+
+
+def found(*nodes: NodeView, digests: dict[str, str] | None = None) -> dict[str, Upgrade]:
+    return upgrades(nodes, READINGS, {LONE: NEW} if digests is None else digests)
+
+
+def has(name: str, *artifacts: InstalledArtifact, **facts: bool | float) -> NodeView:
+    return a_node(name, *artifacts, **facts)  # type: ignore[arg-type]  # Facts are passed on as they are.
+
+
+def test_a097_the_check_looks_at_what_nodes_have() -> None:
+    assert found() == {}
+    upgrade = found(has("a", artifact("lone", OLD)))["lone"]
+    assert (upgrade.installed_digest, upgrade.available_digest) == (OLD, NEW)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a098_a_digest_that_was_never_recorded_is_flagged_until_a_real_reinstall(foreign: bool) -> None:
+    assert "lone" in found(has("a", artifact("lone", ""), foreign=foreign))
+    assert found(has("a", artifact("lone", NEW), foreign=foreign)) == {}
+
+
+def test_a099_when_every_node_has_been_upgraded_nothing_is_left() -> None:
+    before = [has("a", artifact("lone", OLD)), has("b", artifact("lone", NEW))]
+    after = [has("a", artifact("lone", NEW)), has("b", artifact("lone", NEW))]
+    assert found(*before).keys() == {"lone"}
+    assert found(*after) == {}
+
+
+def test_nodes_that_differ_from_most_are_named() -> None:
+    nodes = [has(name, artifact("lone", digest)) for name, digest in (("a", NEW), ("b", OLD), ("c", NEW))]
+    upgrade = found(*nodes)["lone"]
+    assert (upgrade.installed_digest, [one.standing.node.name for one in upgrade.drift]) == (NEW, ["b"])
+
+
+def test_versions_decide_where_the_gallery_has_them() -> None:
+    assert found(has("a", artifact("versioned", OLD, "2.0"))) == {}
+    upgrade = found(has("a", artifact("versioned", OLD, "1.0")))["versioned"]
+    assert (upgrade.installed_version, upgrade.available_version) == ("1.0", "2.0")
+
+
+def test_a_version_that_was_never_recorded_is_an_old_one() -> None:
+    assert found(has("a", artifact("versioned", OLD, "")))["versioned"].available_version == "2.0"
+
+
+def test_nodes_with_the_same_version_and_other_bytes_differ() -> None:
+    nodes = [has("a", artifact("versioned", OLD, "2.0")), has("b", artifact("versioned", NEW, "2.0"))]
+    assert len(found(*nodes)["versioned"].drift) == 1
+
+
+def test_without_word_from_the_registry_nothing_is_claimed() -> None:
+    assert found(has("a", artifact("lone", OLD)), has("b", artifact("lone", NEW)), digests={}) == {}
+
+
+def test_what_no_gallery_has_and_what_ships_with_remuda_are_left_out() -> None:
+    assert found(has("a", artifact("homemade"), artifact("echo", version="0.1"))) == {}
+
+
+def test_a_stable_build_is_left_out_where_its_development_form_is_installed() -> None:
+    assert found(has("a", artifact("lone", OLD), artifact("lone-development", OLD))) == {}
+
+
+def test_nodes_that_are_offline_draining_or_not_let_in_do_not_count() -> None:
+    old = artifact("lone", OLD)
+    nodes = [has("a", old, silent_s=300), has("b", old, drained=True), has("c", old, approved=False)]
+    assert found(*nodes) == {}
+
+
+def test_nodes_that_are_silent_for_a_while_count() -> None:
+    assert "lone" in found(has("a", artifact("lone", OLD), silent_s=40))
+
+
+def test_only_images_that_digests_tell_apart_are_asked_about() -> None:
+    node = has("a", artifact("lone"), artifact("versioned"), artifact("echo"), artifact("homemade"))
+    assert candidates([node], READINGS) == {"lone": LONE}
