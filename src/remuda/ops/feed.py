@@ -201,14 +201,18 @@ class Feed:
                 at = event.id
                 yield event
         assert at is not None, "a snapshot ends with a place"
+        behind = True
         while not self.closed:
             news = self._news
-            at, told = await self._since(at, op)
+            if behind or at < self._floor:
+                at, told, behind = await self._from_store(at, op)
+            else:
+                at, told = self._from_kept(at, op)
             ticks, told_lately = self._ticks_since(ticks, op)
             for event in (*told, *told_lately):
                 yield event
-            if told:
-                continue  # There may be more.
+            if behind:
+                continue
             left_s = QUIET.total_seconds()
             if until_s is not None:
                 left_s = min(left_s, until_s - self._clock.monotonic())
@@ -243,13 +247,13 @@ class Feed:
         told = with_steps(view, self._clock.now(), self._board)
         return Event("op", encode(told), view.operation.id, id)
 
-    async def _since(self, at: int, op: OpId | None) -> tuple[int, list[Event]]:
-        """Some of what comes after `at`, and the place behind it."""
-        if at < self._floor:
-            views, _ = await self._store.changed_since(at, _PAGE)
-            events = [self._whole(view, view.change) for view in views if op in (None, view.operation.id)]
-            if views:
-                return views[-1].change, events
+    async def _from_store(self, at: int, op: OpId | None) -> tuple[int, list[Event], bool]:
+        """What comes after `at`, the place behind it, and whether there is more."""
+        views, _ = await self._store.changed_since(at, _PAGE)
+        events = [self._whole(view, view.change) for view in views if op in (None, view.operation.id)]
+        return views[-1].change if views else at, events, len(views) == _PAGE
+
+    def _from_kept(self, at: int, op: OpId | None) -> tuple[int, list[Event]]:
         later = [event for event in self._kept if event.id is not None and event.id > at]
         place = max((event.id or at for event in later), default=at)
         return place, [event for event in later if op in (None, event.op)]
