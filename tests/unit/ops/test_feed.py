@@ -141,15 +141,23 @@ async def test_another_frontend_continues_where_the_first_stopped() -> None:
 async def test_a_change_is_told_at_once_and_only_the_steps_that_changed() -> None:
     async with stand() as at:
         steps = [a_step(op="a", node=f"n{number}") for number in range(100)]
+        await anyio.wait_all_tasks_blocked()
+        news = at.feed.news
         at.put("a", *steps)
+        await news.wait()  # Seen by the feed once, so that it knows what is new.
         stream = at.feed.events("")
         await read(stream, 3)
-        at.put("a", *steps)  # Seen by the feed once, so that it knows what is new.
-        await read(stream, 1)
-        at.put("a", replace(steps[0], state=State.RUNNING, version=1), *steps[1:])
-        [told] = await read(stream, 1)
-        assert (body(told)["whole"], told.id) == (False, 3)
-        assert [step["node_id"] for step in body(told)["steps"]] == ["n0"]  # type: ignore[attr-defined]
+        told: list[Event] = []
+
+        async def follow() -> None:
+            told.extend(await read(stream, 1))
+
+        async with anyio.create_task_group() as readers:
+            readers.start_soon(follow)
+            await anyio.wait_all_tasks_blocked()
+            at.put("a", replace(steps[0], state=State.RUNNING, version=1), *steps[1:])
+        assert (body(told[0])["whole"], told[0].id) == (False, 2)
+        assert [step["node_id"] for step in body(told[0])["steps"]] == ["n0"]  # type: ignore[attr-defined]
 
 
 async def test_one_operation_can_be_followed_alone() -> None:
@@ -167,10 +175,11 @@ async def test_one_operation_can_be_followed_alone() -> None:
 async def test_progress_is_told_without_a_place() -> None:
     async with stand() as at:
         at.put("a", running(op="a"))
-        stream = at.feed.events("0")
-        await read(stream, 1)
+        await anyio.wait_all_tasks_blocked()
+        news = at.feed.news
         at.put("a", running(op="a"))
-        await read(stream, 1)
+        await news.wait()
+        stream = at.feed.events("2")
         at.board.live["a", "node-1"] = LiveProgress(1, fraction=0.5)
         at.board.ring()
         [tick] = await read(stream, 1)
