@@ -60,11 +60,11 @@ def test_an_install_is_sent_and_its_reply_ends_it() -> None:
 @pytest.mark.parametrize("kind", [Kind.INSTALL, Kind.UPGRADE])
 def test_slow_work_on_a_worker_without_reports_is_never_a_failure(kind: Kind) -> None:
     async def test(world: World) -> None:
-        await world.worker.on("backend.install", after(7200, BackendInstallReply(success=True)))
-        await world.worker.on("backend.upgrade", after(7200, BackendUpgradeReply(success=True)))
+        await world.worker.on("backend.install", after(2700, BackendInstallReply(success=True)))
+        await world.worker.on("backend.upgrade", after(2700, BackendUpgradeReply(success=True)))
         await world.worker.on("backend.list", world.worker.list_installed)
         await world.frontend.submit([world.worker.node], kind)
-        await time_passes(3600)
+        await time_passes(1800)
         step = await world.frontend.step()
         assert (step.state, step.attempt, step.failures) == (State.RUNNING, 1, 0)
         await until(world, State.SUCCEEDED)
@@ -142,7 +142,7 @@ def test_what_a_report_shows_at_work_goes_on_for_hours_and_ends_with_the_report(
         node = await reporting(world)
         await node.on("backend.install", never)
         await world.frontend.submit([node.node])
-        for _ in range(360):
+        for _ in range(180):
             await time_passes(20)
             await node.report([Work(op_id="op-1", attempt=1, kind="install")])
         step = await world.frontend.step()
@@ -202,7 +202,7 @@ def test_an_outage_of_the_bus_costs_no_attempt() -> None:
         world.broker.stop()
         await time_passes(1)
         await world.frontend.submit([world.worker.node])
-        await time_passes(7200)
+        await time_passes(1800)
         step = await world.frontend.step()
         assert (step.state, step.attempt) == (State.PENDING, 0)
         assert "the bus is down" in step.reason

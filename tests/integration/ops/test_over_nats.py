@@ -1,0 +1,206 @@
+"""Operations over a real nats-server and a real database, with workers that report."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from remuda.ops.commander import Timeouts
+from remuda.ops.model import Kind, State, Wish
+from remuda.store.open import open_database
+from remuda.wire.backends import BackendCancelReply, BackendInstallReply
+from remuda.wire.codec import Message
+from remuda.wire.nodes import Work
+from tests.integration.ops.conftest import Place
+from tests.integration.ops.rig import BUILD, OpsFrontend, done, ops_frontend, patient, worker
+from tests.support.nats_servers import CLOCK, connected
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+SHORT = Timeouts(install=timedelta(milliseconds=300), upgrade=timedelta(milliseconds=300))
+
+
+async def never(payload: bytes) -> Message | None:
+    await anyio.sleep_forever()
+    return None
+
+
+def lasting(seconds: float) -> Callable[[bytes], Awaitable[Message]]:
+    async def answer(payload: bytes) -> Message:
+        await anyio.sleep(seconds)
+        return BackendInstallReply(success=True)
+
+    return answer
+
+
+async def until(frontend: OpsFrontend, state: State) -> None:
+    async def reached() -> bool:
+        return (await frontend.step()).state is state
+
+    await wait_until(reached, within=20, what=f"state {state}")
+
+
+async def overdue(frontend: OpsFrontend) -> None:
+    async def reached() -> bool:
+        live = await frontend.store.live()
+        step = await frontend.step()
+        return step.answer_by is not None and step.answer_by <= live.now
+
+    await wait_until(reached)
+
+
+async def test_an_install_beyond_the_timeout_runs_on_and_ends_with_the_report(place: Place) -> None:
+    node = await worker(place.theirs, place.database, reports=True)
+    await node.on("backend.install", never)
+    async with ops_frontend(place.ours, place.database, CLOCK, timeouts=SHORT) as frontend:
+        await frontend.submit([node.node])
+        await wait_until(lambda: node.times("backend.install"))
+        await node.report([Work(op_id="op-1", attempt=1, kind="install")])
+        await overdue(frontend)
+        step = await frontend.step()
+        assert (step.state, step.attempt, step.failures) == (State.RUNNING, 1, 0)
+        node.installed = [BUILD]
+        await node.report()
+        await until(frontend, State.SUCCEEDED)
+        assert ((await frontend.step()).attempt, node.times("backend.install")) == (1, 1)
+
+
+async def test_a_reply_that_is_late_ends_the_install_all_the_same(place: Place) -> None:
+    node = await worker(place.theirs, place.database, reports=True)
+    await node.on("backend.install", lasting(1.0))
+    async with ops_frontend(place.ours, place.database, CLOCK, timeouts=SHORT) as frontend:
+        await frontend.submit([node.node])
+        await until(frontend, State.SUCCEEDED)
+        assert (await frontend.step()).attempt == 1
+
+
+async def test_a_restarted_worker_is_asked_again(place: Place) -> None:
+    node = await worker(place.theirs, place.database, reports=True)
+    await node.on("backend.install", never)
+    async with ops_frontend(place.ours, place.database, CLOCK) as frontend:
+        await frontend.submit([node.node])
+        await wait_until(lambda: node.times("backend.install") == 1)
+        await node.restart()
+        frontend.signal.notify()
+        await wait_until(lambda: node.times("backend.install") == 2)
+        assert (await frontend.step()).attempt == 2
+
+
+async def test_a_worker_that_lost_the_request_is_asked_again_after_its_lease(place: Place) -> None:
+    node = await worker(place.theirs, place.database, reports=True)
+    await node.on("backend.install", never)
+    patience = patient(lease=timedelta(milliseconds=200))
+    async with ops_frontend(place.ours, place.database, CLOCK, patience=patience) as frontend:
+        await frontend.submit([node.node])
+        await wait_until(lambda: node.times("backend.install") >= 2)
+        problem = (await frontend.step()).problem
+        assert problem is not None
+        assert problem.code == "attempt_lost"
+
+
+async def test_no_responders_on_an_upgrade_alone_falls_back_to_a_forced_install(place: Place) -> None:
+    node = await worker(place.theirs, place.database, reports=False)
+    await node.on("backend.install", done)
+    async with ops_frontend(place.ours, place.database, CLOCK) as frontend:
+        with capture_logs() as lines:
+            await frontend.submit([node.node], Kind.UPGRADE)
+            await until(frontend, State.SUCCEEDED)
+        assert "upgrade_fell_back_to_forced_install" in [line["event"] for line in lines]
+        assert b'"force":true' in node.heard[0][1]
+
+
+async def test_no_responders_on_an_install_is_a_failure_that_is_retried(place: Place) -> None:
+    node = await worker(place.theirs, place.database, reports=True)
+    async with ops_frontend(place.ours, place.database, CLOCK) as frontend:
+        await frontend.submit([node.node])
+
+        async def failed() -> bool:
+            return (await frontend.step()).failures >= 1
+
+        await wait_until(failed)
+        problem = (await frontend.step()).problem
+        assert problem is not None
+        assert problem.code == "no_responders"
+        await node.on("backend.install", done)
+        await until(frontend, State.SUCCEEDED)
+
+
+async def test_fifty_nodes_take_as_long_as_the_slowest(place: Place) -> None:
+    nodes = []
+    for number in range(50):
+        node = await worker(place.theirs, place.database, f"node-{number}", reports=True)
+        await node.on("backend.install", lasting(3.0 if number == 49 else 1.0))
+        nodes.append(node.node)
+    async with ops_frontend(place.ours, place.database, CLOCK) as frontend:
+        began = anyio.current_time()
+        await frontend.submit(nodes)
+
+        async def all_done() -> bool:
+            return all(step.state is State.SUCCEEDED for step in await frontend.steps())
+
+        await wait_until(all_done, within=30)
+        assert anyio.current_time() - began < 10  # One after the other they would take 52 s.
+
+
+async def test_the_first_event_of_an_install_is_not_missed(place: Place) -> None:
+    node = await worker(place.theirs, place.database, reports=True)
+    go_on = anyio.Event()
+
+    async def install(payload: bytes) -> Message:
+        await node.tell("op-1", seq=1, overall=10.0, phase="resolving")
+        await go_on.wait()
+        return BackendInstallReply(success=True)
+
+    await node.on("backend.install", install)
+    async with ops_frontend(place.ours, place.database, CLOCK) as frontend:
+        op = await frontend.submit([node.node])
+        live = await wait_until(lambda: frontend.board.of(op, node.node))
+        assert live is not None
+        assert (live.phase, live.fraction) == ("resolving", 0.1)
+        go_on.set()
+        await until(frontend, State.SUCCEEDED)
+
+
+async def test_cancelling_reaches_the_worker(place: Place) -> None:
+    node = await worker(place.theirs, place.database, reports=True)
+    told = anyio.Event()
+
+    async def install(payload: bytes) -> Message:
+        await told.wait()
+        return BackendInstallReply(error="the install was cancelled")
+
+    async def cancel(payload: bytes) -> Message:
+        told.set()
+        return BackendCancelReply(success=True, cancelled=True)
+
+    await node.on("backend.install", install)
+    await node.on("backend.cancel", cancel)
+    async with ops_frontend(place.ours, place.database, CLOCK) as frontend:
+        op = await frontend.submit([node.node])
+        await wait_until(lambda: node.times("backend.install"))
+        await frontend.store.wish(op, Wish.CANCEL)
+        frontend.signal.notify()
+        await until(frontend, State.CANCELLED)
+        assert node.times("backend.cancel") >= 1
+
+
+async def test_a_frontend_that_dies_leaves_the_rest_to_another_and_nothing_is_sent_twice(
+    place: Place,
+) -> None:
+    node = await worker(place.theirs, place.database, reports=True)
+    await node.on("backend.install", never)
+    async with ops_frontend(place.ours, place.database, CLOCK, name="first") as first:
+        await first.submit([node.node])
+        await wait_until(lambda: node.times("backend.install"))
+        await node.report([Work(op_id="op-1", attempt=1, kind="install")])
+    database = await open_database(place.database_url, clock=CLOCK)
+    async with connected(place.bus_url) as bus, ops_frontend(bus, database, CLOCK, name="second") as second:
+        node.installed = [BUILD]
+        await node.report()
+        second.signal.notify()
+        await until(second, State.SUCCEEDED)
+        assert node.times("backend.install") == 1
+    await database.close()
