@@ -172,16 +172,18 @@ class Rig:
         return empty | (heartbeats[-1]["report"] if heartbeats else {})
 
     async def until_replica(self, model: str, fits: Callable[[Any], bool], *, within: float = 20.0) -> Any:
-        """The replica in the first report in which it is as wanted; it may also be None, for gone."""
-        found: list[Any] = []
+        """The replica in the first report in which it is as wanted."""
 
-        def told() -> bool:
+        def told() -> Any:
             row = self.replica(model)
-            found[:] = [row]
-            return fits(row)
+            return row if row is not None and fits(row) else None
 
-        await wait_until(told, within=within, what=f"a report about {model}")
-        return found[0]
+        return await wait_until(told, within=within, what=f"a report about {model}")
+
+    async def until_ready(self, model: str, *, restarts: int = 0) -> Any:
+        return await self.until_replica(
+            model, lambda row: row["state"] == "ready" and row.get("restarts", 0) == restarts
+        )
 
     def process(self, model: str) -> psutil.Process:
         """What was started for the model, by the instance that the newest account tells."""

@@ -72,7 +72,7 @@ async def test_what_runs_is_listed_and_reported(rig: Rig) -> None:
 
     listed = await rig.ask("backend.list")
     running = await rig.ask("models.running")
-    row = await rig.until_replica("org/parrot", lambda row: row and row["state"] == "ready")
+    row = await rig.until_ready("org/parrot")
 
     [shell] = listed["backends"]
     assert (shell["name"], shell["is_system"], shell["is_meta"]) == ("shell", False, False)

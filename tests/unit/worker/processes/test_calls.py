@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -73,8 +73,9 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
 
     async def reply(stream: anyio.abc.SocketStream) -> None:
         async with stream:
-            asked.append(await stream.receive())
-            await stream.send(answer)
+            with suppress(anyio.EndOfStream):  # Somebody only looked whether anyone listens.
+                asked.append(await stream.receive())
+                await stream.send(answer)
 
     async with (
         await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
@@ -139,6 +140,13 @@ async def test_silence_is_not_refusal(silent: int) -> None:
     expected = Heard(words=f"no answer on port {silent} within 0.3 s")
     assert await IMPATIENT.health(silent, GRPC) == expected
     assert await IMPATIENT.health(silent, HTTP) == expected
+
+
+@pytest.mark.parametrize("recipe", [GRPC, HTTP], ids=["grpc", "http"])
+async def test_a_call_cut_short_ends_its_scope_and_nothing_else(silent: int, recipe: Recipe) -> None:
+    with anyio.move_on_after(0.1) as scope:
+        await CALLS.health(silent, recipe)
+    assert scope.cancelled_caught
 
 
 async def test_what_does_not_speak_grpc_is_told_apart() -> None:
