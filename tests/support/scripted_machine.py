@@ -90,7 +90,10 @@ class ScriptedProcess:
     def stderr_tail(self, lines: int) -> Sequence[str]:
         return self.script.stderr[-lines:]
 
-    def listening(self) -> frozenset[int] | None:
+    async def listens_on(self, port: int) -> bool:
+        return port in self.listening()
+
+    def listening(self) -> frozenset[int]:
         return frozenset({self.port + 1000 if self.script.listens_elsewhere else self.port})
 
 

@@ -77,7 +77,7 @@ WORKER_STOP_S = 80.0  # An orderly stop with all that is closed after it: nobody
 
 # Backend processes.
 BACKEND_START_S = 30.0  # From the start of the process to its first good answer; loading a model comes later.
-BACKEND_HEALTH_FIRST_S = 0.02  # While it starts, growing with its age.
+BACKEND_HEALTH_FIRST_S = 0.01  # While it starts, growing with its age.
 BACKEND_HEALTH_MOST_S = 0.2
 BACKEND_HEALTH_CALL_S = 2.0
 BACKEND_WATCH_EVERY_S = 15.0  # Once it is ready.

@@ -345,8 +345,10 @@ async def test_ports_of_a_grandchild_count_as_those_of_the_process(yard: Yard) -
     server = "s = socket.create_server(('127.0.0.1', 0)); say(f'port={s.getsockname()[1]}'); sleep()"
     process = await yard.start("sh", "-c", '"$0" -c "$1" & wait', sys.executable, PRELUDE + server)
     port = await yard.number("port")
-    with listen("127.0.0.1", 0):
+    with listen("127.0.0.1", 0) as foreign:
         assert process.listening() == frozenset({port})
+        assert await process.listens_on(port)
+        assert not await process.listens_on(foreign.getsockname()[1])
     assert await process.end(SHORT)
 
 

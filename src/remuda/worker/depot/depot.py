@@ -131,6 +131,8 @@ class Depot:
 
     async def mark_proven(self, name: str) -> None:
         """It has run: the version before it can go."""
+        if await run_sync(self._shelf.is_proven, name):
+            return  # As at every start but the first.
         async with self._locked(name):
             await run_sync(self._shelf.mark_proven, name)
 

@@ -50,11 +50,10 @@ class Life:
 
     async def _become_ready(self) -> Useless | None:
         silence = await answered(self._backends, self._port, self._recipe)
-        listening = self._process.listening()
         if silence is not None:
-            return Useless(self._why_silent(silence.words, listening))
-        if listening is not None and self._port not in listening:
-            return Useless(f"port {self._port} is answered by another program, not by this backend")
+            return Useless(self._why_silent(silence.words, self._process.listening()))
+        if not await self._process.listens_on(self._port):
+            return Useless(f"does not listen on port {self._port}, where another program answers")
         return None
 
     def _why_silent(self, words: str, listening: frozenset[int] | None) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import psutil
 import structlog
 
@@ -114,18 +115,27 @@ class LocalProcess:
         """The last lines of this process, not of one before it under the same key."""
         return self._output.tail(lines)
 
+    async def listens_on(self, port: int) -> bool:
+        """It, or one that it started. Also true when that cannot be told."""
+        # In a thread: all connections of this machine are read through, and some have thousands.
+        return await anyio.to_thread.run_sync(self._listens_on, port, abandon_on_cancel=True)
+
+    def _listens_on(self, port: int) -> bool:
+        with suppress(psutil.Error):
+            if port in _listening(self.pid):  # Mostly it is, which saves a look at every process there is.
+                return True
+        ports = self.listening()
+        return ports is None or port in ports
+
     def listening(self) -> frozenset[int] | None:
         """The ports that it and those it started listen on; None when that cannot be told."""
-        ports: set[int] = set()
-        for seen in self._kin.present():
-            try:
-                connections = psutil.Process(seen.pid).net_connections("tcp")
-            except (psutil.NoSuchProcess, psutil.ZombieProcess):
-                continue
-            except psutil.Error:
-                return None
-            ports.update(held.laddr.port for held in connections if held.status == psutil.CONN_LISTEN)
-        return frozenset(ports)
+        ports = frozenset[int]()
+        try:
+            for seen in self._kin.present():
+                ports |= _listening(seen.pid)
+        except psutil.Error:
+            return None
+        return ports
 
     async def end(self, grace: timedelta) -> bool:
         """SIGTERM to all of it, SIGKILL to what is left after the grace; whether nothing is left then.
@@ -189,6 +199,15 @@ async def _open(argv: list[str], command: Command, mark: Mark, output: Output) -
             raise
     output.handed_over()
     return process
+
+
+def _listening(pid: int) -> frozenset[int]:
+    """None of one that is gone. Raises psutil.Error when it is not ours to know."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return frozenset()
+    return frozenset(held.laddr.port for held in connections if held.status == psutil.CONN_LISTEN)
 
 
 def _argv(command: Command) -> list[str]:

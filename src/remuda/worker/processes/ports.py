@@ -27,6 +27,10 @@ class Process(Protocol):
         """The last lines of this process, not of one before it under the same key."""
         ...
 
+    async def listens_on(self, port: int) -> bool:
+        """It, or one that it started. Also true when that cannot be told."""
+        ...
+
     def listening(self) -> frozenset[int] | None:
         """The ports that it and those it started listen on; None when that cannot be told."""
         ...

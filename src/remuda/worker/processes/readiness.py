@@ -10,7 +10,7 @@ from remuda.core import limits
 from remuda.worker.processes.model import Recipe
 from remuda.worker.processes.ports import Backends
 
-_SHARE_OF_AGE: Final = 0.15
+_SHARE_OF_AGE: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
