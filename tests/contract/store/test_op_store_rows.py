@@ -1,0 +1,208 @@
+"""What is kept of operations: as it was written, across releases of the program and of the schema."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import pytest
+from alembic import command
+from alembic.config import Config
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import URL, Connection, Text, inspect, type_coerce, update
+
+from remuda.core.clock import SystemClock
+from remuda.core.errors import Problem
+from remuda.core.ids import BootId, NodeId
+from remuda.fleet.ports import Note
+from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Stage, State, Step, Wish
+from remuda.ops.ports import OpStore
+from remuda.store.address import parse_url
+from remuda.store.connections import Connections, postgres_connections, sqlite_connections
+from remuda.store.database import Database
+from remuda.store.fleet import SqlFleetStore
+from remuda.store.open import open_database
+from remuda.store.ops import SqlOpStore
+from remuda.store.schema import SCHEMA_VERSION, operations, schema_info, steps
+from tests.contract.store.builders import registered
+from tests.contract.store.op_builders import ONE, OPEN_FOR, an_operation, begin, end, submitted
+
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
+escaped_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)  # Inside JSON anything goes.
+counts = st.integers(0, 1000)
+instants = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
+sources = st.builds(Source, words, escaped_words, escaped_words, escaped_words, escaped_words)
+problems = st.builds(Problem, escaped_words, escaped_words, escaped_words, st.booleans())
+
+all_operations = st.builds(
+    Operation,
+    id=words.map(OpId),
+    kind=st.sampled_from(Kind),
+    source=sources,
+    roll_out=st.builds(RollOut, counts, st.booleans(), st.booleans()),
+    asked_by=words,
+    asked_at=instants,
+    wish=st.sampled_from(Wish),
+    expires=st.none() | instants,
+    idempotency_key=words,
+    selection=words,
+    dismissed=st.booleans(),
+)
+all_steps = st.builds(
+    Step,
+    op=st.just(OpId("")),
+    node=words.map(NodeId),
+    node_name=words,
+    kind=st.just(Kind.INSTALL),
+    source=sources,
+    goal=st.builds(Goal, st.lists(escaped_words, max_size=3).map(tuple), escaped_words, escaped_words),
+    state=st.sampled_from(State),
+    stage=st.sampled_from(Stage),
+    proves=st.booleans(),
+    rolls_back=st.booleans(),
+    expires=st.none() | instants,
+    attempt=counts,
+    failures=counts,
+    boot=st.none() | words.map(BootId),
+    answer_by=st.none() | instants,
+    wait_until=st.none() | instants,
+    problem=st.none() | problems,
+    reason=words,
+    replaced_by=st.none() | words.map(OpId),
+)
+
+
+async def stored(
+    url: str, operation: Operation, first: Step, second: Step
+) -> tuple[Operation, Sequence[Step], Operation, Sequence[Step]]:
+    database = await open_database(url, clock=SystemClock())
+    store = SqlOpStore(database)
+    try:
+        got = (await store.submit(operation, [first])).operation
+        written = (await store.view(operation.id)).steps
+        await store.commit([second], ONE, OPEN_FOR)
+        view = await store.view(operation.id)
+        await database.transact(lambda c, now: c.execute(operations.delete()))
+    finally:
+        await database.close()
+    return got, written, view.operation, view.steps
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(operation=all_operations, one=all_steps, other=all_steps, same_source=st.booleans())
+def test_operation_and_step_come_back_unchanged(
+    database_url: str, operation: Operation, one: Step, other: Step, same_source: bool
+) -> None:
+    source = operation.source if same_source else one.source
+    first = replace(one, op=operation.id, kind=operation.kind, source=source)
+    second = replace(
+        other,
+        op=first.op,
+        node=first.node,
+        node_name=first.node_name,
+        kind=first.kind,
+        source=first.source,
+        goal=first.goal,
+    )
+    got, written, read, rewritten = anyio.run(stored, database_url, operation, first, second)
+    assert read == replace(
+        operation, asked_at=got.asked_at, finished_at=read.finished_at, version=read.version
+    )
+    assert written == (first,)
+    assert rewritten == (replace(second, version=1),)
+
+
+@pytest.mark.anyio
+async def test_row_of_another_release_stays_readable(database: Database, op_store: OpStore) -> None:
+    await submitted(op_store)
+    older, newer = '{"backend":"llama-cpp"}', '{"at_once":4,"canary":true,"pace_s":9}'
+
+    def rewrite(connection: Connection, now: datetime) -> None:
+        as_text = {"source": type_coerce(older, Text), "roll_out": type_coerce(newer, Text)}
+        connection.execute(update(operations).values(as_text))
+
+    await database.transact(rewrite)
+    operation = (await op_store.view(OpId("op-1"))).operation
+    assert operation.source == Source("llama-cpp")
+    assert operation.roll_out == RollOut(4, canary=True)
+
+
+# From one schema to the next.
+
+
+def connections_to(url: str) -> Connections:
+    match parse_url(url):
+        case URL() as server:
+            return postgres_connections(server)
+        case Path() as path:
+            path.parent.mkdir()
+            return sqlite_connections(path, SystemClock())
+
+
+@pytest.fixture
+async def first_schema(database_url: str) -> AsyncIterator[Database]:
+    """A database as the release before operations made it."""
+    connections = connections_to(database_url)
+
+    def make(connection: Connection, now: datetime) -> None:
+        config = Config()
+        config.set_main_option("script_location", "remuda.store:migrations")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(schema_info.insert().values(version=1, min_compatible_version=1, updated_at=now))
+
+    database = Database(connections)
+    await database.transact(make)
+    yield database
+    await database.close()
+
+
+def columns(connection: Connection) -> dict[str, list[str]]:
+    found = inspect(connection)
+    return {
+        table: [
+            f"{column['name']} {column['type']} {column['nullable']}" for column in found.get_columns(table)
+        ]
+        for table in found.get_table_names()
+    }
+
+
+@pytest.mark.anyio
+async def test_first_schema_with_data_becomes_the_second_and_keeps_it(
+    database_url: str, first_schema: Database
+) -> None:
+    node = await registered(SqlFleetStore(first_schema), labels={"zone": "attic"})
+    upgraded = await open_database(database_url, clock=SystemClock())
+    try:
+        assert (await SqlFleetStore(upgraded).fleet()).nodes == [node]
+        store = SqlOpStore(upgraded)
+        await submitted(store, an_operation(), [node.id])
+        assert await begin(store)
+        assert await end(store)
+        info = await upgraded.read(lambda c, now: c.execute(schema_info.select()).one())
+        assert info.version == SCHEMA_VERSION
+    finally:
+        await upgraded.close()
+
+
+@pytest.mark.anyio
+async def test_release_of_the_first_schema_goes_on_working_beside_the_second(
+    database_url: str, first_schema: Database
+) -> None:
+    before = await first_schema.read(lambda c, now: columns(c))
+    upgraded = await open_database(database_url, clock=SystemClock())
+    try:
+        after = await upgraded.read(lambda c, now: columns(c))
+        assert {table: after[table] for table in before} == before, "only tables were added"
+        info = await upgraded.read(lambda c, now: c.execute(schema_info.select()).one())
+        assert info.min_compatible_version == 1
+        older = SqlFleetStore(first_schema)
+        node = await registered(older)
+        await submitted(SqlOpStore(upgraded), an_operation(), [node.id])
+        await older.remove(node.id, Note("removed"))
+        references = await upgraded.read(lambda c, now: [row.node_id for row in c.execute(steps.select())])
+        assert references == [None]
+    finally:
+        await upgraded.close()
