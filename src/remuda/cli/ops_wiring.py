@@ -23,6 +23,7 @@ from remuda.gateway.services import Ops
 from remuda.host.folder import DataFolder
 from remuda.oci.client import open_client
 from remuda.oci.keychain import Keychain, docker_config_files
+from remuda.oci.retrying import RetryPolicy
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.feed import Feed
 from remuda.ops.inventories import Inventories
@@ -38,6 +39,7 @@ from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
 
 _REQUESTS_MAX = 1000  # Open at once, over all operations.
+_ONCE = RetryPolicy(attempts_max=1)  # An admin waits for the answer, and can do without it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ async def open_ops(around: Surroundings) -> AsyncIterator[Ops]:
     keys = Keychain(docker_config_files(os.environ), os.environ)
     cache = Cache(around.folder.root / "galleries")
     async with (
-        open_client(clock, entropy, registries=registries_of(settings), keys=keys) as client,
+        open_client(clock, entropy, registries=registries_of(settings), keys=keys, retry=_ONCE) as client,
         open_fetcher() as own_fetcher,
         open_fetcher(file_roots=()) as request_fetcher,  # Whoever sends a request does not read our files.
     ):
