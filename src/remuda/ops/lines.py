@@ -46,7 +46,7 @@ class ProgressLines:
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
-        self._subscribed: dict[NodeId, anyio.Lock] = {}
+        self._locks: dict[NodeId, anyio.Lock] = {}
         self._confirmed: set[NodeId] = set()
         self._listeners: dict[tuple[NodeId, str], Callable[[InstallProgress], None]] = {}
 
@@ -68,7 +68,7 @@ class ProgressLines:
 
     async def _subscribe(self, node: NodeId) -> None:
         with anyio.move_on_after(_SUBSCRIBE_S):
-            async with self._subscribed.setdefault(node, anyio.Lock()):
+            async with self._locks.setdefault(node, anyio.Lock()):
                 if node in self._confirmed:
                     return
                 try:

@@ -86,7 +86,7 @@ async def driving(
         tasks.cancel_scope.cancel()
 
 
-async def until(frontend: OpsFrontend, state: State) -> None:
+async def until_state(frontend: OpsFrontend, state: State) -> None:
     async def reached() -> bool:
         return (await frontend.step()).state is state
 
@@ -101,7 +101,7 @@ async def test_it_installs_and_its_progress_is_shown(tmp_path: Path) -> None:
             return any(one.phase == "downloading" for _, one in (await frontend.store.view(op)).progress)
 
         await wait_until(shown)
-        await until(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED)
         assert (await frontend.step()).attempt == 1
 
 
@@ -111,14 +111,14 @@ async def test_a_slow_install_is_running_beyond_the_timeout_and_then_succeeds(tm
         await wait_until(lambda: peer.times("backend.list"))  # It is overdue.
         step = await frontend.step()
         assert (step.state, step.attempt, step.failures) == (State.RUNNING, 1, 0)
-        await until(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED)
         assert ((await frontend.step()).attempt, peer.times("backend.install")) == (1, 1)
 
 
 async def test_a_lost_reply_is_made_up_for_by_its_list(tmp_path: Path) -> None:
     async with driving(tmp_path, loses_replies=True, install_timeout="500ms") as (frontend, peer):
         await frontend.submit([NodeId(peer.id)])
-        await until(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED)
         assert ((await frontend.step()).attempt, peer.times("backend.install")) == (1, 1)
 
 
@@ -126,7 +126,7 @@ async def test_one_without_upgrades_is_upgraded_by_a_forced_install(tmp_path: Pa
     async with driving(tmp_path, lacks=frozenset({"backend.upgrade"})) as (frontend, peer):
         with capture_logs() as lines:
             await frontend.submit([NodeId(peer.id)], Kind.UPGRADE)
-            await until(frontend, State.SUCCEEDED)
+            await until_state(frontend, State.SUCCEEDED)
         assert "upgrade_fell_back_to_forced_install" in [line["event"] for line in lines]
         ((_, body),) = [heard for heard in peer.received if heard[0] == "backend.install"]
         assert json.loads(json.dumps(body))["force"] is True
@@ -135,12 +135,12 @@ async def test_one_without_upgrades_is_upgraded_by_a_forced_install(tmp_path: Pa
 async def test_one_with_upgrades_is_upgraded_by_their_own_subject(tmp_path: Path) -> None:
     async with driving(tmp_path) as (frontend, peer):
         await frontend.submit([NodeId(peer.id)], Kind.UPGRADE)
-        await until(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED)
         assert (peer.times("backend.upgrade"), peer.times("backend.install")) == (1, 0)
 
 
 async def test_it_removes(tmp_path: Path) -> None:
     async with driving(tmp_path) as (frontend, peer):
         await frontend.submit([NodeId(peer.id)], Kind.REMOVE)
-        await until(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED)
         assert peer.times("backend.delete") == 1

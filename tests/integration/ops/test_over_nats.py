@@ -36,7 +36,7 @@ def lasting(seconds: float) -> Callable[[bytes], Awaitable[Message]]:
     return answer
 
 
-async def until(frontend: OpsFrontend, state: State) -> None:
+async def until_state(frontend: OpsFrontend, state: State) -> None:
     async def reached() -> bool:
         return (await frontend.step()).state is state
 
@@ -64,7 +64,7 @@ async def test_an_install_beyond_the_timeout_runs_on_and_ends_with_the_report(pl
         assert (step.state, step.attempt, step.failures) == (State.RUNNING, 1, 0)
         node.installed = [BUILD]
         await node.report()
-        await until(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED)
         assert ((await frontend.step()).attempt, node.times("backend.install")) == (1, 1)
 
 
@@ -73,7 +73,7 @@ async def test_a_reply_that_is_late_ends_the_install_all_the_same(place: Place) 
     await node.on("backend.install", lasting(1.0))
     async with ops_frontend(place.ours, place.database, CLOCK, timeouts=SHORT) as frontend:
         await frontend.submit([node.node])
-        await until(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED)
         assert (await frontend.step()).attempt == 1
 
 
@@ -107,7 +107,7 @@ async def test_no_responders_on_an_upgrade_alone_falls_back_to_a_forced_install(
     async with ops_frontend(place.ours, place.database, CLOCK) as frontend:
         with capture_logs() as lines:
             await frontend.submit([node.node], Kind.UPGRADE)
-            await until(frontend, State.SUCCEEDED)
+            await until_state(frontend, State.SUCCEEDED)
         assert "upgrade_fell_back_to_forced_install" in [line["event"] for line in lines]
         assert b'"force":true' in node.heard[0][1]
 
@@ -125,7 +125,7 @@ async def test_no_responders_on_an_install_is_a_failure_that_is_retried(place: P
         assert problem is not None
         assert problem.code == "no_responders"
         await node.on("backend.install", done)
-        await until(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED)
 
 
 async def test_fifty_nodes_take_as_long_as_the_slowest(place: Place) -> None:
@@ -161,7 +161,7 @@ async def test_the_first_event_of_an_install_is_not_missed(place: Place) -> None
         assert live is not None
         assert (live.phase, live.fraction) == ("resolving", 0.1)
         go_on.set()
-        await until(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED)
 
 
 async def test_cancelling_reaches_the_worker(place: Place) -> None:
@@ -183,7 +183,7 @@ async def test_cancelling_reaches_the_worker(place: Place) -> None:
         await wait_until(lambda: node.times("backend.install"))
         await frontend.store.wish(op, Wish.CANCEL)
         frontend.signal.notify()
-        await until(frontend, State.CANCELLED)
+        await until_state(frontend, State.CANCELLED)
         assert node.times("backend.cancel") >= 1
 
 
@@ -201,6 +201,6 @@ async def test_a_frontend_that_dies_leaves_the_rest_to_another_and_nothing_is_se
         node.installed = [BUILD]
         await node.report()
         second.signal.notify()
-        await until(second, State.SUCCEEDED)
+        await until_state(second, State.SUCCEEDED)
         assert node.times("backend.install") == 1
     await database.close()

@@ -37,7 +37,7 @@ async def never(payload: bytes) -> Message | None:
     return None
 
 
-async def until(world: World, state: State, op: str = "op-1", within_s: float = 100_000) -> None:
+async def until_state(world: World, state: State, op: str = "op-1", within_s: float = 100_000) -> None:
     with anyio.fail_after(within_s):
         while (await world.frontend.step(op)).state is not state:
             await time_passes(within_s / 1000)
@@ -51,7 +51,7 @@ def test_an_install_is_sent_and_its_reply_ends_it() -> None:
     async def test(world: World) -> None:
         await world.worker.on("backend.install", done)
         await world.frontend.submit([world.worker.node])
-        await until(world, State.SUCCEEDED, within_s=5)
+        await until_state(world, State.SUCCEEDED, within_s=5)
         assert (await world.frontend.step()).attempt == 1
 
     virtually(test, reconciles=True)
@@ -67,7 +67,7 @@ def test_slow_work_on_a_worker_without_reports_is_never_a_failure(kind: Kind) ->
         await time_passes(1800)
         step = await world.frontend.step()
         assert (step.state, step.attempt, step.failures) == (State.RUNNING, 1, 0)
-        await until(world, State.SUCCEEDED)
+        await until_state(world, State.SUCCEEDED)
         assert (await world.frontend.step()).attempt == 1
 
     virtually(test, reconciles=True, patience=AS_SHIPPED)
@@ -81,7 +81,7 @@ def test_a_lost_reply_is_made_up_for_by_the_list_and_only_once_it_is_overdue() -
         await world.frontend.submit([world.worker.node])
         await time_passes(800)
         assert world.worker.times("backend.list") == 0
-        await until(world, State.SUCCEEDED, within_s=200)
+        await until_state(world, State.SUCCEEDED, within_s=200)
         assert (world.worker.times("backend.install"), (await world.frontend.step()).attempt) == (1, 1)
 
     virtually(test, reconciles=True, patience=AS_SHIPPED)
@@ -149,7 +149,7 @@ def test_what_a_report_shows_at_work_goes_on_for_hours_and_ends_with_the_report(
         assert (step.state, step.attempt, step.failures) == (State.RUNNING, 1, 0)
         node.installed = [BUILD]
         await node.report()
-        await until(world, State.SUCCEEDED, within_s=10)
+        await until_state(world, State.SUCCEEDED, within_s=10)
 
     virtually(test, reconciles=True, patience=AS_SHIPPED)
 
@@ -188,7 +188,7 @@ def test_hard_failures_are_bounded_and_then_wait_for_a_person() -> None:
     async def test(world: World) -> None:
         await world.worker.on("backend.install", after(0, BackendInstallReply(error="no such image")))
         await world.frontend.submit([world.worker.node])
-        await until(world, State.FAILED)
+        await until_state(world, State.FAILED)
         step = await world.frontend.step()
         assert (step.attempt, world.worker.times("backend.install")) == (10, 10)
         assert step.reason == "the install failed: no such image"
@@ -207,7 +207,7 @@ def test_an_outage_of_the_bus_costs_no_attempt() -> None:
         assert (step.state, step.attempt) == (State.PENDING, 0)
         assert "the bus is down" in step.reason
         world.broker.start()
-        await until(world, State.SUCCEEDED, within_s=30)
+        await until_state(world, State.SUCCEEDED, within_s=30)
 
     virtually(test, reconciles=True, patience=AS_SHIPPED)
 
@@ -231,7 +231,7 @@ def test_cancelling_reaches_the_worker_and_ends_the_step() -> None:
         await time_passes(5)
         await world.frontend.store.wish(op, Wish.CANCEL)
         world.frontend.signal.notify()
-        await until(world, State.CANCELLED, within_s=5)
+        await until_state(world, State.CANCELLED, within_s=5)
         assert node.times("backend.cancel") == 1
 
     virtually(test, reconciles=True)
@@ -261,7 +261,7 @@ def test_a_report_that_lags_behind_the_reply_is_no_unwanted_work() -> None:
         await node.on("backend.install", done)
         await node.report([Work(op_id="op-1", attempt=1)])
         await world.frontend.submit([node.node])
-        await until(world, State.SUCCEEDED, within_s=5)
+        await until_state(world, State.SUCCEEDED, within_s=5)
         await node.report()
         await time_passes(60)
         assert node.times("backend.cancel") == 0
@@ -275,7 +275,7 @@ def test_a_step_of_a_removed_node_ends() -> None:
         await world.frontend.submit([world.worker.node])
         await time_passes(5)
         await SqlFleetStore(world.database).remove(world.worker.node, Note("removed"))
-        await until(world, State.CANCELLED, within_s=10)
+        await until_state(world, State.CANCELLED, within_s=10)
 
     virtually(test, reconciles=True)
 
@@ -305,7 +305,7 @@ def test_a_new_install_waits_until_the_removal_it_replaces_is_over() -> None:
         await world.frontend.submit([world.worker.node], Kind.REMOVE)
         await time_passes(5)
         await world.frontend.submit([world.worker.node], op="op-2")
-        await until(world, State.SUCCEEDED, op="op-2")
+        await until_state(world, State.SUCCEEDED, op="op-2")
         assert world.worker.heard[0][0] == "backend.delete"
 
     virtually(test, reconciles=True)
@@ -329,7 +329,7 @@ def test_a_pass_that_fails_is_logged_and_counted_and_followed_by_another(
         await world.frontend.submit([world.worker.node])
         monkeypatch.setattr(world.frontend.store, "live", failing)
         world.frontend.signal.notify()
-        await until(world, State.SUCCEEDED, within_s=30)
+        await until_state(world, State.SUCCEEDED, within_s=30)
         assert world.frontend.reconciler.failed_passes == 1
 
     virtually(test, reconciles=True)
@@ -340,7 +340,7 @@ def test_one_line_is_logged_per_attempt_that_ends_and_none_while_nothing_changes
         await world.worker.on("backend.install", after(600, BackendInstallReply(success=True)))
         with capture_logs() as lines:
             await world.frontend.submit([world.worker.node])
-            await until(world, State.SUCCEEDED)
+            await until_state(world, State.SUCCEEDED)
         assert [line["event"] for line in lines] == ["dispatched", "attempt_ended"]
 
     virtually(test, reconciles=True)
