@@ -29,6 +29,8 @@ from remuda.rpc.backend_pb2_grpc import BackendStub
 
 SLOTS = 8
 CONTEXT = 4096
+BATCH = 512
+PROMPT_CACHE_MIB = 1024  # As the backend has it.
 START_S = 60.0
 AIM = 0.95
 TEMPERATURE = 0.8
@@ -84,6 +86,8 @@ def _direct(job: Job) -> Streamed:
     params.model.path = str(job.model)
     params.n_ctx = CONTEXT
     params.n_parallel = SLOTS
+    params.n_batch = params.n_ubatch = BATCH
+    params.cache_ram_mib = PROMPT_CACHE_MIB
     params.kv_unified = True
     params.verbosity = 1
     params.n_gpu_layers = 0
@@ -125,6 +129,7 @@ def _through_grpc(job: Job) -> Iterator[Streamed]:
                 ModelFile=str(job.model),
                 ContextSize=CONTEXT,
                 Threads=job.threads,
+                NBatch=BATCH,
                 MMap=True,
                 Options=[f"parallel:{SLOTS}"],
             )

@@ -1,16 +1,22 @@
 """The llama-cpp backend as a process, with a model in it."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
+import pytest
 
 from tests.integration.backends.programs import BackendProcess, running
 from tests.peers.backend_client import BackendClient, Reply
 from tests.support.models import tiny_model
 from tests.support.waiting import wait_until_blocking
 
+WATCH_END_S = 30.0
+HEALTH_S = 0.1
 MODULE = "remuda.backends.llama_cpp"
 TOKEN = "a-token-of-no-value"
 TINY = {"Model": "tiny", "Threads": 1, "MMap": True, "ContextSize": 512}
@@ -45,6 +51,37 @@ async def said(client: BackendClient, **options: object) -> list[Reply]:
     return [reply async for reply in client.predict_stream(**options)]
 
 
+class HealthWatch:
+    """Asks for Health from a process of its own while the block runs."""
+
+    def __init__(self, process: BackendProcess) -> None:
+        module = "tests.integration.backends.health_watch"
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-m", module, process.address, TOKEN],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.asked = 0
+        self.longest_s = 0.0
+
+    def __enter__(self) -> Self:
+        assert self._watcher.stdout
+        assert self._watcher.stdout.readline() == "watching\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        said, _unused = self._watcher.communicate(timeout=WATCH_END_S)
+        asked, longest = said.split()
+        self.asked, self.longest_s = int(asked), float(longest)
+
+
+def unless_starved(control: HealthWatch) -> None:
+    """Skip, with the figure, where not even a backend without work answers in time."""
+    if control.longest_s >= HEALTH_S:
+        pytest.skip(f"this machine is too busy: an idle backend took {control.longest_s:.3f} s for Health")
+
+
 def text_of(replies: list[Reply]) -> str:
     return b"".join(reply.message for reply in replies).decode()
 
@@ -54,12 +91,12 @@ def engine_of(process: BackendProcess) -> psutil.Process:
     return engine
 
 
-def gone(process: psutil.Process) -> None:
-    """It has ended; what is left of it may wait for its parent."""
+def gone(process: psutil.Process) -> bool:
+    """It has ended, waited for; what is left of it may wait for its parent."""
 
     def ended() -> bool:
         with suppress(psutil.NoSuchProcess):
             return process.status() == psutil.STATUS_ZOMBIE
         return True
 
-    wait_until_blocking(ended, what=f"the end of process {process.pid}")
+    return wait_until_blocking(ended, what=f"the end of process {process.pid}")

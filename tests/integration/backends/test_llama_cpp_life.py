@@ -84,7 +84,7 @@ async def test_another_model_takes_the_place_of_the_first(tmp_path: Path) -> Non
     async with holding(tmp_path) as (process, client):
         former = engine_of(process)
         await loaded(client, Model="ranks", ModelFile=str(tiny_reranker()), Reranking=True)
-        gone(former)
+        assert gone(former)
         with pytest.raises(CallFailed) as failed:
             await client.predict(Prompt="a", ModelIdentity="tiny")
         assert failed.value.code == "NOT_FOUND"
@@ -100,7 +100,7 @@ async def test_freed_memory_is_really_free(tmp_path: Path) -> None:
     async with holding(tmp_path) as (process, client):
         engine = engine_of(process)
         assert (await client.free()).success
-        gone(engine)
+        assert gone(engine)
         assert (await failure(client)).code == "FAILED_PRECONDITION"
         assert (await client.status()).state == "UNINITIALIZED"
         await loaded(client)
@@ -152,12 +152,12 @@ async def test_a_backend_that_is_killed_leaves_no_engine(tmp_path: Path) -> None
     async with holding(tmp_path) as (process, _):
         engine = engine_of(process)
         process.send(signal.SIGKILL)
-        gone(engine)
+        assert gone(engine)
 
 
 async def test_a_backend_told_to_stop_ends_its_engine_and_itself(tmp_path: Path) -> None:
     async with holding(tmp_path) as (process, _):
         engine = engine_of(process)
         process.send(signal.SIGTERM)
-        gone(engine)
+        assert gone(engine)
         assert process.wait() == 0

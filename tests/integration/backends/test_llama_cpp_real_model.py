@@ -4,10 +4,20 @@ import json
 import subprocess
 from pathlib import Path
 
-import anyio
 import pytest
 
-from tests.integration.backends.llama_cpp_process import client_of, loaded, said, started, text_of
+from tests.integration.backends.llama_cpp_process import (
+    HEALTH_S,
+    TOKEN,
+    HealthWatch,
+    client_of,
+    loaded,
+    said,
+    started,
+    text_of,
+    unless_starved,
+)
+from tests.integration.backends.programs import running
 from tests.support.models import smollm2
 
 pytestmark = pytest.mark.anyio
@@ -18,24 +28,34 @@ SCHEMA = {
     "required": ["city", "inhabitants"],
     "additionalProperties": False,
 }
-HEALTH_S = 0.1
 
 
-async def test_a_small_real_model_answers_in_sentences_and_in_json(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def model() -> Path:
     try:
-        model = smollm2()
+        return smollm2()
     except (subprocess.SubprocessError, OSError) as error:
         pytest.skip(f"SmolLM2 cannot be fetched: {error}")
+
+
+async def test_a_small_real_model_answers_in_sentences_and_in_json(tmp_path: Path, model: Path) -> None:
     with started(tmp_path) as process:
-        async with client_of(process) as client, anyio.create_task_group() as loading:
-            load = {"Model": "smol", "ModelFile": str(model), "ContextSize": 1024}
-            loading.start_soon(lambda: loaded(client, **load))
-            while (await client.status()).state != "READY":  # Nor does loading keep Health waiting.
-                with anyio.fail_after(HEALTH_S):
-                    await client.health()
         async with client_of(process) as client:
+            await loaded(client, Model="smol", ModelFile=str(model), ContextSize=1024)
             question = {"Messages": [{"role": "user", "content": "Name the capital of France."}]}
             asked = {**question, "UseTokenizerTemplate": True, "Tokens": 40}
             assert "Paris" in text_of(await said(client, **asked))
             answer = await client.predict(**asked, Metadata={"json_schema": json.dumps(SCHEMA)})
             assert set(json.loads(answer.text)) == {"city", "inhabitants"}
+
+
+async def test_loading_keeps_health_waiting_for_nothing(tmp_path: Path, model: Path) -> None:
+    folders = [tmp_path / name for name in ("loading", "idle")]
+    for folder in folders:
+        folder.mkdir()
+    with started(folders[0]) as process, running(folders[1], LOCALAI_GRPC_AUTH_TOKEN=TOKEN) as idle:
+        async with client_of(process) as client:
+            with HealthWatch(idle) as control, HealthWatch(process) as health:
+                await loaded(client, Model="smol", ModelFile=str(model), ContextSize=1024)
+    unless_starved(control)
+    assert health.longest_s < HEALTH_S

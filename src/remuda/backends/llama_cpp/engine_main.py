@@ -50,8 +50,10 @@ def main() -> None:
 
 
 def _load(settings: Mapping[str, Any]) -> Any:
-    import xllamacpp  # type: ignore[import-untyped] # Here, where its failing to load is an answer.
-
+    try:
+        import xllamacpp  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise RuntimeError(f"xllamacpp cannot be used on this machine: {error}") from error
     params = xllamacpp.CommonParams()
     for name, value in settings.items():
         *path, attribute = name.split(".")
