@@ -1,4 +1,4 @@
-"""`remuda backends`: find, fetch and look after the backends of this machine. No frontend is needed."""
+"""`remuda backends` of this machine: find, fetch and look after them. No frontend is needed."""
 
 import functools
 import json
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
 
-from remuda.cli.commands import config_option, data_dir_option, examples, json_option
+from remuda.cli.commands import ListByDefault, config_option, data_dir_option, examples, json_option
 from remuda.cli.plain import one_line
+from remuda.cli.spans import span_of
 from remuda.core.clock import SystemClock
-from remuda.core.errors import Invalid, Rejected
+from remuda.core.errors import Invalid
 
 if TYPE_CHECKING:
     from remuda.cli.backend_wiring import LocalMachine
@@ -52,17 +53,6 @@ def local_command(function: Callable[Concatenate[Here, P], None]) -> Callable[..
     return gathered
 
 
-def _span(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
-    from remuda.core import durations
-
-    if value is None:
-        return None
-    try:
-        return durations.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     from remuda.wire.sizes import parse_size
 
@@ -74,18 +64,24 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
     return size
 
 
-local_option = click.option("--local", is_flag=True, help="Of this machine.")
-
-
 @click.group(
     "backends",
-    short_help="Find, fetch and look after this machine's backends.",
+    cls=ListByDefault,
+    short_help="See, install, upgrade and remove backends, on the fleet or on this machine.",
     epilog=examples(
-        "remuda backends search whisper", "remuda backends show llama-cpp", "remuda backends pull llama-cpp"
+        "remuda backends",
+        "remuda backends available",
+        "remuda backends install llama-cpp",
+        "remuda backends upgrade llama-cpp --rolling",
+        "remuda backends pull llama-cpp",
     ),
 )
 def group() -> None:
-    """The programs that run models: found in galleries, fetched once, kept on this machine."""
+    """The programs that run models. Without a verb: list what is installed on the nodes of the fleet.
+
+    list, available, upgrades, install, upgrade and remove ask a frontend, and do it on any number of nodes.
+    The other verbs are about this machine alone and need none.
+    """
 
 
 @group.command("search", epilog=examples("remuda backends search", "remuda backends search text to speech"))
@@ -181,17 +177,13 @@ def pull_backend(here: Here, what: str, name: str, alias: str) -> None:
         click.echo(one_line(f"{done.name}: {'installed' if done.changed else 'up to date'} in {done.folder}"))
 
 
-@group.command("list", epilog=examples("remuda backends list --local", "remuda backends list --local --json"))
-@local_option
-@local_command
-def list_backends(here: Here, local: bool) -> None:
+def list_here(here: Here) -> None:
     """The backends that are installed, and the names under which they can be asked for."""
     import anyio
 
     from remuda.cli.backend_tables import installed_document, installed_table
     from remuda.cli.render import console, show
 
-    _require_local(local, "list")
     machine = here.machine()
     hardware = anyio.run(machine.hardware)
     listed = anyio.run(machine.depot().installed, hardware.effective_capability)
@@ -208,15 +200,10 @@ def list_backends(here: Here, local: bool) -> None:
         click.echo("no backends are installed; `remuda backends pull NAME` fetches one")
 
 
-@group.command("remove", epilog=examples("remuda backends remove --local llama-cpp"))
-@click.argument("name")
-@local_option
-@local_command
-def remove_backend(here: Here, name: str, local: bool) -> None:
+def remove_here(here: Here, name: str) -> None:
     """Remove a backend's folder. What it was made of is kept for a while; `gc` lets go of it."""
     import anyio
 
-    _require_local(local, "remove")
     machine = here.machine()
     hardware = anyio.run(machine.hardware)
     gone = anyio.run(machine.depot().remove, name, hardware.effective_capability)
@@ -231,7 +218,7 @@ def remove_backend(here: Here, name: str, local: bool) -> None:
 @click.option(
     "--unused",
     metavar="SPAN",
-    callback=_span,
+    callback=span_of,
     help="Let go of what no backend needs after so long. Default: the setting depot-unused.",
 )
 @local_command
@@ -283,11 +270,6 @@ async def _order(machine: "LocalMachine", what: str, name: str, alias: str) -> "
         click.echo(one_line(f"warning: {warning}"), err=True)
     click.echo(one_line(answer.why), err=True)
     return order
-
-
-def _require_local(local: bool, verb: str) -> None:
-    if not local:
-        raise Rejected(f"only this machine's backends can be asked for yet: `{verb}` needs --local")
 
 
 def _tell_standing(readings: "tuple[Reading, ...]") -> None:

@@ -1,7 +1,8 @@
 """A small client of the admin API. Whatever goes wrong on the way becomes an error in plain words."""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -104,19 +105,46 @@ class AdminClient:
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
     ) -> Answer:
         """The answer whatever its status; FrontendUnreachable when there is none."""
-        address = "/".join((self.url, *(quote(part, safe="") for part in path)))
         try:
-            reply = self._http.request(method, address, json=body, params=query or None)
+            reply = self._http.request(method, self._address(path), json=body, params=query or None)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise FrontendUnreachable(
-                f"the frontend at {self.url} cannot be reached: {_reason(error, self._timeout_s)}",
-                hint="check the address, and that `remuda up` or `remuda frontend` runs there",
-            ) from error
-        return Answer(reply.status_code, reply.content, _date(reply.headers.get("date", "")))
+            raise self._unreachable(error, self._timeout_s) from error
+        return _answer(reply)
+
+    @contextmanager
+    def stream(
+        self, *path: str, query: Mapping[str, str], headers: Mapping[str, str], quiet_s: float
+    ) -> Iterator[Iterator[bytes]]:
+        """The bytes of an answer that goes on, as they come. FrontendUnreachable when the line breaks, or
+        nothing comes for `quiet_s`; a refusal is raised as the error that fits."""
+        timeout = httpx.Timeout(self._timeout_s, read=quiet_s)
+        try:
+            with self._http.stream(
+                "GET", self._address(path), params=query, headers=headers, timeout=timeout
+            ) as reply:
+                if not reply.is_success:
+                    reply.read()
+                    raise _refusal(self.url, _answer(reply))
+                yield reply.iter_bytes()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._unreachable(error, quiet_s) from error
 
     def nodes(self) -> tuple[Answer, list[NodeView]]:
         answer = self.get("api", "nodes")
         return answer, answer.read(NodeViews).root
+
+    def _address(self, path: tuple[str, ...]) -> str:
+        return "/".join((self.url, *(quote(part, safe="") for part in path)))
+
+    def _unreachable(self, error: httpx.HTTPError | httpx.InvalidURL, timeout_s: float) -> RemudaError:
+        return FrontendUnreachable(
+            f"the frontend at {self.url} cannot be reached: {_reason(error, timeout_s)}",
+            hint="check the address, and that `remuda up` or `remuda frontend` runs there",
+        )
+
+
+def _answer(reply: httpx.Response) -> Answer:
+    return Answer(reply.status_code, reply.content, _date(reply.headers.get("date", "")))
 
 
 def _trust(target: Target) -> ssl.SSLContext:

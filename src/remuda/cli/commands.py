@@ -83,12 +83,12 @@ def client_command(function: Callable[Concatenate[Asked, P], None]) -> Callable[
     return gathered
 
 
-def connect(asked: Asked) -> "AdminClient":
+def connect(asked: Asked, timeout_s: float | None = None) -> "AdminClient":
     """A client of the frontend that is asked for."""
-    from remuda.cli.client import AdminClient
+    from remuda.cli.client import TIMEOUT_S, AdminClient
     from remuda.cli.target import find_target
 
-    return AdminClient(find_target(asked, os.environ))
+    return AdminClient(find_target(asked, os.environ), timeout_s or TIMEOUT_S)
 
 
 class ListByDefault(click.Group):

@@ -30,6 +30,8 @@ class Exit(IntEnum):
     REJECTED = 6
     UNAVAILABLE = 7
     UNHEALTHY = 8
+    NOT_EVERYWHERE = 9
+    UNFINISHED = 10
     INTERRUPTED = 130
 
 
@@ -43,7 +45,9 @@ MEANINGS: Final = {
     Exit.REJECTED: "Rejected: a value is not valid, or it contradicts what is there.",
     Exit.UNAVAILABLE: "Something that is needed (store, bus, a program, a peer) does not work now.",
     Exit.UNHEALTHY: "`remuda doctor` found a problem.",
-    Exit.INTERRUPTED: "Stopped by Ctrl-C, or by answering no.",
+    Exit.NOT_EVERYWHERE: "The operation is over, and failed on a node or was cancelled.",
+    Exit.UNFINISHED: "The operation was not over within `--timeout`. It goes on.",
+    Exit.INTERRUPTED: "Stopped by Ctrl-C, or by answering no. An operation that was waited for goes on.",
 }
 
 # The first class that fits counts.

@@ -5,7 +5,17 @@ from typing import NoReturn
 import click
 
 from remuda import __version__
-from remuda.cli import backend_register, backends, completion, config, doctor, keys, nodes
+from remuda.cli import (
+    backend_register,
+    backends,
+    completion,
+    config,
+    doctor,
+    fleet_backends,
+    keys,
+    nodes,
+    ops,
+)
 from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import examples, settings_command
 from remuda.cli.exits import Exit, exit_of, report
@@ -125,9 +135,17 @@ def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> Non
     ctx.exit(run(resolved, service))
 
 
-for backend_verb in (backend_register.register, backend_register.switch_back):
+for backend_verb in (*fleet_backends.VERBS, backend_register.register, backend_register.switch_back):
     backends.group.add_command(backend_verb)
-for verb in (nodes.group, backends.group, keys.group, config.group, doctor.command, completion.command):
+for verb in (
+    nodes.group,
+    backends.group,
+    ops.group,
+    keys.group,
+    config.group,
+    doctor.command,
+    completion.command,
+):
     root.add_command(verb)
 
 

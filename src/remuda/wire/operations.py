@@ -206,7 +206,7 @@ class BackendItem(Message):
     isDevelopment: bool = False
     capabilities: dict[str, str] = {}
     metaBackendFor: str = ""
-    nodes: tuple[NodeHolding, ...] | None = None
+    nodes: Many[NodeHolding] | None = None
 
 
 class BackendItems(RootModel[list[BackendItem]]):
@@ -261,6 +261,13 @@ class UpgradeItems(RootModel[dict[str, UpgradeItem]]):
 
 
 # Ours.
+
+
+class BackendFits(Message):
+    """Frontend to admin: for each backend, by gallery@name, the nodes that can run a build of it."""
+
+    nodes: Many[str] = ()  # All that could be meant.
+    backends: dict[str, list[str]] = {}
 
 
 class RollOutBody(Message):
@@ -373,7 +380,7 @@ class OpView(Message):
     dismissed: bool = False
     change: Int64 = 0  # Grows with whatever changes; the id of this state in the stream of events.
     whole: bool = True  # False, in a stream: only those steps are here that have changed.
-    steps: Annotated[tuple[StepView, ...] | None, OMIT_NONE] = None
+    steps: Annotated[Many[StepView] | None, OMIT_NONE] = None
 
 
 class OpSubmitted(Message):

@@ -12,10 +12,13 @@ from remuda.gateway.messages import Described, answer, gives, read, refuses, tak
 from remuda.gateway.paths import BackendPath, OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops import wire_view
+from remuda.ops.fits import fits
 from remuda.ops.model import Kind, Source
 from remuda.ops.ports import Filter
+from remuda.ops.selection import why_no_target
 from remuda.ops.upgrades import Upgrade
 from remuda.wire.operations import (
+    BackendFits,
     BackendsPage,
     DoneReply,
     DriftedNode,
@@ -52,6 +55,14 @@ async def look(svc: Services) -> Catalogue:
     nodes, readings = await svc.ops.operations.look()
     at_work = await svc.ops.operations.views(Filter(finished=False, limit=_AT_WORK_MAX))
     return Catalogue(readings, nodes, at_work)
+
+
+@routes.get("/fits", responses=gives(BackendFits, 401))
+async def backend_fits(svc: Svc) -> Response:
+    """Which nodes could run which backends, whether they have them or not."""
+    nodes, readings = await svc.ops.operations.look()
+    able = [node.standing.node.name for node in nodes if not why_no_target(node.standing)]
+    return answer(BackendFits(nodes=tuple(able), backends=fits(nodes, readings)))
 
 
 @routes.post("/install/{backend:path}", responses={**gives(JobReply, 400, 401, 404), **CONCRETE})

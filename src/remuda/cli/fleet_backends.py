@@ -1,0 +1,366 @@
+"""`remuda backends` of the whole fleet: see what is where, and have it installed, upgraded and removed."""
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+import click
+from click.shell_completion import CompletionItem
+
+from remuda.cli.backends import Here, list_here, remove_here
+from remuda.cli.commands import Asked, client_command, config_option, connect, examples
+from remuda.cli.naming import pick
+from remuda.cli.nodes import complete_names
+from remuda.cli.plain import one_line
+from remuda.cli.spans import span_of
+from remuda.core.errors import RemudaError
+
+if TYPE_CHECKING:
+    from remuda.cli.client import AdminClient
+    from remuda.cli.ops_wait import Waiting
+    from remuda.wire.operations import BackendItem, OpSubmitted
+
+P = ParamSpec("P")
+_PLAN_S = 60.0  # Registries are asked what tags stand for.
+
+
+def complete_backends(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Backends that galleries offer or nodes have, where a frontend answers; none otherwise."""
+    given = ctx.params.get
+    try:
+        with connect(Asked(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
+            items = (*_items(client, "backends"), *_items(client, "backends", "available"))
+    except RemudaError:
+        return []
+    told = {item.name: item.description.partition(". ")[0] for item in items}
+    return [CompletionItem(name, help=told[name]) for name in sorted(told) if name.startswith(incomplete)]
+
+
+name_argument = click.argument("name", shell_complete=complete_backends)
+local_option = click.option("--local", is_flag=True, help="Of this machine alone; no frontend is needed.")
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which nodes are meant, by at most one of these."""
+
+    nodes: tuple[str, ...] = ()
+    selector: str = ""
+    everybody: bool = False
+
+    def body(self, client: "AdminClient") -> Mapping[str, object]:
+        if self.selector:
+            return {"selector": self.selector}
+        if not self.nodes:
+            return {}
+        _, known = client.nodes()
+        return {"nodes": [pick("node", known, name).name for name in self.nodes]}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How an operation is asked for, and whether it is waited for."""
+
+    asked: Asked
+    which: Which
+    waiting: "Waiting"
+    expires: timedelta | None
+    idempotency_key: str
+    dry_run: bool
+
+
+def operation_command(function: Callable[Concatenate[Terms, P], None]) -> Callable[..., None]:
+    """Give a command the options of all operations, gathered into its first argument."""
+
+    @functools.wraps(function)
+    def gathered(
+        asked: Asked,
+        nodes: tuple[str, ...],
+        selector: str,
+        everybody: bool,
+        no_wait: bool,
+        timeout: timedelta | None,
+        watch: bool,
+        expires: timedelta | None,
+        idempotency_key: str,
+        dry_run: bool,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        from remuda.cli.ops_wait import Waiting
+
+        which = Which(_split(nodes), selector, everybody)
+        if bool(which.nodes) + bool(selector) + everybody > 1:
+            raise click.UsageError("give one of --nodes, --selector and --all")
+        waiting = Waiting(not no_wait, timeout, watch)
+        function(Terms(asked, which, waiting, expires, idempotency_key, dry_run), *args, **kwargs)
+
+    unbound: Callable[..., None] = gathered  # Click calls it by names.
+    command = client_command(unbound)
+    for option in reversed(_OPERATION_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPERATION_OPTIONS = (
+    click.option(
+        "--nodes",
+        metavar="NAME,...",
+        multiple=True,
+        shell_complete=complete_names,
+        help="On these nodes, separated by commas.",
+    ),
+    click.option("--selector", metavar="KEY=VALUE,...", default="", help="On nodes with all these labels."),
+    click.option("--all", "everybody", is_flag=True, help="On all nodes, which is the default."),
+    click.option("--no-wait", is_flag=True, help="Only begin it."),
+    click.option(
+        "--timeout", metavar="SPAN", callback=span_of, help="Wait for so long, such as 10m; it goes on then."
+    ),
+    click.option("--watch", is_flag=True, help="With --json: also a line for each change."),
+    click.option(
+        "--expires",
+        metavar="SPAN",
+        callback=span_of,
+        help="Give up on nodes where it has not begun by then, such as 24h.",
+    ),
+    click.option(
+        "--idempotency-key",
+        metavar="TEXT",
+        default="",
+        help="Ask once: the same key again joins what it began.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Only say what would be done on which node."),
+)
+
+
+# Looking.
+
+
+@click.command(
+    "list", epilog=examples("remuda backends", "remuda backends list --json", "remuda backends list --local")
+)
+@local_option
+@config_option
+@client_command
+def list_backends(asked: Asked, local: bool, config: str | None) -> None:
+    """What is installed where: versions, digests, where nodes differ, and what is newer."""
+    if local:
+        list_here(Here(config, asked.data_dir, asked.as_json))
+        return
+    from remuda.wire.operations import BackendItems, UpgradeItems
+
+    with connect(asked) as client:
+        answer = client.get("backends")
+        upgrades = client.get("api", "backends", "upgrades")
+    if asked.as_json:
+        click.echo(json.dumps({"backends": json.loads(answer.body), "upgrades": json.loads(upgrades.body)}))
+        return
+    from remuda.cli.fleet_tables import installed_table
+    from remuda.cli.render import console, show
+
+    output = console()
+    show(output, installed_table(answer.read(BackendItems).root, upgrades.read(UpgradeItems).root, output))
+
+
+@click.command(
+    "available", epilog=examples("remuda backends available", "remuda backends available text to speech")
+)
+@click.argument("words", metavar="[TEXT]", nargs=-1)
+@click.option("--builds", is_flag=True, help="Also each build for certain hardware.")
+@client_command
+def list_available(asked: Asked, words: tuple[str, ...], builds: bool) -> None:
+    """What the frontend's galleries offer, and which nodes each backend fits."""
+    from remuda.cli.fleet_tables import available_table, wanted_of
+    from remuda.wire.operations import BackendFits
+
+    with connect(asked) as client:
+        items = wanted_of(_items(client, "backends", "available"), words, builds=builds)
+        fits = client.get("api", "backends", "fits").read(BackendFits)
+    if asked.as_json:
+        rows = [{**item.model_dump(mode="json"), "fits": fits.backends.get(item.id, [])} for item in items]
+        click.echo(json.dumps({"nodes": fits.nodes, "backends": rows}))
+        return
+    from remuda.cli.render import console, show
+
+    output = console()
+    show(output, available_table(items, fits.backends, len(fits.nodes), output))
+
+
+@click.command(
+    "upgrades", epilog=examples("remuda backends upgrades", "remuda backends upgrades --check --json")
+)
+@click.option("--check", is_flag=True, help="Ask the registries now, which takes a few seconds.")
+@client_command
+def list_upgrades(asked: Asked, check: bool) -> None:
+    """What could be upgraded, and where nodes have different things."""
+    from remuda.wire.operations import UpgradeItems
+
+    with connect(asked, timeout_s=_PLAN_S) as client:
+        path = ("api", "backends", "upgrades")
+        answer = client.call("POST", *path, "check") if check else client.get(*path)
+    if asked.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.fleet_tables import upgrade_table
+    from remuda.cli.render import console, show
+
+    output = console()
+    show(output, upgrade_table(answer.read(UpgradeItems).root, output))
+
+
+# Changing.
+
+
+@click.command(
+    "install",
+    epilog=examples(
+        "remuda backends install llama-cpp",
+        "remuda backends install llama-cpp --nodes attic,cellar",
+        "remuda backends install whisper --selector gpu.vendor=nvidia --no-wait",
+        "remuda backends install quay.io/me/my-backend:v2 --name mine",
+    ),
+)
+@click.argument("what", metavar="NAME|URI", shell_complete=complete_backends)
+@click.option("--name", default="", help="Of a URI: install it under this name. Default: its own.")
+@click.option("--alias", default="", help="Of a URI: another name under which it can be asked for.")
+@operation_command
+def install_backend(terms: Terms, what: str, name: str, alias: str) -> None:
+    """Have a backend on nodes: one of a gallery by NAME, or an image or archive at URI.
+
+    Each node gets the build that fits it. A build for certain hardware does not go to all nodes: name some.
+    It is waited for; Ctrl-C leaves it running.
+    """
+    outside = "/" in what
+    if not outside and (name or alias):
+        raise click.UsageError("a gallery's backend has its own name and alias: leave --name and --alias out")
+    source = {"uri": what, "name": name, "alias": alias} if outside else {"backend": what}
+    _ask(terms, {"kind": "install", **source})
+
+
+@click.command(
+    "upgrade",
+    epilog=examples(
+        "remuda backends upgrade llama-cpp",
+        "remuda backends upgrade llama-cpp --rolling --batch 2",
+        "remuda backends upgrade --all-backends --rolling",
+    ),
+)
+@click.argument("name", required=False, shell_complete=complete_backends)
+@click.option("--all-backends", is_flag=True, help="Whatever can be upgraded; `upgrades` shows it.")
+@click.option(
+    "--rolling",
+    is_flag=True,
+    help="One node first, then batches. Each must start the new version, or it returns to the one before "
+    "and the rest is left alone.",
+)
+@click.option("--batch", type=click.IntRange(1, 10_000), metavar="N", help="So many nodes at once.")
+@operation_command
+def upgrade_backend(
+    terms: Terms, name: str | None, all_backends: bool, rolling: bool, batch: int | None
+) -> None:
+    """Have the newest version on nodes that have the backend. It is waited for; Ctrl-C leaves it running."""
+    if all_backends == bool(name):
+        raise click.UsageError("give the NAME of a backend, or --all-backends")
+    roll_out = {"policy": "rolling" if rolling else "all", **({"batch": batch} if batch else {})}
+    if name:
+        _ask(terms, {"kind": "upgrade", "backend": name, "roll_out": roll_out})
+    else:
+        _upgrade_all(terms, roll_out)
+
+
+@click.command(
+    "remove",
+    epilog=examples(
+        "remuda backends remove llama-cpp",
+        "remuda backends remove llama-cpp --nodes attic",
+        "remuda backends remove --local llama-cpp",
+    ),
+)
+@name_argument
+@local_option
+@config_option
+@operation_command
+def remove_backend(terms: Terms, name: str, local: bool, config: str | None) -> None:
+    """Have a backend on no node, or not on some. Nodes that are away let go of it when they return.
+
+    It is waited for; Ctrl-C leaves it running.
+    """
+    if local:
+        remove_here(Here(config, terms.asked.data_dir, terms.asked.as_json), name)
+        return
+    _ask(terms, {"kind": "remove", "backend": name})
+
+
+def _ask(terms: Terms, wish: Mapping[str, object]) -> None:
+    from remuda.wire.operations import OpSubmitted
+
+    extra: dict[str, object] = {"dry_run": terms.dry_run, "idempotency_key": terms.idempotency_key}
+    if terms.expires is not None:
+        extra["expires_s"] = terms.expires.total_seconds()
+    with connect(terms.asked, timeout_s=_PLAN_S) as client:
+        body = {**wish, **extra, **terms.which.body(client)}
+        answer = client.call("POST", "api", "ops", body=body)
+    if terms.dry_run:
+        _tell_plan(terms.asked, answer.body)
+        return
+    _follow_up(terms, [answer.read(OpSubmitted)], together=False)
+
+
+def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
+    from remuda.wire.operations import OpsSubmitted
+
+    which = terms.which
+    if which.nodes or which.selector or terms.expires or terms.idempotency_key or terms.dry_run:
+        raise click.UsageError("--all-backends takes no other choice: upgrade them one by one instead")
+    with connect(terms.asked, timeout_s=_PLAN_S) as client:
+        submitted = client.call("POST", "api", "ops", "upgrades", body=roll_out).read(OpsSubmitted)
+    if not submitted.operations and not terms.asked.as_json:
+        click.echo("everything is up to date")
+        return
+    _follow_up(terms, submitted.operations, together=True)
+
+
+def _follow_up(terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool) -> None:
+    from remuda.cli.ops_picture import short_id
+    from remuda.cli.ops_wait import see_through
+
+    for one in submitted:
+        if one.joined:
+            joined = f"operation {short_id(one.operation.id)} does this already; it is joined"
+            click.echo(one_line(joined), err=True)
+        for warning in one.warnings:
+            click.echo(one_line(f"warning: {warning}"), err=True)
+    ops = [one.operation for one in submitted]
+    click.get_current_context().exit(see_through(terms.asked, ops, terms.waiting, together=together))
+
+
+def _tell_plan(asked: Asked, body: bytes) -> None:
+    if asked.as_json:
+        click.echo(body)
+        return
+    from remuda.cli.ops_tables import plan_table
+    from remuda.cli.render import console, show
+    from remuda.wire.codec import decode
+    from remuda.wire.operations import OpPlan
+
+    plan = decode(OpPlan, body, bytes_max=len(body))
+    for warning in plan.warnings:
+        click.echo(one_line(f"warning: {warning}"), err=True)
+    show(console(), plan_table(plan.steps))
+
+
+def _items(client: "AdminClient", *path: str) -> "list[BackendItem]":
+    from remuda.wire.operations import BackendItems
+
+    return client.get(*path).read(BackendItems).root
+
+
+def _split(given: Sequence[str]) -> tuple[str, ...]:
+    """Names that were separated by commas, or given one by one."""
+    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
+
+
+VERBS = (list_backends, list_available, list_upgrades, install_backend, upgrade_backend, remove_backend)

@@ -1,0 +1,125 @@
+"""Backends of the fleet as people see them. Pure: from the frontend's answers to tables."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from remuda.cli.plain import one_line
+from remuda.cli.render import UNKNOWN, Column, fitting
+from remuda.wire.operations import BackendItem, NodeHolding, UpgradeItem
+
+_DIGEST_CHARS: Final = 19  # `sha256:` and twelve more.
+_NAMES_MAX: Final = 4
+
+
+def installed_table(
+    items: Sequence[BackendItem], upgrades: Mapping[str, UpgradeItem], output: Console
+) -> RenderableType:
+    """A row for each thing that nodes have of a backend: several, where nodes differ."""
+    if not items:
+        return Text("no node has a backend; `remuda backends available` shows what could be installed")
+    rows = [
+        (item, pair, nodes)
+        for item in sorted(items, key=lambda item: item.name)
+        for pair, nodes in _by_content(item.nodes or ())
+    ]
+    columns = [
+        Column("NAME", [item.name for item, _, _ in rows]),
+        Column("VERSION", [version or UNKNOWN for _, (version, _), _ in rows]),
+        Column("DIGEST", [short_digest(digest) for _, (_, digest), _ in rows], needed=2),
+        Column("NODES", [some_of([node.node_name for node in nodes]) for _, _, nodes in rows]),
+        Column("NEWS", [_news(upgrades.get(item.name), nodes) for item, _, nodes in rows], needed=1),
+    ]
+    return fitting(columns, output)
+
+
+def available_table(
+    items: Sequence[BackendItem], fits: Mapping[str, Sequence[str]], fleet: int, output: Console
+) -> RenderableType:
+    if not items:
+        return Text("no gallery has such a backend")
+    columns = [
+        Column("NAME", [item.name for item in items]),
+        Column("GALLERY", [item.gallery for item in items], needed=3),
+        Column("FITS", [_fitting(fits.get(item.id, ()), fleet) for item in items]),
+        Column("INSTALLED", [_installed(item) for item in items], needed=1),
+        Column("DESCRIPTION", [_first_sentence(item.description) for item in items], needed=2),
+    ]
+    return fitting(columns, output)
+
+
+def upgrade_table(upgrades: Mapping[str, UpgradeItem], output: Console) -> RenderableType:
+    if not upgrades:
+        return Text("everything is up to date")
+    rows = list(upgrades.values())
+    columns = [
+        Column("NAME", [row.backend_name for row in rows]),
+        Column("INSTALLED", [_content(row.installed_version, row.installed_digest) for row in rows]),
+        Column("AVAILABLE", [_content(row.available_version, row.available_digest) for row in rows]),
+        Column("DIFFERENT ON", [some_of([node.node_name for node in row.node_drift]) for row in rows]),
+    ]
+    return Group(
+        fitting(columns, output),
+        Text("\nupgrade one with: remuda backends upgrade NAME; all with: --all-backends"),
+    )
+
+
+def wanted_of(items: Sequence[BackendItem], words: Sequence[str], *, builds: bool) -> list[BackendItem]:
+    """Those whose name, tags or description have all words. Builds of a meta backend only if wanted."""
+    inner = {build for item in items if item.isMeta for build in item.capabilities.values()}
+    return [item for item in items if _has_all(item, words) and (builds or item.name not in inner)]
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - _NAMES_MAX
+    shown = ", ".join(map(one_line, names[:_NAMES_MAX]))
+    return (f"{shown} and {more} more" if more > 0 else shown) or UNKNOWN
+
+
+def short_digest(digest: str) -> str:
+    return digest[:_DIGEST_CHARS] or UNKNOWN
+
+
+def _by_content(nodes: Sequence[NodeHolding]) -> list[tuple[tuple[str, str], list[NodeHolding]]]:
+    """What most nodes have comes first."""
+    groups = defaultdict[tuple[str, str], list[NodeHolding]](list)
+    for node in nodes:
+        groups[node.version, node.digest].append(node)
+    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+
+
+def _news(upgrade: UpgradeItem | None, nodes: Sequence[NodeHolding]) -> str:
+    if upgrade is None:
+        return UNKNOWN
+    drifted = {node.node_id for node in upgrade.node_drift}
+    parts = ["differs from most"] if drifted.intersection(node.node_id for node in nodes) else []
+    available = upgrade.available_version or upgrade.available_digest[:_DIGEST_CHARS]
+    parts += [f"{available} is available"] if available else []
+    return ", ".join(parts) or UNKNOWN
+
+
+def _content(version: str, digest: str) -> str:
+    return " ".join(filter(None, (version, digest[:_DIGEST_CHARS]))) or UNKNOWN
+
+
+def _fitting(names: Sequence[str], fleet: int) -> str:
+    if fleet and len(names) == fleet:
+        return f"all {fleet}" if fleet > 1 else names[0]
+    return some_of(names) if names else "none"
+
+
+def _installed(item: BackendItem) -> str:
+    return some_of([node.node_name for node in item.nodes or ()])
+
+
+def _has_all(item: BackendItem, words: Sequence[str]) -> bool:
+    text = " ".join((item.name, *item.tags, item.description)).lower()
+    return all(word.lower() in text for word in words)
+
+
+def _first_sentence(text: str) -> str:
+    return text.strip().partition("\n")[0].partition(". ")[0]

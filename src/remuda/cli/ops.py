@@ -1,0 +1,233 @@
+"""`remuda ops`: see what is being done to the fleet, and change one's mind about it."""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
+from remuda.cli.nodes import complete_names
+from remuda.cli.plain import one_line
+from remuda.cli.spans import span_of
+from remuda.core.clock import SystemClock
+from remuda.core.errors import Invalid, NotFound, RemudaError
+
+if TYPE_CHECKING:
+    from remuda.cli.client import AdminClient
+    from remuda.wire.operations import OpView
+
+_LOOKED_THROUGH_MAX = 1000  # Among which the beginning of an id is looked for.
+_ID_CHARS = 36
+_SHOWN_MAX = 5
+
+
+def complete_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of operations, where a frontend answers; none otherwise."""
+    given = ctx.params.get
+    try:
+        with connect(Asked(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
+            ops = listed(client)
+    except RemudaError:
+        return []
+    return [
+        CompletionItem(op.id[:8], help=f"{op.kind} {op.backend}: {op.status}")
+        for op in ops
+        if op.id.startswith(incomplete)
+    ]
+
+
+id_argument = click.argument("id", shell_complete=complete_ids)
+ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_ids)
+
+
+@click.group(
+    "ops",
+    cls=ListByDefault,
+    short_help="See what is being done to the fleet, and change your mind about it.",
+    epilog=examples("remuda ops", "remuda ops watch", "remuda ops show 3f2a", "remuda ops retry 3f2a"),
+)
+def group() -> None:
+    """Operations: installs, upgrades and removals of backends. Without a verb: list them.
+
+    An operation is named by its id, or the beginning of it.
+    """
+
+
+@group.command("list", epilog=examples("remuda ops", "remuda ops list --state live --node attic"))
+@click.option(
+    "--state",
+    type=click.Choice(["live", "finished", "all"]),
+    default="all",
+    show_default=True,
+    help="Which to list.",
+)
+@click.option("--backend", metavar="NAME", default="", help="Only those about this backend.")
+@click.option("--node", metavar="NAME", default="", shell_complete=complete_names, help="Only those on it.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
+@client_command
+def list_ops(asked: Asked, state: str, backend: str, node: str, limit: int) -> None:
+    """Operations, newest first: how far each is, and who asked for it. Those put away are in `history`."""
+    query = {"state": state, "backend": backend, "node": node, "limit": str(limit)}
+    _list(asked, {name: value for name, value in query.items() if value})
+
+
+@group.command("history", epilog=examples("remuda ops history", "remuda ops history --clear"))
+@click.option("--clear", is_flag=True, help="Put all away that is over.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
+@client_command
+def show_history(asked: Asked, clear: bool, limit: int) -> None:
+    """Operations that are over, those that were put away included."""
+    if clear:
+        with connect(asked) as client:
+            answer = client.call("DELETE", "api", "operations", "history")
+        click.echo(answer.body if asked.as_json else "what is over was put away")
+        return
+    _list(asked, {"state": "finished", "dismissed": "true", "limit": str(limit)})
+
+
+def _list(asked: Asked, query: dict[str, str]) -> None:
+    from remuda.wire.operations import OpViews
+
+    with connect(asked) as client:
+        answer = client.get("api", "ops", **query)
+    if asked.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.ops_tables import op_table
+    from remuda.cli.render import console, show
+
+    output = console()
+    show(output, op_table(answer.read(OpViews).operations, answer.date or SystemClock().now(), output))
+
+
+@group.command("show", epilog=examples("remuda ops show 3f2a", "remuda ops show 3f2a --json"))
+@id_argument
+@client_command
+def show_op(asked: Asked, id: str) -> None:
+    """All about one operation: each node's state, attempts, problems and what to do about them."""
+    from remuda.wire.operations import OpView
+
+    with connect(asked) as client:
+        answer = client.get("api", "ops", whole_id(client, id))
+    if asked.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.ops_tables import op_page
+    from remuda.cli.render import console, show
+
+    output = console()
+    show(output, op_page(answer.read(OpView), answer.date or SystemClock().now(), output))
+
+
+@group.command(
+    "watch", epilog=examples("remuda ops watch", "remuda ops watch 3f2a", "remuda ops watch --json")
+)
+@click.argument("id", required=False, shell_complete=complete_ids)
+@click.option("--timeout", metavar="SPAN", callback=span_of, help="Watch for so long, such as 10m.")
+@client_command
+@click.pass_context
+def watch_ops(ctx: click.Context, asked: Asked, id: str | None, timeout: timedelta | None) -> None:
+    """Follow one operation until it is over, or all of them until Ctrl-C. A frontend that is restarted
+    meanwhile is found again. With --json: one line for each change."""
+    if id is None:
+        _watch_all(asked, timeout)
+        return
+    from remuda.cli.ops_wait import Waiting, see_through
+    from remuda.wire.operations import OpView
+
+    with connect(asked) as client:
+        op = client.get("api", "ops", whole_id(client, id)).read(OpView)
+    ctx.exit(see_through(asked, [op], Waiting(within=timeout, watch=True)))
+
+
+def _watch_all(asked: Asked, timeout: timedelta | None) -> None:
+    from remuda.cli.ops_watch import displaying, follow
+
+    with displaying(as_json=asked.as_json, watch=True, file=sys.stdout) as display:
+        for _ in follow(asked, None, timeout, display):
+            pass
+
+
+@group.command("cancel", epilog=examples("remuda ops cancel 3f2a"))
+@ids_argument
+@client_command
+def cancel_ops(asked: Asked, ids: tuple[str, ...]) -> None:
+    """Stop operations on every node. What a worker has fetched so far it keeps."""
+    _each(asked, ids, "cancel")
+
+
+@group.command("pause", epilog=examples("remuda ops pause 3f2a"))
+@ids_argument
+@client_command
+def pause_ops(asked: Asked, ids: tuple[str, ...]) -> None:
+    """Stop operations until they are resumed."""
+    _each(asked, ids, "pause")
+
+
+@group.command("resume", epilog=examples("remuda ops resume 3f2a"))
+@ids_argument
+@client_command
+def resume_ops(asked: Asked, ids: tuple[str, ...]) -> None:
+    """Go on with operations that were paused."""
+    _each(asked, ids, "resume")
+
+
+@group.command("dismiss", epilog=examples("remuda ops dismiss 3f2a"))
+@ids_argument
+@client_command
+def dismiss_ops(asked: Asked, ids: tuple[str, ...]) -> None:
+    """Put operations away that are over. `history` still shows them."""
+    _each(asked, ids, "dismiss")
+
+
+@group.command("retry", epilog=examples("remuda ops retry 3f2a", "remuda ops retry 3f2a --node attic"))
+@id_argument
+@click.option(
+    "--node", "nodes", metavar="NAME", multiple=True, shell_complete=complete_names, help="Only this one."
+)
+@client_command
+def retry_op(asked: Asked, id: str, nodes: tuple[str, ...]) -> None:
+    """Begin failed nodes of an operation afresh: all, or those named."""
+    _each(asked, [id], "retry", body={"nodes": nodes})
+
+
+def _each(asked: Asked, ids: Sequence[str], verb: str, body: object = None) -> None:
+    """The same for each. All ids are looked up first: a slip of the pen changes nothing."""
+    from remuda.wire.operations import OpView
+
+    documents: list[object] = []
+    with connect(asked) as client:
+        for id in [whole_id(client, one) for one in ids]:
+            answer = client.call("POST", "api", "ops", id, verb, body=body)
+            documents.append(json.loads(answer.body))
+            if not asked.as_json:
+                op = answer.read(OpView)
+                state = "put away" if op.dismissed else f"{op.status}: {op.message}"
+                click.echo(one_line(f"{op.id[:8]}: {op.kind} {op.backend}: {state}"))
+    if asked.as_json:
+        click.echo(json.dumps(documents))
+
+
+def listed(client: "AdminClient") -> "Sequence[OpView]":
+    """The latest operations, those put away included."""
+    from remuda.wire.operations import OpViews
+
+    answer = client.get("api", "ops", dismissed="true", limit=str(_LOOKED_THROUGH_MAX))
+    return answer.read(OpViews).operations
+
+
+def whole_id(client: "AdminClient", wanted: str) -> str:
+    """The id that begins so. NotFound when there is none, Invalid when there are several."""
+    if len(wanted) >= _ID_CHARS:
+        return wanted
+    found = [op for op in listed(client) if wanted and op.id.startswith(wanted.lower())]
+    if not found:
+        raise NotFound(f"there is no operation {wanted!r}", hint="`remuda ops history` lists what there was")
+    if len(found) > 1:
+        which = ", ".join(f"{op.id} ({op.kind} {op.backend})" for op in found[:_SHOWN_MAX])
+        raise Invalid(f"{wanted!r} is the beginning of {len(found)} ids", hint=f"say which: {which}")
+    return found[0].id

@@ -1,0 +1,253 @@
+"""Operations as people see them. Pure: from the frontend's answers to words, lines and tables."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from remuda.cli.ops_picture import AT_WORK, short_id, steps_of, title
+from remuda.cli.plain import one_line
+from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, local, span, table_of
+from remuda.wire.operations import OpView, ProblemView, ProgressView, StepView
+from remuda.wire.sizes import install_size
+
+_BAR_CHARS: Final = 24
+_NOTE_CHARS: Final = 60
+_STYLES: Final = {
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "skipped": "yellow",
+    "running": "cyan",
+    "stopping": "yellow",
+    "cancelling": "yellow",
+    "paused": "yellow",
+}
+_WORDS: Final = {"pending": "waiting", "succeeded": "done"}
+_PLANNED: Final = {"pending": "to do", "succeeded": "done"}
+_PHASES: Final = {"extracting": "unpacking"}
+_STAGES: Final = {"prove": "proving", "roll_back": "rolling back"}
+_MOST_TELLING: Final = ("failed", "running", "stopping", "pending", "cancelled", "skipped", "succeeded")
+_COUNTED: Final = ("running", "stopping", "pending", "failed", "skipped", "cancelled")
+
+
+# Words.
+
+
+def counted(op: OpView) -> str:
+    """`2 of 3 nodes done, 1 failed`."""
+    total = sum(op.counts.values())
+    parts = [f"{op.counts.get('succeeded', 0)} of {total} node{'' if total == 1 else 's'} done"]
+    parts += [f"{op.counts[state]} {_WORDS.get(state, state)}" for state in _COUNTED if op.counts.get(state)]
+    return ", ".join(parts)
+
+
+def step_word(step: StepView) -> str:
+    """What a node does, or how it ended."""
+    if step.state != "running":
+        return _WORDS.get(step.state, step.state)
+    if step.stage in _STAGES:
+        return _STAGES[step.stage]
+    phase = step.progress.phase if step.progress is not None else ""
+    return _PHASES.get(phase, phase) or "at work"
+
+
+def note(step: StepView) -> str:
+    """Why it waits, or how it ended; with what went wrong last, where that is not the same."""
+    problem = "" if step.problem is None or step.state == "succeeded" else step.problem.message
+    if problem and problem not in step.reason:
+        return f"{step.reason}; last: {problem}" if step.reason else problem
+    return step.reason
+
+
+def amount(progress: ProgressView) -> str:
+    """`12.0 MiB of 30.0 MiB`; empty where bytes are not known."""
+    if not progress.current_bytes and not progress.total_bytes:
+        return ""
+    done = install_size(progress.current_bytes)
+    return f"{done} of {install_size(progress.total_bytes)}" if progress.total_bytes else done
+
+
+def outcome_lines(op: OpView) -> list[str]:
+    """How an operation ended: in sum, and each node where it is not simply done."""
+    lines = [f"{title(op)}: {counted(op)}"]
+    for step in steps_of(op):
+        said = note(step)
+        if step.state == "succeeded" and not said:
+            continue
+        lines.append(f"  {step.node_name}: {step_word(step)}{f': {said}' if said else ''}")
+        if step.problem is not None and step.problem.hint:
+            lines.append(f"    hint: {step.problem.hint}")
+    return [one_line(line) for line in lines]
+
+
+# Tables.
+
+
+def op_table(ops: Sequence[OpView], now: datetime, output: Console) -> RenderableType:
+    if not ops:
+        return Text("no operations; `remuda backends install NAME` begins one")
+    columns = [
+        Column("ID", [short_id(op.id) for op in ops]),
+        Column("KIND", [op.kind for op in ops]),
+        Column("BACKEND", [op.backend or op.name or op.uri for op in ops]),
+        Column("DONE", [f"{op.counts.get('succeeded', 0)}/{sum(op.counts.values())}" for op in ops]),
+        Column("STATE", [_styled(op.status) for op in ops]),
+        Column("ASKED", [ago(op.asked_at, now) for op in ops], needed=1, right=True),
+        Column("TOOK", [_took(op) for op in ops], needed=3, right=True),
+        Column("BY", [op.asked_by or UNKNOWN for op in ops], needed=2),
+        Column("NODES", [op.selection or UNKNOWN for op in ops], needed=4),
+    ]
+    failed = [Text(one_line(f"{short_id(op.id)}: {op.error}")) for op in ops if op.error]
+    return Group(fitting(columns, output), *([Text(), *failed] if failed else []))
+
+
+def op_page(op: OpView, now: datetime, output: Console) -> RenderableType:
+    """Everything about one operation: its nodes, what went wrong, and what was tried."""
+    steps = steps_of(op)
+    parts: list[RenderableType] = [
+        facts(_facts(op, now)),
+        Text("\nNodes", style="bold"),
+        step_table(steps, output),
+    ]
+    problems = [
+        (step.node_name, step.problem) for step in steps if step.problem and step.state != "succeeded"
+    ]
+    if problems:
+        lines = [line for name, problem in problems for line in _problem_lines(name, problem)]
+        parts += [Text("\nProblems", style="bold"), *lines]
+    if any(step.attempts for step in steps):
+        parts += [Text("\nAttempts", style="bold"), _attempt_table(steps, output)]
+    return Group(*parts)
+
+
+def step_table(steps: Sequence[StepView], output: Console) -> Table:
+    columns = [
+        Column("NODE", [step.node_name for step in steps]),
+        Column("STATE", [_styled(step.state, step_word(step)) for step in steps]),
+        Column("PROGRESS", [_progress(step) for step in steps], needed=1),
+        Column("BUILD", [next(iter(step.names), UNKNOWN) for step in steps], needed=2),
+        Column("VERSION", [step.version or UNKNOWN for step in steps], needed=4),
+        Column("ATTEMPT", [str(step.attempt) for step in steps], needed=3, right=True),
+        Column("NEXT", [local(step.not_before) if step.not_before else UNKNOWN for step in steps], needed=5),
+        Column("WHY", [note(step) or UNKNOWN for step in steps]),
+    ]
+    return fitting(columns, output)
+
+
+def plan_table(steps: Sequence[StepView]) -> Table:
+    """What would be done."""
+    return table_of(
+        [
+            Column("NODE", [step.node_name for step in steps]),
+            Column("STATE", [_styled(step.state, _PLANNED.get(step.state, step.state)) for step in steps]),
+            Column("BUILD", [next(iter(step.names), UNKNOWN) for step in steps]),
+            Column("VERSION", [step.version or UNKNOWN for step in steps]),
+            Column("WHY", [step.reason or UNKNOWN for step in steps]),
+        ]
+    )
+
+
+def progress_table(ops: Sequence[OpView], rows_max: int) -> RenderableType:
+    """One bar per node. Where there are more nodes than rows, those that tell most come first."""
+    rows = [(op, step) for op in ops for step in steps_of(op)]
+    shown = rows
+    if len(rows) > rows_max:
+        shown = sorted(rows, key=lambda row: _MOST_TELLING.index(row[1].state))[: max(rows_max - 1, 1)]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(7):
+        table.add_column(no_wrap=True, overflow="ellipsis")
+    for op, step in shown:
+        name = step.node_name if len(ops) == 1 else f"{title(op)} on {step.node_name}"
+        table.add_row(one_line(name), _styled(step.state, step_word(step)), _bar(step), *_figures(step))
+    if len(shown) == len(rows):
+        return table
+    return Group(table, Text(f"and {len(rows) - len(shown)} more nodes: " + "; ".join(map(counted, ops))))
+
+
+def _bar(step: StepView) -> RenderableType:
+    if step.state in AT_WORK and step.progress is None:
+        return ProgressBar(total=None, width=_BAR_CHARS)
+    done = 100.0 if step.state == "succeeded" else 0.0
+    return ProgressBar(completed=step.progress.percentage if step.progress else done, width=_BAR_CHARS)
+
+
+def _figures(step: StepView) -> tuple[str, str, str, str]:
+    """Bytes, rate, time left, and what else there is to say."""
+    said = one_line(note(step))[:_NOTE_CHARS]
+    progress = step.progress
+    if progress is None or step.state not in AT_WORK:
+        return "", "", "", said
+    rate = f"{install_size(int(progress.rate_bytes_s))}/s" if progress.rate_bytes_s else ""
+    left = "" if progress.left_s is None else f"{_seconds(progress.left_s)} left"
+    return amount(progress) or f"{progress.percentage:.0f}%", rate, left, said
+
+
+def _progress(step: StepView) -> str:
+    if step.progress is None:
+        return UNKNOWN
+    told = amount(step.progress)
+    return f"{step.progress.percentage:.0f}%{f', {told}' if told else ''}"
+
+
+def _attempt_table(steps: Sequence[StepView], output: Console) -> Table:
+    rows = [(step, attempt) for step in steps for attempt in step.attempts]
+    columns = [
+        Column("NODE", [step.node_name for step, _ in rows]),
+        Column("ATTEMPT", [str(one.number) for _, one in rows], right=True),
+        Column("STAGE", [one.stage for _, one in rows], needed=2),
+        Column("BEGUN", [local(one.begun_at) for _, one in rows], needed=1),
+        Column("TOOK", [span(one.ended_at - one.begun_at) if one.ended_at else UNKNOWN for _, one in rows]),
+        Column("OUTCOME", [_outcome(one.problem, one.ended_at) for _, one in rows]),
+    ]
+    return fitting(columns, output)
+
+
+def _outcome(problem: ProblemView | None, ended_at: datetime | None) -> str:
+    if problem is not None:
+        return problem.message
+    return "done" if ended_at is not None else "under way"
+
+
+def _problem_lines(name: str, problem: ProblemView) -> list[Text]:
+    lines = [Text.assemble((one_line(name), "bold"), one_line(f": {problem.message} [{problem.code}]"))]
+    return lines + ([Text(one_line(f"  hint: {problem.hint}"))] if problem.hint else [])
+
+
+def _facts(op: OpView, now: datetime) -> list[tuple[str, RenderableType]]:
+    known: list[tuple[str, RenderableType]] = [
+        ("Operation", title(op)),
+        ("Id", op.id),
+        ("State", Text.assemble(_styled(op.status), f": {counted(op)}")),
+        ("Nodes", op.selection or UNKNOWN),
+        ("Asked by", f"{op.asked_by or UNKNOWN}, {local(op.asked_at)} ({ago(op.asked_at, now)})"),
+        ("At once", f"{op.roll_out.at_once}{', one first' if op.roll_out.canary else ''}"),
+    ]
+    if op.wish not in ("", "run"):
+        known.append(("Wanted", op.wish))
+    optional = (
+        ("From", op.uri),
+        ("Alias", op.alias),
+        ("Ended", local(op.finished_at) if op.finished_at else ""),
+        ("Expires", local(op.expires_at) if op.expires_at else ""),
+        ("Key", op.idempotency_key),
+        ("Put away", "yes" if op.dismissed else ""),
+    )
+    return known + [(name, value) for name, value in optional if value]
+
+
+def _took(op: OpView) -> str:
+    return UNKNOWN if op.finished_at is None else span(op.finished_at - op.asked_at)
+
+
+def _styled(state: str, word: str = "") -> Text:
+    return Text(one_line(word or state), style=_STYLES.get(state, ""))
+
+
+def _seconds(count: float) -> str:
+    minutes, seconds = divmod(int(count), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}" if minutes >= 60 else f"{minutes}:{seconds:02}"

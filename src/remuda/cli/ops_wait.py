@@ -1,0 +1,118 @@
+"""Waiting for operations, and telling how they ended. Whoever leaves early leaves them running."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import click
+
+from remuda.cli.commands import Asked
+from remuda.cli.exits import Exit, report
+from remuda.cli.ops_picture import Picture, short_id, title
+from remuda.cli.ops_tables import outcome_lines
+from remuda.cli.ops_watch import displaying, follow
+from remuda.cli.plain import one_line
+from remuda.core.errors import FrontendUnreachable, Problem
+from remuda.wire.codec import encode
+from remuda.wire.operations import OpView
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """`watch`: with JSON, also a line for each change."""
+
+    wait: bool = True
+    within: timedelta | None = None
+    watch: bool = False
+
+
+def see_through(asked: Asked, ops: Sequence[OpView], waiting: Waiting, *, together: bool = False) -> Exit:
+    """Wait until these operations are over, and tell it; or say how to look at them. `together`: programs
+    get one document about all of them."""
+    if not waiting.wait or not ops:
+        _tell_begun(asked, ops, together)
+        return Exit.DONE
+    picture = Picture({op.id: op for op in ops})
+    try:
+        picture = _wait(asked, picture, waiting)
+    except KeyboardInterrupt:
+        report(
+            Problem("interrupted", f"no longer waiting; {_goes_on(ops)}", _look(ops)), as_json=asked.as_json
+        )
+        return Exit.INTERRUPTED
+    except FrontendUnreachable as error:
+        raise FrontendUnreachable(error.message, hint=f"{_goes_on(ops)}; {_look(ops)}") from error
+    ended = [picture.ops[op.id] for op in ops]
+    _tell_ended(asked, ended, waiting, together)
+    if not picture.over(op.id for op in ops):
+        assert waiting.within is not None, "without a limit it is waited for as long as it takes"
+        waited = f"not over after {waiting.within.total_seconds():g} s; {_goes_on(ops)}"
+        report(Problem("unfinished", waited, _look(ops)), as_json=asked.as_json)
+        return Exit.UNFINISHED
+    return _judged(asked, ended)
+
+
+def _wait(asked: Asked, picture: Picture, waiting: Waiting) -> Picture:
+    """The last that was seen of these operations."""
+    wanted = tuple(picture.ops)
+    if picture.over(wanted):
+        return picture
+    # The outcome has standard output to itself, unless all of it is lines of JSON.
+    file = sys.stdout if asked.as_json else sys.stderr
+    with displaying(as_json=asked.as_json, watch=waiting.watch, file=file) as display:
+        for seen in follow(asked, wanted, waiting.within, display):
+            picture = Picture({**picture.ops, **seen.ops})
+            if picture.over(wanted):
+                break
+    return picture
+
+
+def _judged(asked: Asked, ended: Sequence[OpView]) -> Exit:
+    for op in ended:
+        if op.status == "failed":
+            hint = f"try those nodes again with: remuda ops retry {short_id(op.id)}"
+            said = op.error or "it failed"
+            report(Problem("failed_on_nodes", f"{title(op)}: {said}", hint), as_json=asked.as_json)
+        elif op.status == "cancelled":
+            report(Problem("cancelled", f"{title(op)}: it was cancelled"), as_json=asked.as_json)
+    return Exit.DONE if all(op.status == "succeeded" for op in ended) else Exit.NOT_EVERYWHERE
+
+
+def _tell_begun(asked: Asked, ops: Sequence[OpView], together: bool) -> None:
+    if asked.as_json:
+        _print_json(ops, together)
+        return
+    for op in ops:
+        click.echo(
+            one_line(
+                f"{title(op)}: operation {short_id(op.id)}; see it with: remuda ops watch {short_id(op.id)}"
+            )
+        )
+
+
+def _tell_ended(asked: Asked, ops: Sequence[OpView], waiting: Waiting, together: bool) -> None:
+    if asked.as_json:
+        _print_json(ops, together, as_event=waiting.watch)
+        return
+    for line in (line for op in ops for line in outcome_lines(op)):
+        click.echo(line)
+
+
+def _print_json(ops: Sequence[OpView], together: bool, *, as_event: bool = False) -> None:
+    documents = [json.loads(encode(op)) for op in ops]
+    document = {"operations": documents} if together else documents[0]
+    click.echo(json.dumps({"event": "end", "data": document} if as_event else document))
+
+
+def _goes_on(ops: Sequence[OpView]) -> str:
+    ids = ", ".join(short_id(op.id) for op in ops)
+    return f"operation{'s' if len(ops) > 1 else ''} {ids} {'go' if len(ops) > 1 else 'goes'} on"
+
+
+def _look(ops: Sequence[OpView]) -> str:
+    if len(ops) > 1:
+        return "look with: remuda ops; stop one with: remuda ops cancel ID"
+    id = short_id(ops[0].id)
+    return f"look with: remuda ops watch {id}; stop it with: remuda ops cancel {id}"

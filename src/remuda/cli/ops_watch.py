@@ -1,0 +1,179 @@
+"""Watching operations: as live bars on a terminal, as lines elsewhere, as lines of JSON for programs."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from threading import Event
+from typing import IO, Final, Protocol
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from remuda.cli.commands import Asked, connect
+from remuda.cli.event_stream import EventStream, Lost, Patience
+from remuda.cli.ops_picture import AT_WORK, Picture, steps_of, title
+from remuda.cli.ops_tables import amount, note, progress_table, step_word
+from remuda.cli.options import ask_for
+from remuda.cli.plain import one_line
+from remuda.cli.sse import SseEvent
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.wire.operations import OpView, StepView
+
+_QUIET_S: Final = 45.0  # A frontend that has nothing to tell says so every 15 s.
+_GRACE_S: Final = 5.0
+_LINE_EVERY_PERCENT: Final = 10
+_LINES_KEPT: Final = 3  # Of the terminal, for what stands around the bars.
+
+
+class Display(Protocol):
+    def show(self, picture: Picture, event: SseEvent) -> None: ...
+
+    def lost(self, lost: Lost) -> None: ...
+
+
+def follow(
+    asked: Asked, ops: Collection[str] | None, within: timedelta | None, display: Display
+) -> Iterator[Picture]:
+    """The picture of these operations, or of all, after each change; shown before it is given. It ends when
+    the time is over."""
+    if asked.api_key == "-":
+        asked = replace(asked, api_key=ask_for("API key"))
+
+    @contextmanager
+    def open_after(place: str, stay_s: float) -> Iterator[Iterator[bytes]]:
+        # Found anew each time: a frontend that was restarted on this machine has another key.
+        with connect(asked) as client:
+            path = ("api", "ops", *(ops if ops is not None and len(ops) == 1 else ()), "events")
+            query, headers = {"wait_s": f"{stay_s:.3f}"}, {"Last-Event-ID": place} if place else {}
+            quiet_s = min(_QUIET_S, stay_s + _GRACE_S)
+            with client.stream(*path, query=query, headers=headers, quiet_s=quiet_s) as chunks:
+                yield chunks
+
+    clock, picture = SystemClock(), Picture(only=None if ops is None else frozenset(ops))
+    stream = EventStream(open_after, clock, SystemEntropy(), Event().wait)
+    until_s = None if within is None else clock.monotonic() + within.total_seconds()
+    for heard in stream.follow(Patience(until_s)):
+        if isinstance(heard, Lost):
+            display.lost(heard)
+            continue
+        before, picture = picture, picture.after(heard)
+        if picture is not before:
+            display.show(picture, heard)
+            yield picture
+
+
+@contextmanager
+def displaying(*, as_json: bool, watch: bool, file: IO[str]) -> Iterator[Display]:
+    """What fits: programs get a line per change if they watch, and nothing otherwise."""
+    if as_json:
+        yield JsonLines(file) if watch else Silent()
+    elif file.isatty():
+        bars = Bars(Console(file=file, highlight=False, markup=False, emoji=False))
+        with Live(get_renderable=bars.render, console=bars.console, refresh_per_second=8):
+            yield bars
+    else:
+        yield Lines(file)
+
+
+class Silent:
+    def show(self, picture: Picture, event: SseEvent) -> None:
+        pass
+
+    def lost(self, lost: Lost) -> None:
+        pass
+
+
+class JsonLines:
+    """Each change as it was told."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def show(self, picture: Picture, event: SseEvent) -> None:
+        if event.name in ("op", "progress"):
+            line = {"event": event.name, "data": json.loads(event.data)}
+            print(json.dumps(line), file=self._file, flush=True)
+
+    def lost(self, lost: Lost) -> None:
+        line = {"event": "lost", "data": {"message": lost.error.message, "again_in_s": lost.again_in_s}}
+        print(json.dumps(line), file=self._file, flush=True)
+
+
+class Bars:
+    """What was over before anybody looked is not shown."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._ops: tuple[OpView, ...] = ()
+        self._seen: set[str] = set()
+        self._trouble = ""
+
+    def show(self, picture: Picture, event: SseEvent) -> None:
+        self._seen |= {op.id for op in picture.ops.values() if op.finished_at is None}
+        self._ops = tuple(op for op in picture.ops.values() if op.id in self._seen)
+        self._trouble = ""
+
+    def lost(self, lost: Lost) -> None:
+        self._trouble = one_line(f"{lost.error.message}; trying again")
+
+    def render(self) -> RenderableType:
+        """Called by another thread: it takes what there is once."""
+        ops, trouble = self._ops, self._trouble
+        if trouble:
+            return Text(trouble, style="yellow")
+        return progress_table(ops, max(self.console.height - _LINES_KEPT, 1))
+
+
+class Lines:
+    """One for each change of state or phase of a node, and each tenth of its way."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._ops: Mapping[str, OpView] = {}
+        self._told: dict[tuple[str, str], tuple[object, ...]] = {}
+        self._down = False
+
+    def show(self, picture: Picture, event: SseEvent) -> None:
+        if self._down:
+            self._print("the frontend answers again")
+            self._down = False
+        for op in picture.ops.values():
+            if op is not self._ops.get(op.id):
+                self._tell(op)
+        self._ops = picture.ops
+
+    def lost(self, lost: Lost) -> None:
+        if not self._down:
+            self._print(f"{lost.error.message}; trying again")
+            self._down = True
+
+    def _tell(self, op: OpView) -> None:
+        known = any(id == op.id for id, _ in self._told)
+        if op.finished_at is not None and not known:
+            return  # Over before anybody looked.
+        for step in steps_of(op):
+            mark, key = _mark(step), (op.id, step.node_id)
+            if self._told.get(key) != mark:
+                self._told[key] = mark
+                self._print(f"{title(op)} on {step.node_name}: {_told(step)}")
+
+    def _print(self, text: str) -> None:
+        print(one_line(text), file=self._file, flush=True)
+
+
+def _mark(step: StepView) -> tuple[object, ...]:
+    progress = step.progress if step.state in AT_WORK else None
+    tenth = int(progress.percentage) // _LINE_EVERY_PERCENT if progress else 0
+    return step.state, step.attempt, step_word(step), tenth, note(step)
+
+
+def _told(step: StepView) -> str:
+    parts = [step_word(step)]
+    if step.progress is not None and step.state in AT_WORK:
+        parts += [f"{step.progress.percentage:.0f}%", *filter(None, [amount(step.progress)])]
+    said = note(step)
+    return ", ".join(parts) + (f": {said}" if said else "")

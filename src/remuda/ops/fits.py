@@ -1,0 +1,45 @@
+"""Which nodes could run which backends. Pure.
+
+Answered by planning an install that nobody makes, so that it never differs from what an install would do.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from remuda.core.errors import RemudaError
+from remuda.core.ids import NodeId
+from remuda.gallery.lookup import everything
+from remuda.gallery.model import Machine, Reading
+from remuda.ops.holdings import foreign
+from remuda.ops.model import Kind, OpId, RollOut, Source, State
+from remuda.ops.selection import Selection, why_no_target
+from remuda.ops.sightings import NodeView
+from remuda.ops.targets import Surroundings, Wanted, machine_of, plan
+
+_NOBODYS = OpId("nobodys")
+
+
+def fits(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> dict[str, list[str]]:
+    """For each backend, as gallery@name, the names of the nodes that can run a build of it."""
+    alike = defaultdict[tuple[Machine, bool], list[NodeView]](list)
+    for node in nodes:
+        if not why_no_target(node.standing):
+            known = node.standing.node
+            alike[machine_of(known), foreign(known)].append(node)
+    groups = {same[0].standing.node.id: same for same in alike.values()}
+    around = Surroundings([same[0] for same in groups.values()], readings)
+    names = (f"{found.gallery.name}@{found.entry.name}" for found in everything(readings))
+    return {
+        name: sorted(node.standing.node.name for one in _able(name, around) for node in groups[one])
+        for name in names
+    }
+
+
+def _able(name: str, around: Surroundings) -> list[NodeId]:
+    ids = tuple(node.standing.node.id for node in around.nodes)
+    wanted = Wanted(Kind.INSTALL, Source(name), Selection(names=ids), RollOut(1))
+    try:
+        drafts = plan(wanted, around, _NOBODYS).drafts
+    except RemudaError:  # None of them can.
+        return []
+    return [draft.step.node for draft in drafts if draft.step.state is not State.SKIPPED]
