@@ -93,8 +93,9 @@ class OpStore(Protocol):
     """Every call is one transaction. Whatever changes gets a new `change` number, for all frontends alike."""
 
     async def submit(self, operation: Operation, steps: Sequence[Step]) -> Submitted:
-        """Record a wish. The same wish under way, or one with its idempotency key, is joined; steps that want
-        the opposite are marked replaced. Conflict when the key was used for something else."""
+        """Record a wish, asked now by the store's clock. The same wish under way, or one with its idempotency
+        key, is joined; steps that want the opposite are marked replaced. Conflict when the key was used for
+        something else: another kind, source, roll-out or selection."""
         ...
 
     async def live(self) -> Live: ...

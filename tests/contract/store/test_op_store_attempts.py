@@ -12,6 +12,8 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.ports import FleetStore, Note
 from remuda.ops.model import Attempt, OpId, Outcome, Stage, State, Step
 from remuda.ops.ports import Inventory, OpStore, Progress, Request
+from remuda.store.database import Database
+from remuda.store.ops import SqlOpStore
 from remuda.wire.nodes import InstalledArtifact
 from tests.contract.store.builders import registered
 from tests.contract.store.op_builders import (
@@ -291,6 +293,15 @@ async def test_progress_after_the_end_is_ignored(op_store: OpStore) -> None:
 
 async def inventories(store: OpStore) -> Sequence[Inventory]:
     return (await store.live()).inventories
+
+
+async def test_inventories_of_all_nodes_can_be_had(database: Database, fleet_store: FleetStore) -> None:
+    store = SqlOpStore(database)
+    nodes = [(await registered(fleet_store, name)).id for name in ("alpha", "beta")]
+    for node in nodes:
+        await store.note_inventory(node, BOOT, [InstalledArtifact(name=node)])
+    listed = {one.node: [backend.name for backend in one.backends] for one in await store.inventories()}
+    assert listed == {node: [node] for node in nodes}
 
 
 async def test_latest_inventory_of_a_node_with_something_to_do_is_live(
