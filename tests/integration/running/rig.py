@@ -70,6 +70,11 @@ QUICK = Patience(
 )
 
 
+def alive(owner: str) -> list[Seen]:
+    """Every process that has not ended of those which this worker, in any of its lives, or they started."""
+    return [seen for seen in everyone() if seen.mark and seen.mark.owner == owner and not seen.zombie]
+
+
 @dataclass
 class Yard:
     """Where a worker keeps its things, and how it differs from others."""
@@ -97,12 +102,7 @@ class Yard:
         (self.folder / "gallery.yaml").write_text("".join(entries) or "[]\n")
 
     def alive(self) -> list[Seen]:
-        """Every process that was started here and has not ended."""
-        return [
-            seen
-            for seen in everyone()
-            if seen.mark is not None and seen.mark.owner == self.owner and not seen.zombie
-        ]
+        return alive(self.owner)
 
     def assert_tidy(self) -> None:
         """No process, no file that was on its way, and nobody holds a lock."""
@@ -119,16 +119,11 @@ class Yard:
 
 
 @dataclass
-class Rig:
-    """A worker at work. `accounts` are what it had to tell, each time something had changed."""
+class Desk:
+    """What a frontend says to the worker called NAME, and hears of it."""
 
-    yard: Yard
-    worker: Worker
-    room: EngineRoom
     frontend: LocalAiFrontend
     bus: Bus
-    http: httpx.AsyncClient  # To the worker's own server; brings nothing.
-    accounts: list[Report]
 
     @property
     def node(self) -> str:
@@ -151,14 +146,6 @@ class Rig:
         reply = await self.install(backend, **more)
         assert reply["success"], reply["error"]
         return reply
-
-    async def refused(self, backend: str, **more: object) -> str:
-        """The reason for which an install fails, after which nothing of it is left."""
-        reply = await self.install(backend, **more)
-        assert not reply["success"]
-        assert self.yard.alive() == []
-        assert (await self.ask("models.running"))["models"] == []
-        return str(reply["error"])
 
     def replica(self, model: str) -> Any:
         """As the newest heartbeat has it; None where it has not."""
@@ -184,6 +171,25 @@ class Rig:
         return await self.until_replica(
             model, lambda row: row["state"] == "ready" and row.get("restarts", 0) == restarts
         )
+
+
+@dataclass
+class Rig(Desk):
+    """A worker at work. `accounts` are what it had to tell, each time something had changed."""
+
+    yard: Yard
+    worker: Worker
+    room: EngineRoom
+    http: httpx.AsyncClient  # To the worker's own server; brings nothing.
+    accounts: list[Report]
+
+    async def refused(self, backend: str, **more: object) -> str:
+        """The reason for which an install fails, after which nothing of it is left."""
+        reply = await self.install(backend, **more)
+        assert not reply["success"]
+        assert self.yard.alive() == []
+        assert (await self.ask("models.running"))["models"] == []
+        return str(reply["error"])
 
     def process(self, model: str) -> psutil.Process:
         """What was started for the model, by the instance that the newest account tells."""
@@ -224,7 +230,7 @@ async def working(yard: Yard, nats: PlainServer, **changes: Any) -> AsyncIterato
         await wait_for_phase(worker, Phase.READY)
         server = frontend.node(NAME).registrations[0]["http_address"]
         async with httpx.AsyncClient(base_url=f"http://{server}", trust_env=False, timeout=30) as http:
-            yield Rig(yard, worker, rooms[0], frontend, bus, http, accounts)
+            yield Rig(frontend, bus, yard, worker, rooms[0], http, accounts)
         worker.stop("the test is over")
     _no_longer_adopt()
     yard.assert_tidy()
