@@ -293,8 +293,8 @@ async def test_an_operation_on_an_empty_fleet_is_refused(tmp_path_factory: pytes
         assert (reply.status_code, "no nodes yet" in error(reply)) == (409, True)
 
 
-async def test_hundreds_of_operations_at_once_are_all_there(frontend: LiveFrontend) -> None:
-    await drained(frontend, "crowd")
+async def test_many_operations_at_once_are_all_there(frontend: LiveFrontend) -> None:
+    node = await drained(frontend, "crowd")
     asked: list[str] = []
 
     async def ask(number: int) -> None:
@@ -304,13 +304,12 @@ async def test_hundreds_of_operations_at_once_are_all_there(frontend: LiveFronte
 
     with anyio.fail_after(120):
         async with anyio.create_task_group() as askers:
-            for number in range(300):
+            for number in range(100):
                 askers.start_soon(ask, number)
     reply = await frontend.admin.get("/api/ops", params={"node": "crowd", "limit": 1000})
     assert {one["id"] for one in reply.json()["operations"]} == set(asked)
-    assert len(set(asked)) == 300
-    for op in asked:
-        await frontend.admin.post(f"/api/ops/{op}/cancel")
+    assert len(set(asked)) == 100
+    await frontend.admin.delete(f"/api/nodes/{node['id']}")
 
 
 # Events.
