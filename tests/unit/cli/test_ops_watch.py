@@ -1,0 +1,184 @@
+"""What people and programs see while an operation runs, and when it has ended."""
+
+from io import StringIO
+
+from rich.console import Console
+
+from remuda.cli.event_stream import Lost
+from remuda.cli.ops_picture import Picture
+from remuda.cli.ops_tables import op_page, op_table, outcome_lines, progress_table
+from remuda.cli.ops_watch import Bars, JsonLines, Lines
+from remuda.cli.sse import SseEvent
+from remuda.core.errors import FrontendUnreachable
+from remuda.wire.operations import AttemptView, OpView, ProblemView, ProgressView
+from tests.unit.cli.ops_views import ID, NOON, a_step, an_op, document, op_event, tick
+
+LOST = Lost(FrontendUnreachable("nothing listens there"), 1.0)
+FULL = ProblemView(code="disk_full", message="the disk is full", hint="free 3 GiB", retryable=True)
+
+
+def shown(display: Lines | Bars | JsonLines, *events: SseEvent) -> None:
+    picture = Picture()
+    for event in events:
+        picture = picture.after(event)
+        display.show(picture, event)
+
+
+def lines(*events: SseEvent) -> list[str]:
+    file = StringIO()
+    shown(Lines(file), *events)
+    return file.getvalue().splitlines()
+
+
+def rendered(content: object, width: int = 200, height: int = 25) -> str:
+    console = Console(file=StringIO(), width=width, height=height, markup=False)
+    with console.capture() as captured:
+        console.print(content)
+    return captured.get()
+
+
+def test_lines_tell_each_tenth_and_each_state_once() -> None:
+    ticks = [
+        tick(percentage=part, phase="downloading", current_bytes=part << 20, total_bytes=100 << 20)
+        for part in (1, 2, 11, 12, 19)
+    ]
+    ended = an_op(a_step(state="succeeded"), finished_at=NOON)
+
+    assert lines(op_event(an_op(a_step())), *ticks, op_event(ended), op_event(ended)) == [
+        "install echo on attic: at work",
+        "install echo on attic: downloading, 1%, 1.0 MiB of 100.0 MiB",
+        "install echo on attic: downloading, 11%, 11.0 MiB of 100.0 MiB",
+        "install echo on attic: done",
+    ]
+
+
+def test_lines_say_why_a_node_waits() -> None:
+    waiting = a_step(state="pending", reason="the next attempt is at 12:05", problem=FULL)
+
+    told = "install echo on attic: waiting: the next attempt is at 12:05; last: the disk is full"
+    assert lines(op_event(an_op(waiting))) == [told]
+
+
+def test_lines_do_not_tell_what_was_over_before() -> None:
+    assert lines(op_event(an_op(a_step(state="succeeded"), finished_at=NOON))) == []
+
+
+def test_lines_say_once_that_the_frontend_is_away_and_that_it_is_back() -> None:
+    file = StringIO()
+    display = Lines(file)
+    for _ in range(3):
+        display.lost(LOST)
+    shown(display, op_event(an_op(a_step())))
+
+    assert file.getvalue().splitlines()[:2] == [
+        "nothing listens there; trying again",
+        "the frontend answers again",
+    ]
+
+
+def test_what_a_worker_says_cannot_write_on_the_terminal() -> None:
+    [line] = lines(op_event(an_op(a_step("at\x1b[2Jtic", "failed", reason="one\ntwo"))))
+
+    assert line == "install echo on at [2Jtic: failed: one two"
+
+
+def test_programs_get_a_line_of_json_for_each_change() -> None:
+    file = StringIO()
+    shown(JsonLines(file), SseEvent("snapshot", "{}"), op_event(an_op(a_step())), tick(percentage=30))
+
+    op, progress = map(document, file.getvalue().splitlines())
+    assert (op["event"], op["data"]["id"]) == ("op", ID)
+    assert (progress["event"], progress["data"]["progress"]["percentage"]) == ("progress", 30)
+
+
+def test_a_bar_shows_bytes_rate_time_left_and_phase() -> None:
+    progress = ProgressView(
+        percentage=25,
+        phase="extracting",
+        current_bytes=1 << 20,
+        total_bytes=4 << 20,
+        rate_bytes_s=1 << 20,
+        left_s=63.2,
+    )
+
+    row = rendered(progress_table([an_op(a_step(progress=progress))], 10))
+
+    assert row.split()[:2] == ["attic", "unpacking"]
+    assert "1.0 MiB of 4.0 MiB  1.0 MiB/s  1:03 left" in row
+
+
+def test_each_node_has_a_bar_and_one_that_waits_its_reason() -> None:
+    op = an_op(a_step("attic", "succeeded"), a_step("cellar", "pending", reason="offline since noon"))
+
+    attic, cellar = rendered(progress_table([op], 10)).splitlines()
+
+    assert attic.split()[:2] == ["attic", "done"]
+    assert cellar.rstrip().endswith("offline since noon")
+
+
+def test_of_too_many_nodes_those_that_tell_most_are_shown() -> None:
+    done = [a_step(f"done-{number}", "succeeded") for number in range(50)]
+    op = an_op(*done, a_step("broken", "failed"), a_step("busy"))
+
+    rows = rendered(progress_table([op], 4)).splitlines()
+
+    assert [row.split()[0] for row in rows] == ["broken", "busy", "done-0", "and"]
+    assert rows[-1].strip() == "and 49 more nodes: 50 of 52 nodes done, 1 running, 1 failed"
+
+
+def test_bars_show_what_was_seen_running_until_it_is_over_and_say_when_the_line_is_lost() -> None:
+    bars = Bars(Console(file=StringIO(), width=100, height=20))
+    old = an_op(a_step("old", "succeeded"), id="old", finished_at=NOON)
+    ended = an_op(a_step(state="succeeded"), finished_at=NOON)
+    shown(bars, op_event(old), op_event(an_op(a_step())), op_event(ended))
+
+    assert "old" not in rendered(bars.render())
+    assert "attic  done" in rendered(bars.render())
+    bars.lost(LOST)
+    assert rendered(bars.render()).strip() == "nothing listens there; trying again"
+
+
+def test_the_outcome_names_each_node_that_is_not_simply_done_and_why() -> None:
+    op = an_op(
+        a_step("attic", "failed", reason="the disk is full", problem=FULL),
+        a_step("barn", "succeeded"),
+        a_step("cellar", "skipped", reason="no build fits"),
+    )
+
+    assert outcome_lines(op) == [
+        "install echo: 1 of 3 nodes done, 1 failed, 1 skipped",
+        "  attic: failed: the disk is full",
+        "    hint: free 3 GiB",
+        "  cellar: skipped: no build fits",
+    ]
+
+
+def test_the_list_has_a_row_per_operation_and_why_one_failed() -> None:
+    op = an_op(a_step(state="failed"), status="failed", error="attic: the disk is full", asked_by="ann")
+
+    table = rendered(op_table([op], NOON, Console(width=200, file=StringIO())))
+
+    row = table.splitlines()[1].split()
+    assert row[:8] == ["3f2a1b0c", "install", "echo", "0/1", "failed", "0s", "ago", "-"]
+    assert "3f2a1b0c: attic: the disk is full" in table
+
+
+def test_a_narrow_terminal_keeps_what_matters() -> None:
+    table = rendered(op_table([an_op(a_step())], NOON, Console(width=50, file=StringIO())), width=50)
+
+    assert table.splitlines()[0].split() == ["ID", "KIND", "BACKEND", "DONE", "STATE", "ASKED"]
+
+
+def test_the_page_of_an_operation_has_its_attempts_and_their_problems() -> None:
+    attempts = (
+        AttemptView(number=1, stage="apply", begun_at=NOON, ended_at=NOON, problem=FULL),
+        AttemptView(number=2, stage="apply", begun_at=NOON),
+    )
+    op: OpView = an_op(a_step(attempt=2, problem=FULL, attempts=attempts))
+
+    page = rendered(op_page(op, NOON, Console(width=200, file=StringIO())))
+
+    assert "attic: the disk is full [disk_full]" in page
+    assert "hint: free 3 GiB" in page
+    outcomes = [line.split()[-2:] for line in page.splitlines() if line.startswith("attic  ")]
+    assert outcomes[-1] == ["under", "way"]
