@@ -47,6 +47,7 @@ from remuda.host.folder import DataFolder, write_json
 from remuda.host.identity import stable_id
 from remuda.host.ports import listen
 from remuda.host.wheel import own_wheel
+from remuda.ops.signal import ChangeSignal
 from remuda.store.accounts import SqlKeyStore
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
@@ -159,7 +160,8 @@ class _Build:
         plan = await plan_bus(settings, self._host, self._folder, frontend, secrets, self.clock, self.entropy)
         bus = await self._start_bus(plan, fleet)
         thresholds = Thresholds(settings.node_unhealthy_after, settings.node_offline_after)
-        intake = HeartbeatIntake(fleet)
+        signal = ChangeSignal(bus, frontend)
+        intake = HeartbeatIntake(fleet, news=signal.notify)
         metrics = Metrics(__version__)
         keyring = KeyRing(SqlKeyStore(database), self.clock, self.entropy)
         ear = Listener(frontend, fleet, partial(_hear_bus, bus), thresholds, metrics.fleet_seen)
@@ -169,7 +171,15 @@ class _Build:
         runners: list[Runner] = [keyring.run, intake.run, ear.run, Dialer(frontend, fleet, thresholds).run]
         await self._stack.enter_async_context(background(*runners))
         around = Surroundings(
-            settings, self._folder, database, bus, frontend, registry.standings, self.clock, self.entropy
+            settings,
+            self._folder,
+            database,
+            bus,
+            frontend,
+            signal,
+            registry.standings,
+            self.clock,
+            self.entropy,
         )
         return Services(
             registry=registry,

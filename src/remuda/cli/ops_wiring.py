@@ -51,6 +51,7 @@ class Surroundings:
     database: Database
     bus: Bus
     frontend: FrontendId
+    signal: ChangeSignal
     standings: Callable[[], Awaitable[Sequence[Standing]]]
     clock: Clock
     entropy: Entropy
@@ -86,8 +87,7 @@ async def open_ops(around: Surroundings) -> AsyncIterator[Ops]:
 
 @asynccontextmanager
 async def _at_work(around: Surroundings, shelf: Shelf, pinner: Pinner) -> AsyncIterator[Ops]:
-    store, clock, bus = SqlOpStore(around.database), around.clock, around.bus
-    signal = ChangeSignal(bus, around.frontend)
+    store, clock, bus, signal = SqlOpStore(around.database), around.clock, around.bus, around.signal
     board = ProgressBoard(store, clock)
     inventories = Inventories(bus, store, clock, signal.notify)
     commander = BusCommander(

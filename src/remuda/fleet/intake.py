@@ -1,6 +1,7 @@
 """Heartbeats, written in groups. While one group is being written the next one gathers, so that a
 thousand nodes cost a few transactions, and each sender still hears only what is durable."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import anyio
@@ -9,6 +10,7 @@ from anyio.abc import TaskStatus
 
 from remuda.core import limits
 from remuda.core.errors import NotFound, Rejected, RemudaError, Unavailable
+from remuda.core.ids import NodeId
 from remuda.fleet.admission import Beat
 from remuda.fleet.ports import FleetStore
 
@@ -27,8 +29,12 @@ class _Waiting:
 
 
 class HeartbeatIntake:
-    def __init__(self, store: FleetStore) -> None:
+    """`news` is called when a node has reported something new about itself."""
+
+    def __init__(self, store: FleetStore, news: Callable[[], None] = lambda: None) -> None:
         self._store = store
+        self._news = news
+        self._told: dict[NodeId, str] = {}  # By each node that reports to this frontend, last.
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](limits.HEARTBEATS_WAITING_MAX)
 
     async def take(self, beat: Beat) -> None:
@@ -72,6 +78,17 @@ class HeartbeatIntake:
         for waiting in group:
             missing = waiting.beat.node_id in unknown
             waiting.settle(NotFound("node not found") if missing else None)
+        if any([self._is_news(waiting.beat) for waiting in group]):
+            self._news()
+
+    def _is_news(self, beat: Beat) -> bool:
+        if beat.report is None or self._told.get(beat.node_id) == beat.report.body:
+            return False
+        self._told.pop(beat.node_id, None)
+        self._told[beat.node_id] = beat.report.body
+        while len(self._told) > limits.HEARTBEATS_WAITING_MAX:  # Nodes that are long gone, if anything.
+            del self._told[next(iter(self._told))]
+        return True
 
     async def _write_apart(self, group: list[_Waiting], refused: Rejected) -> None:
         """Something in the group cannot be written: that is its sender's trouble alone."""

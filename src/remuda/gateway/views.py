@@ -23,6 +23,7 @@ from remuda.wire.nodes import (
     storable_labels,
     text_problem,
 )
+from remuda.wire.nodes import Report as WorkerReport
 
 log = structlog.get_logger()
 _BYTES = ("total_vram", "available_vram", "total_ram", "available_ram", "total_disk", "available_disk")
@@ -68,7 +69,6 @@ def beat(node_id: NodeId, message: Heartbeat) -> Beat:
     if problem := text_problem("gpu_vendor", message.gpu_vendor):
         raise Invalid(problem)
     _check_byte_counts(message)
-    report = message.report
     return Beat(
         node_id,
         available_vram=message.available_vram,
@@ -77,10 +77,16 @@ def beat(node_id: NodeId, message: Heartbeat) -> Beat:
         available_disk=message.available_disk,
         total_disk=message.total_disk,
         gpu_vendor=message.gpu_vendor or None,
-        report=None
-        if report is None
-        else Report(BootId(report.boot_id), report.sequence, encode(report).decode()),
+        report=_report(message.report),
     )
+
+
+def _report(report: WorkerReport | None) -> Report | None:
+    """Its number is kept apart, so that two reports that tell the same have the same body."""
+    if report is None:
+        return None
+    body = encode(report.model_copy(update={"sequence": 0})).decode()
+    return Report(BootId(report.boot_id), report.sequence, body)
 
 
 def node_view(standing: Standing) -> NodeView:

@@ -180,7 +180,7 @@ class BusCommander:
             case Verb.REMOVE:
                 return await self._remove(step)
             case _:
-                problem = replies.problem_in(verb, await self._say(replies.call(verb, step)))
+                problem = replies.problem_in(verb, await self._say(replies.call(verb, step)), step)
         if verb is Verb.PROVE and problem is None:
             stop = replies.stop_proof(step)
             await self._lines.publish(stop.subject, stop.payload)
@@ -189,7 +189,7 @@ class BusCommander:
     async def _upgrade(self, step: Step) -> Problem | None:
         """The one place that knows of workers older than the subject for upgrades."""
         try:
-            return replies.problem_in(Verb.UPGRADE, await self._say(replies.call(Verb.UPGRADE, step)))
+            return replies.problem_in(Verb.UPGRADE, await self._say(replies.call(Verb.UPGRADE, step)), step)
         except NodeUnreachable:
             log.warning(
                 "upgrade_fell_back_to_forced_install",
@@ -197,12 +197,12 @@ class BusCommander:
                 node=step.node_name,
                 backend=step.source.backend,
             )
-        problem = replies.problem_in(Verb.INSTALL, await self._say(replies.forced_install(step)))
+        problem = replies.problem_in(Verb.INSTALL, await self._say(replies.forced_install(step)), step)
         return None if problem is None else replies.in_legacy_words(problem)
 
     async def _remove(self, step: Step) -> Problem | None:
         for call in (replies.call(Verb.REMOVE, step), *replies.other_names(step)):
-            problem = replies.problem_in(Verb.REMOVE, await self._say(call))
+            problem = replies.problem_in(Verb.REMOVE, await self._say(call), step)
             if not replies.not_found(problem):
                 return problem
         return None

@@ -66,8 +66,7 @@ def call(verb: Verb, step: Step) -> Call:
         case Verb.REMOVE:
             return _delete(step, step.source.backend)
         case Verb.ROLL_BACK:
-            payload = encode(BackendRollback(backend=step.source.backend))
-            return Call(subjects.backend_rollback(step.node), payload)
+            return _rollback(step)
         case Verb.CANCEL:
             return cancel(step.op, step.node)
 
@@ -94,16 +93,28 @@ def stop_proof(step: Step) -> Call:
     return Call(subjects.backend_stop(step.node), encode(BackendStop(backend=str(key))))
 
 
-def problem_in(verb: Verb, payload: bytes) -> Problem | None:
-    """How it failed, as the reply says; None: it did what it was asked."""
+def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
+    """How it failed, as the reply says; None: it did what it was asked, with the bytes that were meant."""
     failed = _FAILED[verb]
     try:
         reply = decode(_REPLIES[verb], payload)
     except RemudaError as error:
         return replace(failed, message=f"{failed.message}: its reply cannot be read: {error.message}")
     if reply.success:
-        return None
+        return _other_bytes(step, reply.digest) if verb in (Verb.INSTALL, Verb.UPGRADE) else None
     return replace(failed, message=f"{failed.message}: {reply.error or 'the worker gave no reason'}")
+
+
+def _other_bytes(step: Step, digest: str) -> Problem | None:
+    """A worker that does not tell is believed: it may be older, or have no digest to tell."""
+    pinned = step.goal.digest
+    if not pinned or digest in ("", pinned):
+        return None
+    return Problem(
+        "wrong_digest",
+        f"the worker has {digest}, not {pinned} as was meant",
+        hint="its tag may have moved meanwhile: begin a new operation",
+    )
 
 
 def not_found(problem: Problem | None) -> bool:
@@ -159,4 +170,12 @@ def _upgrade(step: Step) -> Call:
 
 
 def _delete(step: Step, name: str) -> Call:
-    return Call(subjects.backend_delete(step.node), encode(BackendDelete(backend=name)))
+    message = BackendDelete(backend=name, op_id=step.op, attempt=step.attempt)
+    return Call(subjects.backend_delete(step.node), encode(message))
+
+
+def _rollback(step: Step) -> Call:
+    message = BackendRollback(
+        backend=_asked_name(step), op_id=step.op, attempt=step.attempt, from_digest=step.goal.digest
+    )
+    return Call(subjects.backend_rollback(step.node), encode(message))

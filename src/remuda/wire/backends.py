@@ -37,6 +37,7 @@ class BackendInstallReply(Message):
     instance: Annotated[str, OMIT_EMPTY] = ""  # Which process it is: another one has another.
     protocol: Annotated[str, OMIT_EMPTY] = ""  # Empty: gRPC, at `address`.
     path: Annotated[str, OMIT_EMPTY] = ""  # Of a process that speaks HTTP: its place at `address`.
+    digest: Annotated[str, OMIT_EMPTY] = ""  # Of what is installed now; empty: not looked at, or it has none.
 
 
 class BackendUpgrade(Message):
@@ -61,12 +62,17 @@ class BackendUpgradeReply(Message):
     error: Annotated[str, OMIT_EMPTY] = ""
     stopped_process_keys: Annotated[Many[str], OMIT_EMPTY] = ()
     reports_stopped_processes: Annotated[bool, OMIT_EMPTY] = False  # False: the list says nothing.
+    # Ours.
+    digest: Annotated[str, OMIT_EMPTY] = ""  # As for an install.
 
 
 class BackendDelete(Message):
     """Frontend to worker: stop this backend's processes and remove its files."""
 
     backend: str
+    # Ours; as for an install.
+    op_id: Annotated[str, OMIT_EMPTY] = ""
+    attempt: Annotated[Count, OMIT_EMPTY] = 0
 
 
 class BackendDeleteReply(BackendUpgradeReply):
@@ -77,6 +83,9 @@ class BackendRollback(Message):
     """Frontend to worker, ours: stop this backend's processes and return to the version before."""
 
     backend: str
+    op_id: Annotated[str, OMIT_EMPTY] = ""
+    attempt: Annotated[Count, OMIT_EMPTY] = 0
+    from_digest: Annotated[str, OMIT_EMPTY] = ""  # Only from these bytes: what is said twice is done once.
 
 
 class BackendRollbackReply(BackendUpgradeReply):

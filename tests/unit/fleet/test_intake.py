@@ -1,14 +1,15 @@
 """Heartbeats are written in groups; what is wrong with one is not held against the others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
 
 from remuda.core.errors import Invalid, NotFound, RemudaError, StoreUnusable
-from remuda.core.ids import NodeId
+from remuda.core.ids import BootId, NodeId
 from remuda.fleet.admission import Beat
 from remuda.fleet.intake import HeartbeatIntake
+from remuda.fleet.model import Report
 
 pytestmark = pytest.mark.anyio
 
@@ -31,9 +32,9 @@ class Beats:
         return frozenset(beat.node_id for beat in beats if beat is UNKNOWN)
 
 
-async def sent(store: Beats, *beats: Beat) -> list[str]:
+async def sent(store: Beats, *beats: Beat, news: Callable[[], None] = lambda: None) -> list[str]:
     """What became of each, when all of them were waiting before the first was written."""
-    intake = HeartbeatIntake(store)  # type: ignore[arg-type]  # All that it uses of a FleetStore.
+    intake = HeartbeatIntake(store, news)  # type: ignore[arg-type]  # All that it uses of a FleetStore.
     outcomes = [""] * len(beats)
 
     async def send(index: int, beat: Beat) -> None:
@@ -72,3 +73,21 @@ async def test_a_heartbeat_that_cannot_be_written_fails_alone() -> None:
 
 async def test_a_store_that_does_not_answer_fails_the_group() -> None:
     assert await sent(Beats(StoreUnusable("gone")), GOOD, GOOD) == [StoreUnusable.__name__] * 2
+
+
+def reporting(body: str, sequence: int) -> Beat:
+    return Beat(NodeId("good"), report=Report(BootId("boot"), sequence, body))
+
+
+async def test_a_report_is_news_only_when_it_tells_something_else() -> None:
+    news: list[str] = []
+    same = [reporting('{"work":[]}', sequence) for sequence in (1, 2, 3)]
+    intake = HeartbeatIntake(Beats(), lambda: news.append("news"))  # type: ignore[arg-type]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(intake.run)
+        for beat in [GOOD, *same]:
+            await intake.take(beat)
+        assert news == ["news"]
+        await intake.take(reporting('{"work":[{"op_id":"x"}]}', 4))
+        assert news == ["news", "news"]
+        tasks.cancel_scope.cancel()

@@ -9,7 +9,7 @@ from remuda.core.errors import Problem
 from remuda.ops import replies
 from remuda.ops.model import Kind, Source, Stage, Step, Verb
 from remuda.ops.steps import LOST
-from tests.unit.ops.build import PINNED, running
+from tests.unit.ops.build import PINNED, a_step, running
 
 OUTSIDE = Source("asked", galleries='[{"name":"g"}]', uri="oci://r.example/x:1", name="mine", alias="short")
 
@@ -65,7 +65,7 @@ def test_a_removal_tries_each_name_once() -> None:
 
 @pytest.mark.parametrize("verb", [Verb.INSTALL, Verb.UPGRADE, Verb.REMOVE, Verb.PROVE, Verb.ROLL_BACK])
 def test_success_alone_is_no_problem(verb: Verb) -> None:
-    assert replies.problem_in(verb, b'{"success":true}') is None
+    assert replies.problem_in(verb, b'{"success":true}', a_step()) is None
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_success_alone_is_no_problem(verb: Verb) -> None:
     ],
 )
 def test_a_reply_without_success_is_a_failure_that_names_its_reason(verb: Verb, code: str) -> None:
-    problem = replies.problem_in(verb, b'{"success":false,"error":"no such image"}')
+    problem = replies.problem_in(verb, b'{"success":false,"error":"no such image"}', a_step())
     assert problem is not None
     assert (problem.code, problem.retryable) == (code, True)
     assert problem.message.endswith(": no such image")
@@ -87,14 +87,14 @@ def test_a_reply_without_success_is_a_failure_that_names_its_reason(verb: Verb, 
 
 @pytest.mark.parametrize("payload", [b"", b"x", b"[]", b'{"success":"yes"}'])
 def test_a_reply_that_cannot_be_read_is_a_failure(payload: bytes) -> None:
-    problem = replies.problem_in(Verb.INSTALL, payload)
+    problem = replies.problem_in(Verb.INSTALL, payload, a_step())
     assert problem is not None
     assert "cannot be read" in problem.message
 
 
 def test_only_a_missing_backend_counts_as_gone() -> None:
-    assert replies.not_found(replies.problem_in(Verb.REMOVE, b'{"error":"backend not found: x"}'))
-    assert not replies.not_found(replies.problem_in(Verb.REMOVE, b'{"error":"a process survived"}'))
+    assert replies.not_found(replies.problem_in(Verb.REMOVE, b'{"error":"backend not found: x"}', a_step()))
+    assert not replies.not_found(replies.problem_in(Verb.REMOVE, b'{"error":"a process survived"}', a_step()))
     assert not replies.not_found(None)
 
 
@@ -110,3 +110,20 @@ def test_a_failed_fallback_says_that_it_was_one() -> None:
 def test_cancelling_names_the_operation() -> None:
     step: Step = running()
     assert said(replies.call(Verb.CANCEL, step)) == {"op_id": "op-1"}
+
+
+def test_success_with_other_bytes_than_were_pinned_is_no_success() -> None:
+    reply = b'{"success":true,"digest":"sha256:bbb"}'
+    problem = replies.problem_in(Verb.UPGRADE, reply, a_step(Kind.UPGRADE, digest=PINNED))
+    assert problem is not None
+    assert (problem.code, problem.retryable) == ("wrong_digest", False)
+    assert replies.problem_in(Verb.UPGRADE, reply, a_step(Kind.UPGRADE)) is None, "nothing was pinned"
+
+
+def test_a_worker_that_tells_no_digest_is_believed() -> None:
+    assert replies.problem_in(Verb.INSTALL, b'{"success":true}', a_step(digest=PINNED)) is None
+
+
+def test_going_back_names_the_bytes_to_go_back_from() -> None:
+    call = replies.call(Verb.ROLL_BACK, a_step(Kind.UPGRADE, digest=PINNED))
+    assert PINNED.encode() in call.payload

@@ -90,7 +90,7 @@ class Commands:
             recipe_for=recipe_for,
             changed=files_changed,
         )
-        shelving = Shelving(depot, self._holdings, orders.capability, files_changed)
+        shelving = Shelving(depot, self._holdings, self._work, orders.capability, files_changed)
         processes, files = Stopping(supervision, whereabouts), ModelFiles(models)
         self._dispatcher = Dispatcher(
             (

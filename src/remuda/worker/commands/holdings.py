@@ -85,11 +85,12 @@ def require_gone(outcomes: Sequence[Stopped]) -> None:
         raise BackendFailed(f"cannot be stopped: {told}")
 
 
-def stop_report(kind: type[R], outcomes: Sequence[Stopped], error: str = "") -> R:
+def stop_report(kind: type[R], outcomes: Sequence[Stopped], error: str = "", digest: str = "") -> R:
     """The reply of whatever stops a backend's processes on its way, and tells which also when it fails."""
     return kind(
         success=not error,
         error=error,
         stopped_process_keys=tuple(str(outcome.key) for outcome in outcomes if outcome.gone),
         reports_stopped_processes=True,
+        digest=digest,
     )

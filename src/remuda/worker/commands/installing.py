@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 RecipeFor = Callable[[Path, BackendInstall], Recipe | None]
 _Served = tuple[str, tuple[str, ...]]
+_Had = tuple[Replica | None, str]  # The process, where there is one, and the digest of what is installed.
 
 
 class Installs:
@@ -60,15 +61,17 @@ class Installs:
         request = asked.model_copy(update={"backend": named_backend(asked)})
         key = _key(request.model_id or request.backend, request.replica_index)
         replica = self._running(key, request)
-        if replica is None or request.force:
-            async with self._work.attempting("install", request) as attempt:
-                replica = await self._ensure(request, key, attempt)
-        return self._reply(replica)
+        if replica is not None and not request.force:
+            return self._reply(replica)
+        async with self._work.attempting("install", request) as attempt:
+            replica, digest = await self._ensure(request, key, attempt)
+        return self._reply(replica, digest)
 
     async def upgrade(self, asked: BackendUpgrade) -> BackendUpgradeReply:
         """What was stopped is told also when the rest fails."""
         request = asked.model_copy(update={"backend": named_backend(asked)})
         outcomes: Sequence[Stopped] = ()
+        digest = ""
         try:
             key = _key(request.backend, request.replica_index)
             async with self._work.attempting("upgrade", request) as attempt:
@@ -80,12 +83,13 @@ class Installs:
                             outcomes = await self._holdings.stop(sight, key, free=False)
                         require_gone(outcomes)
                         await self._fetch(order, refresh=True)
+                        digest = (await self._holdings.look(order.name)).digest
         except RemudaError as error:
             log.warning("backend_upgrade_failed", backend=request.backend, reason=error.message)
             return stop_report(BackendUpgradeReply, outcomes, str(error))
-        return stop_report(BackendUpgradeReply, outcomes)
+        return stop_report(BackendUpgradeReply, outcomes, digest=digest)
 
-    async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: Attempt) -> Replica | None:
+    async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: Attempt) -> _Had:
         """Galleries are asked before the backend is reserved: they may be slow."""
         while True:
             seen = await self._holdings.look(request.backend)
@@ -99,23 +103,23 @@ class Installs:
 
     async def _ensure_alone(
         self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order | None, attempt: Attempt
-    ) -> Replica | None:
+    ) -> _Had:
         running = self._running(key, request)
         if running is not None and not request.force:  # Somebody else was quicker.
-            return running
+            return running, sight.digest
         if order is not None and (request.force or not sight.has(request.digest)):
             sight = await self._replace(request, key, sight, order, attempt)
         assert sight.run_file is not None, "it was found, or brought"
         recipe = await run_sync(self._recipe_for, sight.run_file, request)
         if recipe is None:
-            return None
+            return None, sight.digest
         launch = Launch(key, request.backend, sight.names | {request.backend}, sight.run_file.parent, recipe)
         with attempt.firm():
             attempt.starting()
             replica = await self._supervision.start(launch)
             self._remember(key, request)
             await self._prove(sight.run_file)
-        return replica
+        return replica, sight.digest
 
     async def _replace(
         self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order, attempt: Attempt
@@ -168,9 +172,9 @@ class Installs:
         self._served = {known: served for known, served in self._served.items() if known in living}
         self._served[key] = _served(request)
 
-    def _reply(self, replica: Replica | None) -> BackendInstallReply:
+    def _reply(self, replica: Replica | None, digest: str = "") -> BackendInstallReply:
         if replica is None:
-            return BackendInstallReply(success=True)
+            return BackendInstallReply(success=True, digest=digest)
         http = replica.protocol is Protocol.HTTP
         return BackendInstallReply(
             success=True,
@@ -178,6 +182,7 @@ class Installs:
             instance=replica.instance,
             protocol=replica.protocol.value if http else "",
             path=door_path(replica.key) if http else "",
+            digest=digest,
         )
 
 

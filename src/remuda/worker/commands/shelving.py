@@ -1,6 +1,7 @@
 """`backend.list`, `backend.delete`, `backend.rollback`: what is installed, less of it, or the one before."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import structlog
 from anyio.to_thread import run_sync
@@ -16,6 +17,7 @@ from remuda.wire.backends import (
     InstalledBackend,
 )
 from remuda.worker.commands.holdings import Holdings, Sight, require_gone, stop_report
+from remuda.worker.commands.work import Kind, WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.listing import Backend
 from remuda.worker.processes.model import Stopped
@@ -30,10 +32,12 @@ class Shelving:
         self,
         depot: Depot,
         holdings: Holdings,
+        work: WorkInHand,
         capability: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
     ) -> None:
         self._depot = depot
+        self._work = work
         self._holdings = holdings
         self._capability = capability
         self._changed = changed
@@ -49,8 +53,7 @@ class Shelving:
         """Processes first, and files only when all of them are gone. What was stopped is told in any case."""
         outcomes: Sequence[Stopped] = ()
         try:
-            seen = await self._holdings.look(request.backend)
-            async with self._holdings.alone_with(seen) as sight:
+            async with self._alone("delete", request) as sight:
                 if sight.system:
                     raise Invalid(
                         f"{request.backend} belongs to the system, which removes it by its own means"
@@ -68,8 +71,9 @@ class Shelving:
         """Nothing is stopped unless there is a version to return to. Starts nothing."""
         outcomes: Sequence[Stopped] = ()
         try:
-            seen = await self._holdings.look(request.backend)
-            async with self._holdings.alone_with(seen) as sight:
+            async with self._alone("rollback", request) as sight:
+                if request.from_digest and sight.digest != request.from_digest:
+                    return stop_report(BackendRollbackReply, ())  # It has been done.
                 folder = await run_sync(self._replaceable, sight)
                 outcomes = await self._holdings.stop(sight, free=False)
                 require_gone(outcomes)
@@ -79,6 +83,15 @@ class Shelving:
             log.warning("backend_rollback_failed", backend=request.backend, reason=error.message)
             return stop_report(BackendRollbackReply, outcomes, str(error))
         return stop_report(BackendRollbackReply, outcomes)
+
+    @asynccontextmanager
+    async def _alone(self, kind: Kind, request: BackendDelete | BackendRollback) -> AsyncIterator[Sight]:
+        """Shown as work in hand, and not to be given up: processes go."""
+        async with self._work.attempting(kind, request) as attempt:
+            with attempt.firm():
+                seen = await self._holdings.look(request.backend)
+                async with self._holdings.alone_with(seen) as sight:
+                    yield sight
 
     def _replaceable(self, sight: Sight) -> str:
         """The folder that has a predecessor. Blocks on the disk."""

@@ -1,4 +1,4 @@
-"""Installs and upgrades at work: what is told of them, and giving one up."""
+"""Changes of backends at work: what is told of them, and giving one up."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -7,13 +7,20 @@ from typing import Literal
 import anyio
 
 from remuda.core.errors import Conflict
-from remuda.wire.backends import BackendInstall, BackendUpgrade, InstallProgress
+from remuda.wire.backends import (
+    BackendDelete,
+    BackendInstall,
+    BackendRollback,
+    BackendUpgrade,
+    InstallProgress,
+)
 from remuda.wire.nodes import Work
 from remuda.worker.commands.progress import Publisher, Send, Tally, publishing
 from remuda.worker.depot.journey import Step
 from remuda.worker.depot.orders import Order
 
-Kind = Literal["install", "upgrade"]
+Kind = Literal["install", "upgrade", "delete", "rollback"]
+Request = BackendInstall | BackendUpgrade | BackendDelete | BackendRollback
 
 
 class Attempt:
@@ -22,7 +29,7 @@ class Attempt:
     def __init__(
         self,
         kind: Kind,
-        request: BackendInstall | BackendUpgrade,
+        request: Request,
         publisher: Publisher | None,
         changed: Callable[[], None],
     ) -> None:
@@ -85,9 +92,7 @@ class WorkInHand:
         self._attempts: list[Attempt] = []
 
     @asynccontextmanager
-    async def attempting(
-        self, kind: Kind, request: BackendInstall | BackendUpgrade
-    ) -> AsyncIterator[Attempt]:
+    async def attempting(self, kind: Kind, request: Request) -> AsyncIterator[Attempt]:
         """Listed while the block lasts. Progress goes out only if the request names an operation.
 
         Raises Conflict when it was given up meanwhile.
