@@ -91,6 +91,8 @@ def test_every_answer_is_a_documented_one(api: Api, path: str, method: str) -> N
     def call(case: Any, at_home: bool) -> None:
         if at_home:
             _lead_home(case, api)
+        if path.endswith("/events"):
+            _cut_short(case)
         reply = case.call_and_validate(session=api.session, excluded_checks=NOT_HELD_AGAINST_IT)
         answers.append(reply.status_code)
 
@@ -104,10 +106,15 @@ def _lead_home(case: Any, api: Api) -> None:
     removes_node = (case.method, case.path) == ("DELETE", "/api/nodes/{node_id}")
     if "node_id" in (case.path_parameters or {}) and not removes_node:
         case.path_parameters["node_id"] = api.node_id
-    if case.path.endswith("/events") and isinstance(case.query, dict) and "wait_s" in case.query:
-        case.query["wait_s"] = 0
     if case.path == "/api/node/register" and isinstance(case.body, dict):
         case.body = {"name": "made-up", "address": "127.0.0.1:1", **case.body, "token": api.token}
+
+
+def _cut_short(case: Any) -> None:
+    """A stream would go on for as long as it was asked to."""
+    query = dict(case.query or {})
+    query.setdefault("wait_s", 0)
+    case.query = {**query, "wait_s": 0} if isinstance(query["wait_s"], int | float) else query
 
 
 def test_every_route_says_what_it_is_for_and_how_it_refuses(document: Json) -> None:

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from remuda.core.errors import RemudaError
 from remuda.gateway.guards import require_admin
 from remuda.gateway.layers import HEAD_ONLY
-from remuda.gateway.messages import gives_raw, refuses
+from remuda.gateway.messages import Described, refuses
 from remuda.gateway.paths import OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.feed import Event
@@ -24,6 +24,16 @@ _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _STAY_S_MAX = 3600.0
 
 routes = APIRouter(prefix="/api/ops", tags=["operations"], dependencies=[Depends(require_admin)])
+_EVENT: Described = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"enum": ["snapshot", "op", "ready", "progress"]},
+        "id": {"type": "string", "description": "Send it as Last-Event-ID to continue after this event."},
+        "data": {"type": "string", "description": "JSON."},
+    },
+}
+_STREAMS: dict[int | str, Described] = {200: {"content": {STREAM: {"schema": _EVENT}}}}
 Place = Annotated[str, Header(alias="Last-Event-ID", description="The id of the last event seen.")]
 Stay = Annotated[
     float,
@@ -31,15 +41,13 @@ Stay = Annotated[
 ]
 
 
-@routes.get("/events", response_class=Response, responses=gives_raw(STREAM, 400, 401) | refuses(503))
+@routes.get("/events", response_class=Response, responses=_STREAMS | refuses(400, 401, 503))
 async def events(request: Request, svc: Svc, place: Place = "", stay_s: Stay = _STAY_S_MAX) -> Response:
     """All operations: first as they are, or what changed since the last event seen; then each change."""
     return _stream(request, svc, place, stay_s)
 
 
-@routes.get(
-    "/{op_id}/events", response_class=Response, responses=gives_raw(STREAM, 400, 401, 404) | refuses(503)
-)
+@routes.get("/{op_id}/events", response_class=Response, responses=_STREAMS | refuses(400, 401, 404, 503))
 async def op_events(
     op_id: OpPath, request: Request, svc: Svc, place: Place = "", stay_s: Stay = _STAY_S_MAX
 ) -> Response:
