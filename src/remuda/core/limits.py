@@ -45,7 +45,7 @@ HISTORY_ROWS_MAX = 10_000
 OPERATIONS_KEPT_MAX = 10_000  # Finished ones; the oldest are forgotten first.
 OPERATIONS_FORGOTTEN_AT_ONCE_MAX = 100
 ATTEMPTS_KEPT_MAX = 50  # Of one step.
-OPERATIONS_TURN_S = 120.0  # A change to operations, waiting for all that were asked for before it included.
+OPERATIONS_TURN_S = 300.0  # A change to operations, waiting for thousands asked for before it included.
 ROWS_PER_STATEMENT_MAX = 500
 
 # Worker.
