@@ -206,33 +206,35 @@ async def working(yard: Yard, nats: PlainServer, **changes: Any) -> AsyncIterato
     `changes` are fields of WorkerConfig.
     """
     yard.offer()
-    async with (
-        LocalAiFrontend(token=TOKEN) as frontend,
-        open_client(CLOCK, SystemEntropy()) as client,
-        open_fetcher() as fetcher,
-        connected(nats.url) as bus,
-        anyio.create_task_group() as tasks,
-    ):
-        frontend.extra_reply = {"nats_url": nats.url}
-        rooms: list[EngineRoom] = []
-        accounts: list[Report] = []
+    try:
+        async with (
+            LocalAiFrontend(token=TOKEN) as frontend,
+            open_client(CLOCK, SystemEntropy()) as client,
+            open_fetcher() as fetcher,
+            connected(nats.url) as bus,
+            anyio.create_task_group() as tasks,
+        ):
+            frontend.extra_reply = {"nats_url": nats.url}
+            rooms: list[EngineRoom] = []
+            accounts: list[Report] = []
 
-        def make_room(site: Site) -> EngineRoom:
-            def changed() -> None:
-                accounts.append(rooms[0].account())
-                site.changed()
+            def make_room(site: Site) -> EngineRoom:
+                def changed() -> None:
+                    accounts.append(rooms[0].account())
+                    site.changed()
 
-            rooms.append(_room(yard, replace(site, changed=changed), client, fetcher))
-            return rooms[0]
+                rooms.append(_room(yard, replace(site, changed=changed), client, fetcher))
+                return rooms[0]
 
-        worker = _worker(yard, frontend.url, make_room, changes)
-        await tasks.start(worker.run)
-        await wait_for_phase(worker, Phase.READY)
-        server = frontend.node(NAME).registrations[0]["http_address"]
-        async with httpx.AsyncClient(base_url=f"http://{server}", trust_env=False, timeout=30) as http:
-            yield Rig(frontend, bus, yard, worker, rooms[0], http, accounts)
-        worker.stop("the test is over")
-    _no_longer_adopt()
+            worker = _worker(yard, frontend.url, make_room, changes)
+            await tasks.start(worker.run)
+            await wait_for_phase(worker, Phase.READY)
+            server = frontend.node(NAME).registrations[0]["http_address"]
+            async with httpx.AsyncClient(base_url=f"http://{server}", trust_env=False, timeout=30) as http:
+                yield Rig(frontend, bus, yard, worker, rooms[0], http, accounts)
+            worker.stop("the test is over")
+    finally:
+        _no_longer_adopt()
     yard.assert_tidy()
 
 

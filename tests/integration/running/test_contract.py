@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.running.light_backend import write_light_backend
 from tests.integration.running.rig import TOKEN, Rig, Yard
 from tests.peers.backend_client import BackendClient, CallFailed
 from tests.peers.shell_backend.install import install_shell_backend
@@ -161,3 +162,36 @@ async def test_delete_ends_the_processes_before_the_files(rig: Rig, shell: Path)
     assert rig.yard.alive() == []
     assert "backend not found" in missing["error"]
     assert (await rig.ask("backend.list"))["backends"] == []
+
+
+async def test_upgrade_ends_every_process_of_the_backend_and_starts_none(rig: Rig) -> None:
+    rig.yard.offer(light=write_light_backend(rig.yard.folder / "source" / "light"))
+    for index in (0, 1):
+        await rig.installed("light", model_id="a", replica_index=index)
+    before = await rig.installed("light", model_id="b")
+    await rig.installed("echo", model_id="other")
+
+    upgraded = await rig.ask("backend.upgrade", backend="light")
+    running = (await rig.ask("models.running"))["models"]
+    after = await rig.installed("light", model_id="b")
+
+    assert upgraded == {
+        "success": True,
+        "stopped_process_keys": ["a#0", "a#1", "b#0"],
+        "reports_stopped_processes": True,
+    }
+    assert [model["model_id"] for model in running] == ["other"]
+    assert after["instance"] != before["instance"]
+
+
+@pytest.mark.usefixtures("shell")
+async def test_what_a_backend_writes_can_be_read_at_the_worker_by_who_has_the_token(rig: Rig) -> None:
+    reply = await rig.installed("shell", model_id="org/parrot")
+    page = "/v1/backend-logs/org%2Fparrot"
+
+    refused = await rig.http.get(page)
+    answer = await rig.http.get(page, headers={"Authorization": f"Bearer {TOKEN}"})
+
+    assert refused.status_code == 401
+    lines = [(line["stream"], line["text"]) for line in answer.json()]
+    assert ("stdout", f"listening on {reply['address']}") in lines

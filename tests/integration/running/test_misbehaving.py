@@ -1,5 +1,6 @@
 """Backends that become ready and then misbehave, each with what comes of it."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,39 @@ async def stop(rig: Rig, reply: Any, key: str = "m#0", **more: object) -> Any:
     return await rig.ask(
         "model.stop", model_name="m", process_key=key, expected_address=reply["address"], **more
     )
+
+
+async def test_one_that_starts_slowly_is_told_as_starting_and_becomes_ready(rig: Rig) -> None:
+    folder = bad(rig, Bad.STARTS_SLOWLY)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(rig.installed, Bad.STARTS_SLOWLY, model_id="m", op_id="o-1"))
+        row = await rig.until_replica("m", lambda row: row["state"] == "starting" and row["address"])
+        running = (await rig.ask("models.running"))["models"]
+        work = rig.report()["work"]
+        tell(folder)
+
+    assert [model["instance"] for model in running] == [row["instance"]]
+    assert [(one["op_id"], one["phase"]) for one in work] == [("o-1", "starting")]
+    assert (await rig.until_ready("m"))["instance"] == row["instance"]
+
+
+async def test_one_that_is_stopped_while_it_starts_ends_the_install(rig: Rig) -> None:
+    bad(rig, Bad.STARTS_SLOWLY)
+    replies: list[Any] = []
+
+    async def install() -> None:
+        replies.append(await rig.install(Bad.STARTS_SLOWLY, model_id="m"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(install)
+        await rig.until_replica("m", lambda row: row["state"] == "starting" and row["address"])
+        await rig.tell("backend.stop", backend="m")
+
+    assert replies[0] == {
+        "success": False,
+        "error": "starts-slowly could not be started for m: it was stopped while it started",
+    }
+    await wait_until(lambda: not rig.yard.alive())
 
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace(rig: Rig) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Misconfigured
-from remuda.host.descendants import look
+from remuda.host.descendants import Seen, look
 from remuda.host.ports import listen
 from tests.integration.running.light_backend import write_light_backend
 from tests.integration.running.rig import HOST, Rig, Yard, alive, working
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 LIVES = 50
 CALLERS = 4
 KEYS = (("a", 0), ("a", 1), ("b", 0))
-LOOK_EVERY_S = 0.01
+LOOK_EVERY_S = 0.03
 # What somebody is told whose wish was crossed by another's. Anything else is a fault.
 CROSSED = (
     "backend not found: light",
@@ -53,11 +53,15 @@ class Watch:
 
     def _look(self) -> None:
         """Twice: one that was there both times was there in between, when all others had been seen."""
-        first = alive(self.owner)
-        second = [seen for seen in first if (now := look(seen.pid)) and now.identity == seen.identity]
-        instances = {seen.mark.instance for seen in second if seen.mark}
+        twice = [seen for seen in alive(self.owner) if _still_lives(seen)]
+        instances = {seen.mark.instance for seen in twice if seen.mark}
         self.together |= {frozenset(pair) for pair in combinations(sorted(instances), 2)}
         self.looks += 1
+
+
+def _still_lives(seen: Seen) -> bool:
+    now = look(seen.pid)
+    return now is not None and now.identity == seen.identity and not now.zombie
 
 
 async def one_command(rig: Rig, entropy: SeededEntropy, lives: Lives) -> Any:

@@ -96,11 +96,13 @@ async def assert_everything_is_free_again(far: Remote) -> None:
 
 
 async def test_a_killed_worker_takes_its_backends_with_it_and_starts_anew(far: Remote) -> None:
-    write_bad_backend(far.backend(Bad.FORKS), Bad.FORKS)
+    for kind in (Bad.FORKS, Bad.STARTS_SLOWLY):
+        write_bad_backend(far.backend(kind), kind)
     worker = await far.start()
     first = await far.installed("light", model_id="m")
     await far.installed(Bad.FORKS, model_id="f")
-    assert len(far.left()) == 4
+    await far.tell("backend.install", backend=Bad.STARTS_SLOWLY, model_id="s")
+    await wait_until(lambda: len(far.left()) == 5)
 
     worker.kill()
     await wait_until(lambda: not far.left(), within=20, what="an end of all it started")
