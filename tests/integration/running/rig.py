@@ -40,7 +40,7 @@ from remuda.worker.depot.shelf import try_lock
 from remuda.worker.engine_room import EngineRoom, RoomSettings
 from remuda.worker.introduction import Introduction
 from remuda.worker.processes.patience import Patience
-from remuda.worker.service import Site, Worker, WorkerConfig
+from remuda.worker.service import MakeRoom, Site, Worker, WorkerConfig
 from remuda.worker.state import Phase
 from tests.integration.worker.rig import FixedHardware, Impatient, opening_bus, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
@@ -200,11 +200,8 @@ class Rig(Desk):
 
 
 @asynccontextmanager
-async def working(yard: Yard, nats: PlainServer, **changes: Any) -> AsyncIterator[Rig]:
-    """A worker that takes commands. When the block ends it stops in good order and leaves nothing.
-
-    `changes` are fields of WorkerConfig.
-    """
+async def working(yard: Yard, nats: PlainServer) -> AsyncIterator[Rig]:
+    """A worker that takes commands. When the block ends it stops in good order and leaves nothing."""
     yard.offer()
     try:
         async with (
@@ -226,7 +223,7 @@ async def working(yard: Yard, nats: PlainServer, **changes: Any) -> AsyncIterato
                 rooms.append(_room(yard, replace(site, changed=changed), client, fetcher))
                 return rooms[0]
 
-            worker = _worker(yard, frontend.url, make_room, changes)
+            worker = _worker(yard, frontend.url, make_room)
             await tasks.start(worker.run)
             await wait_for_phase(worker, Phase.READY)
             server = frontend.node(NAME).registrations[0]["http_address"]
@@ -248,9 +245,7 @@ def base_port() -> int:
             return base
 
 
-def _worker(
-    yard: Yard, frontend_url: str, make_room: Callable[[Site], EngineRoom], changes: dict[str, Any]
-) -> Worker:
+def _worker(yard: Yard, frontend_url: str, make_room: MakeRoom) -> Worker:
     introduction = Introduction(name=NAME, machine_id=yard.owner, boot_id=yard.boot, version="0.1.0")
     config = WorkerConfig(
         frontend_url=frontend_url,
@@ -260,7 +255,7 @@ def _worker(
         addresses=AddressSettings(addr=f"{HOST}:{base_port()}"),
     )
     return Worker(
-        replace(config, **changes),
+        config,
         opening_bus(BUS_PATIENCE),
         FixedHardware(),
         clock=CLOCK,
