@@ -33,6 +33,7 @@ QUIET: Final = timedelta(seconds=15)  # Then a reader hears that the line still 
 READERS_MAX: Final = 1000
 _PAGE: Final = 200
 _KEPT_MAX: Final = 2000  # Changes; who is further behind is told from the store.
+_KEPT_BYTES_MAX: Final = 32 << 20
 _BEHIND_MAX: Final = 100_000  # Who is still further behind is told everything anew.
 _SHOWN_MAX: Final = 10_000
 _FINISHED_SHOWN_MAX: Final = 50
@@ -69,6 +70,7 @@ class Feed:
         self._board = board
         self._clock = clock
         self._kept: deque[Event] = deque()
+        self._kept_bytes = 0
         self._floor = _END  # Whoever was told of this change misses nothing of what is kept.
         self._newest = 0
         self._seen: dict[OpId, _Seen] = {}
@@ -133,12 +135,18 @@ class Feed:
         else:
             self._seen.pop(view.operation.id, None)
         told = with_steps(view, self._clock.now(), self._board, only=changed)
-        self._kept.append(Event("op", encode(told), view.operation.id, view.change))
+        self._keep(Event("op", encode(told), view.operation.id, view.change))
         self._newest = view.change
-        while len(self._kept) > _KEPT_MAX:
-            self._floor = self._kept.popleft().id or self._floor
         self._forget_ticks(view)
         self._tell()
+
+    def _keep(self, event: Event) -> None:
+        self._kept.append(event)
+        self._kept_bytes += len(event.data)
+        while len(self._kept) > _KEPT_MAX or self._kept_bytes > _KEPT_BYTES_MAX:
+            oldest = self._kept.popleft()
+            self._kept_bytes -= len(oldest.data)
+            self._floor = oldest.id or self._floor
 
     # One for all: how far nodes are at this moment.
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.errors import Conflict, Invalid
+from remuda.core.errors import Conflict, Invalid, Rejected
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.model import NodeType
@@ -151,12 +151,19 @@ class Operations:
             return RollOut(asked.batch or self._policy.batch, canary=True, proves=True)
         return RollOut(asked.batch or self._policy.at_once)
 
-    async def upgrade_all(self, upgrades: Iterable[Upgrade], by: str, *, rolling: bool) -> list[Accepted]:
-        """One operation per backend that can be upgraded, on every node that has it."""
-        return [
-            await self.submit(Asked(Kind.UPGRADE, Source(one.backend), by=by, rolling=rolling))
-            for one in upgrades
-        ]
+    async def upgrade_all(
+        self, upgrades: Iterable[Upgrade], by: str, *, rolling: bool = False, batch: int | None = None
+    ) -> tuple[list[Accepted], list[str]]:
+        """One operation per backend, on every node that has it; and why some cannot be upgraded after all."""
+        accepted: list[Accepted] = []
+        refused: list[str] = []
+        for one in upgrades:
+            asked = Asked(Kind.UPGRADE, Source(one.backend), by=by, rolling=rolling, batch=batch)
+            try:
+                accepted.append(await self.submit(asked))
+            except Rejected as error:  # One that cannot be done keeps nobody else from being done.
+                refused.append(f"{one.backend}: {error}")
+        return accepted, refused
 
     # Looking.
 

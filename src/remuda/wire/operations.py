@@ -270,7 +270,7 @@ class BackendFits(Message):
     backends: dict[str, list[str]] = {}
 
 
-class RollOutBody(Message):
+class RollOutBody(OptionalMessage):
     """Admin to frontend: at which pace."""
 
     policy: Literal["all", "rolling"] = "all"
@@ -407,9 +407,10 @@ class OpViews(Message):
 
 
 class OpsSubmitted(Message):
-    """Frontend to admin: one operation for each backend that can be upgraded."""
+    """Frontend to admin: one operation for each backend that can be upgraded, and why others cannot."""
 
     operations: Many[OpSubmitted] = ()
+    refused: Annotated[Many[str], OMIT_EMPTY] = ()
 
 
 class Tick(Message):

@@ -200,6 +200,15 @@ async def test_a095_a_deletion_shows_its_result_node_by_node(frontend: LiveFront
     assert (raw["deletion"], raw["processed"]) == (True, True)
 
 
+async def test_a094_a096_a_deletion_is_an_operation_like_any_other_without_a_step_for_the_frontend(
+    frontend: LiveFrontend,
+) -> None:
+    await our_node(frontend, "one")
+    job = (await frontend.admin.post("/api/backends/delete/llama-cpp")).json()["jobID"]
+    shown = await operation(frontend, job)
+    assert (shown["kind"], [step["node_name"] for step in shown["steps"]]) == ("remove", ["one"])
+
+
 async def until_listed(frontend: LiveFrontend, node_id: str) -> list[Json] | None:
     async def told() -> bool:
         return (await frontend.admin.get(f"/api/nodes/{node_id}/backends")).status_code == 200

@@ -125,6 +125,22 @@ async def test_a163_a_node_that_cannot_run_it_is_skipped_and_hears_nothing(front
         assert worker.heard("backend.install") == []
 
 
+async def test_a049_a_change_of_the_whole_keeps_every_node(frontend: LiveFrontend) -> None:
+    for name in ("kept-1", "kept-2"):
+        await drained(frontend, name)
+    op = (await submit(frontend, backend="llama-cpp", nodes=["kept-1", "kept-2"]))["operation"]["id"]
+    await frontend.admin.post(f"/api/ops/{op}/pause")
+    item = await listed(frontend, op)
+    assert item is not None
+    assert [node["node_name"] for node in item["nodes"]] == ["kept-1", "kept-2"]
+
+
+async def test_a050_a_whole_operation_in_a_stream_replaces_what_was_known(frontend: LiveFrontend) -> None:
+    op = await waiting_op(frontend, "whole")
+    [shown] = (await now_there(frontend.admin, f"/api/ops/{op}/events")).ops()
+    assert (shown["whole"], [step["node_name"] for step in shown["steps"]]) == (True, ["whole"])
+
+
 # Looking.
 
 
@@ -235,6 +251,21 @@ async def test_history_can_be_cleared(frontend: LiveFrontend) -> None:
     await until_status(frontend, op, "cancelled")
     assert (await frontend.admin.delete("/api/operations/history")).json() == {"success": True}
     assert (await frontend.admin.get("/api/operations/history")).json() == {"operations": []}
+
+
+async def test_operations_and_history_survive_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("restart")
+    async with ops_frontend(folder) as before:
+        done, waiting = await waiting_op(before, "a"), await waiting_op(before, "b")
+        await before.admin.post(f"/api/ops/{done}/cancel")
+        await until_status(before, done, "cancelled")
+        place = (await now_there(before.admin, "/api/ops/events")).place
+    async with ops_frontend(folder) as after:
+        past = (await after.admin.get("/api/operations/history")).json()["operations"]
+        assert [one["jobID"] for one in past] == [done]
+        assert await listed(after, waiting) is not None
+        later = await now_there(after.admin, "/api/ops/events", place)
+        assert all(event["event"] != "snapshot" for event in later.events)
 
 
 async def test_an_operation_outlives_its_node_under_the_nodes_name(frontend: LiveFrontend) -> None:

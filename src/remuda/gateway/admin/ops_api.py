@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import Conflict, Invalid
+from remuda.core.ids import NodeId
 from remuda.gateway.admin.backends import CONCRETE
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, takes
@@ -14,7 +15,7 @@ from remuda.gateway.services import Services, Svc
 from remuda.ops.model import Kind, Source, Wish
 from remuda.ops.own_view import op_view, step_view, with_steps
 from remuda.ops.ports import Filter, View
-from remuda.ops.selection import Selection, select
+from remuda.ops.selection import Selection
 from remuda.ops.service import Accepted, Asked
 from remuda.ops.targets import Plan
 from remuda.wire.operations import (
@@ -48,7 +49,7 @@ async def create_op(request: Request, svc: Svc, admin: Admin) -> Response:
     return answer(_accepted(await svc.ops.operations.submit(asked), svc), 202)
 
 
-@routes.get("", responses=gives(OpViews, 400, 401, 404))
+@routes.get("", responses=gives(OpViews, 400, 401))
 async def list_ops(
     svc: Svc,
     state: Annotated[Literal["live", "finished", "all"], Query(description="Which to list.")] = "all",
@@ -60,11 +61,10 @@ async def list_ops(
     """Operations, newest first, without their steps."""
     if not (backend + node).isprintable():
         raise Invalid("backend, node: must be printable text")
-    chosen = select(Selection(names=(node,)), await svc.registry.standings())[0] if node else None
     which = Filter(
         finished={"live": False, "finished": True, "all": None}[state],
         backend=backend,
-        node=None if chosen is None else chosen.node.id,
+        node=await _node_id(node, svc) if node else None,
         dismissed=dismissed,
         limit=limit,
     )
@@ -81,8 +81,11 @@ async def upgrade_all(request: Request, svc: Svc, admin: Admin) -> Response:
     """Upgrade whatever can be, after a look at the registries. An empty list: there was nothing."""
     body = await read(request, RollOutBody)
     found = await svc.ops.upgrades.check()
-    accepted = await svc.ops.operations.upgrade_all(found.values(), admin, rolling=body.policy == "rolling")
-    return answer(OpsSubmitted(operations=tuple(_accepted(one, svc) for one in accepted)), 202)
+    accepted, refused = await svc.ops.operations.upgrade_all(
+        found.values(), admin, rolling=body.policy == "rolling", batch=body.batch
+    )
+    shown = tuple(_accepted(one, svc) for one in accepted)
+    return answer(OpsSubmitted(operations=shown, refused=tuple(refused)), 202)
 
 
 @routes.get("/{op_id}", responses=gives(OpView, 401, 404))
@@ -128,6 +131,12 @@ async def dismiss_op(op_id: OpPath, svc: Svc) -> Response:
         raise Conflict("the operation is not over", hint="cancel it first")
     await svc.ops.operations.dismiss([op_id])
     return _shown(await svc.ops.operations.view(op_id), svc)
+
+
+async def _node_id(node: str, svc: Services) -> NodeId:
+    """By name; what is no node's name is an id, perhaps of a node that was removed since."""
+    named = (one.node.id for one in await svc.registry.standings() if one.node.name == node)
+    return next(named, NodeId(node))
 
 
 def _asked(body: OpRequest, by: str) -> Asked:
