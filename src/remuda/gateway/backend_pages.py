@@ -1,9 +1,10 @@
 """Pages of backends: what galleries offer, which nodes have it, and what is being done to it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from remuda.gallery.fetch import shown
 from remuda.gallery.lookup import Found, everything, find, search
 from remuda.gallery.model import Reading
 from remuda.ops.holdings import Holding, holdings
@@ -39,13 +40,13 @@ class Catalogue:
     def page(self, wanted: Wanted) -> BackendsPage:
         listed = tuple(everything(self._readings))
         tagged = [one for one in search(self._readings, wanted.term) if _has_tag(one, wanted.tag)]
-        items = _sorted([self._item(one) for one in tagged], wanted)
-        pages = max(1, ceil(len(items) / wanted.items))
+        found = self._sorted(tagged, wanted)
+        pages = max(1, ceil(len(found) / wanted.items))
         page = min(wanted.page, pages)
         return BackendsPage(
-            backends=tuple(items[(page - 1) * wanted.items : page * wanted.items]),
+            backends=tuple(map(self._item, found[(page - 1) * wanted.items : page * wanted.items])),
             repositories=tuple(
-                Repository(name=one.gallery.name, url=one.gallery.url) for one in self._readings
+                Repository(name=one.gallery.name, url=shown(one.gallery.url)) for one in self._readings
             ),
             allTags=tuple(sorted({tag for one in listed for tag in one.entry.tags})),
             processingBackends={key: view.operation.id for key, view in self._at_work.items()},
@@ -64,6 +65,17 @@ class Catalogue:
     def installed(self) -> list[BackendItem]:
         """What nodes have, whether a gallery offers it or not."""
         return [self._installed(name, held) for name, held in self._held.items()]
+
+    def _sorted(self, found: list[Found], wanted: Wanted) -> list[Found]:
+        """In the galleries' order, unless another is asked for."""
+        keys: dict[str, Callable[[Found], tuple[object, ...]]] = {
+            "name": lambda one: (one.entry.name,),
+            "repository": lambda one: (one.gallery.name, one.entry.name),
+            "license": lambda one: (one.entry.license, one.entry.name),
+            "status": lambda one: (not self._holders(one), one.entry.name),
+        }
+        key = keys.get(wanted.sort)
+        return found if key is None else sorted(found, key=key, reverse=wanted.descending)
 
     def _installed(self, name: str, held: Sequence[Holding]) -> BackendItem:
         offered = find(self._readings, name)
@@ -130,18 +142,3 @@ def _task_type(view: View) -> str:
 
 def _has_tag(found: Found, tag: str) -> bool:
     return not tag or tag.lower() in map(str.lower, found.entry.tags)
-
-
-def _sorted(items: list[BackendItem], wanted: Wanted) -> list[BackendItem]:
-    """In the galleries' order, unless another is asked for."""
-    match wanted.sort:
-        case "name":
-            return sorted(items, key=lambda item: item.name, reverse=wanted.descending)
-        case "repository":
-            return sorted(items, key=lambda item: (item.gallery, item.name), reverse=wanted.descending)
-        case "license":
-            return sorted(items, key=lambda item: (item.license, item.name), reverse=wanted.descending)
-        case "status":
-            return sorted(items, key=lambda item: (not item.installed, item.name), reverse=wanted.descending)
-        case _:
-            return items

@@ -85,6 +85,7 @@ class Filter:
     backend: str = ""
     node: NodeId | None = None
     dismissed: bool = False  # Those that a person has put away, too.
+    failed: bool = False  # Only those with a step that failed.
     limit: int = 50
     ids: tuple[OpId, ...] = field(default=())
 

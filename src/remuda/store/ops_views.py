@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, Row, and_, select
 
 from remuda.core.ids import BootId, NodeId
-from remuda.ops.model import Attempt, OpId, Stage, Step
+from remuda.ops.model import Attempt, OpId, Stage, State, Step
 from remuda.ops.ports import Filter, Inventory, Live, Progress, Request, View
 from remuda.store.ops_attempts import AT_WORK
 from remuda.store.ops_changes import latest_change
@@ -103,6 +103,9 @@ def _conditions(which: Filter) -> Iterable[ColumnElement[bool]]:
         yield operations.c.id.in_(select(steps.c.op_id).where(steps.c.node == which.node))
     if not which.dismissed:
         yield operations.c.dismissed.is_(False)
+    if which.failed:
+        failed = select(steps.c.node).where(steps.c.op_id == operations.c.id, steps.c.state == State.FAILED)
+        yield failed.exists()
     if which.ids:
         yield operations.c.id.in_(which.ids)
 

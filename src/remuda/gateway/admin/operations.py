@@ -13,7 +13,7 @@ from remuda.ops.ports import Filter
 from remuda.wire.operations import DoneReply, OperationItems, PastItems, PlainError
 
 _LIVE_MAX = 10_000
-_ENDED_MAX = 500  # Among which failed ones are looked for.
+_FAILED_MAX = 500
 _HISTORY_MAX = 50
 
 routes = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[Depends(require_admin)])
@@ -23,8 +23,8 @@ routes = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[
 async def list_operations(svc: Svc) -> Response:
     """What is under way, and what failed and was not dismissed; with each node's share."""
     live = await svc.ops.operations.views(Filter(finished=False, limit=_LIVE_MAX))
-    ended = await svc.ops.operations.views(Filter(finished=True, limit=_ENDED_MAX))
-    items = wire_view.operation_items((*live, *ended), svc.ops.operations.now())
+    failed = await svc.ops.operations.views(Filter(finished=True, failed=True, limit=_FAILED_MAX))
+    items = wire_view.operation_items((*live, *failed), svc.ops.operations.now())
     return answer(OperationItems(operations=items))
 
 
