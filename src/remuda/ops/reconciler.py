@@ -2,6 +2,7 @@
 and several frontends may run it at once. What to do is decided in `planning`."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -23,11 +24,20 @@ from remuda.ops.sightings import NodeView
 
 log = structlog.get_logger(__name__)
 
-OPEN_FOR: Final = timedelta(seconds=60)
-BUSY_EVERY: Final = timedelta(seconds=5)
-IDLE_EVERY: Final = timedelta(seconds=30)
 _REST_MIN: Final = timedelta(milliseconds=50)
 _UNWANTED_FOR: Final = timedelta(seconds=5)  # Reports lag behind replies.
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often it looks by itself, and how long a request counts as open with no word of its holder."""
+
+    busy_every: timedelta = timedelta(seconds=5)
+    idle_every: timedelta = timedelta(seconds=30)
+    open_for: timedelta = timedelta(seconds=60)
+
+
+_AS_SHIPPED: Final = Pace()
 
 
 class RequestKeeper(Commander, Protocol):
@@ -70,6 +80,7 @@ class Reconciler:
         timeouts: Timeouts,
         patience: Patience,
         bus_trouble: Callable[[], str],
+        pace: Pace = _AS_SHIPPED,
     ) -> None:
         self.failed_passes = 0
         self._store = store
@@ -83,6 +94,7 @@ class Reconciler:
         self._timeouts = timeouts
         self._patience = patience
         self._bus_trouble = bus_trouble
+        self._pace = pace
         self._views = NodeViews()
         self._unwanted_since: dict[AttemptKey, datetime] = {}
 
@@ -96,7 +108,7 @@ class Reconciler:
             except Exception:
                 self.failed_passes += 1
                 log.exception("ops_pass_failed", failed=self.failed_passes)
-                wait = BUSY_EVERY
+                wait = self._pace.busy_every
             # Half of the time at most, however fast changes come: they are dealt with together.
             spent = timedelta(seconds=self._clock.monotonic() - began_s)
             await anyio.sleep(max(spent, _REST_MIN).total_seconds())
@@ -114,13 +126,14 @@ class Reconciler:
         self._inventories.want(decided.list_from)
         await self._hold(live, nodes)
         await self._cancel_unwanted(live, nodes)
-        return _until_next(decided, live)
+        return self._until_next(decided, live)
 
     async def _write_and_send(self, decided: Plan) -> None:
         if not decided.changes:
             return
         before = {step.key: step for step, _ in decided.changes}
-        written = await self._store.commit([after for _, after in decided.changes], self._frontend, OPEN_FOR)
+        after = [after for _, after in decided.changes]
+        written = await self._store.commit(after, self._frontend, self._pace.open_for)
         for step in written:
             _say_what_ended(before[step.key], step)
             dispatch = decided.dispatches.get(step.key)
@@ -134,8 +147,9 @@ class Reconciler:
         await self._commander.send(dispatch, step)
 
     async def _hold(self, live: Live, nodes: Mapping[NodeId, NodeView]) -> None:
-        for op, node, attempt in planning.to_hold(live, nodes, self._commander.awaited, OPEN_FOR):
-            await self._store.hold(op, node, attempt, OPEN_FOR)
+        open_for = self._pace.open_for
+        for op, node, attempt in planning.to_hold(live, nodes, self._commander.awaited, open_for):
+            await self._store.hold(op, node, attempt, open_for)
 
     async def _cancel_unwanted(self, live: Live, nodes: Mapping[NodeId, NodeView]) -> None:
         found = planning.unwanted(live, nodes)
@@ -158,12 +172,11 @@ class Reconciler:
             return Room(0, f"nothing can be sent now: {trouble}")
         return Room(self._commander.room)
 
-
-def _until_next(decided: Plan, live: Live) -> timedelta:
-    longest = BUSY_EVERY if live.operations else IDLE_EVERY
-    if decided.wake_at is None:
-        return longest
-    return min(max(decided.wake_at - live.now, timedelta()), longest)
+    def _until_next(self, decided: Plan, live: Live) -> timedelta:
+        longest = self._pace.busy_every if live.operations else self._pace.idle_every
+        if decided.wake_at is None:
+            return longest
+        return min(max(decided.wake_at - live.now, timedelta()), longest)
 
 
 def _say_what_ended(before: Step, after: Step) -> None:
