@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Step, Wish
+from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Stage, State, Step, Wish
 
 
 def same_as(
@@ -13,12 +13,8 @@ def same_as(
 ) -> OpId | None:
     """An operation under way that wants just this, on the same nodes; a new one would add nothing."""
     for other, others_nodes in live:
-        if (
-            other.wish is Wish.RUN
-            and (other.kind, other.source, other.roll_out)
-            == (operation.kind, operation.source, operation.roll_out)
-            and set(others_nodes) == set(nodes)
-        ):
+        alike = _wanted(other) == _wanted(operation) and set(others_nodes) == set(nodes)
+        if alike and other.wish is Wish.RUN:
             return other.id
     return None
 
@@ -28,9 +24,7 @@ def replaced(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
     wanted = {(step.node, name): step for step in new for name in step.goal.names}
     gone: list[Step] = []
     for step in live:
-        newer = next(
-            (wanted[step.node, name] for name in step.goal.names if (step.node, name) in wanted), None
-        )
+        newer = next(filter(None, (wanted.get((step.node, name)) for name in step.goal.names)), None)
         if newer is not None and not step.state.final and _opposite(step.kind, newer.kind):
             gone.append(replace(step, replaced_by=newer.op))
     return gone
@@ -42,10 +36,21 @@ def wish_for(step: Step, operation: Operation) -> Wish:
 
 
 def retried(step: Step) -> Step:
-    """Begun afresh, because a person asked: with all its attempts before it, under a new number."""
+    """Begun afresh, because a person asked: from the first stage, and without the time limit that it missed.
+    Its attempts go on counting, so that late news of earlier ones stays late."""
     if step.state not in (State.FAILED, State.CANCELLED):
         return step
-    return replace(step, state=State.PENDING, failures=0, reason="", wait_until=None, replaced_by=None)
+    return replace(
+        step,
+        state=State.PENDING,
+        stage=Stage.APPLY,
+        failures=0,
+        problem=None,
+        reason="",
+        expires=None,
+        wait_until=None,
+        replaced_by=None,
+    )
 
 
 def _wanted(operation: Operation) -> tuple[Kind, Source, RollOut]:

@@ -24,21 +24,30 @@ def blocked(
     for step in sorted(steps, key=lambda step: step.node):
         by_operation[step.op].append(step)
     waits: dict[Key, str] = {}
-    ahead: dict[tuple[NodeId, str], OpId] = {}  # Who goes first for a backend on a node.
+    # Who goes first for a backend on a node: who is at work there, then who asked first. The two differ when
+    # an earlier operation is tried again.
+    ahead = {
+        (step.node, name): op
+        for op, mine in by_operation.items()
+        for step in mine
+        for name in step.goal.names
+        if step.state in _AT_WORK
+    }
     for operation in sorted(operations, key=lambda op: (op.asked_at, op.id)):
         mine = by_operation[operation.id]
         waits |= _behind_others(mine, ahead)
         waits |= _paced(operation, [step for step in mine if step.key not in waits], away)
         for step in mine:
             if not step.state.final:
-                ahead |= {(step.node, name): operation.id for name in step.goal.names}
+                ahead = {(step.node, name): operation.id for name in step.goal.names} | ahead
     return waits
 
 
 def _behind_others(steps: Iterable[Step], ahead: Mapping[tuple[NodeId, str], OpId]) -> dict[Key, str]:
     waits: dict[Key, str] = {}
     for step in steps:
-        first = next(filter(None, (ahead.get((step.node, name)) for name in step.goal.names)), None)
+        names = ((step.node, name) for name in step.goal.names)
+        first = next((ahead[name] for name in names if ahead.get(name, step.op) != step.op), None)
         if step.state is State.PENDING and first is not None:
             waits[step.key] = f"operation {first} goes first on this node"
     return waits

@@ -63,7 +63,10 @@ def submit(connection: Connection, now: datetime, operation: Operation, new: Seq
         return Submitted(there, joined=True)
     over = all(step.state.final for step in new)
     asked_at = _after_all_live(connection, now)
-    operation = replace(operation, asked_at=asked_at, finished_at=now if over else None)
+    later = asked_at - operation.asked_at  # The frontend's clock is not trusted, only its spans.
+    expires = None if operation.expires is None else operation.expires + later
+    new = [replace(step, expires=expires) for step in new]
+    operation = replace(operation, asked_at=asked_at, expires=expires, finished_at=now if over else None)
     insert_operation(connection, operation, latest + 1)
     insert_steps(connection, now, operation, new)
     number_changes(connection, latest + 1, _replace_opposites(connection, now, operation.id, new))

@@ -2,8 +2,8 @@
 
 from remuda.core.ids import NodeId
 from remuda.ops.intents import replaced, retried, same_as, wish_for
-from remuda.ops.model import Kind, Source, State, Wish
-from tests.unit.ops.build import NODE, OP, a_step, an_operation, running
+from remuda.ops.model import Kind, Source, Stage, State, Wish
+from tests.unit.ops.build import NODE, NOW, OP, a_step, an_operation, running
 
 
 def test_an_identical_operation_under_way_is_joined() -> None:
@@ -43,6 +43,11 @@ def test_a_backend_is_recognised_under_any_of_its_names() -> None:
 def test_a_retry_begins_with_a_clean_count() -> None:
     step = retried(a_step(state=State.FAILED, failures=10, attempt=10, reason="no such image"))
     assert (step.state, step.failures, step.attempt, step.reason) == (State.PENDING, 0, 10, "")
+
+
+def test_a_retry_after_going_back_applies_the_upgrade_again() -> None:
+    back = a_step(Kind.UPGRADE, state=State.FAILED, stage=Stage.ROLL_BACK, expires=NOW)
+    assert (retried(back).stage, retried(back).expires) == (Stage.APPLY, None)
 
 
 def test_only_what_ended_badly_is_retried() -> None:

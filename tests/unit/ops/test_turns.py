@@ -27,6 +27,12 @@ def test_a_later_operation_waits_for_the_earlier_one_on_the_same_node_and_backen
     assert waits == {("b", "node-1"): "operation a goes first on this node"}
 
 
+def test_an_earlier_operation_that_is_tried_again_waits_for_a_later_one_at_work() -> None:
+    again, at_work = a_step(op="a", attempt=3), running(Kind.REMOVE, op="b")
+    waits = blocked([an_operation("a"), an_operation("b", asked_s=1)], [again, at_work], away=())
+    assert waits == {("a", "node-1"): "operation b goes first on this node"}
+
+
 def test_an_operation_that_is_over_on_a_node_is_in_nobodys_way() -> None:
     done = a_step(op="a", state=State.SUCCEEDED)
     assert blocked([an_operation("a"), an_operation("b", asked_s=1)], [done, a_step(op="b")], away=()) == {}
