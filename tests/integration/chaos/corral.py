@@ -1,0 +1,229 @@
+"""Two frontends, PostgreSQL, a bus, a registry and workers: real processes, each behind links that fail."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import httpx
+import psutil
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from remuda.host.ports import free_port
+from tests.integration.chaos.services import HOST, Program, nats_program, registry_program, web_server
+from tests.integration.chaos.wares import Wares
+from tests.support.fault_proxy import FaultProxy, fault_proxy
+from tests.support.images import Pusher
+from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.processes import Frontend, Json, Process, Ranch
+from tests.support.waiting import wait_until_blocking
+
+T = TypeVar("T")
+BACKENDS: Final = ("alpha", "beta")
+FINAL: Final = frozenset({"succeeded", "failed", "skipped", "cancelled"})
+_READY_S: Final = 60.0
+
+
+class Link:
+    """A way between two of them that can be cut. Its proxy runs in a thread that all links share."""
+
+    def __init__(self, portal: BlockingPortal, proxy: FaultProxy) -> None:
+        self._portal, self._proxy = portal, proxy
+
+    @property
+    def port(self) -> int:
+        return self._proxy.port
+
+    def cut(self) -> None:
+        """Nothing arrives any more, while connections stay open."""
+        self._portal.call(self._proxy.stall)
+
+    def mend(self) -> None:
+        self._portal.call(self._proxy.resume)
+
+    def reset(self) -> None:
+        """All connections end at once; new ones are taken."""
+        self._portal.call(self._proxy.reset)
+
+    def thin(self, bytes_per_s: float) -> None:
+        self._portal.call(self._proxy.slow, 0.0, bytes_per_s)
+
+
+@dataclass
+class Machine:
+    """Where a frontend or a worker runs, with its links. It may live several lives."""
+
+    name: str
+    links: dict[str, Link]
+    port: int = 0
+    lives: list[Process] = field(default_factory=list)
+
+    @property
+    def process(self) -> Process:
+        return self.lives[-1]
+
+    def freeze(self) -> None:
+        self.process.send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send(signal.SIGCONT)
+
+
+class HastyRanch(Ranch):
+    """Frontends are begun in a hurry, which only their patience shows."""
+
+    def begin_frontend(self, data: str = "frontend", *arguments: str, **environ: str) -> Frontend:
+        return self._start(Frontend, data, environ, "tests.integration.chaos.hasty", "frontend", *arguments)
+
+
+class Corral:
+    def __init__(self, place: Ranch, stack: ExitStack, workers: int) -> None:
+        self.place = place
+        self._stack = stack
+        self._portal = stack.enter_context(start_blocking_portal("asyncio"))
+        services = place.folder / "services"
+        (services / "web").mkdir(parents=True)
+        self.postgres: PostgresServer = self._open(postgres_server())
+        self._database = self.postgres.new_database()
+        self.bus, self._bus_port = self._open(nats_program(services))
+        self.registry, registry_port = self._open(registry_program(services))
+        self.registry_link = self._link(registry_port)
+        pusher = Pusher(f"http://{HOST}:{registry_port}")
+        self.wares = Wares(pusher, f"{HOST}:{self.registry_link.port}")
+        (services / "web/index.yaml").write_text(self.wares.gallery(BACKENDS))
+        self._gallery = f"{self._open(web_server(services / 'web'))}/index.yaml"
+        self.frontends = [self._frontend_machine(name) for name in ("a", "b")]
+        for machine in self.frontends:
+            self.start_frontend(machine)
+        self.workers = [self._worker_machine(number) for number in range(workers)]
+        for machine in self.workers:
+            self.start_worker(machine)
+        for machine in self.workers:
+            self.frontend.wait_for(machine.name, within=_READY_S)
+
+    @property
+    def services(self) -> dict[str, Program | PostgresServer]:
+        return {"bus": self.bus, "registry": self.registry, "database": self.postgres}
+
+    @property
+    def frontend(self) -> Frontend:
+        return self.frontend_of(self.frontends[0])
+
+    @property
+    def other(self) -> Frontend:
+        return self.frontend_of(self.frontends[1])
+
+    def frontend_of(self, machine: Machine) -> Frontend:
+        process = machine.process
+        assert isinstance(process, Frontend)
+        return process
+
+    # Starting, once or again.
+
+    def start_frontend(self, machine: Machine, *, wait: bool = True) -> None:
+        galleries = [{"name": "chaos", "url": self._gallery}]
+        database = self._database.replace(f":{self.postgres.port}/", f":{machine.links['database'].port}/")
+        frontend = self.place.begin_frontend(
+            machine.name,
+            *("--port", str(machine.port), "--auto-approve"),
+            *("--nats-url", f"nats://{HOST}:{machine.links['bus'].port}"),
+            *("--node-unhealthy-after", "4s", "--node-offline-after", "8s"),
+            REMUDA_DATABASE_URL=database,
+            REMUDA_BACKEND_GALLERIES=json.dumps(galleries),
+        )
+        machine.lives.append(frontend)
+        if wait:
+            frontend.wait_until_it_answers()
+
+    def start_worker(self, machine: Machine) -> None:
+        worker = self.place.worker(
+            machine.name,
+            *("--name", machine.name, "--heartbeat-interval", "500ms"),
+            *("--register-to", f"http://{HOST}:{machine.links['frontend'].port}"),
+            *("--nats-url", f"nats://{HOST}:{machine.links['bus'].port}"),
+        )
+        machine.lives.append(worker)
+
+    # What is true, and what is shown.
+
+    def on_disk(self, machine: Machine) -> dict[str, str]:
+        """Every installed build's digest, as its folder tells. A meta backend's own only points to one."""
+        folder = machine.process.data_dir / "worker/backends"
+        told = {file.parent.name: json.loads(file.read_text()) for file in folder.glob("[!.]*/metadata.json")}
+        return {name: one.get("digest", "") for name, one in told.items() if "meta_backend_for" not in one}
+
+    def shown(self, frontend: Frontend, machine: Machine) -> dict[str, str]:
+        """The same, as an admin sees it."""
+        node = frontend.nodes()[machine.name]
+        return {one["name"]: one["digest"] for one in frontend.get(f"/api/nodes/{node['id']}/backends") or ()}
+
+    def backend_processes(self) -> list[psutil.Process]:
+        """Whatever runs from a folder of installed backends, no matter in which of a worker's lives."""
+        found: list[psutil.Process] = []
+        for process in self.place.processes():
+            with suppress(psutil.Error):
+                found += [process] if any("/worker/backends/" in word for word in process.cmdline()) else []
+        return found
+
+    # Operations.
+
+    def ask(self, kind: str, backend: str, frontend: Frontend | None = None, **more: Any) -> str:
+        """The id of the operation that was begun."""
+        body = {"kind": kind, "backend": backend, **more}
+        answer = (frontend or self.frontend).ask("POST", "/api/ops", body)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["operation"]["id"])
+
+    def operation(self, op: str, frontend: Frontend | None = None) -> Json:
+        shown: Json = (frontend or self.frontend).get(f"/api/ops/{op}")
+        return shown
+
+    def steps(self, op: str, frontend: Frontend | None = None) -> dict[str, Json]:
+        return {step["node_name"]: step for step in self.operation(op, frontend)["steps"]}
+
+    def until_over(self, op: str, within: float = 60.0) -> dict[str, Json]:
+        """Its steps, once each has ended."""
+
+        def over() -> dict[str, Json] | None:
+            with suppress(httpx.HTTPError):
+                steps = self.steps(op)
+                return steps if all(step["state"] in FINAL for step in steps.values()) else None
+            return None
+
+        try:
+            return wait_until_blocking(over, within=within)
+        except AssertionError:
+            raise AssertionError(f"not over after {within} s: {self.operation(op)}") from None
+
+    # Making.
+
+    def _frontend_machine(self, name: str) -> Machine:
+        links = {"bus": self._link(self._bus_port), "database": self._link(self.postgres.port)}
+        return Machine(name, links, free_port(HOST))
+
+    def _worker_machine(self, number: int) -> Machine:
+        """Every second one knows the second frontend only."""
+        frontend = self.frontends[number % len(self.frontends)]
+        links = {"bus": self._link(self._bus_port), "frontend": self._link(frontend.port)}
+        return Machine(f"node-{number + 1}", links)
+
+    def _link(self, port: int) -> Link:
+        manager = self._portal.wrap_async_context_manager(fault_proxy(port))
+        return Link(self._portal, self._stack.enter_context(manager))
+
+    def _open(self, service: AbstractContextManager[T]) -> T:
+        return self._stack.enter_context(service)
+
+
+@contextmanager
+def corral(folder: Path, workers: int = 2) -> Iterator[Corral]:
+    """All at work when the block begins; none of it outlives the block."""
+    place = HastyRanch(folder / "ranch")
+    with ExitStack() as stack:
+        stack.callback(place.clear)
+        made = Corral(place, stack, workers)
+        stack.callback(place.clear)  # Before the services, so that nobody misses them.
+        yield made
