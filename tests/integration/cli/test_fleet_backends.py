@@ -1,0 +1,163 @@
+"""`remuda backends` of a fleet, as people run it: a real frontend, worker, registry and gallery."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from remuda.cli.exits import Exit
+from tests.integration.cli.fleet_rig import FleetRig, fleet_rig
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetRig]:
+    with fleet_rig(tmp_path_factory.mktemp("fleet")) as made:
+        yield made
+
+
+def installed(rig: FleetRig) -> dict[str, list[str]]:
+    """The nodes that have each backend."""
+    backends = rig.json("backends", "list")["backends"]
+    return {item["name"]: [node["node_name"] for node in item["nodes"]] for item in backends}
+
+
+def test_a_backend_is_installed_listed_and_removed(rig: FleetRig) -> None:
+    op = rig.json("backends", "install", "echo")
+    table = rig.remuda("backends").stdout
+
+    assert (op["kind"], op["status"], op["counts"]) == ("install", "succeeded", {"succeeded": 1})
+    assert [(step["node_name"], step["state"]) for step in op["steps"]] == [("up", "succeeded")]
+    assert table.splitlines()[0].split() == ["NAME", "VERSION", "DIGEST", "NODES", "NEWS"]
+    assert any(line.split()[0] == "echo" and "up" in line.split() for line in table.splitlines())
+
+    removed = rig.remuda("backends", "remove", "echo", "--nodes", "up")
+
+    assert removed.stdout == "remove echo: 1 of 1 node done\n"
+    assert removed.stderr.splitlines()[-1] == "remove echo on up: done"
+    assert "echo" not in installed(rig)
+
+
+def test_an_upgrade_happens_when_there_is_something_newer_and_then_no_more(rig: FleetRig) -> None:
+    rig.push("shouter", 1)
+    rig.remuda("backends", "install", "shouter")
+    current = rig.remuda("backends", "upgrade", "shouter")
+    assert "up: done: it had this version already" in current.stdout
+
+    rig.push("shouter", 2)
+    newer = rig.json("backends", "upgrades", "--check")["cpu-shouter"]
+    done = rig.json("backends", "upgrade", "--all-backends", "--rolling", "--batch", "1")
+    [item] = [one for one in rig.json("backends", "list")["backends"] if one["name"] == "cpu-shouter"]
+
+    assert [op["status"] for op in done["operations"]] == ["succeeded"]
+    assert done["operations"][0]["roll_out"]["canary"] is True
+    assert item["nodes"][0]["digest"] == newer["available_digest"] != newer["installed_digest"]
+    assert rig.remuda("backends", "upgrades").stdout == "everything is up to date\n"
+    assert rig.remuda("backends", "upgrade", "--all-backends").stdout == "everything is up to date\n"
+
+
+def test_what_galleries_offer_is_shown_with_the_nodes_it_fits(rig: FleetRig) -> None:
+    plain = rig.json("backends", "available")
+    builds = rig.json("backends", "available", "--builds", "shouter")
+
+    fits = {item["name"]: item["fits"] for item in plain["backends"]}
+    assert plain["nodes"] == ["up"]
+    assert (fits["shouter"], fits["gpu-only"]) == (["up"], [])
+    assert "cpu-shouter" not in fits
+    assert {item["name"]: item["fits"] for item in builds["backends"]} == {
+        "shouter": ["up"],
+        "cpu-shouter": ["up"],
+        "cuda12-shouter": [],
+    }
+    row = next(line for line in rig.remuda("backends", "available").stdout.splitlines() if "gpu-only" in line)
+    assert row.split() == ["gpu-only", "mine", "none", "-"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (("nosuch",), Exit.NOT_FOUND, "no gallery has a backend called nosuch"),
+        (("shouter", "--nodes", "upp"), Exit.NOT_FOUND, "did you mean up?"),
+        (("shouter", "--selector", "room=moon"), Exit.REJECTED, "no node has the labels room=moon"),
+        (("shouter", "--selector", "room"), Exit.REJECTED, "'room' is not key=value"),
+        (("cuda12-shouter",), Exit.REJECTED, "install shouter, of which each node gets the build that fits"),
+        (("gpu-only",), Exit.REJECTED, "up: gpu-only has no build for this machine"),
+        (("file:///etc/passwd",), Exit.REJECTED, "on each node's own disk"),
+        (("shouter", "--name", "x"), Exit.MISUSED, "leave --name and --alias out"),
+        (("shouter", "--nodes", "up", "--all"), Exit.MISUSED, "one of --nodes, --selector and --all"),
+        (("shouter", "--timeout", "5"), Exit.MISUSED, "is not a duration"),
+    ],
+)
+def test_what_cannot_be_installed_is_refused_and_nothing_is_begun(
+    rig: FleetRig, words: tuple[str, ...], code: Exit, complaint: str
+) -> None:
+    before = rig.json("ops", "list", "--limit", "1000")
+
+    refused = rig.remuda("backends", "install", *words, code=code)
+
+    assert complaint in refused.stderr
+    assert rig.json("ops", "list", "--limit", "1000") == before
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(rig: FleetRig) -> None:
+    before = rig.json("ops", "list", "--limit", "1000")
+
+    planned = rig.remuda("backends", "install", "shouter", "--dry-run").stdout
+
+    assert planned.splitlines()[1].split()[:4] == ["up", "to", "do", "cpu-shouter"]
+    assert rig.json("ops", "list", "--limit", "1000") == before
+
+
+def test_the_same_key_asks_once(rig: FleetRig) -> None:
+    words = ("backends", "install", "echo", "--idempotency-key", "once")
+
+    first = rig.json(*words)
+    again = rig.remuda(*words, "--no-wait", "--json")
+
+    assert json.loads(again.stdout)["id"] == first["id"]
+    assert "does this already; it is joined" in again.stderr
+
+
+def test_a_node_that_is_not_ready_in_time_fails_by_name_and_reason_and_can_be_retried(rig: FleetRig) -> None:
+    rig.push("patient")
+    rig.remuda("nodes", "drain", "up")
+    failed = rig.remuda(
+        "backends", "install", "patient", "--nodes", "up", "--expires", "1s", code=Exit.NOT_EVERYWHERE
+    )
+    rig.remuda("nodes", "resume", "up")
+
+    assert "install patient on up: waiting: " in failed.stderr
+    assert failed.stdout.splitlines()[0] == "install patient: 0 of 1 node done, 1 failed"
+    assert failed.stdout.splitlines()[1].startswith("  up: failed: ")
+    hint = failed.stderr.splitlines()[-1]
+    assert hint.startswith("hint: try those nodes again with: remuda ops retry ")
+
+    id = hint.split()[-1]
+    rig.remuda("ops", "retry", id, "--node", "up")
+    assert rig.remuda("ops", "watch", id).stdout == "install patient: 1 of 1 node done\n"
+
+
+def test_programs_can_watch_each_change(rig: FleetRig) -> None:
+    rig.push("slow")
+
+    lines = rig.remuda(
+        "backends", "install", "slow", "--nodes", "up", "--json", "--watch"
+    ).stdout.splitlines()
+
+    events = [json.loads(line) for line in lines]
+    assert {event["event"] for event in events[:-1]} <= {"op", "progress"}
+    assert (events[-1]["event"], events[-1]["data"]["status"]) == ("end", "succeeded")
+
+
+def test_backends_of_this_machine_need_no_frontend(rig: FleetRig) -> None:
+    listed = rig.ranch.remuda("backends", "list", "--local", "--json", data="elsewhere")
+    refused = rig.ranch.remuda("backends", "list", data="elsewhere")
+
+    assert (listed.returncode, json.loads(listed.stdout)["backends"]) == (Exit.DONE, [])
+    assert refused.returncode == Exit.UNREACHABLE
+
+
+def test_backend_names_are_completed(rig: FleetRig) -> None:
+    words = {"_REMUDA_COMPLETE": "bash_complete", "COMP_CWORD": "3"}
+    offered = rig.ranch.remuda(**words, COMP_WORDS="remuda backends install gpu")
+
+    assert "plain,gpu-only" in offered.stdout

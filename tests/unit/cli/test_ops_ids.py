@@ -1,0 +1,43 @@
+"""Which operation the beginning of an id means."""
+
+import pytest
+
+from remuda.cli.client import AdminClient, Answer
+from remuda.cli.ops import whole_id
+from remuda.cli.target import Target
+from remuda.core.errors import Invalid, NotFound
+from remuda.wire.codec import encode
+from remuda.wire.operations import OpViews
+from tests.unit.cli.ops_views import an_op
+
+FIRST, SECOND = "aaaa1111-0000-4000-8000-000000000001", "aaaa2222-0000-4000-8000-000000000002"
+
+
+class Known(AdminClient):
+    """A frontend with two operations."""
+
+    def get(self, *path: str, **query: str) -> Answer:
+        return Answer(200, encode(OpViews(operations=(an_op(id=FIRST), an_op(id=SECOND)))), None)
+
+
+@pytest.fixture
+def client() -> Known:
+    return Known(Target("http://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize("wanted", [FIRST, "aaaa1", "AAAA1111-0"])
+def test_an_id_or_its_beginning_means_an_operation(client: Known, wanted: str) -> None:
+    assert whole_id(client, wanted) == FIRST
+
+
+def test_a_beginning_of_several_is_refused_with_all_of_them(client: Known) -> None:
+    with pytest.raises(Invalid, match="'aaaa' is the beginning of 2 ids") as refused:
+        whole_id(client, "aaaa")
+    assert FIRST in refused.value.hint
+    assert SECOND in refused.value.hint
+
+
+@pytest.mark.parametrize("wanted", ["b", "", "../nodes", "*"])
+def test_what_begins_no_id_is_not_found(client: Known, wanted: str) -> None:
+    with pytest.raises(NotFound):
+        whole_id(client, wanted)
