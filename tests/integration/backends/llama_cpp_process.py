@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Self
 
 import psutil
-import pytest
 
 from tests.integration.backends.programs import BackendProcess, running
 from tests.peers.backend_client import BackendClient, Reply
@@ -17,6 +16,7 @@ from tests.support.waiting import wait_until_blocking
 
 WATCH_END_S = 30.0
 HEALTH_S = 0.1
+HEALTH_FACTOR = 4
 MODULE = "remuda.backends.llama_cpp"
 TOKEN = "a-token-of-no-value"
 TINY = {"Model": "tiny", "Threads": 1, "MMap": True, "ContextSize": 512}
@@ -76,10 +76,10 @@ class HealthWatch:
         self.asked, self.longest_s = int(asked), float(longest)
 
 
-def unless_starved(control: HealthWatch) -> None:
-    """Skip, with the figure, where not even a backend without work answers in time."""
-    if control.longest_s >= HEALTH_S:
-        pytest.skip(f"this machine is too busy: an idle backend took {control.longest_s:.3f} s for Health")
+def allowed_s(control: HealthWatch) -> float:
+    """How long Health may take while a backend works: a tenth of a second, or several times what it takes a
+    backend without work on a machine this busy."""
+    return max(HEALTH_S, HEALTH_FACTOR * control.longest_s)
 
 
 def text_of(replies: list[Reply]) -> str:

@@ -12,6 +12,8 @@ from remuda.backends.calls import Backend, Context
 from remuda.backends.serving import serve
 from remuda.rpc import backend_pb2 as pb
 
+_LOAD_S = 0.1  # Long enough for another load to come in between, if it could.
+
 
 class Unruly(Backend):
     def __init__(self) -> None:
@@ -21,7 +23,7 @@ class Unruly(Backend):
         """Says how many are loading; one at a time is all it can bear."""
         self._loads += 1
         loads = self._loads
-        await anyio.sleep(0.1)
+        await anyio.sleep(_LOAD_S)
         self._loads -= 1
         return pb.Result(success=True, message=str(loads))
 
