@@ -77,6 +77,22 @@ async def test_one_that_is_stopped_while_it_starts_ends_the_install(rig: Rig) ->
     await wait_until(lambda: not rig.yard.alive())
 
 
+async def test_whoever_waits_for_a_slow_start_is_told_that_the_worker_stops(rig: Rig) -> None:
+    bad(rig, Bad.STARTS_SLOWLY)
+    replies: list[Any] = []
+
+    async def install() -> None:
+        replies.append(await rig.install(Bad.STARTS_SLOWLY, model_id="m"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(install)
+        await rig.until_replica("m", lambda row: row["state"] == "starting" and row["address"])
+        rig.worker.stop("nobody needs it any more")
+
+    assert replies == [{"success": False, "error": "this worker is stopping"}]
+    await wait_until(lambda: not rig.yard.alive())
+
+
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace(rig: Rig) -> None:
     bad(rig, Bad.IGNORES_SIGTERM)
     reply = await rig.installed(Bad.IGNORES_SIGTERM, model_id="m")
