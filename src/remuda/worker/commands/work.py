@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Literal
 
 import anyio
+import structlog
 
 from remuda.core.errors import Conflict
 from remuda.wire.backends import (
@@ -18,6 +19,8 @@ from remuda.wire.nodes import Work
 from remuda.worker.commands.progress import Publisher, Send, Tally, publishing
 from remuda.worker.depot.journey import Step
 from remuda.worker.depot.orders import Order
+
+log = structlog.get_logger(__name__)
 
 Kind = Literal["install", "upgrade", "delete", "rollback"]
 Request = BackendInstall | BackendUpgrade | BackendDelete | BackendRollback
@@ -117,6 +120,10 @@ class WorkInHand:
 
     @contextmanager
     def _listed(self, attempt: Attempt) -> Iterator[None]:
+        """The log tells of each that it was begun here, and once: operations count on that."""
+        work = attempt.account()
+        told = log.bind(op=work.op_id, attempt=work.attempt, kind=work.kind, backend=work.backend)
+        told.info("work_begun")
         self._attempts.append(attempt)
         self._changed()
         try:
@@ -124,3 +131,4 @@ class WorkInHand:
         finally:
             self._attempts.remove(attempt)
             self._changed()
+            told.info("work_ended")
