@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -109,3 +110,18 @@ async def test_a_model_that_cannot_be_loaded_is_told_with_the_servers_own_words(
     reason = await rig.refused("llama-server", model_id="tiny", protocol="http", model_path="/nowhere.gguf")
     assert "llama-server could not be started for tiny: it ended with exit code 1" in reason
     assert "/nowhere.gguf" in reason
+
+
+async def test_an_answer_whose_server_was_killed_is_cut_and_not_made_whole(rig: Rig) -> None:
+    reply = await served(rig, options=["context_size:8192"])
+    long = {**QUESTION, "max_tokens": 8000, "ignore_eos": True, "stream": True}
+
+    async with rig.http.stream("POST", reply["path"] + CHAT, json=long, headers=WITH_TOKEN) as answer:
+        chunks = answer.aiter_raw()
+        await anext(chunks)
+        rig.process("tiny").kill()
+        with pytest.raises(httpx.RemoteProtocolError):
+            _ = [chunk async for chunk in chunks]
+
+    await rig.until_ready("tiny", restarts=1)
+    assert (await rig.http.get(reply["path"] + "/health", headers=WITH_TOKEN)).status_code == 200
