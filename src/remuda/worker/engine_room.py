@@ -36,7 +36,7 @@ from remuda.worker.ports import Hear, Publish
 from remuda.worker.processes.calls import BackendCalls
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
-from remuda.worker.processes.model import Phase
+from remuda.worker.processes.model import Phase, Protocol
 from remuda.worker.processes.patience import USUAL, Patience
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
@@ -167,6 +167,7 @@ class EngineRoom:
 
     def _port_of(self, key: ProcessKey) -> int | None:
         for replica in self._supervisor.replicas():
-            if replica.key == key and replica.phase in (Phase.READY, Phase.UNRESPONSIVE):
+            serves = replica.protocol is Protocol.HTTP and replica.phase in (Phase.READY, Phase.UNRESPONSIVE)
+            if replica.key == key and serves:
                 return replica.port
         return None

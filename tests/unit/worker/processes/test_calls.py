@@ -147,6 +147,9 @@ async def test_a_call_cut_short_ends_its_scope_and_nothing_else(silent: int, rec
     with anyio.move_on_after(0.1) as scope:
         await CALLS.health(silent, recipe)
     assert scope.cancelled_caught
+    # Also waits for what gRPC still has to say of the first call, which the next test's loop must not hear.
+    async with serving(Servicer()) as port:
+        assert (await CALLS.health(port, GRPC)).healthy
 
 
 async def test_what_does_not_speak_grpc_is_told_apart() -> None:
