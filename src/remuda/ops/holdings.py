@@ -3,11 +3,16 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
-from remuda.fleet.model import Node
+from remuda.fleet.health import NodeStatus
+from remuda.fleet.model import Node, NodeType
 from remuda.ops.sightings import NodeView
 from remuda.wire.nodes import InstalledArtifact
+
+_COUNTED: Final = (NodeStatus.HEALTHY, NodeStatus.UNHEALTHY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,19 @@ def installed(node: NodeView) -> tuple[InstalledArtifact, ...] | None:
         return None if node.report is None else node.report.installed
     listed = node.inventory
     return None if listed is None or listed.boot != node.boot else listed.backends
+
+
+def counted(node: NodeView) -> bool:
+    """What it has is part of the picture: it was let in, and is neither away for long nor about to leave."""
+    standing = node.standing
+    return standing.node.node_type is NodeType.BACKEND and standing.status in _COUNTED
+
+
+def to_ask(nodes: Iterable[NodeView]) -> list[tuple[NodeId, BootId]]:
+    """Those that tell only when they are asked."""
+    return [
+        (node.standing.node.id, node.boot) for node in nodes if foreign(node.standing.node) and counted(node)
+    ]
 
 
 def holdings(nodes: Sequence[NodeView]) -> Mapping[str, tuple[Holding, ...]]:

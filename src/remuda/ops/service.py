@@ -10,10 +10,9 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Conflict, Invalid, Rejected
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
-from remuda.fleet.model import NodeType
 from remuda.gallery.model import Reading, galleries_to_json
 from remuda.ops import targets
-from remuda.ops.holdings import foreign
+from remuda.ops.holdings import to_ask
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Wish
 from remuda.ops.node_views import NodeViews
 from remuda.ops.overlay import Overlay, overlaid
@@ -171,13 +170,7 @@ class Operations:
         """The fleet as operations see it. Nodes that tell nothing by themselves are asked, for next time."""
         standings, inventories = await self._standings(), await self._store.inventories()
         nodes = list(self._node_views.of(standings, inventories).values())
-        self._lister.want(
-            (node.standing.node.id, node.boot)
-            for node in nodes
-            if foreign(node.standing.node)
-            and node.standing.node.approved
-            and node.standing.node.node_type is NodeType.BACKEND
-        )
+        self._lister.want(to_ask(nodes))
         return sorted(nodes, key=lambda node: node.standing.node.name)
 
     async def readings(self) -> tuple[Reading, ...]:

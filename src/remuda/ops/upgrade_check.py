@@ -19,6 +19,7 @@ log = structlog.get_logger(__name__)
 
 FIRST: Final = timedelta(seconds=10)
 EVERY: Final = timedelta(hours=6)
+AGAIN: Final = timedelta(minutes=1)  # After a look that failed.
 
 Look = Callable[[], Awaitable[tuple[Sequence[NodeView], Sequence[Reading]]]]
 
@@ -39,11 +40,13 @@ class UpgradeCheck:
         task_status.started()
         await anyio.sleep(self._first.total_seconds())
         while True:
+            wait = self._every
             try:
                 await self.check()
             except RemudaError as error:
                 log.warning("upgrades_not_checked", reason=error.message)
-            await anyio.sleep(self._every.total_seconds())
+                wait = min(wait, AGAIN)
+            await anyio.sleep(wait.total_seconds())
 
     async def check(self) -> dict[str, Upgrade]:
         """Ask the registries, each within a few seconds; then as `current`. Waits for no node."""

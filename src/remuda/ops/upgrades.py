@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from remuda.fleet.health import NodeStatus
 from remuda.gallery.lookup import find
 from remuda.gallery.model import Entry, Reading
-from remuda.ops.holdings import Holding, foreign, holdings
+from remuda.ops.holdings import Holding, counted, foreign, holdings
 from remuda.ops.sightings import NodeView
 
-_NOT_ASKED: Final = (NodeStatus.PENDING, NodeStatus.OFFLINE, NodeStatus.DRAINING)
 _DEVELOPMENT: Final = "-development"
 
 
@@ -51,7 +49,7 @@ def is_image(uri: str) -> bool:
 def _compared(
     nodes: Sequence[NodeView], readings: Sequence[Reading]
 ) -> dict[str, tuple[Entry, tuple[Holding, ...]]]:
-    held = holdings([node for node in nodes if node.standing.status not in _NOT_ASKED])
+    held = holdings([node for node in nodes if counted(node)])
     pairs: dict[str, tuple[Entry, tuple[Holding, ...]]] = {}
     for name, holders in held.items():
         found = find(readings, name)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from remuda.ops.holdings import to_ask
 from remuda.ops.sightings import NodeView
 from remuda.ops.upgrades import Upgrade, candidates, upgrades
 from remuda.wire.nodes import InstalledArtifact
@@ -78,6 +79,18 @@ def test_nodes_that_are_offline_draining_or_not_let_in_do_not_count() -> None:
 
 def test_nodes_that_are_silent_for_a_while_count() -> None:
     assert "lone" in found(has("a", artifact("lone", OLD), silent_s=40))
+
+
+def test_a080_nodes_that_tell_only_when_asked_are_asked_unless_they_are_not_in_or_away() -> None:
+    nodes = [
+        has("ours"),
+        has("theirs", foreign=True),
+        has("silent", foreign=True, silent_s=40),
+        has("offline", foreign=True, silent_s=300),
+        has("draining", foreign=True, drained=True),
+        has("pending", foreign=True, approved=False),
+    ]
+    assert [node for node, _ in to_ask(nodes)] == ["id-theirs", "id-silent"]
 
 
 def test_only_images_that_digests_tell_apart_are_asked_about() -> None:

@@ -1,0 +1,87 @@
+"""Registries are asked now and then; what follows from it is told from what nodes have now."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from remuda.core.errors import StoreUnusable
+from remuda.gallery.model import Reading
+from remuda.ops.pins import Build, Pin
+from remuda.ops.sightings import NodeView
+from remuda.ops.upgrade_check import EVERY, FIRST, UpgradeCheck
+from tests.support.waiting import wait_until
+from tests.unit.ops.fleet import NEW, OLD, READINGS, a_node, artifact
+
+pytestmark = pytest.mark.anyio
+SOON = timedelta(milliseconds=10)
+
+
+class Around:
+    """A fleet of one node, and a registry."""
+
+    def __init__(self) -> None:
+        self.digest = OLD
+        self.available = NEW
+        self.asked: list[str] = []
+        self.looks = 0
+        self.broken = False
+
+    async def look(self) -> tuple[Sequence[NodeView], Sequence[Reading]]:
+        self.looks += 1
+        if self.broken:
+            raise StoreUnusable("the database does not answer")
+        return [a_node("one", artifact("lone", self.digest))], READINGS
+
+    async def pin(self, build: Build) -> Pin:
+        self.asked.append(build.uri)
+        return Pin(self.available)
+
+
+@asynccontextmanager
+async def checking(around: Around, first: timedelta, every: timedelta) -> AsyncIterator[UpgradeCheck]:
+    check = UpgradeCheck(around.look, around, first=first, every=every)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(check.run)
+        yield check
+        tasks.cancel_scope.cancel()
+
+
+def test_the_first_look_comes_soon_and_others_are_rare() -> None:
+    assert (timedelta(seconds=10), timedelta(hours=6)) == (FIRST, EVERY)
+
+
+async def test_registries_are_asked_by_itself_and_again() -> None:
+    around = Around()
+    async with checking(around, SOON, SOON) as check:
+        await wait_until(lambda: len(around.asked) >= 3)
+        assert (await check.current()).keys() == {"lone"}
+
+
+async def test_what_has_been_upgraded_is_gone_from_the_list_without_asking_again() -> None:
+    around = Around()
+    check = UpgradeCheck(around.look, around)
+    assert (await check.check())["lone"].available_digest == NEW
+    around.digest = NEW
+    assert await check.current() == {}
+    assert len(around.asked) == 1
+
+
+async def test_a_registry_that_does_not_answer_takes_nothing_back() -> None:
+    around = Around()
+    check = UpgradeCheck(around.look, around)
+    await check.check()
+    around.available = ""
+    assert (await check.check()).keys() == {"lone"}
+
+
+async def test_a_look_that_fails_is_followed_by_another() -> None:
+    around = Around()
+    around.broken = True
+    async with checking(around, SOON, SOON) as check:
+        await wait_until(lambda: around.looks >= 2)
+        around.broken = False
+        await wait_until(lambda: bool(around.asked))
+        assert (await check.current()).keys() == {"lone"}
