@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from remuda.cli.backends import Here, list_here, remove_here
 from remuda.cli.commands import Asked, client_command, config_option, connect, examples
+from remuda.cli.exits import Exit
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.plain import one_line
@@ -306,7 +307,7 @@ def _ask(terms: Terms, wish: Mapping[str, object]) -> None:
     if terms.dry_run:
         _tell_plan(terms.asked, answer.body)
         return
-    _follow_up(terms, [answer.read(OpSubmitted)], together=False)
+    click.get_current_context().exit(_follow_up(terms, [answer.read(OpSubmitted)], together=False))
 
 
 def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
@@ -317,13 +318,16 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
         raise click.UsageError("--all-backends takes no other choice: upgrade them one by one instead")
     with connect(terms.asked, timeout_s=_PLAN_S) as client:
         submitted = client.call("POST", "api", "ops", "upgrades", body=roll_out).read(OpsSubmitted)
-    if not submitted.operations and not terms.asked.as_json:
+    for reason in submitted.refused:
+        click.echo(one_line(f"warning: {reason}"), err=True)
+    if not submitted.operations and not submitted.refused and not terms.asked.as_json:
         click.echo("everything is up to date")
         return
-    _follow_up(terms, submitted.operations, together=True)
+    code = _follow_up(terms, submitted.operations, together=True)
+    click.get_current_context().exit(code or (Exit.NOT_EVERYWHERE if submitted.refused else Exit.DONE))
 
 
-def _follow_up(terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool) -> None:
+def _follow_up(terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool) -> Exit:
     from remuda.cli.ops_picture import short_id
     from remuda.cli.ops_wait import see_through
 
@@ -334,7 +338,7 @@ def _follow_up(terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bo
         for warning in one.warnings:
             click.echo(one_line(f"warning: {warning}"), err=True)
     ops = [one.operation for one in submitted]
-    click.get_current_context().exit(see_through(terms.asked, ops, terms.waiting, together=together))
+    return see_through(terms.asked, ops, terms.waiting, together=together)
 
 
 def _tell_plan(asked: Asked, body: bytes) -> None:

@@ -21,6 +21,7 @@ from remuda.cli.plain import one_line
 from remuda.cli.sse import SseEvent
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
+from remuda.core.errors import PeerFailed, Rejected
 from remuda.wire.operations import OpView, StepView
 
 _QUIET_S: Final = 45.0  # A frontend that has nothing to tell says so every 15 s.
@@ -60,10 +61,19 @@ def follow(
         if isinstance(heard, Lost):
             display.lost(heard)
             continue
-        before, picture = picture, picture.after(heard)
+        before, picture = picture, _after(picture, heard)
         if picture is not before:
             display.show(picture, heard)
             yield picture
+
+
+def _after(picture: Picture, event: SseEvent) -> Picture:
+    try:
+        return picture.after(event)
+    except Rejected as error:
+        raise PeerFailed(
+            f"the frontend tells of operations in a way not known here: {error.message}"
+        ) from error
 
 
 @contextmanager

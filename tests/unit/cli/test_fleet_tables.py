@@ -1,0 +1,78 @@
+"""What the tables of the fleet's backends show."""
+
+from io import StringIO
+
+from rich.console import Console, RenderableType
+
+from remuda.cli.fleet_tables import available_table, installed_table, some_of, upgrade_table, wanted_of
+from remuda.wire.operations import BackendItem, DriftedNode, NodeHolding, UpgradeItem
+
+NEW, OLD = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+OUTPUT = Console(file=StringIO(), width=200, markup=False)
+
+
+def rows(content: RenderableType) -> list[list[str]]:
+    with OUTPUT.capture() as captured:
+        OUTPUT.print(content)
+    return [line.split() for line in captured.get().splitlines() if line.strip()]
+
+
+def holding(node: str, digest: str) -> NodeHolding:
+    return NodeHolding(node_id=f"id-{node}", node_name=node, version="2.0", digest=digest)
+
+
+def item(name: str, *nodes: NodeHolding, **facts: object) -> BackendItem:
+    given = {"id": f"mine@{name}", "name": name, "gallery": "mine", "nodes": nodes or None, **facts}
+    return BackendItem.model_validate(given)
+
+
+def test_nodes_that_differ_have_a_row_of_their_own() -> None:
+    echo = item("echo", holding("attic", NEW), holding("barn", OLD), holding("cellar", NEW))
+    drift = UpgradeItem(backend_name="echo", node_drift=(DriftedNode(node_id="id-barn", node_name="barn"),))
+
+    most, other = rows(installed_table([echo], {"echo": drift}, OUTPUT))[1:]
+
+    assert most == ["echo", "2.0", "sha256:aaaaaaaaaaaa", "attic,", "cellar", "-"]
+    assert other == ["echo", "2.0", "sha256:bbbbbbbbbbbb", "barn", "differs", "from", "most"]
+
+
+def test_what_is_newer_is_shown_with_what_is_installed() -> None:
+    newer = UpgradeItem(backend_name="echo", available_version="3.0")
+
+    assert rows(installed_table([item("echo", holding("attic", NEW))], {"echo": newer}, OUTPUT))[1][-3:] == [
+        "3.0",
+        "is",
+        "available",
+    ]
+
+
+def test_builds_stand_behind_their_meta_backend_unless_they_are_asked_for() -> None:
+    meta = item("llama-cpp", isMeta=True, capabilities={"default": "cpu-llama-cpp"})
+    items = [meta, item("cpu-llama-cpp"), item("whisper", description="Speech to text.")]
+
+    assert [one.name for one in wanted_of(items, [], builds=False)] == ["llama-cpp", "whisper"]
+    assert [one.name for one in wanted_of(items, ["LLAMA"], builds=True)] == ["llama-cpp", "cpu-llama-cpp"]
+    assert [one.name for one in wanted_of(items, ["text", "speech"], builds=False)] == ["whisper"]
+
+
+def test_the_nodes_that_a_backend_fits_are_named_or_counted() -> None:
+    fits = {"mine@all": ["a", "b"], "mine@some": ["a"]}
+    table = rows(available_table([item("all"), item("some"), item("none")], fits, 2, OUTPUT))
+
+    assert [row[2] for row in table[1:]] == ["all", "a", "none"]
+
+
+def test_many_names_are_shortened() -> None:
+    assert some_of(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d and 2 more"
+    assert some_of([]) == "-"
+
+
+def test_upgrades_show_what_there_is_and_what_there_could_be() -> None:
+    upgrade = UpgradeItem(backend_name="echo", installed_digest=OLD, available_digest=NEW)
+
+    assert rows(upgrade_table({"echo": upgrade}, OUTPUT))[1] == [
+        "echo",
+        "sha256:bbbbbbbbbbbb",
+        "sha256:aaaaaaaaaaaa",
+        "-",
+    ]
