@@ -65,6 +65,9 @@ class Machine:
     def process(self) -> Process:
         return self.lives[-1]
 
+    def kill(self) -> None:
+        self.process.kill()
+
     def freeze(self) -> None:
         self.process.send(signal.SIGSTOP)
 
@@ -80,14 +83,13 @@ class HastyRanch(Ranch):
 
 
 class Corral:
-    def __init__(self, place: Ranch, stack: ExitStack, workers: int) -> None:
+    def __init__(self, place: Ranch, services: Path, stack: ExitStack, workers: int) -> None:
         self.place = place
         self._stack = stack
         self._portal = stack.enter_context(start_blocking_portal("asyncio"))
-        services = place.folder / "services"
         (services / "web").mkdir(parents=True)
         self.postgres: PostgresServer = self._open(postgres_server())
-        self._database = self.postgres.new_database()
+        self.database = self.postgres.new_database()
         self.bus, self._bus_port = self._open(nats_program(services))
         self.registry, registry_port = self._open(registry_program(services))
         self.registry_link = self._link(registry_port)
@@ -96,17 +98,20 @@ class Corral:
         (services / "web/index.yaml").write_text(self.wares.gallery(BACKENDS))
         self._gallery = f"{self._open(web_server(services / 'web'))}/index.yaml"
         self.frontends = [self._frontend_machine(name) for name in ("a", "b")]
+        self.workers = [self._worker_machine(number) for number in range(workers)]
         for machine in self.frontends:
             self.start_frontend(machine)
-        self.workers = [self._worker_machine(number) for number in range(workers)]
         for machine in self.workers:
             self.start_worker(machine)
-        for machine in self.workers:
-            self.frontend.wait_for(machine.name, within=_READY_S)
+        self.wait_until_well()
 
     @property
     def services(self) -> dict[str, Program | PostgresServer]:
         return {"bus": self.bus, "registry": self.registry, "database": self.postgres}
+
+    def links_to(self, service: str) -> list[Link]:
+        machines = [*self.frontends, *self.workers]
+        return [machine.links[service] for machine in machines if service in machine.links]
 
     @property
     def frontend(self) -> Frontend:
@@ -123,9 +128,16 @@ class Corral:
 
     # Starting, once or again.
 
-    def start_frontend(self, machine: Machine, *, wait: bool = True) -> None:
+    def wait_until_well(self) -> None:
+        """Every frontend answers, and every node is healthy."""
+        for machine in self.frontends:
+            self.frontend_of(machine).wait_until_it_answers()
+        for machine in self.workers:
+            self.frontend.wait_for(machine.name, within=_READY_S)
+
+    def start_frontend(self, machine: Machine) -> None:
         galleries = [{"name": "chaos", "url": self._gallery}]
-        database = self._database.replace(f":{self.postgres.port}/", f":{machine.links['database'].port}/")
+        database = self.database.replace(f":{self.postgres.port}/", f":{machine.links['database'].port}/")
         frontend = self.place.begin_frontend(
             machine.name,
             *("--port", str(machine.port), "--auto-approve"),
@@ -135,8 +147,6 @@ class Corral:
             REMUDA_BACKEND_GALLERIES=json.dumps(galleries),
         )
         machine.lives.append(frontend)
-        if wait:
-            frontend.wait_until_it_answers()
 
     def start_worker(self, machine: Machine) -> None:
         worker = self.place.worker(
@@ -222,8 +232,13 @@ class Corral:
 def corral(folder: Path, workers: int = 2) -> Iterator[Corral]:
     """All at work when the block begins; none of it outlives the block."""
     place = HastyRanch(folder / "ranch")
-    with ExitStack() as stack:
-        stack.callback(place.clear)
-        made = Corral(place, stack, workers)
-        stack.callback(place.clear)  # Before the services, so that nobody misses them.
-        yield made
+    with ExitStack() as stack, _cleared(place):
+        yield Corral(place, folder / "services", stack, workers)
+
+
+@contextmanager
+def _cleared(place: Ranch) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        place.clear()

@@ -1,0 +1,15 @@
+"""Everything is killed, frozen and cut off while backends come and go; afterwards all is over, and true."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.chaos.storm import storm
+
+SEED = 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_storm_leaves_every_operation_over_and_every_disk_as_shown(tmp_path: Path) -> None:
+    storm(tmp_path, seed=SEED, span_s=25, workers=2, say=print)
