@@ -173,7 +173,9 @@ def _bar(step: StepView) -> RenderableType:
     if step.state in AT_WORK and step.progress is None:
         return ProgressBar(total=None, width=_BAR_CHARS)
     done = 100.0 if step.state == "succeeded" else 0.0
-    return ProgressBar(completed=step.progress.percentage if step.progress else done, width=_BAR_CHARS)
+    done = step.progress.percentage if step.progress else done
+    # Rich's own colours look all the same on terminals that have few.
+    return ProgressBar(completed=done, width=_BAR_CHARS, complete_style="cyan", finished_style="green")
 
 
 def _figures(step: StepView) -> tuple[str, str, str, str]:

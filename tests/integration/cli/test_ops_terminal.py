@@ -1,0 +1,87 @@
+"""Operations on a fleet of two, and what a person at a terminal sees of them."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+
+import pytest
+
+from remuda.cli.exits import Exit
+from tests.integration.cli.fleet_rig import MB, FleetRig, fleet_rig
+
+COLUMNS = 140
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetRig]:
+    """With a second node, `attic`."""
+    with fleet_rig(tmp_path_factory.mktemp("fleet")) as made:
+        environ = {"REMUDA_FORCE_META_BACKEND_CAPABILITY": "default"}
+        made.ranch.join(made.up.url, "attic", "--labels", "room=top", **environ)
+        made.up.wait_for("attic")
+        yield made
+
+
+def at_terminal(rig: FleetRig, *words: str) -> tuple[str, int]:
+    """All that a terminal was sent, and the exit code."""
+    environ = {**os.environ, "REMUDA_DATA_DIR": str(rig.up.data_dir), "TERM": "xterm"}
+    terminal, screen = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    command = [sys.executable, "-m", "remuda", *words]
+    with subprocess.Popen(command, env=environ, stdin=screen, stdout=screen, stderr=screen) as process:
+        os.close(screen)
+        sent = b"".join(_read(terminal))
+        os.close(terminal)
+    return sent.decode(), process.returncode
+
+
+def _read(terminal: int) -> Iterator[bytes]:
+    while True:
+        try:
+            chunk = os.read(terminal, 65536)
+        except OSError:  # How a terminal says that nobody is left.
+            return
+        yield chunk
+
+
+def test_a_person_at_a_terminal_sees_a_bar_for_each_node(rig: FleetRig) -> None:
+    rig.push("shouter", size=MB)
+    with rig.slow_line(400_000):
+        seen, code = at_terminal(rig, "backends", "install", "shouter")
+
+    assert code == Exit.DONE
+    assert "install shouter: 2 of 2 nodes done" in seen
+    for node in ("attic", "up"):
+        assert f"{node} " in seen
+    assert "downloading" in seen
+    assert re.search(r"[KM]iB of [0-9.]+ [KM]iB", seen), seen
+    assert "━" in seen
+
+
+def test_nodes_are_chosen_by_name_and_by_label(rig: FleetRig) -> None:
+    labelled = rig.json("backends", "install", "echo", "--selector", "room=top")
+    named = rig.json("backends", "install", "echo", "--nodes", "up,attic")
+    everywhere = rig.json("backends", "remove", "echo", "--all")
+
+    def nodes(op: dict[str, list[dict[str, str]]]) -> list[str]:
+        return [step["node_name"] for step in op["steps"]]
+
+    assert (nodes(labelled), nodes(named), nodes(everywhere)) == (["attic"], ["attic", "up"], ["attic", "up"])
+
+
+def test_a_node_that_is_away_is_waited_for_and_the_others_are_done(rig: FleetRig) -> None:
+    rig.remuda("nodes", "drain", "attic")
+
+    left = rig.remuda("backends", "install", "echo", "--timeout", "3s", code=Exit.UNFINISHED)
+
+    assert left.stdout.splitlines()[0] == "install echo: 1 of 2 nodes done, 1 waiting"
+    assert left.stdout.splitlines()[1].startswith("  attic: waiting: ")
+    rig.remuda("nodes", "resume", "attic")
+    id = left.stderr.split("operation ")[1].split()[0]
+    assert rig.remuda("ops", "watch", id).stdout == "install echo: 2 of 2 nodes done\n"
