@@ -1,0 +1,94 @@
+"""Whom a frontend asks what they have."""
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from remuda.core.entropy import SeededEntropy
+from remuda.core.ids import BootId, NodeId
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import NodeStatus
+from remuda.gallery.model import Gallery, Reading
+from remuda.ops.pins import Build, Pin
+from remuda.ops.progress_board import ProgressBoard
+from remuda.ops.service import Operations, Policy
+from remuda.ops.shelf import Shelf
+from remuda.ops.sightings import NodeView
+from remuda.store.ops import SqlOpStore
+from tests.sim.books import fresh_database
+from tests.sim.clocks import HostClock
+from tests.sim.loop import run_virtually
+from tests.unit.ops.fleet import a_node
+
+ASKED = {
+    NodeStatus.HEALTHY: a_node("healthy", foreign=True),
+    NodeStatus.UNHEALTHY: a_node("unhealthy", foreign=True, silent_s=40),
+}
+NOT_ASKED = {
+    NodeStatus.PENDING: a_node("pending", foreign=True, approved=False),
+    NodeStatus.DRAINING: a_node("draining", foreign=True, drained=True),
+    NodeStatus.OFFLINE: a_node("offline", foreign=True, silent_s=3000),
+}
+
+
+class _NoGalleries:
+    async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]:
+        return ()
+
+
+class _NoRegistry:
+    async def pin(self, build: Build) -> Pin:
+        return Pin()
+
+
+class _Listener:
+    def __init__(self) -> None:
+        self.asked: list[NodeId] = []
+
+    def want(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None:
+        self.asked += [node for node, _ in nodes]
+
+
+def asked_of(*nodes: NodeView) -> set[str]:
+    lister = _Listener()
+
+    async def look() -> None:
+        clock = HostClock()
+        store = SqlOpStore(fresh_database(clock)[0])
+
+        async def standings() -> Sequence[Standing]:
+            return [node.standing for node in nodes]
+
+        def none_of(galleries: tuple[Gallery, ...]) -> _NoGalleries:
+            return _NoGalleries()
+
+        operations = Operations(
+            store,
+            standings,
+            Shelf(_NoGalleries(), none_of),
+            _NoRegistry(),
+            lister,
+            ProgressBoard(store, clock),
+            clock=clock,
+            entropy=SeededEntropy(1),
+            policy=Policy(),
+            changed=lambda: None,
+        )
+        await operations.nodes()
+
+    run_virtually(look)
+    return {node.removeprefix("id-") for node in lister.asked}
+
+
+def test_the_nodes_below_are_what_they_are_called() -> None:
+    for status, node in (ASKED | NOT_ASKED).items():
+        assert node.standing.status is status
+
+
+def test_a080_healthy_and_unhealthy_nodes_are_asked_what_they_have() -> None:
+    assert asked_of(*ASKED.values()) == {"healthy", "unhealthy"}
+
+
+@pytest.mark.parametrize("status", NOT_ASKED)
+def test_a080_pending_draining_and_offline_nodes_are_not_asked(status: NodeStatus) -> None:
+    assert asked_of(NOT_ASKED[status]) == set()
