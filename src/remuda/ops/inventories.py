@@ -53,13 +53,14 @@ class Inventories:
         finally:
             self._tasks = None
 
-    def want(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None:
-        """Ask these soon, each at most once per pace. Returns at once."""
+    def want(self, nodes: Iterable[tuple[NodeId, BootId]], *, anew: bool = False) -> None:
+        """Ask these soon, each at most once per pace; `anew`: at once, for what they told is old. Returns at
+        once."""
         assert self._tasks is not None, "questions are asked only while it runs"
         now_s = self._clock.monotonic()
         for node, boot in nodes:
             asked_s = self._asked_s.get(node)
-            if asked_s is None or now_s - asked_s >= self._every.total_seconds():
+            if anew or asked_s is None or now_s - asked_s >= self._every.total_seconds():
                 self._asked_s[node] = now_s
                 self._tasks.start_soon(self._ask, node, boot)
 
@@ -90,4 +91,10 @@ class Inventories:
 
 
 def _artifact(backend: InstalledBackend) -> InstalledArtifact:
-    return InstalledArtifact(name=backend.name, digest=backend.digest, version=backend.version)
+    return InstalledArtifact(
+        name=backend.name,
+        digest=backend.digest,
+        version=backend.version,
+        uri=backend.uri,
+        installed_at=backend.installed_at,
+    )

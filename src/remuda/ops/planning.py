@@ -35,6 +35,7 @@ class Plan:
     changes: tuple[tuple[Step, Step], ...] = ()  # Before and after; only those worth writing.
     dispatches: Mapping[Key, Dispatch] = field(default_factory=dict)  # Each after its step is written.
     list_from: frozenset[tuple[NodeId, BootId]] = frozenset()  # Only their list can tell now.
+    list_anew: frozenset[tuple[NodeId, BootId]] = frozenset()  # Their list has just become another.
     wake_at: datetime | None = None  # The soonest time at which waiting alone changes something.
 
 
@@ -107,7 +108,7 @@ class _Moves:
             for step in self._live.steps
             if _worth_writing(step, after := self._after[step.key]) or step.key in self._dispatches
         )
-        return Plan(changes, self._dispatches, self._list_from(), self._wake_at())
+        return Plan(changes, self._dispatches, self._list_from(), self._list_anew(), self._wake_at())
 
     def _advanced(self, step: Step, blocked: str) -> Change:
         request = self._requests.get((step.op, step.node, step.attempt))
@@ -122,13 +123,25 @@ class _Moves:
         return replace(view, inventory=None) if view is not None and request is None else view
 
     def _list_from(self) -> frozenset[tuple[NodeId, BootId]]:
-        return frozenset(
-            (step.node, view.boot)
+        return self._silent(
+            step.node
             for step in self._after.values()
-            if step.state in _AT_WORK
-            and step.answer_by is not None
-            and step.answer_by <= self._live.now
-            and (view := self._nodes.get(step.node)) is not None
+            if step.state in _AT_WORK and step.answer_by is not None and step.answer_by <= self._live.now
+        )
+
+    def _list_anew(self) -> frozenset[tuple[NodeId, BootId]]:
+        return self._silent(
+            step.node
+            for step in self._live.steps
+            if step.state in _AT_WORK and self._after[step.key].state not in _AT_WORK
+        )
+
+    def _silent(self, nodes: Iterable[NodeId]) -> frozenset[tuple[NodeId, BootId]]:
+        """Those of them that could answer, and tell nothing unless they are asked."""
+        return frozenset(
+            (node, view.boot)
+            for node in nodes
+            if (view := self._nodes.get(node)) is not None
             and not view.reports
             and not why_away(view.standing)
         )

@@ -53,7 +53,7 @@ class RequestKeeper(Commander, Protocol):
 
 
 class Lister(Protocol):
-    def want(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None: ...
+    def want(self, nodes: Iterable[tuple[NodeId, BootId]], *, anew: bool = False) -> None: ...
 
 
 class Signal(Protocol):
@@ -124,6 +124,7 @@ class Reconciler:
         decided = planning.plan(live, nodes, self._moment_for(live.now), self._room())
         await self._write_and_send(decided)
         self._inventories.want(decided.list_from)
+        self._inventories.want(decided.list_anew, anew=True)
         await self._hold(live, nodes)
         await self._cancel_unwanted(live, nodes)
         return self._until_next(decided, live)

@@ -10,7 +10,6 @@ import httpx
 from remuda.core.entropy import SeededEntropy
 from tests.integration.chaos.corral import BACKENDS, Corral
 from tests.integration.chaos.wares import broken, light
-from tests.support.processes import Frontend
 from tests.support.waiting import wait_until_blocking
 
 T = TypeVar("T")
@@ -93,7 +92,11 @@ class Admin:
 
     def _post(self, path: str, body: object, what: str) -> httpx.Response | None:
         """None when no answer came, or one that says: later."""
-        frontend = self._somebody()
+        frontends = self._corral.answering()
+        if not frontends:
+            self._say(f"{what}: nobody is there")
+            return None
+        frontend = self._one_of(frontends)
         headers = {"Authorization": f"Bearer {frontend.api_key}"}
         try:
             answer = httpx.post(
@@ -108,11 +111,6 @@ class Admin:
         if answer.status_code == 500:
             self.defects.append(f"{what}: {answer.text}")
         return answer if answer.status_code < 500 else None
-
-    def _somebody(self) -> Frontend:
-        """A frontend that has been up, whether or not it still is."""
-        frontends = [self._corral.frontend_of(machine) for machine in self._corral.frontends]
-        return self._one_of([one for one in frontends if one.url] or frontends)
 
     def _some_nodes(self) -> list[str]:
         """None at all means all of them."""

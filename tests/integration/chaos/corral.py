@@ -12,6 +12,7 @@ import httpx
 import psutil
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
 from tests.integration.chaos.services import HOST, Program, nats_program, registry_program, web_server
 from tests.integration.chaos.wares import Wares
@@ -42,11 +43,13 @@ class Link:
         self._portal.call(self._proxy.stall)
 
     def mend(self) -> None:
+        """What was held back arrives."""
         self._portal.call(self._proxy.resume)
 
-    def reset(self) -> None:
-        """All connections end at once; new ones are taken."""
+    def renew(self) -> None:
+        """What was held back is lost with its connections; new ones are taken."""
         self._portal.call(self._proxy.reset)
+        self._portal.call(self._proxy.resume)
 
     def thin(self, bytes_per_s: float) -> None:
         self._portal.call(self._proxy.slow, 0.0, bytes_per_s)
@@ -125,6 +128,17 @@ class Corral:
         process = machine.process
         assert isinstance(process, Frontend)
         return process
+
+    def answering(self) -> list[Frontend]:
+        """The frontends that have said where they answer, whether or not they still do."""
+        found = []
+        for frontend in map(self.frontend_of, self.frontends):
+            with suppress(OSError):
+                told = json.loads(DataFolder(frontend.data_dir).endpoint.read_text())
+                if told["pid"] == frontend.pid:
+                    frontend.url, frontend.api_key = told["url"], told["api_key"]
+                    found.append(frontend)
+        return found
 
     # Starting, once or again.
 

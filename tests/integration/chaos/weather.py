@@ -127,20 +127,22 @@ class Weather:
 
 
 def _cuts(links: Mapping[str, Sequence[Link]]) -> dict[str, Fault]:
-    return {f"cut{name}": _cut(ways) for name, ways in links.items()}
+    """What is said meanwhile arrives late, or never, for then the connections are found dead."""
+    held = {
+        f"hold{name}": Fault(_each(ways, Link.cut), _each(ways, Link.mend)) for name, ways in links.items()
+    }
+    lost = {
+        f"cut{name}": Fault(_each(ways, Link.cut), _each(ways, Link.renew)) for name, ways in links.items()
+    }
+    return {**held, **lost}
 
 
-def _cut(links: Sequence[Link]) -> Fault:
-    def each(act: Callable[[Link], None]) -> None:
+def _each(links: Sequence[Link], act: Callable[[Link], None]) -> Callable[[], None]:
+    def all_of_them() -> None:
         for link in links:
             act(link)
 
-    def mend() -> None:
-        """Some connections live on as if nothing had been, others are found dead."""
-        each(Link.mend)
-        each(Link.reset)
-
-    return Fault(lambda: each(Link.cut), mend)
+    return all_of_them
 
 
 def lives(machines: Sequence[Machine]) -> Iterator[tuple[Machine, Process]]:

@@ -338,6 +338,7 @@ def test_a_pass_that_fails_is_logged_and_counted_and_followed_by_another(
 def test_one_line_is_logged_per_attempt_that_ends_and_none_while_nothing_changes() -> None:
     async def test(world: World) -> None:
         await world.worker.on("backend.install", after(600, BackendInstallReply(success=True)))
+        await world.worker.on("backend.list", world.worker.list_installed)
         with capture_logs() as lines:
             await world.frontend.submit([world.worker.node])
             await until_state(world, State.SUCCEEDED)
