@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
@@ -45,19 +46,23 @@ class Remote(Desk):
         return alive(self.owner)
 
     async def start(self) -> Worker:
-        """Until it has told of itself."""
-        heartbeats = len(self.frontend.of("heartbeat"))
+        """Until it has told of itself; what comes late of its former life does not count."""
+        former = set(self._boots("register"))
         worker = self.place.worker(
             DATA,
             REMUDA_REGISTER_TO=self.frontend.url,
             REMUDA_NODE_NAME=NAME,
             REMUDA_ADDR=f"{HOST}:{self.port}",
         )
-        await wait_until(
-            lambda: len(self.frontend.of("heartbeat")) > heartbeats or not worker.running, within=30
-        )
+        await wait_until(lambda: set(self._boots("heartbeat")) - former or not worker.running, within=30)
         assert worker.running, worker.log
         return worker
+
+    def _boots(self, action: str) -> Iterator[str]:
+        """The lives of the worker that called so."""
+        for call in self.frontend.of(action):
+            body: Any = call.body
+            yield body["remuda" if action == "register" else "report"]["boot_id"]
 
 
 @asynccontextmanager
