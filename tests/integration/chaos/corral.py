@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import anyio
 import httpx
 import psutil
+from anyio.abc import TaskStatus
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from remuda.host.folder import DataFolder
@@ -25,7 +27,7 @@ from tests.support.waiting import wait_until_blocking
 T = TypeVar("T")
 BACKENDS: Final = ("alpha", "beta")
 FINAL: Final = frozenset({"succeeded", "failed", "skipped", "cancelled"})
-_READY_S: Final = 60.0
+_READY_S: Final = 90.0
 
 
 class Link:
@@ -104,6 +106,7 @@ class Corral:
         self.workers = [self._worker_machine(number) for number in range(workers)]
         for machine in self.frontends:
             self.start_frontend(machine)
+        self._wait_for_frontends()
         for machine in self.workers:
             self.start_worker(machine)
         self.wait_until_well()
@@ -144,10 +147,13 @@ class Corral:
 
     def wait_until_well(self) -> None:
         """Every frontend answers, and every node is healthy."""
-        for machine in self.frontends:
-            self.frontend_of(machine).wait_until_it_answers()
+        self._wait_for_frontends()
         for machine in self.workers:
             self.frontend.wait_for(machine.name, within=_READY_S)
+
+    def _wait_for_frontends(self) -> None:
+        everybody = len(self.frontends)
+        wait_until_blocking(lambda: len(self.answering()) == everybody, within=_READY_S, what="frontends")
 
     def start_frontend(self, machine: Machine) -> None:
         galleries = [{"name": "chaos", "url": self._gallery}]
@@ -235,11 +241,19 @@ class Corral:
         return Machine(f"node-{number + 1}", links)
 
     def _link(self, port: int) -> Link:
-        manager = self._portal.wrap_async_context_manager(fault_proxy(port))
-        return Link(self._portal, self._stack.enter_context(manager))
+        serving, proxy = self._portal.start_task(_proxy_to, port)
+        self._stack.callback(serving.cancel)
+        return Link(self._portal, proxy)
 
     def _open(self, service: AbstractContextManager[T]) -> T:
         return self._stack.enter_context(service)
+
+
+async def _proxy_to(port: int, *, task_status: TaskStatus[FaultProxy]) -> None:
+    """In a task of its own, which wraps no failure but its own."""
+    async with fault_proxy(port) as proxy:
+        task_status.started(proxy)
+        await anyio.sleep_forever()
 
 
 @contextmanager
