@@ -50,8 +50,23 @@ MEANINGS: Final = {
     Exit.INTERRUPTED: "Stopped by Ctrl-C, or by answering no. An operation that was waited for goes on.",
 }
 
+
+class Interrupted(RemudaError):
+    """A person stopped waiting."""
+
+    code = "interrupted"
+
+
+class Unfinished(RemudaError):
+    """It is waited for no longer, and goes on."""
+
+    code = "unfinished"
+
+
 # The first class that fits counts.
 _BY_CLASS: Final[tuple[tuple[type[RemudaError], Exit], ...]] = (
+    (Interrupted, Exit.INTERRUPTED),
+    (Unfinished, Exit.UNFINISHED),
     (Misconfigured, Exit.MISUSED),
     (FrontendUnreachable, Exit.UNREACHABLE),
     (Unauthorized, Exit.REFUSED),

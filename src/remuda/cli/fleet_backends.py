@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from remuda.cli.backends import Here, list_here, remove_here
 from remuda.cli.commands import Asked, client_command, config_option, connect, examples
-from remuda.cli.exits import Exit
+from remuda.cli.exits import Exit, Interrupted
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.plain import one_line
@@ -20,7 +20,7 @@ from remuda.cli.spans import span_of
 from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:
-    from remuda.cli.client import AdminClient
+    from remuda.cli.client import AdminClient, Answer
     from remuda.cli.ops_wait import Waiting
     from remuda.wire.operations import BackendItem, OpSubmitted
 
@@ -303,7 +303,7 @@ def _ask(terms: Terms, wish: Mapping[str, object]) -> None:
         extra["expires_s"] = terms.expires.total_seconds()
     with connect(terms.asked, timeout_s=_PLAN_S) as client:
         body = {**wish, **extra, **terms.which.body(client)}
-        answer = client.call("POST", "api", "ops", body=body)
+        answer = _submit(client, "api", "ops", body=body)
     if terms.dry_run:
         _tell_plan(terms.asked, answer.body)
         return
@@ -317,7 +317,7 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
     if which.nodes or which.selector or terms.expires or terms.idempotency_key or terms.dry_run:
         raise click.UsageError("--all-backends takes no other choice: upgrade them one by one instead")
     with connect(terms.asked, timeout_s=_PLAN_S) as client:
-        submitted = client.call("POST", "api", "ops", "upgrades", body=roll_out).read(OpsSubmitted)
+        submitted = _submit(client, "api", "ops", "upgrades", body=roll_out).read(OpsSubmitted)
     for reason in submitted.refused:
         click.echo(one_line(f"warning: {reason}"), err=True)
     if not submitted.operations and not submitted.refused and not terms.asked.as_json:
@@ -325,6 +325,14 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
         return
     code = _follow_up(terms, submitted.operations, together=True)
     click.get_current_context().exit(code or (Exit.NOT_EVERYWHERE if submitted.refused else Exit.DONE))
+
+
+def _submit(client: "AdminClient", *path: str, body: Mapping[str, object]) -> "Answer":
+    try:
+        return client.call("POST", *path, body=body)
+    except KeyboardInterrupt:
+        hint = "`remuda ops` shows whether it has begun"
+        raise Interrupted("stopped before the frontend had answered", hint=hint) from None
 
 
 def _follow_up(terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool) -> Exit:

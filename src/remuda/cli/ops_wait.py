@@ -9,7 +9,7 @@ from datetime import timedelta
 import click
 
 from remuda.cli.commands import Asked
-from remuda.cli.exits import Exit, report
+from remuda.cli.exits import Exit, Interrupted, Unfinished, report
 from remuda.cli.ops_picture import Picture, short_id, title
 from remuda.cli.ops_tables import outcome_lines
 from remuda.cli.ops_watch import displaying, follow
@@ -29,8 +29,9 @@ class Waiting:
 
 
 def see_through(asked: Asked, ops: Sequence[OpView], waiting: Waiting, *, together: bool = False) -> Exit:
-    """Wait until these operations are over, and tell it; or say how to look at them. `together`: programs
-    get one document about all of them."""
+    """Wait until these operations are over, and tell it. `together`: programs get one document about all.
+
+    Interrupted or Unfinished, with how to look at them, when that is not waited for."""
     if not waiting.wait or not ops:
         _tell_begun(asked, ops, together)
         return Exit.DONE
@@ -38,19 +39,15 @@ def see_through(asked: Asked, ops: Sequence[OpView], waiting: Waiting, *, togeth
     try:
         picture = _wait(asked, picture, waiting)
     except KeyboardInterrupt:
-        report(
-            Problem("interrupted", f"no longer waiting; {_goes_on(ops)}", _look(ops)), as_json=asked.as_json
-        )
-        return Exit.INTERRUPTED
+        raise Interrupted(f"no longer waiting; {_goes_on(ops)}", hint=_look(ops)) from None
     except FrontendUnreachable as error:
         raise FrontendUnreachable(error.message, hint=f"{_goes_on(ops)}; {_look(ops)}") from error
     ended = [picture.ops[op.id] for op in ops]
     _tell_ended(asked, ended, waiting, together)
     if not picture.over(op.id for op in ops):
         assert waiting.within is not None, "without a limit it is waited for as long as it takes"
-        waited = f"not over after {waiting.within.total_seconds():g} s; {_goes_on(ops)}"
-        report(Problem("unfinished", waited, _look(ops)), as_json=asked.as_json)
-        return Exit.UNFINISHED
+        waited = f"not over after {waiting.within.total_seconds():g} s"
+        raise Unfinished(f"{waited}; {_goes_on(ops)}", hint=_look(ops))
     return _judged(asked, ended)
 
 

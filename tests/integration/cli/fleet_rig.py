@@ -72,7 +72,7 @@ class FleetRig:
         return wait_until_blocking(arriving, within=30, what="bytes to arrive")
 
     @contextmanager
-    def slow_line(self, bytes_per_s: float = 200_000) -> Iterator[None]:
+    def slow_line(self, bytes_per_s: float = 50_000) -> Iterator[None]:
         self.link.bytes_per_s, before = bytes_per_s, self.link.bytes_per_s
         try:
             yield
@@ -105,7 +105,7 @@ def start(started: Ranch, port: int, galleries: str) -> Frontend:
 
 
 def _index(registry: str) -> str:
-    names = ("slow", "slower", "slowest", "patient")
+    names = ("slow", "slower", "slowest", "lazy", "patient")
     entries = [f'- {{name: {name}, uri: "{registry}/{name}:latest"}}' for name in names]
     return "\n".join(
         [

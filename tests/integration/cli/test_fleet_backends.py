@@ -99,6 +99,7 @@ def test_what_cannot_be_installed_is_refused_and_nothing_is_begun(
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(rig: FleetRig) -> None:
+    rig.push("shouter")
     before = rig.json("ops", "list", "--limit", "1000")
 
     planned = rig.remuda("backends", "install", "shouter", "--dry-run").stdout

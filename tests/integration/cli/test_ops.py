@@ -83,16 +83,16 @@ def test_what_is_cancelled_by_others_ends_for_who_waits(rig: FleetRig) -> None:
 
 
 def test_an_operation_is_paused_and_resumed(rig: FleetRig) -> None:
-    rig.push("slowest", 2, size=2 * MB)
+    rig.push("lazy", size=2 * MB)
     with rig.slow_line():
-        command = rig.begin("backends", "install", "slowest", "--nodes", "up")
+        command = rig.begin("backends", "install", "lazy", "--nodes", "up")
         id = rig.wait_until_at_work(command)["id"]
         rig.remuda("ops", "pause", id)
         wait_until_blocking(
             lambda: rig.json("ops", "show", id)["status"] == "paused", within=20, what="a pause"
         )
 
-    assert rig.remuda("ops", "resume", id[:8]).stdout.startswith(f"{id[:8]}: install slowest: ")
+    assert rig.remuda("ops", "resume", id[:8]).stdout.startswith(f"{id[:8]}: install lazy: ")
     assert command.wait() == Exit.DONE
 
 
