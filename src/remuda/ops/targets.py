@@ -18,9 +18,8 @@ from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
 from remuda.ops.pins import Build, Pin
 from remuda.ops.selection import Selection, select
 from remuda.ops.sightings import NodeView
+from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL
 
-OS_LABEL: Final = "node.os"
-ARCHITECTURE_LABEL: Final = "node.arch"
 _ANYTHING: Final = Machine("linux", "amd64", "disable")
 _NAMED_MAX: Final = 5  # Nodes that an error names, out of many.
 

@@ -160,6 +160,11 @@ def storable_labels(labels: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     return kept, skipped
 
 
+OS_LABEL: Final = "node.os"
+"""As OCI images name it, such as linux. Set by our workers."""
+ARCHITECTURE_LABEL: Final = "node.arch"
+"""As OCI images name it, such as arm64. Set by our workers."""
+
 # Heartbeat.
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from remuda.core.ids import BootId, MachineId
-from remuda.wire.nodes import RegisterRequest, WorkerIdentity
+from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL, RegisterRequest, WorkerIdentity
 from remuda.worker.addresses import Advertised
 from remuda.worker.hardware.model import Hardware
 
@@ -41,7 +41,17 @@ def register_request(worker: Introduction, hardware: Hardware, reached_at: Adver
         capability=hardware.capability,
         max_replicas_per_model=worker.max_replicas_per_model,
         vram_budget=worker.vram_budget,
-        labels={**worker.labels, _REPLICA_SLOTS: str(worker.max_replicas_per_model)},
+        labels={**worker.labels, **_own_labels(worker, hardware)},
         machine_id=worker.machine_id,
         remuda=WorkerIdentity(version=worker.version, boot_id=worker.boot_id),
     )
+
+
+def _own_labels(worker: Introduction, hardware: Hardware) -> dict[str, str]:
+    """What frontends choose builds by, beside the capability; left out where it is not known."""
+    told = {
+        _REPLICA_SLOTS: str(worker.max_replicas_per_model),
+        OS_LABEL: hardware.os,
+        ARCHITECTURE_LABEL: hardware.architecture,
+    }
+    return {name: value for name, value in told.items() if value}

@@ -108,9 +108,13 @@ def test_operation_and_step_come_back_unchanged(
     )
     got, written, read, rewritten = anyio.run(stored, database_url, operation, first, second)
     assert read == replace(
-        operation, asked_at=got.asked_at, finished_at=read.finished_at, version=read.version
+        operation,
+        asked_at=got.asked_at,
+        expires=got.expires,
+        finished_at=read.finished_at,
+        version=read.version,
     )
-    assert written == (first,)
+    assert written == (replace(first, expires=got.expires),)
     assert rewritten == (replace(second, version=1),)
 
 

@@ -48,7 +48,12 @@ def test_a_registration_tells_everything_a_frontend_asks_for() -> None:
         "gpu_compute_capability": "8.9",
         "capability": "nvidia-cuda-12",
         "max_replicas_per_model": 2,
-        "labels": {"room": "cellar", "node.replica-slots": "2"},
+        "labels": {
+            "room": "cellar",
+            "node.replica-slots": "2",
+            "node.os": "linux",
+            "node.arch": "amd64",
+        },
         "machine_id": "m1",
         "remuda": {"version": "0.1.0", "boot_id": "b1"},
     }

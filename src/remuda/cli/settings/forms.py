@@ -59,8 +59,14 @@ def _node_name(value: str) -> str:
     return value
 
 
+def or_usual(usual: timedelta) -> AfterValidator:
+    """Zero, which peers write for "not set", stands for the usual span."""
+    return AfterValidator(lambda span: span or usual)
+
+
 Budget = Annotated[str, AfterValidator(_budget)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
+
 File = Annotated[Path, BeforeValidator(_path)]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 Port = Annotated[int, Field(ge=0, le=65535)]

@@ -11,6 +11,8 @@ from remuda.cli.settings.forms import Duration, File, Port, Words
 from remuda.core import durations
 from remuda.core.settings import Setting
 
+_REPLY = timedelta(minutes=15)
+
 
 class FrontendSettings(SourceSettings):
     host: Annotated[str, Setting("Address to listen on; anything but loopback requires keys.")] = "127.0.0.1"
@@ -135,23 +137,25 @@ class FrontendSettings(SourceSettings):
         ),
     ] = True
     nats_backend_install_timeout: Annotated[
-        Duration,
+        Annotated[Duration, forms.or_usual(_REPLY)],
         Setting(
-            "Patience with one install request.",
+            "How long the reply to one install request is on time; a later one counts as well.",
             durations.ACCEPTED,
+            flag="backend-install-timeout",
             aliases=("LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT",),
             hidden=True,
         ),
-    ] = timedelta(minutes=15)
+    ] = _REPLY
     nats_backend_upgrade_timeout: Annotated[
-        Duration,
+        Annotated[Duration, forms.or_usual(_REPLY)],
         Setting(
-            "Patience with one upgrade request.",
+            "How long the reply to one upgrade request is on time; a later one counts as well.",
             durations.ACCEPTED,
+            flag="backend-upgrade-timeout",
             aliases=("LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT",),
             hidden=True,
         ),
-    ] = timedelta(minutes=15)
+    ] = _REPLY
     nodes_at_once: Annotated[
         Annotated[int, Field(ge=1, le=100_000)],
         Setting("Most nodes that one operation works on at once.", "a number from 1 to 100000"),

@@ -95,6 +95,8 @@ def _artifacts(backends: tuple[Backend, ...]) -> tuple[InstalledArtifact, ...]:
             version=backend.metadata.version,
             alias=backend.metadata.alias,
             platform_digest=read_record(backend.folder).content,
+            uri=backend.metadata.uri,
+            installed_at=backend.metadata.installed_at,
         )
         for backend in backends
     )

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from remuda.wire.backends import BackendInstall
-from remuda.wire.nodes import InstalledArtifact, RunningReplica
+from remuda.wire.nodes import RunningReplica
 from remuda.worker.processes.model import Phase, Protocol
 from tests.support.waiting import wait_until
 from tests.unit.worker.commands.rig import Rig
@@ -46,7 +46,10 @@ async def test_installed_backend_appears_in_the_account_and_is_news(rig: Rig) ->
     await rig.install(BackendInstall(backend="echo"))
     await wait_until(lambda: rig.commands.account().installed)
 
-    assert rig.commands.account().installed == (InstalledArtifact(name="echo"),)
+    [told] = rig.commands.account().installed
+    assert told.name == "echo"
+    assert told.uri.startswith("file://")
+    assert told.installed_at
     assert rig.changes > before
 
 
