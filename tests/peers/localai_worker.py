@@ -1,7 +1,7 @@
 """A worker as LocalAI's wire contract describes it, for our frontend to drive. It knows nothing of ours.
 
 It installs and runs nothing: commands are recorded and answered. Used inside a test, or run as a program
-that can be killed.
+that can be killed, and that prints what it hears.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import anyio
 import httpx
 import nats
 import nkeys
+import yaml
 from anyio.abc import TaskGroup, TaskStatus
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -40,6 +41,8 @@ class WorkerOptions:
     require_auth: bool = False
     heartbeat_s: float = 10.0
     install_s: float = 0.0
+    layers: int = 1  # Of each image; percentages begin anew with each.
+    lacks: tuple[str, ...] = ()  # Subjects that this one is too old to know.
     first_retry_s: float = _FIRST_RETRY_S
 
 
@@ -205,12 +208,12 @@ class LocalAiWorker:
             await anyio.sleep(self._options.install_s / 2)
         await message.respond(json.dumps(done).encode())
 
-    async def _progress(self, bus: Client, body: JSON, percentage: float) -> None:
+    async def _progress(self, bus: Client, body: JSON, percentage: float, layer: str = "1/1") -> None:
         event = {
             "op_id": body["op_id"],
             "node_id": self.id,
             "backend": body.get("backend", ""),
-            "file_name": "Downloading 1/1 registry.example/backend:latest",
+            "file_name": f"Downloading {layer} registry.example/backend:latest",
             "current": f"{percentage / 100:.1f} MiB",
             "total": "1.0 MiB",
             "percentage": percentage,
@@ -219,6 +222,71 @@ class LocalAiWorker:
         await bus.publish(
             f"nodes.{self.id}.backend.install.{body['op_id']}.progress", json.dumps(event).encode()
         )
+
+
+class RememberingWorker(LocalAiWorker):
+    """One that looks installs up in the galleries they come with, and lists what it has had to install."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        super().__init__(options)
+        self.backends: dict[str, JSON] = {}  # Builds by name, as `backend.list` tells them.
+
+    def heard(self, verb: str, body: JSON) -> None:
+        """Called with every command."""
+
+    async def _on(self, bus: Client, verb: str, handle: Callable[[Msg, JSON], Awaitable[None]]) -> None:
+        own = {"backend.list": self._listed, "backend.delete": self._deleted}
+        answer = own.get(verb)
+
+        async def heard(message: Msg, body: JSON) -> None:
+            self.heard(verb, body)
+            await (handle(message, body) if answer is None else self._reply(answer, message, body))
+
+        if verb not in self._options.lacks:
+            await super()._on(bus, verb, heard)
+
+    async def _install(self, bus: Client, done: JSON, message: Msg, body: JSON) -> None:
+        layers = self._options.layers
+        for number in range(1, layers + 1):
+            for percentage in (0, 50, 100):
+                if body.get("op_id"):
+                    await self._progress(bus, body, percentage, f"{number}/{layers}")
+                await anyio.sleep(self._options.install_s / (3 * layers))
+        try:
+            row = await self._looked_up(body)
+        except (httpx.HTTPError, LookupError, ValueError) as error:
+            await message.respond(json.dumps({"success": False, "error": str(error)}).encode())
+            return
+        self.backends[str(row["name"])] = row
+        await message.respond(json.dumps(done).encode())
+
+    async def _looked_up(self, body: JSON) -> JSON:
+        """The build for a machine without a GPU. LookupError when no gallery has the backend."""
+        name = str(body.get("backend", "")).rpartition("@")[2]
+        async with httpx.AsyncClient(timeout=_HTTP_S, trust_env=False) as web:
+            for gallery in json.loads(str(body.get("backend_galleries") or "[]")):
+                index = yaml.safe_load((await web.get(gallery["url"])).raise_for_status().text)
+                entries = {entry["name"]: entry for entry in index}
+                build = entries.get(name, {}).get("capabilities", {}).get("default", name)
+                if build in entries:
+                    row: JSON = {"name": build, "is_system": False, "is_meta": False}
+                    return row | {"gallery_url": gallery["url"], "uri": entries[build]["uri"]}
+        raise LookupError(f"no backend found with name {name!r}")
+
+    def _listed(self, request: JSON) -> JSON:
+        return {"backends": list(self.backends.values()) or None}
+
+    def _deleted(self, request: JSON) -> JSON:
+        if self.backends.pop(str(request.get("backend")), None) is None:
+            return {"success": False, "error": "backend not found", "reports_stopped_processes": True}
+        return _OK | {"reports_stopped_processes": True}
+
+
+class TellingWorker(RememberingWorker):
+    """It prints every command, one line of JSON each."""
+
+    def heard(self, verb: str, body: JSON) -> None:
+        print(json.dumps({"verb": verb, "body": body}), flush=True)
 
 
 def _nothing_to_stop(request: JSON) -> JSON:
@@ -243,7 +311,7 @@ def _sign(seed: str, nonce: str) -> bytes:
 
 
 async def _main(options: WorkerOptions) -> None:
-    worker = LocalAiWorker(options)
+    worker = TellingWorker(options)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_on_signal, worker)
         async with anyio.create_task_group() as running:
@@ -266,7 +334,11 @@ def _options() -> WorkerOptions:
     parser.add_argument("--require-auth", action="store_true")
     parser.add_argument("--heartbeat-s", type=float, default=10.0)
     parser.add_argument("--install-s", type=float, default=0.0)
-    return WorkerOptions(token=os.environ.get("LOCALAI_REGISTRATION_TOKEN", ""), **vars(parser.parse_args()))
+    parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--lacks", action="append", default=[])
+    asked = vars(parser.parse_args())
+    asked["lacks"] = tuple(asked["lacks"])
+    return WorkerOptions(token=os.environ.get("LOCALAI_REGISTRATION_TOKEN", ""), **asked)
 
 
 if __name__ == "__main__":
