@@ -3,12 +3,13 @@
     uv run --group dev python -m tools.mutate [--only TEXT]
 
 docs/reference/behaviour.md says which test proves which behaviour; tools/mutations.toml breaks a sample of
-them. Each break is made in a copy of the repository, where the test must fail; it must have passed before.
+them. All is done in a copy of the repository: there the tests must pass, and each break must fail its test.
 """
 
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,18 +52,39 @@ def copy_to(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def passes(folder: Path, test: str) -> bool:
-    """The copy's source comes first on the path, before the installed one."""
-    done = subprocess.run(
-        [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", test],
+def run_tests(folder: Path, *tests: str) -> tuple[bool, str]:
+    """Whether they pass, and what they said. The copy's source comes first on the path, before the installed
+    one. What hangs does not pass."""
+    limit_s = TEST_LIMIT_S * len(tests)
+    run = subprocess.Popen(
+        [
+            sys.executable,
+            "-B",
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            *tests,
+        ],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder / "src")},
-        capture_output=True,
-        timeout=TEST_LIMIT_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # So that all it has started can be ended with it.
     )
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"{test} could not be run:\n{done.stdout.decode()[-2000:]}")
-    return done.returncode == 0
+    try:
+        said = run.communicate(timeout=limit_s)[0].decode()
+    except subprocess.TimeoutExpired:
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+        return False, f"not over after {limit_s} s"
+    if run.returncode not in (0, 1):
+        raise SystemExit(f"{' '.join(tests)} could not be run:\n{said[-2000:]}")
+    return run.returncode == 0, said
 
 
 def check(mutation: Mutation, folder: Path) -> str:
@@ -71,11 +93,10 @@ def check(mutation: Mutation, folder: Path) -> str:
     sound = file.read_text()
     if sound.count(mutation.old) != 1:
         return f"the text to break stands {sound.count(mutation.old)} times in {mutation.file}"
-    if not passes(folder, mutation.test):
-        return "the test fails on sound code"
     file.write_text(sound.replace(mutation.old, mutation.new))
     try:
-        return "the test does not notice" if passes(folder, mutation.test) else ""
+        passed, _ = run_tests(folder, mutation.test)
+        return "the test does not notice" if passed else ""
     finally:
         file.write_text(sound)
 
@@ -87,14 +108,22 @@ def main() -> None:
     options.add_argument("--only", default="", help="only rows or breaks that contain this text")
     only = options.parse_args().only
     chosen = [entry for entry in mutations() if only in entry.row or only in entry.breaks]
+    if not chosen:
+        raise SystemExit(f"no row and no break contains {only!r}")
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="remuda-mutate-") as place:
         folder = Path(place)
         copy_to(folder)
+        sound, said = run_tests(folder, *sorted({entry.test for entry in chosen}))
+        if not sound:
+            raise SystemExit(f"these tests fail on sound code already:\n{said[-2000:]}")
         for entry in chosen:
             problem = check(entry, folder)
             survivors += bool(problem)
-            print(f"{'SURVIVED' if problem else 'noticed '}  {entry.row:<8} {entry.breaks}  {problem}")
+            print(
+                f"{'SURVIVED' if problem else 'noticed '}  {entry.row:<8} {entry.breaks}  {problem}",
+                flush=True,
+            )
     print(f"{len(chosen) - survivors} of {len(chosen)} breaks were noticed")
     raise SystemExit(1 if survivors else 0)
 

@@ -11,12 +11,14 @@ from remuda.core.ids import BootId, NodeId
 from remuda.ops import wire_view
 from remuda.ops.model import Kind, OpId, Outcome, Sighting, Stage, State, Verb, Wish
 from remuda.ops.ports import View
+from remuda.ops.progress_board import AttemptKey
 from remuda.ops.steps import advance
 from remuda.wire.backends import (
     BackendDeleteReply,
     BackendInstallReply,
     BackendListReply,
     BackendUpgradeReply,
+    InstallProgress,
 )
 from tests.integration.ops.rig import BUILD, done, worker
 from tests.integration.ops.virtual import World, after, begun, outcome, send, settled, time_passes, virtually
@@ -139,6 +141,28 @@ def test_a023_where_nothing_is_under_way_no_list_is_asked_for() -> None:
 
 
 # Progress.
+
+
+@pytest.mark.parametrize("reply", [BackendInstallReply(success=True), BackendInstallReply(error="no room")])
+def test_a033_events_after_the_reply_reach_nobody(
+    monkeypatch: pytest.MonkeyPatch, reply: BackendInstallReply
+) -> None:
+    async def test(world: World) -> None:
+        heard: list[int] = []
+
+        def hear(key: AttemptKey, event: InstallProgress) -> None:
+            heard.append(event.seq)
+
+        monkeypatch.setattr(world.frontend.board, "hear", hear)
+        await world.worker.on("backend.install", after(5, reply))
+        await send(world, await begun(world), Verb.INSTALL)
+        for seq in (1, 2):
+            await time_passes(1)
+            await world.worker.tell("op-1", seq=seq)
+            await settled(world)
+        assert heard == [1]
+
+    virtually(test)
 
 
 @pytest.mark.parametrize(("verb", "stage"), [(Verb.REMOVE, Stage.APPLY), (Verb.ROLL_BACK, Stage.ROLL_BACK)])
