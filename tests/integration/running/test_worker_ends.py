@@ -43,7 +43,7 @@ class Remote(Desk):
         return str(self.frontend.node(NAME).registrations[-1]["machine_id"])
 
     def left(self) -> list[descendants.Seen]:
-        return alive(self.owner)
+        return alive(self.owner) if self.frontend.nodes else []
 
     async def start(self) -> Worker:
         """Until it has told of itself; what comes late of its former life does not count."""
