@@ -28,12 +28,14 @@ class Started:
 
 
 @contextmanager
-def remuda(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Started]:
-    """`remuda ARGUMENTS` with a data folder of its own, gone when the block ends."""
+def remuda(
+    *arguments: str, env: Mapping[str, str] | None = None, module: str = "remuda"
+) -> Iterator[Started]:
+    """`remuda ARGUMENTS`, or what stands for it, with a data folder that is gone when the block ends."""
     with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder:
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "remuda", *arguments, "--data-dir", folder],
+            [sys.executable, "-m", module, *arguments, "--data-dir", folder],
             env={**os.environ, "REMUDA_LOG_LEVEL": "warning", **(env or {})},
             stdout=subprocess.DEVNULL,
             stderr=sys.stderr,
