@@ -148,8 +148,16 @@ class Corral:
     def wait_until_well(self) -> None:
         """Every frontend answers, and every node is healthy."""
         self._wait_for_frontends()
-        for machine in self.workers:
-            self.frontend.wait_for(machine.name, within=_READY_S)
+
+        def well() -> bool:
+            ended = [machine.process.log for machine in self.workers if not machine.process.running]
+            assert not ended, f"a worker ended:\n{ended[0]}"
+            with suppress(httpx.HTTPError):
+                statuses = self.frontend.statuses()
+                return all(statuses.get(machine.name) == "healthy" for machine in self.workers)
+            return False
+
+        wait_until_blocking(well, within=_READY_S, what="nodes that are all healthy")
 
     def _wait_for_frontends(self) -> None:
         everybody = len(self.frontends)

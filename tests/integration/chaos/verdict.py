@@ -10,7 +10,7 @@ import httpx
 import psycopg
 
 from tests.integration.chaos.corral import BACKENDS, FINAL, Corral
-from tests.integration.chaos.wares import build
+from tests.integration.chaos.wares import build, light
 from tests.integration.chaos.weather import lives
 from tests.support.processes import Frontend, Json
 from tests.support.waiting import wait_until_blocking
@@ -37,6 +37,7 @@ class Verdict:
         self._nothing_began_twice()
         self._newest_wish_holds()
         self._no_defects()
+        self._what_failed_can_be_retried()
         self._it_still_works()
 
     def states(self) -> Counter[str]:
@@ -107,7 +108,9 @@ class Verdict:
                 assert count == 0, f"{count} rows of {table} without an end"
 
     def _nothing_began_twice(self) -> None:
-        """An attempt reaches a worker once, in any one life of it."""
+        """A wish said again is one operation; an attempt reaches a worker once, in any one life of it."""
+        keys = Counter(op["idempotency_key"] for op in self.operations)
+        assert max(keys.values(), default=1) == 1, f"one wish, several operations: {keys}"
         for machine, life in lives(self._corral.workers):
             begun = Counter(
                 (event["kind"], event["backend"], event["op"], event["attempt"])
@@ -145,15 +148,24 @@ class Verdict:
             for name in _DEFECTS:
                 assert not (found := life.events(name)), f"{machine.name}: {found[0]}"
 
+    def _what_failed_can_be_retried(self) -> None:
+        """It may fail again, but ends again."""
+        failed = [op for op in self.operations if any(step["state"] == "failed" for step in op["steps"])]
+        for op in failed:
+            self._frontends[0].ask("POST", f"/api/ops/{op['id']}/retry", {}).raise_for_status()
+        self._everything_ends()
+
     def _it_still_works(self) -> None:
-        """A last wish is granted everywhere, and leaves nothing behind."""
+        """Last wishes are granted everywhere, and leave nothing behind."""
+        corral = self._corral
         for backend in BACKENDS:
-            steps = self._corral.until_over(self._corral.ask("remove", backend))
-            assert {step["state"] for step in steps.values()} == {"succeeded"}, steps
-        assert [self._corral.on_disk(machine) for machine in self._corral.workers] == [
-            {} for _ in self._corral.workers
-        ]
-        left = self._corral.backend_processes
+            corral.wares.offer(backend, light(0))
+        for kind, wanted in (("remove", set()), ("install", set(map(build, BACKENDS))), ("remove", set())):
+            for op in [corral.ask(kind, backend) for backend in BACKENDS]:
+                steps = corral.until_over(op)
+                assert {step["state"] for step in steps.values()} == {"succeeded"}, steps
+            assert all(set(corral.on_disk(machine)) == wanted for machine in corral.workers), kind
+        left = corral.backend_processes
         wait_until_blocking(lambda: not left(), within=_TOLD_S, what="backends that ended")
 
 
