@@ -38,6 +38,7 @@ class Outcome:
     trace: Trace
     failure: BaseException | None
     virtual_s: float
+    story: str = "fleet"  # What was simulated.
 
 
 def run_seed(seed: int) -> Outcome:

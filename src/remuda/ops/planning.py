@@ -79,7 +79,7 @@ class _Moves:
         self._begun = 0
 
     def advance(self, step: Step) -> None:
-        change = self._advanced(step, self._blocked.get(step.key, ""))
+        change = self._advanced(step, self._blocked.get(step.key, "") or self._in_hand(step))
         if step.state is State.PENDING and change[1] is not None:
             if self._begun >= self._room.left:
                 change = self._advanced(step, self._room.why)
@@ -113,8 +113,17 @@ class _Moves:
     def _advanced(self, step: Step, blocked: str) -> Change:
         request = self._requests.get((step.op, step.node, step.attempt))
         view = self._view(step, request)
-        seen = sight(step, view, request, blocked, self._live.now)
+        seen = sight(step, view, request, blocked, self._live.now, self._live.ended_at.get(step.node))
         return advance(step, seen, wish_for(step, self._operations[step.op]), self._moment_for(step))
+
+    def _in_hand(self, step: Step) -> str:
+        """A request that was long under way may arrive after its operation is over: what it is about to do
+        on the node is not seen there yet."""
+        view = self._nodes.get(step.node)
+        works = () if view is None or view.report is None else view.report.work
+        others = (one for one in works if one.op_id not in ("", step.op) and one.backend in step.goal.names)
+        first = next(others, None)
+        return "" if first is None else f"its worker still has operation {first.op_id} in hand"
 
     def _view(self, step: Step, request: Request | None) -> NodeView | None:
         """A list that was asked for before an attempt began may be older than what others did there since:

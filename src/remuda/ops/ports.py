@@ -1,6 +1,6 @@
 """What operations need of the store and of the bus."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -69,6 +69,7 @@ class Live:
     steps: tuple[Step, ...]  # All steps of these operations, final ones too.
     requests: tuple[Request, ...]  # Of the attempts that are at work.
     inventories: tuple[Inventory, ...]
+    ended_at: Mapping[NodeId, datetime] = field(default_factory=dict)  # When a step was last over on it.
 
 
 @dataclass(frozen=True, slots=True)

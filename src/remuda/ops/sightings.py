@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from remuda.core.ids import BootId
 from remuda.fleet.fleet import Standing
@@ -10,6 +11,8 @@ from remuda.fleet.health import NodeStatus, Reachability
 from remuda.ops.model import Goal, Outcome, Sighting, Step
 from remuda.ops.ports import Inventory, Request
 from remuda.wire.nodes import InstalledArtifact, Report
+
+_REPORT_UNDER_WAY: Final = timedelta(seconds=5)  # What it says may be older than its arrival by so much.
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +30,17 @@ class NodeView:
 
 
 def sight(
-    step: Step, node: NodeView | None, request: Request | None, blocked: str, now: datetime
+    step: Step,
+    node: NodeView | None,
+    request: Request | None,
+    blocked: str,
+    now: datetime,
+    ended_at: datetime | None = None,
 ) -> Sighting:
+    """`ended_at` is when something was last done on this node, whoever asked for it."""
     if node is None:
         return Sighting(exists=False)
-    found = _found(step.goal, _listed(node, request))
+    found = _found(step.goal, _listed(node, ended_at if request is None else request.begun_at))
     return Sighting(
         away=why_away(node.standing),
         boot=node.boot,
@@ -57,14 +66,16 @@ def why_away(standing: Standing) -> str:
     return ""
 
 
-def _listed(node: NodeView, request: Request | None) -> Sequence[InstalledArtifact] | None:
-    """What it has installed; None when nobody has heard since its start, or since the request."""
+def _listed(node: NodeView, since: datetime | None) -> Sequence[InstalledArtifact] | None:
+    """What it has installed; None when nobody has heard since its start, or since the given time."""
     if node.reports:
-        return None if node.report is None else node.report.installed
+        heard_at = node.standing.node.last_heartbeat - _REPORT_UNDER_WAY
+        stale = since is not None and heard_at <= since
+        return None if node.report is None or stale else node.report.installed
     listed = node.inventory
     if listed is None or listed.boot != node.boot:
         return None
-    if request is not None and listed.listed_at <= request.begun_at:
+    if since is not None and listed.listed_at <= since:
         return None
     return listed.backends
 

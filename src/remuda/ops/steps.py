@@ -44,7 +44,8 @@ def advance(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
 def _pending(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     if wish is Wish.CANCEL and step.stage is Stage.APPLY:
         return _close(step, State.CANCELLED, "cancelled before it began"), None
-    if step.stage is Stage.APPLY and (how := _goal_met(step, seen)):
+    # While others go first on this node, what it has now is not what it will have.
+    if step.stage is Stage.APPLY and not seen.blocked and (how := _goal_met(step, seen)):
         return _succeeded(step, how), None
     if step.expires is not None and at.now >= step.expires and step.stage is Stage.APPLY:
         return _close(replace(step, problem=EXPIRED), State.FAILED, EXPIRED.message), None
@@ -173,7 +174,7 @@ def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     if seen.away:  # Silence says nothing now: the clock stands still.
         return replace(step, wait_until=None, reason=seen.away), None
     if seen.working:
-        return _still_working(step, at)
+        return _still_working(step, seen, at)
     if step.wait_until is None:
         return replace(step, wait_until=at.now + _tolerated(seen, at.patience), reason=""), None
     if at.now < step.wait_until:
@@ -184,21 +185,20 @@ def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     return _failed(step, LOST if seen.reports or step.kind is Kind.INSTALL else UNKNOWN, at), None
 
 
-def _still_working(step: Step, at: Moment) -> Change:
-    until = _renewed(step, at)
+def _still_working(step: Step, seen: Sighting, at: Moment) -> Change:
     stopping = step.state is State.STOPPING
+    until = _renewed(step, at.patience.lease if stopping else _tolerated(seen, at.patience), at.now)
     # It should have heard by now that nobody wants this: say it again.
     again = Dispatch(step.op, step.node, Verb.CANCEL, step.attempt) if stopping else None
     kept = replace(step, wait_until=until, reason=step.reason if stopping else "")
     return kept, again if until != step.wait_until else None
 
 
-def _renewed(step: Step, at: Moment) -> datetime:
+def _renewed(step: Step, lease: timedelta, now: datetime) -> datetime:
     """A lease is renewed when half of it is used up, for each renewal is a write."""
-    lease = at.patience.lease
-    if step.wait_until is not None and step.wait_until - at.now > lease / 2:
+    if step.wait_until is not None and step.wait_until - now > lease / 2:
         return step.wait_until
-    return at.now + lease
+    return now + lease
 
 
 # Begun, and unwanted.

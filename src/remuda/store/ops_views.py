@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, select
 
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import Attempt, OpId, Stage, State, Step
@@ -37,6 +37,12 @@ _STEPS: Final = (  # Each with the attempt that it is at, or ended with.
     )
     .order_by(steps.c.op_id, steps.c.node)
 )
+_BUSY: Final = select(steps.c.node).where(OF_LIVE, steps.c.ended_at.is_(None))
+_LAST_ENDED: Final = (
+    select(steps.c.node, func.max(steps.c.ended_at).label("at"))
+    .where(steps.c.node.in_(_BUSY), steps.c.ended_at.is_not(None))
+    .group_by(steps.c.node)
+)
 
 
 def live(connection: Connection, now: datetime) -> Live:
@@ -51,7 +57,8 @@ def live(connection: Connection, now: datetime) -> Live:
         own.append(step)
         if step.state in AT_WORK and row.begun_at is not None:
             requests.append(_request(step, row))
-    return Live(now, tuple(found), tuple(own), tuple(requests), _inventories(connection))
+    ended_at = {NodeId(row.node): row.at for row in connection.execute(_LAST_ENDED)}
+    return Live(now, tuple(found), tuple(own), tuple(requests), _inventories(connection), ended_at)
 
 
 def _request(step: Step, row: Found) -> Request:
@@ -68,8 +75,7 @@ def _request(step: Step, row: Found) -> Request:
 
 def _inventories(connection: Connection) -> tuple[Inventory, ...]:
     """Of the nodes that have something to do."""
-    busy = select(steps.c.node).where(OF_LIVE, steps.c.ended_at.is_(None))
-    return inventories(connection, node_inventories.c.node_id.in_(busy))
+    return inventories(connection, node_inventories.c.node_id.in_(_BUSY))
 
 
 def inventories(connection: Connection, *which: ColumnElement[bool]) -> tuple[Inventory, ...]:

@@ -1,0 +1,224 @@
+"""What must hold of operations, whatever happens. Looked at after every transaction, every request that is
+sent and everything that a worker begins; apart from the code that is watched."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from remuda.core.ids import NodeId
+from remuda.ops.model import Kind, OpId, Stage, State
+from tests.sim.clocks import elapsed_s
+from tests.sim.ops.rows import OperationRow, StepRow
+from tests.sim.ops.workers import InHand, SimulatedWorker, build_of
+from tests.sim.ops.world import World
+
+Key = tuple[OpId, NodeId]
+_AT_WORK = (State.RUNNING, State.STOPPING)
+_COMMANDS = ("backend.install", "backend.upgrade", "backend.delete", "backend.rollback")
+
+
+class Claims:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.operations: dict[OpId, OperationRow] = {}
+        self.steps: dict[Key, StepRow] = {}
+        self.retried: dict[OpId, float] = {}  # When a person asked for it again, last.
+        self._change = 0
+        self._sent: set[tuple[NodeId, str, bytes]] = set()
+        self._before: dict[Key, str] = {}  # What a node had when its upgrade began.
+        self._progress: dict[tuple[OpId, NodeId, int], float] = {}
+
+    def of(self, op: OpId) -> list[StepRow]:
+        return [step for step in self.steps.values() if step.op == op]
+
+    # After a transaction.
+
+    def after_write(self) -> None:
+        latest = self._world.tables.latest_change()
+        if latest < self._change:
+            self._world.violated("change_numbers_grow", latest, self._change)
+        if latest == self._change:
+            return
+        for row in self._world.tables.operations(self._change):
+            self._look_at(row)
+        self._change = latest
+
+    def look_at_everything(self) -> None:
+        """Also at what should not have changed: whoever follows the numbers has seen all there is."""
+        for row in self._world.tables.operations():
+            seen = self.operations.get(row.id)
+            steps = {step.key: step for step in self._world.tables.steps(row.id)}
+            if seen != row or any(self.steps.get(key) != step for key, step in steps.items()):
+                self._world.violated("every_change_has_a_number", row)
+
+    def _look_at(self, row: OperationRow) -> None:
+        known = self.operations.get(row.id)
+        self.operations[row.id] = row
+        if known is None:
+            self._world.trace.event("asked", row.kind, row.backend, row.id, "canary" if row.canary else "")
+        elif known.wish is not row.wish:
+            self._world.trace.event("wish", row.id, row.wish)
+        steps = self._world.tables.steps(row.id)
+        changed = [(self.steps.get(step.key), step) for step in steps]
+        self.steps |= {step.key: step for step in steps}
+        for before, after in changed:
+            if before is not None and before != after:
+                self._look_at_step(row, before, after)
+        if row.canary:
+            self._check_canary(row, steps)
+        if row.finished != all(step.state.final for step in steps):
+            self._world.violated("over_exactly_when_all_steps_are", row)
+        self._check_progress(row.id)
+
+    def _look_at_step(self, row: OperationRow, old: StepRow, new: StepRow) -> None:
+        self._world.trace.event(
+            "step",
+            new.op,
+            new.node,
+            f"{old.state}>{new.state}",
+            new.stage,
+            new.attempt,
+            new.failures,
+            new.reason,
+        )
+        if old.state.final and not new.state.final and new.op not in self.retried:
+            self._world.violated("terminal_stays_terminal", old, new)
+        if old.state.final and new.state.final and old.state is not new.state:
+            self._world.violated("terminal_stays_terminal", old, new)
+        if not old.attempt <= new.attempt <= old.attempt + 1 or new.version <= old.version:
+            self._world.violated("attempts_grow_one_by_one", old, new)
+        if new.failures > self._world.pace.patience.failures_max:
+            self._world.violated("failures_are_bounded", old, new)
+        if old.state in _AT_WORK and (new.failures > old.failures or new.state is State.FAILED):
+            self._check_failure(old, new)
+        if new.state is not old.state:
+            self._check_end(row, new)
+
+    def _check_failure(self, old: StepRow, new: StepRow) -> None:
+        """Nobody who is still at it has failed. A foreign worker may take longer than anybody waits."""
+        worker = self._world.workers.get(old.node)
+        if worker is None or worker.life is None or not worker.connected:
+            return
+        patience = self._world.pace.patience
+        waited_s = (
+            0.0 if worker.reports else (patience.silence + self._world.pace.timeouts.remove).total_seconds()
+        )
+        for hand in worker.life.hands:
+            same = (hand.op, hand.attempt) == (old.op, old.attempt)
+            if (
+                same
+                and (worker.reports or elapsed_s() - hand.begun_s < waited_s)
+                and not self._answered(worker, hand)
+            ):
+                self._world.violated("still_at_work_is_no_failure", old, new)
+
+    def _answered(self, worker: SimulatedWorker, hand: InHand) -> bool:
+        """It has told how it ended already: what is in hand is the same request, brought twice by the bus."""
+        return (hand.op, hand.attempt) in worker.answered
+
+    def _check_end(self, row: OperationRow, step: StepRow) -> None:
+        worker = self._world.workers.get(step.node)
+        if worker is None:
+            return
+        build = build_of(row.backend)
+        if self._changed_by_nobody_who_is_known(worker, build, step):
+            return
+        if step.state is State.SUCCEEDED:
+            self._check_success(row, step, worker, build)
+        elif (
+            step.state is State.FAILED
+            and step.stage is Stage.ROLL_BACK
+            and step.reason.endswith("version before")
+        ):
+            held = worker.disk.get(build)
+            before = self._before.get(step.key)
+            if worker.reports and before is not None and (held is None or held.digest != before):
+                self._world.violated("went_back_to_the_version_before", step, before, held)
+
+    def _changed_by_nobody_who_is_known(self, worker: SimulatedWorker, build: str, step: StepRow) -> bool:
+        """The disk was changed last for an operation that was given up while its node was away: it was said
+        then that it may go on."""
+        by = OpId(worker.changed_by.get(build, step.op))
+        other = self.steps.get((by, step.node))
+        return by != step.op and other is not None and other.state is State.CANCELLED
+
+    def _check_success(self, row: OperationRow, step: StepRow, worker: SimulatedWorker, build: str) -> None:
+        held = worker.disk.get(build)
+        if (held is None) != (row.kind is Kind.REMOVE):
+            self._world.violated("success_is_on_the_disk", step, held)
+        if held is None or row.kind is not Kind.UPGRADE or not step.digest:
+            return
+        told = not worker.reports and any(
+            (step.op, number) in worker.done for number in range(step.attempt + 1)
+        )
+        if held.digest != step.digest and not told:
+            self._world.violated("success_has_the_pinned_digest", step, held)
+
+    def _check_canary(self, row: OperationRow, steps: Iterable[StepRow]) -> None:
+        """Alone until it has succeeded. One that had this version already proves nothing."""
+        steps = list(steps)
+        if any(step.state is State.SUCCEEDED and step.attempt for step in steps):
+            return
+        at_work = [step for step in steps if step.state in _AT_WORK]
+        if len(at_work) > 1:
+            self._world.violated("the_canary_goes_alone", row.id, *at_work)
+
+    def _check_progress(self, op: OpId) -> None:
+        for row in self._world.tables.progress(op):
+            key = (row.op, row.node, row.attempt)
+            if row.fraction < self._progress.get(key, 0.0):
+                self._world.violated("progress_never_falls", row, self._progress[key])
+            self._progress[key] = row.fraction
+
+    # When something is sent, and when a worker begins it.
+
+    def sent(self, node: NodeId, verb: str, payload: bytes) -> None:
+        if verb not in _COMMANDS:
+            return
+        self._world.trace.event("sent", node, verb)
+        if (node, verb, payload) in self._sent:
+            self._world.violated("an_attempt_is_sent_once", node, verb, payload)
+        self._sent.add((node, verb, payload))
+
+    def begins(self, worker: SimulatedWorker, hand: InHand) -> None:
+        self._world.trace.event("begins", worker, hand.kind, hand.build, hand.op, hand.attempt)
+        key = (OpId(hand.op), worker.node)
+        if hand.kind in ("upgrade", "force"):
+            self._before.setdefault(key, self._version_before(worker, hand))
+        assert worker.life is not None, "it begins something"
+        for other in worker.life.hands:
+            if (
+                other.op == hand.op
+                and other.attempt != hand.attempt
+                and self._must_not_meet(worker, other, hand)
+            ):
+                self._world.violated("one_live_attempt", worker, other, hand)
+
+    def _version_before(self, worker: SimulatedWorker, hand: InHand) -> str:
+        """One that has the new version already, not seen running yet, goes back to the one before that."""
+        held, step = worker.disk.get(hand.build), self.steps[OpId(hand.op), worker.node]
+        if held is None:
+            return ""
+        return held.before if held.digest == step.digest else held.digest
+
+    def _must_not_meet(self, worker: SimulatedWorker, earlier: InHand, later: InHand) -> bool:
+        """To a worker without reports a plain install may be said again: it is done once."""
+        if (earlier.op, earlier.attempt) in worker.answered or earlier.scope.cancel_called:
+            return False
+        if worker.reports:
+            return True
+        asked_again_s = self.retried.get(OpId(earlier.op), -1.0)
+        return {earlier.kind, later.kind} <= {"upgrade", "force"} and asked_again_s < earlier.begun_s
+
+
+class FollowedProgress:
+    """What each frontend shows: within an attempt, no bar ever goes back."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._shown: defaultdict[tuple[str, int, OpId, NodeId, int], float] = defaultdict(float)
+
+    def look(self, frontend: str, life: int, step: StepRow, fraction: float) -> None:
+        key = (frontend, life, step.op, step.node, step.attempt)
+        if fraction < self._shown[key]:
+            self._world.violated("shown_progress_never_falls", *key, self._shown[key], fraction)
+        self._shown[key] = fraction

@@ -1,0 +1,114 @@
+"""A frontend's process: lives, dies between any two awaits and lives again. Inside runs the real code."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+from anyio.abc import TaskGroup
+
+from remuda.core.errors import RemudaError
+from remuda.core.ids import FrontendId
+from remuda.fleet.fleet import Standing
+from remuda.ops.commander import BusCommander
+from remuda.ops.inventories import Inventories
+from remuda.ops.progress_board import ProgressBoard
+from remuda.ops.reconciler import Reconciler
+from remuda.ops.signal import ChangeSignal
+from remuda.store.ops import SqlOpStore
+from tests.sim.clocks import HostClock
+from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
+from tests.sim.ops.store import DatabaseOfFrontend
+from tests.sim.ops.world import World
+
+_REQUESTS_MOST = 1000
+
+
+class FrontendHost:
+    def __init__(self, world: World, bus: SimulatedBus, number: int) -> None:
+        self.id = FrontendId(f"frontend-{number}")
+        self.dice = world.dice.fork(self.id)
+        self.clock = HostClock()
+        self.database = DatabaseOfFrontend(world, self.dice, self.crash)
+        self.lives = 0
+        self.board: ProgressBoard | None = None
+        self._world = world
+        self._bus = bus
+        self._signal: ChangeSignal | None = None
+        self._tasks: TaskGroup | None = None
+
+    @property
+    def up(self) -> bool:
+        return self._tasks is not None
+
+    def wake(self) -> None:
+        if self._signal is not None:
+            self._signal.notify()
+
+    def crash(self, when: str) -> None:
+        if self._tasks is None:
+            return
+        self._world.trace.fault("frontend_died", self.id, when)
+        self._tasks.cancel_scope.cancel()
+        self._tasks = self._signal = self.board = None
+
+    def command(self, work: Callable[[SqlOpStore], Awaitable[object]]) -> None:
+        """An admin's request. It dies with the frontend, and its answer may be lost."""
+        assert self._tasks is not None, "asked only of a frontend that is up"
+        self._tasks.start_soon(self._serve, work)
+
+    async def _serve(self, work: Callable[[SqlOpStore], Awaitable[object]]) -> None:
+        try:
+            await work(SqlOpStore(self.database))
+        except RemudaError as error:
+            self._world.trace.event("refused", error.message)
+        self.wake()
+
+    async def run(self) -> None:
+        """Be started again and again, as a service manager does."""
+        while True:
+            await self._live()
+            await anyio.sleep(self.dice.between(1.0, 12 * self._world.pace.heartbeat_s))
+
+    async def _standings(self) -> Sequence[Standing]:
+        await self.database.travel()
+        return self._world.roster.standings()
+
+    def _trouble(self) -> str:
+        return "" if self._world.bus_up else "the bus is down"
+
+    async def _live(self) -> None:
+        pace, clock, store = self._world.pace, self.clock, SqlOpStore(self.database)
+        lines = LinesOfFrontend(self._world, self._bus, self.dice, self.crash)
+        signal = ChangeSignal(lines, self.id)
+        board = ProgressBoard(store, clock, pace.write_progress_every)
+        commander = BusCommander(
+            lines,
+            store,
+            board,
+            clock,
+            timeouts=pace.timeouts,
+            at_once_max=_REQUESTS_MOST,
+            bus_trouble=self._trouble,
+            changed=signal.notify,
+        )
+        inventories = Inventories(lines, store, clock, signal.notify, pace.list_every)
+        reconciler = Reconciler(
+            store,
+            self._standings,
+            commander,
+            inventories,
+            signal,
+            frontend=self.id,
+            clock=clock,
+            entropy=self.dice,
+            timeouts=pace.timeouts,
+            patience=pace.patience,
+            bus_trouble=self._trouble,
+            pace=pace.looks,
+        )
+        async with anyio.create_task_group() as tasks:
+            self._tasks, self._signal, self.board = tasks, signal, board
+            self.lives += 1
+            self._world.trace.event("up", self.id)
+            for runner in (signal.run, board.run, commander.run, inventories.run, reconciler.run):
+                await tasks.start(runner)
+        lines.hang_up()

@@ -1,0 +1,69 @@
+"""How fast a simulated fleet lives. Looks and leases keep their proportion to the work, so that an install of
+two hours costs no more looks than one of two minutes."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from remuda.ops.commander import Timeouts
+from remuda.ops.model import Patience
+from remuda.ops.reconciler import Pace as Looks
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    name: str
+    heartbeat_s: float
+    work_most_s: float  # The longest install; the shortest takes a second.
+    late_most_s: float  # The longest that a message is on its way, of those that arrive.
+    gap_most_s: float  # Between two deeds of the storm.
+    away_most_s: float  # How long a node stays away, unless for good.
+    look_every_s: float  # At what is left to do, once it is calm.
+    looks: Looks
+    timeouts: Timeouts
+    patience: Patience
+    list_every: timedelta
+    write_progress_every: timedelta
+
+    @property
+    def ended_within_s(self) -> float:
+        """The longest that one operation may take on one node with nothing in its way: every attempt slow, as
+        many failures as there may be with the longest wait after each, and an answer that never comes."""
+        patience = self.patience
+        attempt_s = self.work_most_s + patience.backoff_most.total_seconds() + patience.lease.total_seconds()
+        unanswered = self.timeouts.install + patience.silence
+        return 3 * patience.failures_max * attempt_s + 2 * unanswered.total_seconds()
+
+
+BRISK = Pace(
+    name="brisk",
+    heartbeat_s=10.0,
+    work_most_s=150.0,
+    late_most_s=8.0,
+    gap_most_s=16.0,
+    away_most_s=400.0,
+    look_every_s=20.0,
+    looks=Looks(),
+    timeouts=Timeouts(install=timedelta(seconds=60), upgrade=timedelta(seconds=60)),
+    patience=Patience(
+        silence=timedelta(minutes=8),
+        failures_max=6,
+        backoff_first=timedelta(seconds=5),
+        backoff_most=timedelta(seconds=60),
+    ),
+    list_every=timedelta(seconds=30),
+    write_progress_every=timedelta(seconds=5),
+)
+SLOW = Pace(
+    name="slow",
+    heartbeat_s=120.0,
+    work_most_s=7200.0,
+    late_most_s=60.0,
+    gap_most_s=900.0,
+    away_most_s=2 * 86400.0,
+    look_every_s=900.0,
+    looks=Looks(timedelta(minutes=15), timedelta(minutes=60), timedelta(minutes=20)),
+    timeouts=Timeouts(),
+    patience=Patience(lease=timedelta(minutes=20), failures_max=6),
+    list_every=timedelta(minutes=15),
+    write_progress_every=timedelta(minutes=5),
+)

@@ -1,0 +1,118 @@
+"""What the frontends know of the fleet: who was heard, in which life, with which report. Heartbeats come at
+the pace of the simulation, and are missed while nobody can hear."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import anyio
+
+from remuda.core.ids import BootId, NodeId
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Reachability, reasons, wire_status
+from remuda.fleet.model import Node
+from remuda.fleet.model import Report as StoredReport
+from tests.sim.ops.workers import SimulatedWorker
+from tests.sim.ops.world import World
+from tests.support.nodes import node as build_node
+
+_SILENT_AFTER = 3  # Heartbeats.
+_GONE_AFTER = 6
+
+
+@dataclass(slots=True)
+class _Entry:
+    node: Node
+    heard_at_beat: int
+
+
+class Roster:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._entries: dict[NodeId, _Entry] = {}
+        self._beats = 0
+        self._dice = world.dice.fork("roster")
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(self._world.pace.heartbeat_s)
+            if not self._hears:
+                continue  # Nobody's silence grows.
+            self._beats += 1
+            for worker in list(self._world.workers.values()):
+                if worker.connected and not self._dice.chance(self._world.weather.lost):
+                    self._beat(worker)
+
+    @property
+    def _hears(self) -> bool:
+        return self._world.store_up and bool(self._world.up)
+
+    def knows(self, node: NodeId) -> bool:
+        return node in self._entries
+
+    def register(self, worker: SimulatedWorker, boot: BootId) -> None:
+        """Once per life."""
+        known = self._entries.get(worker.node)
+        if known is not None and known.node.boot_id == boot:
+            return
+        now = self._world.store_clock.now()
+        node = (
+            known.node
+            if known
+            else build_node(
+                id=worker.node, name=worker.name, version="0.1.0" if worker.reports else "", labels={}
+            )
+        )
+        node = replace(node, boot_id=boot, report=None, last_heartbeat=now)
+        self._entries[worker.node] = _Entry(node, self._beats)
+
+    def report(self, node: NodeId, report: StoredReport) -> bool:
+        """Whether it could be heard. A late one changes nothing."""
+        entry = self._entries.get(node)
+        if entry is None or not self._hears:
+            return False
+        known = entry.node
+        if report.boot_id != known.boot_id:
+            return True
+        if known.report is None or known.report.sequence < report.sequence:
+            now = self._world.store_clock.now()
+            entry.node = replace(known, report=report, last_heartbeat=now)
+            entry.heard_at_beat = self._beats
+            self._dice.pick(self._world.up).wake()
+        return True
+
+    def drain(self, node: NodeId, *, drained: bool) -> None:
+        entry = self._entries[node]
+        entry.node = replace(entry.node, drained=drained)
+
+    def remove(self, node: NodeId) -> None:
+        del self._entries[node]
+        self._world.tables.remove_node(node)
+
+    def standings(self) -> Sequence[Standing]:
+        return [self._standing(entry) for entry in self._entries.values()]
+
+    def away(self, node: NodeId) -> bool:
+        """Whether work for it has to wait."""
+        entry = self._entries.get(node)
+        return entry is not None and (entry.node.drained or self._reachability(entry) is not Reachability.UP)
+
+    def _beat(self, worker: SimulatedWorker) -> None:
+        entry = self._entries.get(worker.node)
+        if entry is None:
+            return
+        entry.heard_at_beat = self._beats
+        entry.node = replace(entry.node, last_heartbeat=self._world.store_clock.now())
+        worker.say_what_is_unheard()
+
+    def _reachability(self, entry: _Entry) -> Reachability:
+        missed = self._beats - entry.heard_at_beat
+        if missed >= _GONE_AFTER:
+            return Reachability.GONE
+        return Reachability.SILENT if missed >= _SILENT_AFTER else Reachability.UP
+
+    def _standing(self, entry: _Entry) -> Standing:
+        node, reachability = entry.node, self._reachability(entry)
+        silence = timedelta(seconds=self._world.pace.heartbeat_s * (self._beats - entry.heard_at_beat))
+        why = reasons(node, reachability, silence)
+        return Standing(node, reachability, wire_status(node, reachability), silence, why)

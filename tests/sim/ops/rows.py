@@ -1,0 +1,118 @@
+"""The tables of operations, read behind the store's back."""
+
+import sqlite3
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+from remuda.core.ids import NodeId
+from remuda.ops.model import Kind, OpId, Stage, State, Wish
+from remuda.store.connections import Connections
+from remuda.store.inline import driver_connection, migrated_in_memory
+from remuda.store.nodes import insert_node
+from tests.sim.clocks import START, HostClock
+from tests.support.nodes import node
+
+NODES_MOST = 50
+
+
+class OperationRow(NamedTuple):
+    id: OpId
+    change: int
+    kind: Kind
+    backend: str
+    wish: Wish
+    canary: bool
+    finished: bool
+
+
+class StepRow(NamedTuple):
+    op: OpId
+    node: NodeId
+    state: State
+    stage: Stage
+    attempt: int
+    failures: int
+    version: int
+    reason: str
+    proves: bool
+    digest: str
+    problem: str
+
+    @property
+    def key(self) -> tuple[OpId, NodeId]:
+        return self.op, self.node
+
+
+class ProgressRow(NamedTuple):
+    op: OpId
+    node: NodeId
+    attempt: int
+    fraction: float
+
+
+_OPERATIONS = """
+SELECT id, change, kind, backend, wish, json_extract(roll_out, '$.canary'), finished_at IS NOT NULL
+FROM operations WHERE change > ? ORDER BY change
+"""
+_STEPS = """
+SELECT op_id, node, state, stage, attempt, failures, version, reason, proves,
+       json_extract(goal, '$.digest'), coalesce(json_extract(problem, '$.code'), '')
+FROM steps WHERE op_id = ? ORDER BY node
+"""
+_PROGRESS = """
+SELECT op_id, node, number, json_extract(progress, '$.fraction')
+FROM attempts WHERE op_id = ? AND progress IS NOT NULL
+"""
+
+
+class Tables:
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+        self._connection = driver_connection(connections)
+
+    def operations(self, after: int = 0) -> list[OperationRow]:
+        return [
+            OperationRow(op, change, Kind(kind), backend, Wish(wish), bool(canary), bool(finished))
+            for op, change, kind, backend, wish, canary, finished in self._rows(_OPERATIONS, after)
+        ]
+
+    def steps(self, op: OpId) -> list[StepRow]:
+        return [
+            StepRow(row[0], row[1], State(row[2]), Stage(row[3]), *row[4:]) for row in self._rows(_STEPS, op)
+        ]
+
+    def progress(self, op: OpId) -> list[ProgressRow]:
+        return [ProgressRow(*row) for row in self._rows(_PROGRESS, op)]
+
+    def latest_change(self) -> int:
+        [(latest,)] = self._rows("SELECT latest FROM change_count")
+        return int(latest)
+
+    def remove_node(self, node_id: NodeId) -> None:
+        self._connection.execute("DELETE FROM nodes WHERE id = ?", (node_id,))
+
+    def _rows(self, query: str, *values: object) -> sqlite3.Cursor:
+        return self._connection.execute(query, values)
+
+
+def node_id(number: int) -> NodeId:
+    return NodeId(f"node-{number:02}")
+
+
+@cache
+def _prepared() -> tuple[Connections, bytes]:
+    """Migrated and filled with nodes once per process; each seed begins with a copy."""
+    connections = migrated_in_memory(HostClock())
+    with connections.writing.connect() as connection, connection.begin():
+        for number in range(NODES_MOST):
+            insert_node(
+                connection, node(id=node_id(number), name=f"n{number:02}", created_at=START, labels={})
+            )
+    return connections, driver_connection(connections).serialize()
+
+
+def fresh_tables(clock: HostClock) -> Tables:
+    connections, image = _prepared()
+    driver_connection(connections).deserialize(image)
+    return Tables(replace(connections, now=lambda _: clock.now()))

@@ -1,0 +1,58 @@
+"""A frontend's way to the database: the real statements, behind a connection that fails at either end. After
+each transaction the claims are looked at."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+from anyio import CapacityLimiter
+from anyio.lowlevel import checkpoint
+from sqlalchemy import Engine
+
+from remuda.core.errors import StoreUnusable
+from remuda.store.database import Work, _Call
+from remuda.store.failures import unusable
+from remuda.store.inline import InlineDatabase
+from tests.sim.chance import Dice
+from tests.sim.ops.world import World
+
+T = TypeVar("T")
+
+
+class DatabaseOfFrontend(InlineDatabase):
+    """`die` ends the frontend's process at the next await."""
+
+    def __init__(self, world: World, dice: Dice, die: Callable[[str], None]) -> None:
+        super().__init__(world.tables.connections)
+        self.cut = False
+        self._world = world
+        self._dice = dice
+        self._die = die
+
+    async def travel(self) -> None:
+        await anyio.sleep(self._dice.between(0.001, 0.02))
+        if self.cut or not self._world.store_up:
+            raise self._trouble()
+        if self._dice.chance(self._world.weather.store_fails):
+            self._world.trace.fault("store_failed")
+            raise self._trouble()
+
+    async def _run(self, engine: Engine, limiter: CapacityLimiter, work: Work[T], limit_s: float) -> T:
+        await self.travel()
+        result = self._run_in_thread(engine, work, _Call())  # Committed before anybody else runs.
+        if engine is self._connections.writing:
+            self._world.claims.after_write()
+            self._meet_trouble()
+        await checkpoint()  # Whoever dies here dies with the change made and nobody told.
+        return result
+
+    def _meet_trouble(self) -> None:
+        weather = self._world.weather
+        if self._dice.chance(weather.frontend_dies):
+            self._die("after a commit")
+        elif self._dice.chance(weather.store_answer_lost):
+            self._world.trace.fault("store_answer_lost")
+            raise self._trouble()
+
+    def _trouble(self) -> StoreUnusable:
+        return unusable(self.name, "it cannot be reached")
