@@ -34,9 +34,11 @@ class Admin:
         self._asked: list[str] = []
         self._paused: list[str] = []
 
-    def offer_all(self) -> None:
+    def begin(self) -> None:
+        """Everything is offered, and wanted everywhere."""
         for backend in BACKENDS:
             self._offer(backend)
+            self._begin("install", backend)
 
     def wish_for(self, span_s: float) -> None:
         until_s = time.monotonic() + span_s

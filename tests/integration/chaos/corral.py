@@ -2,11 +2,11 @@
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import anyio
 import httpx
@@ -16,12 +16,12 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
-from tests.integration.chaos.services import HOST, Program, nats_program, registry_program, web_server
+from tests.integration.chaos.services import HOST, nats_program, registry_program, web_server
 from tests.integration.chaos.wares import Wares
 from tests.support.fault_proxy import FaultProxy, fault_proxy
 from tests.support.images import Pusher
 from tests.support.postgres import PostgresServer, postgres_server
-from tests.support.processes import Frontend, Json, Process, Ranch
+from tests.support.processes import Frontend, Json, Process, Ranch, Worker
 from tests.support.waiting import wait_until_blocking
 
 T = TypeVar("T")
@@ -57,18 +57,31 @@ class Link:
         self._portal.call(self._proxy.slow, 0.0, bytes_per_s)
 
 
+class Breakable(Protocol):
+    """Whatever runs, and can be hurt. Started again it is as before, less what it had not written down."""
+
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
+
+
 @dataclass
 class Machine:
     """Where a frontend or a worker runs, with its links. It may live several lives."""
 
     name: str
     links: dict[str, Link]
+    begin: Callable[["Machine"], Process]
     port: int = 0
     lives: list[Process] = field(default_factory=list)
 
     @property
     def process(self) -> Process:
         return self.lives[-1]
+
+    def start(self) -> None:
+        self.lives.append(self.begin(self))
 
     def kill(self) -> None:
         self.process.kill()
@@ -105,19 +118,24 @@ class Corral:
         self.frontends = [self._frontend_machine(name) for name in ("a", "b")]
         self.workers = [self._worker_machine(number) for number in range(workers)]
         for machine in self.frontends:
-            self.start_frontend(machine)
+            machine.start()
         self._wait_for_frontends()
         for machine in self.workers:
-            self.start_worker(machine)
+            machine.start()
         self.wait_until_well()
 
     @property
-    def services(self) -> dict[str, Program | PostgresServer]:
-        return {"bus": self.bus, "registry": self.registry, "database": self.postgres}
+    def machines(self) -> list[Machine]:
+        return [*self.frontends, *self.workers]
 
-    def links_to(self, service: str) -> list[Link]:
-        machines = [*self.frontends, *self.workers]
-        return [machine.links[service] for machine in machines if service in machine.links]
+    @property
+    def services(self) -> list[tuple[str, Breakable, list[Link]]]:
+        """What the machines depend on, with all ways to it."""
+        return [
+            ("bus", self.bus, [machine.links["bus"] for machine in self.machines]),
+            ("database", self.postgres, [machine.links["database"] for machine in self.frontends]),
+            ("registry", self.registry, [self.registry_link]),
+        ]
 
     @property
     def frontend(self) -> Frontend:
@@ -133,12 +151,12 @@ class Corral:
         return process
 
     def answering(self) -> list[Frontend]:
-        """The frontends that have said where they answer, whether or not they still do."""
+        """The frontends that run and have said where they answer, whether or not they do."""
         found = []
         for frontend in map(self.frontend_of, self.frontends):
             with suppress(OSError):
                 told = json.loads(DataFolder(frontend.data_dir).endpoint.read_text())
-                if told["pid"] == frontend.pid:
+                if told["pid"] == frontend.pid and frontend.running:
                     frontend.url, frontend.api_key = told["url"], told["api_key"]
                     found.append(frontend)
         return found
@@ -163,10 +181,10 @@ class Corral:
         everybody = len(self.frontends)
         wait_until_blocking(lambda: len(self.answering()) == everybody, within=_READY_S, what="frontends")
 
-    def start_frontend(self, machine: Machine) -> None:
+    def _begin_frontend(self, machine: Machine) -> Frontend:
         galleries = [{"name": "chaos", "url": self._gallery}]
         database = self.database.replace(f":{self.postgres.port}/", f":{machine.links['database'].port}/")
-        frontend = self.place.begin_frontend(
+        return self.place.begin_frontend(
             machine.name,
             *("--port", str(machine.port), "--auto-approve"),
             *("--nats-url", f"nats://{HOST}:{machine.links['bus'].port}"),
@@ -174,16 +192,14 @@ class Corral:
             REMUDA_DATABASE_URL=database,
             REMUDA_BACKEND_GALLERIES=json.dumps(galleries),
         )
-        machine.lives.append(frontend)
 
-    def start_worker(self, machine: Machine) -> None:
-        worker = self.place.worker(
+    def _begin_worker(self, machine: Machine) -> Worker:
+        return self.place.worker(
             machine.name,
             *("--name", machine.name, "--heartbeat-interval", "500ms"),
             *("--register-to", f"http://{HOST}:{machine.links['frontend'].port}"),
             *("--nats-url", f"nats://{HOST}:{machine.links['bus'].port}"),
         )
-        machine.lives.append(worker)
 
     # What is true, and what is shown.
 
@@ -240,13 +256,13 @@ class Corral:
 
     def _frontend_machine(self, name: str) -> Machine:
         links = {"bus": self._link(self._bus_port), "database": self._link(self.postgres.port)}
-        return Machine(name, links, free_port(HOST))
+        return Machine(name, links, self._begin_frontend, free_port(HOST))
 
     def _worker_machine(self, number: int) -> Machine:
         """Every second one knows the second frontend only."""
         frontend = self.frontends[number % len(self.frontends)]
         links = {"bus": self._link(self._bus_port), "frontend": self._link(frontend.port)}
-        return Machine(f"node-{number + 1}", links)
+        return Machine(f"node-{number + 1}", links, self._begin_worker)
 
     def _link(self, port: int) -> Link:
         serving, proxy = self._portal.start_task(_proxy_to, port)

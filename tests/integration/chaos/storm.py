@@ -23,8 +23,8 @@ def storm(folder: Path, *, seed: int, span_s: float, workers: int, say: Callable
             say(f"{time.monotonic() - began_s:6.1f} s  {what}")
 
         admin, weather = Admin(fleet, seed, told), Weather(fleet, seed + 1, told)
-        admin.offer_all()
         fleet.registry_link.thin(_PULL_BYTES_PER_S)
+        admin.begin()
         wishing = aside.submit(admin.wish_for, span_s)
         weather.blow(span_s)
         wishing.result()

@@ -2,17 +2,16 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
 import httpx
 import psycopg
 
-from tests.integration.chaos.corral import BACKENDS, FINAL, Corral
+from tests.integration.chaos.corral import BACKENDS, FINAL, Corral, Machine
 from tests.integration.chaos.wares import build, light
-from tests.integration.chaos.weather import lives
-from tests.support.processes import Frontend, Json
+from tests.support.processes import Frontend, Json, Process
 from tests.support.waiting import wait_until_blocking
 
 OVER_S: Final = 120.0
@@ -111,7 +110,7 @@ class Verdict:
         """A wish said again is one operation; an attempt reaches a worker once, in any one life of it."""
         keys = Counter(op["idempotency_key"] for op in self.operations)
         assert max(keys.values(), default=1) == 1, f"one wish, several operations: {keys}"
-        for machine, life in lives(self._corral.workers):
+        for machine, life in _lives(self._corral.workers):
             begun = Counter(
                 (event["kind"], event["backend"], event["op"], event["attempt"])
                 for event in life.events("work_begun")
@@ -144,7 +143,7 @@ class Verdict:
         return found[-1] if found else None
 
     def _no_defects(self) -> None:
-        for machine, life in lives([*self._corral.frontends, *self._corral.workers]):
+        for machine, life in _lives(self._corral.machines):
             for name in _DEFECTS:
                 assert not (found := life.events(name)), f"{machine.name}: {found[0]}"
 
@@ -174,3 +173,7 @@ def all_end(corral: Corral) -> None:
     for machine in [*corral.workers, *corral.frontends]:
         assert machine.process.stop() == 0, f"{machine.name} did not end well:\n{machine.process.log[-2000:]}"
     wait_until_blocking(lambda: not corral.place.processes(), within=_TOLD_S, what="no process left behind")
+
+
+def _lives(machines: Sequence[Machine]) -> list[tuple[Machine, Process]]:
+    return [(machine, life) for machine in machines for life in machine.lives]

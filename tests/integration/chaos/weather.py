@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from remuda.core.entropy import SeededEntropy
-from tests.integration.chaos.corral import Corral, Link, Machine
-from tests.support.processes import Process
+from tests.integration.chaos.corral import Breakable, Corral, Link
 from tests.support.waiting import wait_until_blocking
 
 Say = Callable[[str], None]
 _GAP_S: Final = (0.2, 1.4)  # Between the beginnings of two faults.
 _LASTS_S: Final = (0.5, 6.0)
+_DEAD_S: Final = (0.1, 2.0)  # To start again takes its own time.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Weather:
         self._revive()
 
     def _begin(self, target: Target, kind: str) -> None:
-        lasts_s = self._between(_LASTS_S)
+        lasts_s = self._between(_DEAD_S if kind == "kill" else _LASTS_S)
         self._say(f"{kind} {target.name} for {lasts_s:.1f} s")
         self.struck.append((target.name, kind))
         self._lasting[target.name] = time.monotonic() + lasts_s, target.faults[kind], kind
@@ -79,13 +79,11 @@ class Weather:
 
     def _revive(self) -> None:
         """As a machine's own service manager does with what ends by itself."""
-        for machine, start in self._machines():
+        for machine in self._corral.machines:
             killed = machine.name in self._lasting and self._lasting[machine.name][2] == "kill"
             if not machine.process.running and not killed:
-                self._say(
-                    f"{machine.name} ended by itself with {machine.process.wait()}; it is started again"
-                )
-                start()
+                self._say(f"{machine.name} ended by itself with {machine.process.wait()}, and is restarted")
+                machine.start()
 
     def _deck(self) -> Iterator[tuple[Target, str]]:
         """Each fault of each target has its turn before any has its second."""
@@ -93,48 +91,32 @@ class Weather:
         while True:
             yield from sorted(cards, key=lambda _: self._chance.fraction())
 
-    def _targets(self) -> list[Target]:
+    def _targets(self) -> Iterator[Target]:
         corral = self._corral
-        targets = [
-            Target(name, {"kill": Fault(one.kill, one.start), "freeze": Fault(one.freeze, one.thaw)})
-            for name, one in corral.services.items()
-        ]
-        cuts = {"bus": corral.links_to("bus"), "database": corral.links_to("database")}
-        cuts["registry"] = [corral.registry_link]
-        targets = [Target(one.name, {**one.faults, **_cuts({"": cuts[one.name]})}) for one in targets]
-        for machine, start in self._machines():
-            lives = {
-                "kill": Fault(machine.kill, start),
-                "freeze": Fault(machine.freeze, machine.thaw),
-            }
-            links = {f" from its {name}": [link] for name, link in machine.links.items()}
-            targets.append(Target(machine.name, {**lives, **_cuts(links)}))
-        return targets
-
-    def _machines(self) -> list[tuple[Machine, Callable[[], None]]]:
-        corral = self._corral
-
-        def starting(start: Callable[[Machine], None], machine: Machine) -> Callable[[], None]:
-            return lambda: start(machine)
-
-        return [(one, starting(corral.start_frontend, one)) for one in corral.frontends] + [
-            (one, starting(corral.start_worker, one)) for one in corral.workers
-        ]
+        for name, service, links in corral.services:
+            yield Target(name, {**_ends(service), **_cuts("", links)})
+        for machine in corral.machines:
+            faults = _ends(machine)
+            for name, link in machine.links.items():
+                faults |= _cuts(f" from its {name}", [link])
+            yield Target(machine.name, faults)
 
     def _between(self, bounds: tuple[float, float]) -> float:
         least, most = bounds
         return least + (most - least) * self._chance.fraction()
 
 
-def _cuts(links: Mapping[str, Sequence[Link]]) -> dict[str, Fault]:
+def _ends(victim: Breakable) -> dict[str, Fault]:
+    return {"kill": Fault(victim.kill, victim.start), "freeze": Fault(victim.freeze, victim.thaw)}
+
+
+def _cuts(where: str, links: Sequence[Link]) -> dict[str, Fault]:
     """What is said meanwhile arrives late, or never, for then the connections are found dead."""
-    held = {
-        f"hold{name}": Fault(_each(ways, Link.cut), _each(ways, Link.mend)) for name, ways in links.items()
+    cut = _each(links, Link.cut)
+    return {
+        f"hold{where}": Fault(cut, _each(links, Link.mend)),
+        f"cut{where}": Fault(cut, _each(links, Link.renew)),
     }
-    lost = {
-        f"cut{name}": Fault(_each(ways, Link.cut), _each(ways, Link.renew)) for name, ways in links.items()
-    }
-    return {**held, **lost}
 
 
 def _each(links: Sequence[Link], act: Callable[[Link], None]) -> Callable[[], None]:
@@ -143,9 +125,3 @@ def _each(links: Sequence[Link], act: Callable[[Link], None]) -> Callable[[], No
             act(link)
 
     return all_of_them
-
-
-def lives(machines: Sequence[Machine]) -> Iterator[tuple[Machine, Process]]:
-    for machine in machines:
-        for process in machine.lives:
-            yield machine, process
