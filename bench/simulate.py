@@ -1,6 +1,7 @@
 """Runs many simulated fleets, or shows one: python -m bench.simulate --seeds 20000 --jobs 2
 
-A seed that fails is printed with its last events. The same seed can be looked at again with --seed N --trace.
+With --of operations it is installing, upgrading and removing that is simulated. A seed that fails is printed
+with its last events. The same seed can be looked at again with --seed N --trace.
 """
 
 import argparse
@@ -9,12 +10,15 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
+from tests.sim.ops import simulation as operations
 from tests.sim.simulation import Outcome, run_seed
 
+STORIES: dict[str, Callable[[int], Outcome]] = {"fleet": run_seed, "operations": operations.run_seed}
 _LAST_EVENTS = 40
 _CHUNK = 25
 
@@ -54,29 +58,30 @@ def explain(outcome: Outcome, last: int = _LAST_EVENTS) -> str:
     lines = [f"seed {outcome.seed} failed; its last events:", *outcome.trace.lines[-last:]]
     if outcome.failure is not None:
         lines += traceback.format_exception(outcome.failure)[-3:]
-    return "\n".join([*lines, f"again: python -m bench.simulate --seed {outcome.seed} --trace"])
+    of = "" if outcome.story == "fleet" else f" --of {outcome.story}"
+    return "\n".join([*lines, f"again: python -m bench.simulate{of} --seed {outcome.seed} --trace"])
 
 
-def run_seeds(seeds: Iterable[int]) -> Totals:
+def run_seeds(story: str, seeds: Iterable[int]) -> Totals:
     totals = Totals()
     for seed in seeds:
-        totals.take(run_seed(seed))
+        totals.take(STORIES[story](seed))
     return totals
 
 
-def run_parallel(first: int, count: int, jobs: int) -> Iterator[Totals]:
+def run_parallel(story: str, first: int, count: int, jobs: int) -> Iterator[Totals]:
     chunks = [
         range(start, min(start + _CHUNK, first + count)) for start in range(first, first + count, _CHUNK)
     ]
     if jobs == 1:
-        yield from map(run_seeds, chunks)
+        yield from map(partial(run_seeds, story), chunks)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(run_seeds, chunks)
+        yield from pool.map(partial(run_seeds, story), chunks)
 
 
-def show_one(seed: int, *, whole: bool) -> int:
-    outcome = run_seed(seed)
+def show_one(story: str, seed: int, *, whole: bool) -> int:
+    outcome = STORIES[story](seed)
     if whole:
         print("\n".join(outcome.trace.lines))
     if outcome.failure is not None:
@@ -84,12 +89,14 @@ def show_one(seed: int, *, whole: bool) -> int:
     return 1 if outcome.failure is not None else 0
 
 
-def show_many(first: int, count: int, jobs: int) -> int:
+def show_many(story: str, first: int, count: int, jobs: int) -> int:
     totals, begun = Totals(), time.perf_counter()
-    for part in run_parallel(first, count, jobs):
+    for part in run_parallel(story, first, count, jobs):
         for failure in part.failures:
             print(failure, end="\n\n", flush=True)
         totals.add(part)
+        print(f"\r{totals.seeds} of {count} seeds", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     took_s = time.perf_counter() - begun
     print(f"seeds             {totals.seeds}, of which {len(totals.failures)} failed")
     print(f"speed             {totals.seeds / took_s:.1f} seeds/s with {jobs} job(s)")
@@ -103,6 +110,7 @@ def show_many(first: int, count: int, jobs: int) -> int:
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--of", choices=STORIES, default="fleet", help="what is simulated")
     arguments.add_argument("--seed", type=int, help="run this one seed")
     arguments.add_argument("--trace", action="store_true", help="with --seed: print every event")
     arguments.add_argument("--first", type=int, default=0, help="where to begin")
@@ -110,8 +118,8 @@ def main() -> int:
     arguments.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = arguments.parse_args()
     if given.seed is not None:
-        return show_one(given.seed, whole=given.trace)
-    return show_many(given.first, given.seeds, given.jobs)
+        return show_one(given.of, given.seed, whole=given.trace)
+    return show_many(given.of, given.first, given.seeds, given.jobs)
 
 
 def with_fixed_hashes() -> None:

@@ -17,7 +17,6 @@ from remuda.store.schema import attempts, node_inventories, operations, steps
 
 Found = Row[tuple[object]]
 
-_BY_AGE: Final = operations.c.asked_at, operations.c.id
 _STEPS: Final = (  # Each with the attempt that it is at, or ended with.
     select(
         steps,
@@ -37,7 +36,11 @@ _STEPS: Final = (  # Each with the attempt that it is at, or ended with.
     )
     .order_by(steps.c.op_id, steps.c.node)
 )
+# Built once: they are run at every look of every frontend.
+_LIVE_OPERATIONS: Final = select(operations).where(LIVE).order_by(operations.c.asked_at, operations.c.id)
+_LIVE_STEPS: Final = _STEPS.where(OF_LIVE)
 _BUSY: Final = select(steps.c.node).where(OF_LIVE, steps.c.ended_at.is_(None))
+_BUSY_INVENTORIES: Final = select(node_inventories).where(node_inventories.c.node_id.in_(_BUSY))
 _LAST_ENDED: Final = (
     select(steps.c.node, func.max(steps.c.ended_at).label("at"))
     .where(steps.c.node.in_(_BUSY), steps.c.ended_at.is_not(None))
@@ -46,19 +49,18 @@ _LAST_ENDED: Final = (
 
 
 def live(connection: Connection, now: datetime) -> Live:
-    found = [
-        to_operation(row) for row in connection.execute(select(operations).where(LIVE).order_by(*_BY_AGE))
-    ]
+    found = [to_operation(row) for row in connection.execute(_LIVE_OPERATIONS)]
     known = {operation.id: operation for operation in found}
     own: list[Step] = []
     requests: list[Request] = []
-    for row in connection.execute(_STEPS.where(OF_LIVE)).all():
+    for row in connection.execute(_LIVE_STEPS).all():
         step = to_step(row, known[OpId(row.op_id)])
         own.append(step)
         if step.state in AT_WORK and row.begun_at is not None:
             requests.append(_request(step, row))
     ended_at = {NodeId(row.node): row.at for row in connection.execute(_LAST_ENDED)}
-    return Live(now, tuple(found), tuple(own), tuple(requests), _inventories(connection), ended_at)
+    listed = tuple(map(_inventory, connection.execute(_BUSY_INVENTORIES)))
+    return Live(now, tuple(found), tuple(own), tuple(requests), listed, ended_at)
 
 
 def _request(step: Step, row: Found) -> Request:
@@ -73,16 +75,12 @@ def _request(step: Step, row: Found) -> Request:
     )
 
 
-def _inventories(connection: Connection) -> tuple[Inventory, ...]:
-    """Of the nodes that have something to do."""
-    return inventories(connection, node_inventories.c.node_id.in_(_BUSY))
+def inventories(connection: Connection) -> tuple[Inventory, ...]:
+    return tuple(map(_inventory, connection.execute(select(node_inventories))))
 
 
-def inventories(connection: Connection, *which: ColumnElement[bool]) -> tuple[Inventory, ...]:
-    rows = connection.execute(select(node_inventories).where(*which))
-    return tuple(
-        Inventory(NodeId(row.node_id), BootId(row.boot), row.listed_at, row.backends) for row in rows
-    )
+def _inventory(row: Found) -> Inventory:
+    return Inventory(NodeId(row.node_id), BootId(row.boot), row.listed_at, row.backends)
 
 
 def view(connection: Connection, op: OpId) -> View:

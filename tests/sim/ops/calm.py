@@ -1,12 +1,13 @@
 """After the storm: within a bound everything is over, and no worker does what nobody wants."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import anyio
 
-from remuda.core.ids import NodeId
-from remuda.ops.model import OpId, Wish
+from remuda.ops.model import Wish
 from remuda.store.ops import SqlOpStore
+from tests.sim.ops.claims import Key
 from tests.sim.ops.rows import StepRow
 from tests.sim.ops.world import World
 
@@ -35,14 +36,10 @@ def _resume_paused(world: World) -> None:
 
 def unsettled(world: World) -> list[str]:
     """What is not yet as it should be."""
-    claims = world.claims
-    waiting = {
-        row.op for row in claims.steps.values() if not row.state.final and _stays_away(world, row.node)
-    }
+    unfinished = [row for row in world.claims.steps.values() if not row.state.final]
+    excused = _excused(world, unfinished)
     left = [
-        f"{row.op} on {row.node} is {row.state}: {row.reason}"
-        for row in claims.steps.values()
-        if not row.state.final and not _may_wait(world, row, waiting)
+        f"{row.op} on {row.node} is {row.state}: {row.reason}" for row in unfinished if row.key not in excused
     ]
     busy = [
         f"{worker} still has {hand.kind} of {hand.op} attempt {hand.attempt} in hand"
@@ -53,10 +50,19 @@ def unsettled(world: World) -> list[str]:
     return left + busy
 
 
-def _may_wait(world: World, row: StepRow, waiting: set[OpId]) -> bool:
-    """For a node that stays away: its own step, and those that follow a canary which is there."""
-    return _stays_away(world, row.node) or (row.op in waiting and world.claims.operations[row.op].canary)
-
-
-def _stays_away(world: World, node: NodeId) -> bool:
-    return world.roster.away(node)
+def _excused(world: World, unfinished: Sequence[StepRow]) -> set[Key]:
+    """Those that wait for a node that stays away: its own, those that follow it as their canary, and those
+    that wait for one of these on their own node."""
+    operations = world.claims.operations
+    excused = {row.key for row in unfinished if world.roster.away(row.node)}
+    while True:
+        canaries = {op for op, _ in excused if operations[op].canary}
+        first = {(node, operations[op].backend) for op, node in excused}
+        more = {
+            row.key
+            for row in unfinished
+            if row.op in canaries or (row.node, operations[row.op].backend) in first
+        }
+        if more <= excused:
+            return excused
+        excused |= more

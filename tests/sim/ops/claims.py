@@ -1,10 +1,10 @@
 """What must hold of operations, whatever happens. Looked at after every transaction, every request that is
 sent and everything that a worker begins; apart from the code that is watched."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from remuda.core.ids import NodeId
+from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import Kind, OpId, Stage, State
 from tests.sim.clocks import elapsed_s
 from tests.sim.ops.rows import OperationRow, StepRow
@@ -26,6 +26,7 @@ class Claims:
         self._sent: set[tuple[NodeId, str, bytes]] = set()
         self._before: dict[Key, str] = {}  # What a node had when its upgrade began.
         self._progress: dict[tuple[OpId, NodeId, int], float] = {}
+        self._shown: dict[tuple[str, OpId, NodeId, int], float] = {}
 
     def of(self, op: OpId) -> list[StepRow]:
         return [step for step in self.steps.values() if step.op == op]
@@ -209,16 +210,11 @@ class Claims:
         asked_again_s = self.retried.get(OpId(earlier.op), -1.0)
         return {earlier.kind, later.kind} <= {"upgrade", "force"} and asked_again_s < earlier.begun_s
 
+    # When a frontend hears of progress.
 
-class FollowedProgress:
-    """What each frontend shows: within an attempt, no bar ever goes back."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._shown: defaultdict[tuple[str, int, OpId, NodeId, int], float] = defaultdict(float)
-
-    def look(self, frontend: str, life: int, step: StepRow, fraction: float) -> None:
-        key = (frontend, life, step.op, step.node, step.attempt)
-        if fraction < self._shown[key]:
-            self._world.violated("shown_progress_never_falls", *key, self._shown[key], fraction)
-        self._shown[key] = fraction
+    def shown(self, frontend: str, key: Key, live: LiveProgress) -> None:
+        """Within an attempt no bar goes back, as long as the frontend lives that shows it."""
+        place = (frontend, *key, live.attempt)
+        if live.fraction is not None and live.fraction < self._shown.get(place, 0.0):
+            self._world.violated("shown_progress_never_falls", *place, self._shown[place], live.fraction)
+        self._shown[place] = live.fraction or 0.0

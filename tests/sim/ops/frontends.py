@@ -10,7 +10,8 @@ from remuda.core.ids import FrontendId
 from remuda.fleet.fleet import Standing
 from remuda.ops.commander import BusCommander
 from remuda.ops.inventories import Inventories
-from remuda.ops.progress_board import ProgressBoard
+from remuda.ops.live_progress import LiveProgress
+from remuda.ops.progress_board import Key, ProgressBoard
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.signal import ChangeSignal
 from remuda.store.ops import SqlOpStore
@@ -22,6 +23,17 @@ from tests.sim.ops.world import World
 _REQUESTS_MOST = 1000
 
 
+class WatchedBoard(ProgressBoard):
+    def __init__(self, world: World, frontend: str, store: SqlOpStore, clock: HostClock) -> None:
+        super().__init__(store, clock, world.pace.write_progress_every)
+        self._world = world
+        self._frontend = frontend
+
+    def _set(self, key: Key, live: LiveProgress) -> None:
+        self._world.claims.shown(self._frontend, key, live)
+        super()._set(key, live)
+
+
 class FrontendHost:
     def __init__(self, world: World, bus: SimulatedBus, number: int) -> None:
         self.id = FrontendId(f"frontend-{number}")
@@ -29,7 +41,6 @@ class FrontendHost:
         self.clock = HostClock()
         self.database = DatabaseOfFrontend(world, self.dice, self.crash)
         self.lives = 0
-        self.board: ProgressBoard | None = None
         self._world = world
         self._bus = bus
         self._signal: ChangeSignal | None = None
@@ -48,7 +59,7 @@ class FrontendHost:
             return
         self._world.trace.fault("frontend_died", self.id, when)
         self._tasks.cancel_scope.cancel()
-        self._tasks = self._signal = self.board = None
+        self._tasks = self._signal = None
 
     def command(self, work: Callable[[SqlOpStore], Awaitable[object]]) -> None:
         """An admin's request. It dies with the frontend, and its answer may be lost."""
@@ -78,8 +89,9 @@ class FrontendHost:
     async def _live(self) -> None:
         pace, clock, store = self._world.pace, self.clock, SqlOpStore(self.database)
         lines = LinesOfFrontend(self._world, self._bus, self.dice, self.crash)
-        signal = ChangeSignal(lines, self.id)
-        board = ProgressBoard(store, clock, pace.write_progress_every)
+        signal = ChangeSignal(lines, self.id, pace.signal_gap)
+        self.lives += 1
+        board = WatchedBoard(self._world, f"{self.id} life {self.lives}", store, clock)
         commander = BusCommander(
             lines,
             store,
@@ -106,8 +118,7 @@ class FrontendHost:
             pace=pace.looks,
         )
         async with anyio.create_task_group() as tasks:
-            self._tasks, self._signal, self.board = tasks, signal, board
-            self.lives += 1
+            self._tasks, self._signal = tasks, signal
             self._world.trace.event("up", self.id)
             for runner in (signal.run, board.run, commander.run, inventories.run, reconciler.run):
                 await tasks.start(runner)

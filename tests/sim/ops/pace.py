@@ -14,6 +14,7 @@ class Pace:
     name: str
     heartbeat_s: float
     work_most_s: float  # The longest install; the shortest takes a second.
+    store_most_s: float  # The longest way to the database. Slow ones make for fewer looks, with more in each.
     late_most_s: float  # The longest that a message is on its way, of those that arrive.
     gap_most_s: float  # Between two deeds of the storm.
     away_most_s: float  # How long a node stays away, unless for good.
@@ -23,6 +24,7 @@ class Pace:
     patience: Patience
     list_every: timedelta
     write_progress_every: timedelta
+    signal_gap: timedelta
 
     @property
     def ended_within_s(self) -> float:
@@ -38,11 +40,12 @@ BRISK = Pace(
     name="brisk",
     heartbeat_s=10.0,
     work_most_s=150.0,
+    store_most_s=0.5,
     late_most_s=8.0,
     gap_most_s=16.0,
     away_most_s=400.0,
     look_every_s=20.0,
-    looks=Looks(),
+    looks=Looks(timedelta(seconds=20), timedelta(seconds=60), timedelta(seconds=60)),
     timeouts=Timeouts(install=timedelta(seconds=60), upgrade=timedelta(seconds=60)),
     patience=Patience(
         silence=timedelta(minutes=8),
@@ -51,12 +54,14 @@ BRISK = Pace(
         backoff_most=timedelta(seconds=60),
     ),
     list_every=timedelta(seconds=30),
-    write_progress_every=timedelta(seconds=5),
+    write_progress_every=timedelta(seconds=10),
+    signal_gap=timedelta(seconds=2),
 )
 SLOW = Pace(
     name="slow",
     heartbeat_s=120.0,
     work_most_s=7200.0,
+    store_most_s=2.0,
     late_most_s=60.0,
     gap_most_s=900.0,
     away_most_s=2 * 86400.0,
@@ -66,4 +71,5 @@ SLOW = Pace(
     patience=Patience(lease=timedelta(minutes=20), failures_max=6),
     list_every=timedelta(minutes=15),
     write_progress_every=timedelta(minutes=5),
+    signal_gap=timedelta(seconds=10),
 )

@@ -60,9 +60,11 @@ def build_world(seed: int, trace: Trace, tasks: TaskGroup) -> World:
     bus = SimulatedBus(world)
     world.roster, world.claims = Roster(world), Claims(world)
     fleet = dice.fork("fleet")
-    world.frontends = [FrontendHost(world, bus, number) for number in range(fleet.whole(1, 3))]
+    world.frontends = [
+        FrontendHost(world, bus, number) for number in range(fleet.weighted({1: 4.0, 2: 4.0, 3: 2.0}))
+    ]
     # Small fleets are the more likely: most of what goes wrong needs few to go wrong with.
-    nodes = fleet.whole(2, fleet.weighted({6: 6.0, 15: 3.0, NODES_MOST: 1.0}))
+    nodes = fleet.whole(2, fleet.weighted({5: 14.0, 12: 5.0, NODES_MOST: 1.0}))
     for number in range(nodes):
         worker = _worker(world, bus, fleet, number)
         world.workers[worker.node] = worker

@@ -30,7 +30,7 @@ class DatabaseOfFrontend(InlineDatabase):
         self._die = die
 
     async def travel(self) -> None:
-        await anyio.sleep(self._dice.between(0.001, 0.02))
+        await anyio.sleep(self._dice.between(0.001, self._world.pace.store_most_s))
         if self.cut or not self._world.store_up:
             raise self._trouble()
         if self._dice.chance(self._world.weather.store_fails):

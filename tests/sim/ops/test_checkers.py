@@ -1,0 +1,120 @@
+"""The claims can fail: one decision is broken at a time, and a simulation notices, by the right claim."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from remuda.core.errors import Problem
+from remuda.ops import steps
+from remuda.ops.model import Kind, Moment, Sighting, Stage, State, Step, Wish
+from remuda.ops.sightings import NodeView
+from remuda.store import ops_attempts
+from remuda.store.ops_attempts import Claim
+from remuda.wire.nodes import InstalledArtifact
+from tests.sim.ops.simulation import run_seed
+
+SEEDS_MOST = 10
+_commit, _held, _failed, _next_stage = (
+    ops_attempts.commit,
+    ops_attempts._held,
+    steps._failed,
+    steps._next_stage,
+)
+_goal_met = steps._goal_met
+
+
+def commit_over_what_is_newer(
+    connection: Connection, now: datetime, changes: Sequence[Step], claim: Claim
+) -> list[Step]:
+    held = _held(connection, changes)
+    latest = [replace(step, version=held[step.key].version) for step in changes if step.key in held]
+    return _commit(connection, now, latest, claim)
+
+
+def commit_and_say_that_all_was_written(
+    connection: Connection, now: datetime, changes: Sequence[Step], claim: Claim
+) -> list[Step]:
+    _commit(connection, now, changes, claim)
+    return list(changes)
+
+
+def fail_for_ever(step: Step, problem: Problem, at: Moment) -> Step:
+    return _failed(step, problem, replace(at, patience=replace(at.patience, failures_max=1000)))
+
+
+def say_that_it_went_back(step: Step, stage: Stage) -> Step:
+    if stage is not Stage.ROLL_BACK:
+        return _next_stage(step, stage)
+    return replace(step, stage=stage, state=State.FAILED, reason="the node is back on the version before")
+
+
+def goal_is_met_by_any_version(step: Step, seen: Sighting) -> str:
+    installed = step.kind is Kind.UPGRADE and seen.installed and not seen.away
+    return "it is installed" if installed else _goal_met(step, seen)
+
+
+def believe_any_report(node: NodeView, since: datetime | None) -> Sequence[InstalledArtifact] | None:
+    return None if node.report is None else node.report.installed
+
+
+def wait_for_ever(step: Step, seen: Sighting, wish: Wish, at: Moment) -> tuple[Step, None]:
+    return step, None
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    target: str
+    instead: Any
+    noticed_by: str
+    first_seed: int = 0
+
+
+BREAKS = {
+    "a frontend writes over what others wrote": Break(
+        "remuda.store.ops_attempts.commit", commit_over_what_is_newer, "terminal_stays_terminal"
+    ),
+    "a frontend sends what another has begun": Break(
+        "remuda.store.ops_attempts.commit", commit_and_say_that_all_was_written, "an_attempt_is_sent_once"
+    ),
+    "what a worker has in hand is not looked at": Break(
+        "remuda.ops.sightings._working", lambda *_: False, "still_at_work_is_no_failure"
+    ),
+    "failures are not counted": Break("remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded"),
+    "everybody goes at once": Break("remuda.ops.turns._paced", lambda *_: {}, "the_canary_goes_alone"),
+    "nobody goes first on a node": Break(
+        "remuda.ops.turns._behind_others", lambda *_: {}, "success_is_on_the_disk"
+    ),
+    "old news is believed": Break(
+        "remuda.ops.sightings._listed", believe_any_report, "success_is_on_the_disk"
+    ),
+    "any version is the one that is wanted": Break(
+        "remuda.ops.steps._goal_met", goal_is_met_by_any_version, "success_has_the_pinned_digest"
+    ),
+    "a node is not taken back": Break(
+        "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before"
+    ),
+    "what is lost is waited for": Break("remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends"),
+    "changes have no number": Break(
+        "remuda.store.ops_attempts.number_changes", lambda *_: None, "every_change_has_a_number"
+    ),
+    "no operation is ever over": Break(
+        "remuda.store.ops_attempts.finish_operations", lambda *_: None, "over_exactly_when_all_steps_are"
+    ),
+    "bars follow whatever comes": Break(
+        "remuda.ops.live_progress._risen", lambda live, fraction: fraction, "shown_progress_never_falls"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_decision_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = BREAKS[name]
+    monkeypatch.setattr(broken.target, broken.instead)
+    seeds = range(broken.first_seed, broken.first_seed + SEEDS_MOST)
+    failures = (run_seed(seed).failure for seed in seeds)
+    noticed = next((str(failure) for failure in failures if failure is not None), "nothing")
+    assert noticed.startswith(broken.noticed_by)
