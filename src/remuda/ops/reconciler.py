@@ -12,6 +12,7 @@ from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
+from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.ops import planning
@@ -105,9 +106,13 @@ class Reconciler:
             changed, began_s = self._signal.changed, self._clock.monotonic()
             try:
                 wait = await self.pass_once()
+            except RemudaError as error:  # The store is away, and that is nobody's defect.
+                self.failed_passes += 1
+                log.warning("ops_pass_failed", failed=self.failed_passes, reason=error.message)
+                wait = self._pace.busy_every
             except Exception:
                 self.failed_passes += 1
-                log.exception("ops_pass_failed", failed=self.failed_passes)
+                log.exception("ops_pass_broke", failed=self.failed_passes)
                 wait = self._pace.busy_every
             # Half of the time at most, however fast changes come: they are dealt with together.
             spent = timedelta(seconds=self._clock.monotonic() - began_s)
