@@ -5,7 +5,7 @@ frontend. Nobody has a queue: who is slow is told of the latest state only, or o
 """
 
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
@@ -189,25 +189,28 @@ class Feed:
 
     async def events(
         self, place: str, op: OpId | None = None, stay: timedelta | None = None
-    ) -> AsyncIterator[Event | None]:
-        """What has changed since `place`, and what changes from then on; None now and then when nothing does.
+    ) -> AsyncIterator[Sequence[Event]]:
+        """What has changed since `place`, and what changes from then on, as much at a time as there is;
+        nothing now and then when nothing does.
 
         Without a place that is understood it begins with all there is. NotFound for an unknown operation.
         """
         self._readers += 1
         try:
-            async for event in self._told(place, op, stay):
-                yield event
+            async for events in self._told(place, op, stay):
+                yield events
         finally:
             self._readers -= 1
 
-    async def _told(self, place: str, op: OpId | None, stay: timedelta | None) -> AsyncIterator[Event | None]:
+    async def _told(
+        self, place: str, op: OpId | None, stay: timedelta | None
+    ) -> AsyncIterator[Sequence[Event]]:
         until_s = None if stay is None else self._clock.monotonic() + stay.total_seconds()
         at, ticks = await self._begin(place), self._tick_count
         if at is None:
             async for event in self._snapshot(op):
                 at = event.id
-                yield event
+                yield (event,)
         assert at is not None, "a snapshot ends with a place"
         behind = True
         while not self.closed:
@@ -217,8 +220,8 @@ class Feed:
             else:
                 at, told = self._from_kept(at, op)
             ticks, told_lately = self._ticks_since(ticks, op)
-            for event in (*told, *told_lately):
-                yield event
+            if told or told_lately:
+                yield (*told, *told_lately)
             if behind:
                 continue
             left_s = QUIET.total_seconds()
@@ -229,7 +232,7 @@ class Feed:
             with anyio.move_on_after(left_s) as waiting:
                 await news.wait()
             if waiting.cancelled_caught:
-                yield None
+                yield ()
 
     async def _begin(self, place: str) -> int | None:
         if not (place.isascii() and place.isdigit() and len(place) < 19):

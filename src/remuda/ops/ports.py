@@ -118,8 +118,8 @@ class OpStore(Protocol):
         """The reply has come. Only the first counts, and only for the attempt that is at work."""
         ...
 
-    async def note_progress(self, op: OpId, node: NodeId, progress: Progress) -> None:
-        """Kept only for the attempt at work, and only if it does not fall."""
+    async def note_progress(self, heard: Mapping[tuple[OpId, NodeId], Progress]) -> None:
+        """Kept only for attempts at work, and only where it does not fall."""
         ...
 
     async def note_inventory(

@@ -69,15 +69,20 @@ class ProgressBoard:
 
     async def write(self) -> None:
         """Store what a reader would see as news. What cannot be stored now is tried next time."""
-        for key, live in list(self._live.items()):
-            if live.ended or not worth_keeping(self._kept.get(key), live):
-                continue
-            try:
-                await self._store.note_progress(*key, live.stored(self._clock.now()))
-            except RemudaError as error:
-                log.warning("progress_not_written", reason=error.message)
-                return
-            self._kept[key] = live
+        news = {
+            key: live
+            for key, live in self._live.items()
+            if not live.ended and worth_keeping(self._kept.get(key), live)
+        }
+        if not news:
+            return
+        now = self._clock.now()
+        try:
+            await self._store.note_progress({key: live.stored(now) for key, live in news.items()})
+        except RemudaError as error:
+            log.warning("progress_not_written", reason=error.message)
+            return
+        self._kept |= news
 
     def _set(self, key: Key, live: LiveProgress) -> None:
         self._live[key] = live

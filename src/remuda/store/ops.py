@@ -1,7 +1,7 @@
 """OpStore on SQL. Reads rows, lets ops.intents decide, writes rows: no rule about operations lives here."""
 
-from collections.abc import Collection, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -14,7 +14,7 @@ from remuda.ops.ports import Filter, Inventory, Live, Progress, Submitted, View
 from remuda.store import ops_attempts, ops_intents, ops_views
 from remuda.store.database import Database, Work
 from remuda.store.failures import unusable
-from remuda.store.ops_attempts import Claim
+from remuda.store.ops_attempts import AttemptKey, Claim
 from remuda.wire.nodes import InstalledArtifact
 
 T = TypeVar("T")
@@ -33,6 +33,7 @@ class SqlOpStore:
         self._database = database
         self._turn = anyio.Lock(fast_acquire=True)
         self._wishing = anyio.Lock(fast_acquire=True)
+        self._replies: dict[AttemptKey, Outcome] = {}  # Not written yet.
 
     async def submit(self, operation: Operation, steps: Sequence[Step]) -> Submitted:
         return await self._change(
@@ -54,10 +55,21 @@ class SqlOpStore:
         await self._database.transact(lambda c, now: ops_attempts.hold(c, op, node, attempt, now + open_for))
 
     async def answer(self, op: OpId, node: NodeId, outcome: Outcome) -> None:
-        await self._change(lambda c, now: ops_attempts.answer(c, now, op, node, outcome))
+        """Replies come in crowds: whose turn it is writes those of all who wait. Their turns are short."""
+        key = (op, node, outcome.attempt)
+        self._replies.setdefault(key, outcome)
+        try:
+            async with self._next_turn():
+                if key in self._replies:
+                    crowd = dict(self._replies)
+                    await self._database.transact(lambda c, now: ops_attempts.answer(c, now, crowd))
+                    self._replies = {one: self._replies[one] for one in self._replies if one not in crowd}
+        finally:
+            self._replies.pop(key, None)
 
-    async def note_progress(self, op: OpId, node: NodeId, progress: Progress) -> None:
-        await self._change(lambda c, now: ops_attempts.note_progress(c, now, op, node, progress))
+    async def note_progress(self, heard: Mapping[tuple[OpId, NodeId], Progress]) -> None:
+        if heard:
+            await self._change(lambda c, now: ops_attempts.note_progress(c, now, heard))
 
     async def note_inventory(self, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact]) -> None:
         await self._database.transact(
@@ -86,9 +98,14 @@ class SqlOpStore:
         return await self._database.read(lambda c, now: ops_views.changed_since(c, change, limit))
 
     async def _change(self, work: Work[T], after: AbstractAsyncContextManager[None] = _NOBODY) -> T:
+        async with self._next_turn(after):
+            return await self._database.transact(work)
+
+    @asynccontextmanager
+    async def _next_turn(self, after: AbstractAsyncContextManager[None] = _NOBODY) -> AsyncIterator[None]:
         try:
             with anyio.fail_after(limits.OPERATIONS_TURN_S):
                 async with after, self._turn:
-                    return await self._database.transact(work)
+                    yield
         except TimeoutError:
             raise unusable(self._database.name, "too many changes of operations at once") from None

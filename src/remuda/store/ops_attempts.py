@@ -31,10 +31,15 @@ _HELD = select(
 _OF_STEP = (attempts.c.op_id == bindparam("row_op"), attempts.c.node == bindparam("row_node"))
 _OPEN = (*_OF_STEP, attempts.c.number == bindparam("row_number"), attempts.c.ended_at.is_(None))
 _UPDATE_OPEN = update(attempts).where(*_OPEN)
-_PROGRESS = select(attempts.c.progress).where(*_OPEN)
+_PROGRESS = select(*(attempts.c[name] for name in ("op_id", "node", "number", "progress"))).where(
+    attempts.c.op_id.in_(bindparam("ops", expanding=True)),
+    tuple_(attempts.c.op_id, attempts.c.node, attempts.c.number).in_(bindparam("keys", expanding=True)),
+    attempts.c.ended_at.is_(None),
+)
 _FORGET = delete(attempts).where(*_OF_STEP, attempts.c.number <= bindparam("row_number"))
 
 Held = Row[tuple[object]]
+AttemptKey = tuple[OpId, NodeId, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +136,38 @@ def hold(connection: Connection, op: OpId, node: NodeId, attempt: int, until: da
     )
 
 
-def answer(connection: Connection, now: datetime, op: OpId, node: NodeId, outcome: Outcome) -> None:
+def answer(connection: Connection, now: datetime, replies: Mapping[AttemptKey, Outcome]) -> None:
     latest = take_turn(connection)
-    row = {"row_op": op, "row_node": node, "row_number": outcome.attempt}
-    reply = {"ended_at": now, "problem": outcome.problem}
-    if connection.execute(_UPDATE_OPEN, {**row, **reply}).rowcount:
-        number_changes(connection, latest, [op])
+    changed: set[OpId] = set()
+    for (op, node, number), outcome in replies.items():
+        row = {"row_op": op, "row_node": node, "row_number": number}
+        reply = {"ended_at": now, "problem": outcome.problem}
+        if connection.execute(_UPDATE_OPEN, {**row, **reply}).rowcount:
+            changed.add(op)
+    if changed:
+        number_changes(connection, latest, sorted(changed))
 
 
-def note_progress(connection: Connection, now: datetime, op: OpId, node: NodeId, progress: Progress) -> None:
+def note_progress(
+    connection: Connection, now: datetime, heard: Mapping[tuple[OpId, NodeId], Progress]
+) -> None:
     latest = take_turn(connection)
-    row = {"row_op": op, "row_node": node, "row_number": progress.attempt}
-    known = connection.execute(_PROGRESS, row).one_or_none()
-    if known is None or (known.progress is not None and progress.fraction < known.progress.fraction):
+    rows = [
+        {
+            "row_op": row.op_id,
+            "row_node": row.node,
+            "row_number": row.number,
+            "progress": replace(heard[row.op_id, row.node], at=now),
+        }
+        for batch in batches((op, node, progress.attempt) for (op, node), progress in heard.items())
+        for row in connection.execute(_PROGRESS, {"ops": list({op for op, *_ in batch}), "keys": batch}).all()
+        if row.progress is None or row.progress.fraction <= heard[row.op_id, row.node].fraction
+    ]
+    if not rows:
         return
-    connection.execute(_UPDATE_OPEN, {**row, "progress": replace(progress, at=now)})
-    number_changes(connection, latest, [op])
+    for batch in batches(rows):
+        connection.execute(_UPDATE_OPEN, batch)
+    number_changes(connection, latest, sorted({OpId(row["row_op"]) for row in rows}))
 
 
 def note_inventory(

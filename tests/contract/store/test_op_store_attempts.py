@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+import anyio
 import pytest
 
 from remuda.core import limits
@@ -245,7 +246,7 @@ async def test_progress_is_kept_with_the_time_of_the_store(op_store: OpStore) ->
     await begin(op_store)
     before = await change(op_store)
     told = Progress(1, 0.25, "downloading", "layer-1", 25, 100)
-    await op_store.note_progress(OP, NODE, told)
+    await op_store.note_progress({(OP, NODE): told})
     ((node, kept),) = (await op_store.view(OP)).progress
     assert node == NODE
     assert kept == replace(told, at=kept.at)
@@ -258,32 +259,55 @@ async def test_progress_never_falls_within_an_attempt(op_store: OpStore) -> None
     await submitted(op_store)
     await begin(op_store)
     for fraction in (0.5, 0.25, 0.5, 0.75, 0.0):
-        await op_store.note_progress(OP, NODE, Progress(1, fraction))
+        await op_store.note_progress({(OP, NODE): Progress(1, fraction)})
     assert await progress_of(op_store) == [(1, 0.75)]
 
 
 async def test_progress_of_another_attempt_is_ignored(op_store: OpStore) -> None:
     await submitted(op_store)
-    await op_store.note_progress(OP, NODE, Progress(1, 0.5))
+    await op_store.note_progress({(OP, NODE): Progress(1, 0.5)})
     (step,) = await begin(op_store)
-    await op_store.note_progress(OP, NODE, Progress(1, 0.9))
+    await op_store.note_progress({(OP, NODE): Progress(1, 0.9)})
     (step,) = await op_store.commit([ended(step, State.PENDING, TROUBLE)], ONE, OPEN_FOR)
     await op_store.commit([begun(step)], ONE, OPEN_FOR)
     assert await progress_of(op_store) == []
-    await op_store.note_progress(OP, NODE, Progress(1, 0.95))
-    await op_store.note_progress(OP, NODE, Progress(2, 0.1))
+    await op_store.note_progress({(OP, NODE): Progress(1, 0.95)})
+    await op_store.note_progress({(OP, NODE): Progress(2, 0.1)})
     assert await progress_of(op_store) == [(2, 0.1)]
+
+
+async def test_replies_that_come_at_once_are_all_kept(op_store: OpStore) -> None:
+    nodes = [f"node-{number:02}" for number in range(50)]
+    await submitted(op_store, nodes=nodes)
+    await op_store.commit([begun(step) for step in await the_steps(op_store)], ONE, OPEN_FOR)
+    before = await change(op_store)
+    async with anyio.create_task_group() as tasks:
+        for node in nodes:
+            tasks.start_soon(op_store.answer, OP, NodeId(node), Outcome(1, TROUBLE))
+    requests = (await op_store.live()).requests
+    assert [(one.node, one.ended, one.problem) for one in requests] == [(n, True, TROUBLE) for n in nodes]
+    assert before < await change(op_store) < before + len(nodes)
+
+
+async def test_progress_of_many_nodes_is_one_change(op_store: OpStore) -> None:
+    nodes = [NodeId(f"node-{number:03}") for number in range(600)]  # More than one statement carries.
+    await submitted(op_store, nodes=nodes)
+    await op_store.commit([begun(step) for step in await the_steps(op_store)], ONE, OPEN_FOR)
+    before = await change(op_store)
+    await op_store.note_progress({(OP, node): Progress(1, 0.5) for node in nodes})
+    assert await progress_of(op_store) == [(1, 0.5)] * len(nodes)
+    assert await change(op_store) == before + 1
 
 
 async def test_progress_after_the_end_is_ignored(op_store: OpStore) -> None:
     await submitted(op_store)
     await begin(op_store)
-    await op_store.note_progress(OP, NODE, Progress(1, 0.5))
+    await op_store.note_progress({(OP, NODE): Progress(1, 0.5)})
     await op_store.answer(OP, NODE, Outcome(1))
     before = await change(op_store)
-    await op_store.note_progress(OP, NODE, Progress(1, 0.9))
+    await op_store.note_progress({(OP, NODE): Progress(1, 0.9)})
     await end(op_store)
-    await op_store.note_progress(OP, NODE, Progress(1, 1.0))
+    await op_store.note_progress({(OP, NODE): Progress(1, 1.0)})
     assert await progress_of(op_store) == [(1, 0.5)]
     assert await change(op_store) == before + 1
 

@@ -193,7 +193,7 @@ async def write(store: OpStore, name: str) -> None:
         op = OpId(f"{name}-{number * 7 % (number + 1) // 3 * 3}")
         first, second = await the_steps(store, op)
         await store.commit([begun(first)], ONE, OPEN_FOR)
-        await store.note_progress(op, first.node, Progress(first.attempt + 1, number / 20))
+        await store.note_progress({(op, first.node): Progress(first.attempt + 1, number / 20)})
         await store.answer(op, first.node, Outcome(first.attempt + 1))
         await store.commit([replace(second, reason=str(number))], ONE, OPEN_FOR)
         await store.wish(op, list(Wish)[number % 3])

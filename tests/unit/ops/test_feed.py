@@ -84,17 +84,15 @@ async def stand() -> AsyncIterator[Stand]:
         tasks.cancel_scope.cancel()
 
 
-async def read(stream: AsyncIterator[Event | None], count: int) -> list[Event]:
+async def read(stream: AsyncIterator[Sequence[Event]], count: int) -> list[Event]:
     events: list[Event] = []
     while len(events) < count:
-        event = await anext(stream)
-        if event is not None:
-            events.append(event)
+        events.extend(await anext(stream))
     return events
 
 
 async def now_there(feed: Feed, place: str, op: OpId | None = None) -> list[Event]:
-    return [event async for event in feed.events(place, op, timedelta()) if event is not None]
+    return [event async for told in feed.events(place, op, timedelta()) for event in told]
 
 
 def body(event: Event) -> dict[str, object]:
@@ -192,7 +190,7 @@ async def test_many_readers_cost_the_store_one_reading() -> None:
         streams = [at.feed.events("1") for _ in range(20)]
         told: list[Event] = []
 
-        async def follow(stream: AsyncIterator[Event | None]) -> None:
+        async def follow(stream: AsyncIterator[Sequence[Event]]) -> None:
             told.extend(await read(stream, 10))
 
         async with anyio.create_task_group() as readers:
@@ -212,7 +210,7 @@ async def test_readers_are_let_go_when_the_feed_closes() -> None:
         async with anyio.create_task_group() as readers:
 
             async def follow() -> None:
-                assert [event async for event in stream] == []
+                assert [told async for told in stream] == []
 
             readers.start_soon(follow)
             await anyio.wait_all_tasks_blocked()
