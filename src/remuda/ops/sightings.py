@@ -40,7 +40,8 @@ def sight(
     """`ended_at` is when something was last done on this node, whoever asked for it."""
     if node is None:
         return Sighting(exists=False)
-    found = _found(step.goal, _listed(node, ended_at if request is None else request.begun_at))
+    listed = _listed(node, ended_at if request is None else request.begun_at)
+    found = _found(step.goal, listed)
     return Sighting(
         away=why_away(node.standing),
         boot=node.boot,
@@ -48,6 +49,7 @@ def sight(
         installed=None if found is None else bool(found),
         digest=found[0].digest if found else "",
         working=_working(step, node, request, now),
+        told=listed is not None or not node.reports,
         outcome=_outcome(step, request),
         blocked=blocked,
     )

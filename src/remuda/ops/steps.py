@@ -115,13 +115,14 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
     if seen.outcome is not None and seen.outcome.attempt == step.attempt:
         problem = seen.outcome.problem
         return _succeeded(step, "") if problem is None else _failed(step, problem, at)
-    if seen.away or (seen.working and seen.boot == step.boot):
+    # What a report shows at work is at work in that life, though it was meant for the one before.
+    if seen.away or (seen.working and (seen.reports or seen.boot == step.boot)):
         return None
     # Of a worker without reports the reply is the truth for as long as it may come on time.
     overdue = seen.reports or step.answer_by is None or at.now >= step.answer_by
     if step.stage is Stage.APPLY and overdue and (how := _goal_met(step, seen)):
         return _succeeded(step, how)
-    return _failed(step, RESTARTED, at) if seen.boot != step.boot else None
+    return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
 
 
 def _succeeded(step: Step, how: str) -> Step:
@@ -177,7 +178,8 @@ def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
         return _still_working(step, seen, at)
     if step.wait_until is None:
         return replace(step, wait_until=at.now + _tolerated(seen, at.patience), reason=""), None
-    if at.now < step.wait_until:
+    # After a time in which nobody heard anything, it is given the time to tell.
+    if at.now < step.wait_until + (timedelta() if seen.told else at.patience.lease):
         return step, None
     if step.state is State.STOPPING:
         deaf = "" if seen.reports else "its worker cannot be told to stop, and may still finish it"
