@@ -163,11 +163,12 @@ class Corral:
 
     # Starting, once or again.
 
-    def wait_until_well(self) -> None:
+    def wait_until_well(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Every frontend answers, and every node is healthy."""
-        self._wait_for_frontends()
+        self._wait_for_frontends(meanwhile)
 
         def well() -> bool:
+            meanwhile()
             ended = [machine.process.log for machine in self.workers if not machine.process.running]
             assert not ended, f"a worker ended:\n{ended[0]}"
             with suppress(httpx.HTTPError):
@@ -177,9 +178,12 @@ class Corral:
 
         wait_until_blocking(well, within=_READY_S, what="nodes that are all healthy")
 
-    def _wait_for_frontends(self) -> None:
-        everybody = len(self.frontends)
-        wait_until_blocking(lambda: len(self.answering()) == everybody, within=_READY_S, what="frontends")
+    def _wait_for_frontends(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        def all_answer() -> bool:
+            meanwhile()
+            return len(self.answering()) == len(self.frontends)
+
+        wait_until_blocking(all_answer, within=_READY_S, what="frontends that all answer")
 
     def _begin_frontend(self, machine: Machine) -> Frontend:
         galleries = [{"name": "chaos", "url": self._gallery}]

@@ -28,7 +28,6 @@ def storm(folder: Path, *, seed: int, span_s: float, workers: int, say: Callable
         wishing = aside.submit(admin.wish_for, span_s)
         weather.blow(span_s)
         wishing.result()
-        fleet.wait_until_well()
         told("the weather is calm, and every node is healthy")
         admin.settle()
         verdict = Verdict(fleet)

@@ -49,9 +49,10 @@ class Weather:
         self.calm()
 
     def calm(self) -> None:
+        """What has not recovered yet may still end by itself."""
         while self._lasting:
             self._end(next(iter(self._lasting)))
-        self._revive()
+        self._corral.wait_until_well(meanwhile=self._revive)
 
     def _begin(self, target: Target, kind: str) -> None:
         lasts_s = self._between(_DEAD_S if kind == "kill" else _LASTS_S)
