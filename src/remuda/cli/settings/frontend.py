@@ -159,7 +159,7 @@ class FrontendSettings(SourceSettings):
     nodes_at_once: Annotated[
         Annotated[int, Field(ge=1, le=100_000)],
         Setting("Most nodes that one operation works on at once.", "a number from 1 to 100000"),
-    ] = 64
+    ] = 300
     allow_local_sources: Annotated[
         bool,
         Setting("Let admins install backends from files and folders on the nodes' own disks.", forms.FLAG),
