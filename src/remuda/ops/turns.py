@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from remuda.core.ids import NodeId
-from remuda.ops.model import Operation, OpId, State, Step
+from remuda.ops.model import Operation, OpId, Stage, State, Step
 
 Key = tuple[OpId, NodeId]
 
@@ -31,12 +31,12 @@ def blocked(
         for op, mine in by_operation.items()
         for step in mine
         for name in step.goal.names
-        if step.state in _AT_WORK
+        if _midway(step)
     }
     for operation in sorted(operations, key=lambda op: (op.asked_at, op.id)):
         mine = by_operation[operation.id]
-        waits |= _behind_others(mine, ahead)
-        waits |= _paced(operation, [step for step in mine if step.key not in waits], away)
+        behind = _behind_others(mine, ahead)
+        waits |= _paced(operation, mine, behind, away) | behind
         for step in mine:
             if not step.state.final:
                 ahead = {(step.node, name): operation.id for name in step.goal.names} | ahead
@@ -53,17 +53,29 @@ def _behind_others(steps: Iterable[Step], ahead: Mapping[tuple[NodeId, str], OpI
     return waits
 
 
-def _paced(operation: Operation, steps: Sequence[Step], away: Collection[NodeId]) -> dict[Key, str]:
-    """Which of those that have not begun must wait. One that has begun goes on: no node is left half-way."""
-    roll_out = operation.roll_out
-    canary = roll_out.canary and not any(step.state is State.SUCCEEDED and step.attempt for step in steps)
-    pending = [step for step in steps if step.state is State.PENDING]
-    begun = [step for step in steps if step.state in _AT_WORK] + [step for step in pending if step.attempt]
-    busy = [step for step in begun if canary or step.node not in away]
-    fresh = [step for step in pending if not step.attempt and step.node not in away]
-    room = (1 if canary else roll_out.at_once) - len(busy)
-    why = "one node has to succeed before the others begin" if canary else "other nodes go first"
-    return {step.key: why for step in fresh[max(room, 0) :]}
+def _midway(step: Step) -> bool:
+    """At work, or between two stages: nobody else may come in between."""
+    return step.state in _AT_WORK or (step.state is State.PENDING and step.stage is not Stage.APPLY)
+
+
+def _paced(
+    operation: Operation, steps: Sequence[Step], behind: Collection[Key], away: Collection[NodeId]
+) -> dict[Key, str]:
+    """Which of those that have not begun must wait. One that has begun goes on: no node is left half-way.
+    Only a canary goes alone in any case, also among those that are tried again."""
+    waiting = [step for step in steps if step.state is State.PENDING and step.stage is Stage.APPLY]
+    again = [step for step in waiting if step.attempt]
+    able = [step for step in waiting if step.node not in away and step.key not in behind]
+    fresh = [step for step in able if not step.attempt]
+    midway = [step for step in steps if _midway(step)]
+    if operation.roll_out.canary and not any(
+        step.state is State.SUCCEEDED and step.attempt for step in steps
+    ):
+        why = "one node has to succeed before the others begin"
+        return {step.key: why for step in [*again, *fresh][0 if midway else 1 :]}
+    busy = [step for step in [*midway, *again] if step.node not in away and step.key not in behind]
+    room = max(operation.roll_out.at_once - len(busy), 0)
+    return {step.key: "other nodes go first" for step in fresh[room:]}
 
 
 def halted(operation: Operation, steps: Iterable[Step]) -> str:

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind, RollOut, State, Step
+from remuda.ops.model import Kind, RollOut, Stage, State, Step
 from remuda.ops.turns import blocked, halt, halted
-from tests.unit.ops.build import a_step, an_operation, running
+from tests.unit.ops.build import NODE, OP, a_step, an_operation, running
 
 ROLLING = RollOut(at_once=2, canary=True, proves=True)
 
@@ -110,3 +110,25 @@ def test_no_more_begin_than_may_be_at_work(
     idle = not any(step.state in (State.RUNNING, State.STOPPING) for step in steps)
     nothing_begun = idle and not any(step.state is State.PENDING and step.attempt for step in steps)
     assert not (fresh and nothing_begun and not begin), "somebody always goes"
+
+
+def test_between_two_stages_nobody_comes_in_between_and_no_second_canary_begins() -> None:
+    proving = a_step(Kind.UPGRADE, op="b", attempt=1, stage=Stage.PROVE)
+    fresh = a_step(Kind.UPGRADE, op="b", node="n1")
+    rolling = an_operation("b", Kind.UPGRADE, asked_s=1, roll_out=ROLLING)
+    waits = blocked([an_operation("a"), rolling], [a_step(op="a"), proving, fresh], away=())
+    assert set(waits) == {("a", NODE), ("b", "n1")}
+
+
+def test_of_those_that_are_tried_again_one_goes_first_as_canary() -> None:
+    again = [a_step(node=node, attempt=1) for node in ("n1", "n2")]
+    waits = blocked([an_operation(roll_out=ROLLING)], [*again, a_step(node="n3")], away=())
+    assert set(waits) == {(OP, "n2"), (OP, "n3")}
+
+
+def test_a_canary_that_waits_for_another_operation_is_not_replaced() -> None:
+    at_work = a_step(op="a", node="n1", state=State.RUNNING, attempt=1)
+    again = a_step(op="b", node="n1", attempt=1)
+    rolling = an_operation("b", asked_s=1, roll_out=ROLLING)
+    waits = blocked([an_operation("a"), rolling], [at_work, again, a_step(op="b", node="n2")], away=())
+    assert set(waits) == {("b", "n1"), ("b", "n2")}
