@@ -29,6 +29,7 @@ class Admin:
         self.defects: list[str] = []
         self._corral = corral
         self._chance = SeededEntropy(seed)
+        self._whom = SeededEntropy(seed)  # Of its own: how many there are to ask must not change the wishes.
         self._say = say
         self._version = 0
         self._asked: list[str] = []
@@ -98,7 +99,7 @@ class Admin:
         if not frontends:
             self._say(f"{what}: nobody is there")
             return None
-        frontend = self._one_of(frontends)
+        frontend = frontends[int(self._whom.fraction() * len(frontends))]
         headers = {"Authorization": f"Bearer {frontend.api_key}"}
         try:
             answer = httpx.post(

@@ -44,8 +44,10 @@ class Weather:
         while time.monotonic() < until_s:
             self._let_pass(self._between(_GAP_S))
             target, kind = next(deck)
+            # Drawn in any case: what happened so far must not change what the seed says next.
+            lasts_s = self._between(_DEAD_S if kind == "kill" else _LASTS_S)
             if target.name not in self._lasting:
-                self._begin(target, kind)
+                self._begin(target, kind, lasts_s)
         self.calm()
 
     def calm(self) -> None:
@@ -54,8 +56,7 @@ class Weather:
             self._end(next(iter(self._lasting)))
         self._corral.wait_until_well(meanwhile=self._revive)
 
-    def _begin(self, target: Target, kind: str) -> None:
-        lasts_s = self._between(_DEAD_S if kind == "kill" else _LASTS_S)
+    def _begin(self, target: Target, kind: str, lasts_s: float) -> None:
         self._say(f"{kind} {target.name} for {lasts_s:.1f} s")
         self.struck.append((target.name, kind))
         self._lasting[target.name] = time.monotonic() + lasts_s, target.faults[kind], kind
