@@ -12,4 +12,11 @@ SEED = 1
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_storm_leaves_every_operation_over_and_every_disk_as_shown(tmp_path: Path) -> None:
-    storm(tmp_path, seed=SEED, span_s=25, workers=2, say=print)
+    said: list[str] = []
+
+    def say(line: str) -> None:  # Shown when it fails, with the seed.
+        print(line)
+        said.append(line)
+
+    storm(tmp_path, seed=SEED, span_s=25, workers=2, say=say)
+    assert any("all was over" in line for line in said)
