@@ -13,6 +13,8 @@ from remuda.ops.lines import Heard
 from tests.sim.chance import Dice
 from tests.sim.ops.world import World
 
+_HOP_S = 0.002  # To the server and back.
+
 Handler = Callable[[Heard], Awaitable[None]]
 
 
@@ -98,14 +100,14 @@ class LinesOfFrontend:
 
     async def subscribe(self, subject: str, handler: Handler) -> object:
         self._require()
-        await anyio.sleep(0.002)
+        await anyio.sleep(_HOP_S)
         self._handlers.append(handler)
         self._bus.listen(subject, handler)
         return None
 
     async def publish(self, subject: str, payload: bytes) -> None:
         self._require()
-        await anyio.sleep(0.002)
+        await anyio.sleep(_HOP_S)
         if subject.endswith("backend.stop"):
             return
         self._bus.publish(subject, payload)

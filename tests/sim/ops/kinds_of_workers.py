@@ -21,6 +21,7 @@ from tests.sim.ops.workers import Handle, Held, InHand, SimulatedWorker
 from tests.sim.ops.world import World
 
 _TOTAL = 1 << 30
+_START_S = 0.5  # Until a process runs, or has ended.
 
 
 class OurWorker(SimulatedWorker):
@@ -48,7 +49,7 @@ class OurWorker(SimulatedWorker):
 
     async def _start(self, hand: InHand) -> Message:
         hand.firm = True
-        await anyio.sleep(0.5)
+        await anyio.sleep(_START_S)
         held = self.disk[hand.build]
         if held.digest in self.world.releases.broken:
             return BackendInstallReply(error="it ended with exit code 1")
@@ -144,7 +145,7 @@ class LocalAiWorker(SimulatedWorker):
                     if trouble := await self.take_time(hand):
                         return BackendInstallReply(error=trouble)
                     self.put(hand, self.world.releases.newest[request.backend])
-                await anyio.sleep(0.5)
+                await anyio.sleep(_START_S)
                 if self.disk[hand.build].digest in self.world.releases.broken:
                     return BackendInstallReply(error="it ended with exit code 1")
                 self.done.add((hand.op, hand.attempt))

@@ -44,7 +44,7 @@ def test_a_story_does_not_depend_on_how_texts_are_hashed() -> None:
 
 def test_faults_of_every_kind_are_met() -> None:
     met = set().union(*(lived_through(seed).trace.faults for seed in range(20)))
-    assert len(met) >= 15, sorted(met)
+    assert len(met) >= 13, sorted(met)
 
 
 def test_a_failing_seed_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
