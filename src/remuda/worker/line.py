@@ -79,11 +79,13 @@ class Line:
             self.trouble.set("")
 
     async def _subscribe(self, bus: WorkerBus, node: NodeId) -> None:
-        """To everything: a worker that hears only some of what it is told is not reachable."""
+        """To everything: a worker that hears only some of what it is told is not reachable. Side by side, for
+        each takes a round trip, and links may be slow."""
         heard: dict[str, Hear] = {subjects.node_stop(node): self._stop_heard}
         heard.update(self._listener.handlers(node, bus.publish))
-        for subject, hear in heard.items():
-            await self._subscribe_to(bus, node, subject, hear)
+        async with anyio.create_task_group() as subscribing:
+            for subject, hear in heard.items():
+                subscribing.start_soon(self._subscribe_to, bus, node, subject, hear)
         self._deafness = ""
         self._note(bus, node)
 

@@ -64,6 +64,7 @@ async def test_an_unknown_node_is_not_found_anywhere(
     frontend: LiveFrontend, method: str, path: str, unknown: str
 ) -> None:
     body = {"labels": {}, "vram-budget": {"value": ""}, "max-replicas-per-model": {"value": 1}}
+    body |= {verb: {"backend": "llama-cpp"} for verb in ("install", "upgrade", "delete")}
     url = path.format(node_id=unknown, key="k")
     reply = await frontend.worker.request(method, url, json=body.get(path.rpartition("/")[2]))
     assert reply.status_code == 404

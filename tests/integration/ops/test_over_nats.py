@@ -14,7 +14,7 @@ from remuda.wire.backends import BackendCancelReply, BackendInstallReply
 from remuda.wire.codec import Message
 from remuda.wire.nodes import Work
 from tests.integration.ops.conftest import Place
-from tests.integration.ops.rig import BUILD, OpsFrontend, done, ops_frontend, patient, worker
+from tests.integration.ops.rig import BUILD, OpsFrontend, ScriptedWorker, done, ops_frontend, patient, worker
 from tests.support.nats_servers import CLOCK, connected
 from tests.support.waiting import wait_until
 
@@ -36,8 +36,11 @@ def lasting(seconds: float) -> Callable[[bytes], Awaitable[Message]]:
     return answer
 
 
-async def until_state(frontend: OpsFrontend, state: State) -> None:
+async def until_state(frontend: OpsFrontend, state: State, reporting: ScriptedWorker | None = None) -> None:
     async def reached() -> bool:
+        if reporting is not None:  # Again and again, as workers do: one report may be older than the attempt.
+            await reporting.report()
+            frontend.signal.notify()
         return (await frontend.step()).state is state
 
     await wait_until(reached, within=20, what=f"state {state}")
@@ -63,8 +66,7 @@ async def test_an_install_beyond_the_timeout_runs_on_and_ends_with_the_report(pl
         step = await frontend.step()
         assert (step.state, step.attempt, step.failures) == (State.RUNNING, 1, 0)
         node.installed = [BUILD]
-        await node.report()
-        await until_state(frontend, State.SUCCEEDED)
+        await until_state(frontend, State.SUCCEEDED, reporting=node)
         assert ((await frontend.step()).attempt, node.times("backend.install")) == (1, 1)
 
 
@@ -84,8 +86,13 @@ async def test_a_restarted_worker_is_asked_again(place: Place) -> None:
         await frontend.submit([node.node])
         await wait_until(lambda: node.times("backend.install") == 1)
         await node.restart()
-        frontend.signal.notify()
-        await wait_until(lambda: node.times("backend.install") == 2)
+
+        async def asked_again() -> bool:
+            await node.report()
+            frontend.signal.notify()
+            return node.times("backend.install") == 2
+
+        await wait_until(asked_again, within=20, what="a second request")
         assert (await frontend.step()).attempt == 2
 
 
@@ -199,8 +206,6 @@ async def test_a_frontend_that_dies_leaves_the_rest_to_another_and_nothing_is_se
     database = await open_database(place.database_url, clock=CLOCK)
     async with connected(place.bus_url) as bus, ops_frontend(bus, database, CLOCK, name="second") as second:
         node.installed = [BUILD]
-        await node.report()
-        second.signal.notify()
-        await until_state(second, State.SUCCEEDED)
+        await until_state(second, State.SUCCEEDED, reporting=node)
         assert node.times("backend.install") == 1
     await database.close()

@@ -131,6 +131,8 @@ def test_a_restarted_worker_that_reports_is_retried_and_its_old_reply_waited_for
         await world.frontend.submit([node.node])
         await time_passes(5)
         await node.restart()
+        await time_passes(5)
+        await node.report()
         await time_passes(40)
         assert {key[2] for key in world.frontend.commander.awaited} == {2}
 
