@@ -77,7 +77,8 @@ async def test_one_that_was_killed_too_often_stays_listed_until_it_is_stopped(ri
     for life in range(4):
         await rig.until_ready("m", restarts=life)
         rig.process("m").kill()
-    await rig.until_replica("m", lambda row: row["state"] == "failed")
+    row = await rig.until_replica("m", lambda row: row["state"] == "failed")
+    assert "killed by SIGKILL" in row["trouble"]
 
     await rig.tell("backend.stop", backend="m")
 

@@ -111,6 +111,7 @@ async def test_a_killed_worker_takes_all_its_processes_with_it(worker: LoneWorke
 
 
 async def test_killing_the_whole_group_of_the_worker_does_not_help_its_processes(worker: LoneWorker) -> None:
+    assert worker.left(), "there is something to be ended"
     os.killpg(worker.process.pid, signal.SIGKILL)
     await worker.until_nothing_is_left()
 

@@ -278,6 +278,7 @@ def test_a_step_of_a_removed_node_ends() -> None:
         await time_passes(5)
         await SqlFleetStore(world.database).remove(world.worker.node, Note("removed"))
         await until_state(world, State.CANCELLED, within_s=10)
+        assert (await world.frontend.step()).reason == "the node was removed from the fleet"
 
     virtually(test, reconciles=True)
 

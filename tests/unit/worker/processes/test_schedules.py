@@ -86,7 +86,7 @@ async def play(rig: Rig, turn: Turn) -> None:
             rig.machine.stamps[folder] = rig.machine.folder_stamp(folder) + "1"
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=2000, deadline=None)
 @given(turns, st.lists(any_script, max_size=12))
 def test_no_schedule_leaves_anything_behind_or_runs_a_key_twice(
     plan: list[Turn], scripts: list[Script]
