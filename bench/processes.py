@@ -73,6 +73,8 @@ def kind(process: psutil.Process) -> str:
     line = " ".join(process.cmdline())
     if "nats-server" in line:
         return "bus"
+    if "descendants.py" in line:
+        return "warden"
     return "worker" if "remuda worker" in line else "frontend"
 
 

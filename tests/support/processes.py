@@ -24,6 +24,9 @@ STOP_S = 30.0
 _COMMAND_S = 60.0
 _OFTEN = ("--heartbeat-interval", "500ms")
 
+# Without it a frontend looks for upgrades in public galleries, and no test leaves this machine.
+SHIPPED_GALLERY = '[{"name":"remuda","url":"builtin:gallery"}]'
+
 
 class Process:
     """One running command: its output, its signals, its family."""
@@ -279,7 +282,8 @@ class Ranch:
         return process
 
     def _environ_in(self, data: str, environ: Mapping[str, str]) -> Mapping[str, str]:
-        return {**self._environ, "REMUDA_DATA_DIR": str(self.folder / data), **environ}
+        own = {"REMUDA_DATA_DIR": str(self.folder / data), "REMUDA_BACKEND_GALLERIES": SHIPPED_GALLERY}
+        return {**self._environ, **own, **environ}
 
 
 @contextmanager
