@@ -32,7 +32,11 @@ def chunks(packed: bytes) -> list[bytes]:
 
 
 @pytest.mark.usefixtures("_reader")
-@pytest.mark.parametrize("packed", [PACKED, PACKED + PACKED, PACKED + bytes(512), gzip.compress(b"")])
+@pytest.mark.parametrize(
+    "packed",
+    [PACKED, PACKED + PACKED, PACKED + bytes(512), gzip.compress(b"")],
+    ids=["one", "two", "padded", "empty"],
+)
 def test_members_and_padding_are_read_in_bounded_chunks(packed: bytes) -> None:
     read = chunks(packed)
 
