@@ -99,7 +99,10 @@ class Installs:
                 async with self._holdings.alone_with(seen, order) as sight:
                     if order is None and not sight.has(request.digest):
                         continue  # Somebody has removed it meanwhile.
-                    return await self._ensure_alone(request, key, sight, order, attempt)
+                    had = await self._ensure_alone(request, key, sight, order, attempt)
+                    if order is not None:
+                        attempt.arrived()  # Also where somebody else had brought it before we could watch.
+                    return had
 
     async def _ensure_alone(
         self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order | None, attempt: Attempt

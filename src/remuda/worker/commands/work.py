@@ -8,6 +8,7 @@ import anyio
 import structlog
 
 from remuda.core.errors import Conflict
+from remuda.oci.progress import Phase
 from remuda.wire.backends import (
     BackendDelete,
     BackendInstall,
@@ -53,6 +54,11 @@ class Attempt:
         self._tell(self._tally.stepped(step))
         if self._tally.phase is not phase:
             self._changed()
+
+    def arrived(self) -> None:
+        """All that was ordered is here: whoever heard of the beginning hears of the end, once."""
+        if self._tally.overall < 100.0:
+            self.stepped(Step(Phase.EXTRACTING, 100.0))
 
     def starting(self) -> None:
         self._tell(self._tally.starting())

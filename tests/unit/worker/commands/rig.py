@@ -112,12 +112,15 @@ class ScriptedSupervision:
 
 
 class CountingSources(Sources):
-    """Galleries that count how often they are asked."""
+    """Galleries that count how often they are asked, and wait for a gate where a test has put one."""
 
     asked = 0
+    gate: anyio.Event | None = None
 
     async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]:
         self.asked += 1
+        if self.gate is not None:
+            await self.gate.wait()
         return await super().read(refresh=refresh)
 
 
@@ -205,6 +208,11 @@ class Rig:
 
     def folder(self, name: str) -> Path:
         return self.depot.places.installed(name)
+
+    def queued(self, name: str) -> int:
+        """How many wait until they have the backend of this name to themselves."""
+        lock = self.commands._holdings.locks._locks.get(name)
+        return 0 if lock is None else lock.statistics().tasks_waiting
 
     def live(self, key: str, backend: str, **changes: object) -> Replica:
         """A process that runs."""

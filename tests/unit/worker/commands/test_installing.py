@@ -313,8 +313,7 @@ async def test_identical_installs_share_one_pull_and_its_progress(rig: Rig) -> N
     async with anyio.create_task_group() as tasks:
         for op_id in ("o-1", "o-2", "o-3"):
             tasks.start_soon(install, op_id)
-        await rig.depot.reached["echo"].wait()
-        await anyio.wait_all_tasks_blocked()
+        await wait_until(lambda: rig.queued("echo") == 2)
         rig.depot.gates["echo"].set()
 
     assert len({reply.address for reply in replies}) == 1
@@ -322,6 +321,29 @@ async def test_identical_installs_share_one_pull_and_its_progress(rig: Rig) -> N
     assert len(rig.depot.installs) == len(rig.supervision.started) == 1
     for op_id in ("o-1", "o-2", "o-3"):
         assert rig.progress(op_id)[-1].overall == 100
+
+
+async def test_install_that_orders_what_has_just_come_is_told_of_the_end(rig: Rig) -> None:
+    rig.offer("echo")
+    rig.depot.gates["echo"] = anyio.Event()
+    first = anyio.Event()
+
+    async def install_first() -> None:
+        await rig.install(BackendInstall(backend="echo", model_id="m"))
+        first.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(install_first)
+        await rig.depot.reached["echo"].wait()
+        rig.own_galleries.gate = anyio.Event()
+        tasks.start_soon(rig.install, BackendInstall(backend="echo", model_id="m", op_id="o-1"))
+        await wait_until(lambda: rig.own_galleries.asked == 2)
+        rig.depot.gates["echo"].set()
+        await first.wait()
+        rig.own_galleries.gate.set()
+
+    assert len(rig.depot.installs) == 1
+    assert [event.overall for event in rig.progress("o-1")] == [0, 100]
 
 
 async def test_progress_is_published_only_for_an_operation(rig: Rig) -> None:
@@ -422,7 +444,7 @@ async def test_backend_removed_while_its_install_waits_is_brought_again(rig: Rig
         tasks.start_soon(install, "b")
         await wait_until(lambda: len(rig.supervision.started) == 2)
         tasks.start_soon(rig.say, subjects.backend_delete, b'{"backend":"echo"}')
-        await anyio.wait_all_tasks_blocked()
+        await wait_until(lambda: rig.queued("echo") == 1)
         tasks.start_soon(install, "c")
         rig.supervision.readiness.set()
 

@@ -18,6 +18,7 @@ from remuda.wire.backends import (
     BackendUpgradeReply,
 )
 from remuda.wire.process_keys import ProcessKey
+from tests.support.waiting import wait_until
 from tests.unit.worker.commands.rig import RUN, Rig
 
 pytestmark = pytest.mark.anyio
@@ -129,7 +130,7 @@ async def test_install_waits_for_an_upgrade_of_the_same_backend_under_its_other_
         tasks.start_soon(upgrade_slowly)
         await rig.depot.reached["cpu-echo"].wait()
         tasks.start_soon(install)
-        await anyio.wait_all_tasks_blocked()
+        await wait_until(lambda: rig.queued("echo") or rig.queued("cpu-echo"))
         assert not installed.is_set()
         rig.depot.gates["cpu-echo"].set()
 
@@ -278,7 +279,7 @@ async def test_delete_waits_for_an_install_of_the_same_backend(rig: Rig) -> None
         tasks.start_soon(rig.install, BackendInstall(backend="echo", model_id="m"))
         await rig.depot.reached["echo"].wait()
         tasks.start_soon(remove)
-        await anyio.wait_all_tasks_blocked()
+        await wait_until(lambda: rig.queued("echo"))
         assert replies == []
         rig.depot.gates["echo"].set()
 
