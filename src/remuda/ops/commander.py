@@ -17,13 +17,16 @@ from remuda.core.retry import Backoff
 from remuda.ops import replies
 from remuda.ops.lines import Lines, ProgressLines
 from remuda.ops.model import Dispatch, Kind, Outcome, Patience, Stage, Step, Verb
-from remuda.ops.ports import OpStore
+from remuda.ops.ports import ModelWork, OpStore
 from remuda.ops.progress_board import AttemptKey, ProgressBoard
 
 log = structlog.get_logger(__name__)
 
 _REPLY_MOST: Final = timedelta(hours=24)  # For as long as a worker may answer one request.
-_WITH_PROGRESS: Final = frozenset({Verb.INSTALL, Verb.UPGRADE, Verb.PROVE})
+_WITH_PROGRESS: Final = frozenset({Verb.INSTALL, Verb.UPGRADE, Verb.PROVE, Verb.LOAD})
+_OWNERS_MAX: Final = 3  # Frontends that may die over one load.
+_TAKEN_OVER_AFTER: Final = timedelta(seconds=1)
+_GIVEN_UP: Final = Problem("cancelled", "it was given up because nobody wants it any more")
 _AGAIN: Final = Backoff(timedelta(seconds=1), timedelta(seconds=30), jitter=0.0)
 
 
@@ -36,15 +39,30 @@ class Timeouts:
     remove: timedelta = timedelta(minutes=2)
     roll_back: timedelta = timedelta(minutes=2)
     cancel: timedelta = timedelta(seconds=10)
+    load: timedelta = timedelta(hours=24)  # Whoever loads has deadlines of its own, which bytes push on.
+    unload: timedelta = timedelta(minutes=15)
 
     def of(self, step: Step) -> timedelta:
         if step.stage is Stage.ROLL_BACK:
             return self.roll_back
         if step.stage is Stage.PROVE:
             return self.install
-        return {Kind.INSTALL: self.install, Kind.UPGRADE: self.upgrade, Kind.REMOVE: self.remove}[step.kind]
+        return {
+            Kind.INSTALL: self.install,
+            Kind.UPGRADE: self.upgrade,
+            Kind.REMOVE: self.remove,
+            Kind.LOAD: self.load,
+            Kind.UNLOAD: self.unload,
+        }[step.kind]
 
     def patience(self, step: Step, patience: Patience) -> Patience:
+        if step.kind.of_model:  # Somebody waits: it is taken over soon, and not for ever.
+            return replace(
+                patience,
+                answer=self.of(step),
+                failures_max=_OWNERS_MAX,
+                backoff_first=_TAKEN_OVER_AFTER,
+            )
         return replace(patience, answer=self.of(step))
 
 
@@ -73,7 +91,9 @@ class BusCommander:
         at_once_max: int,
         bus_trouble: Callable[[], str],
         changed: Callable[[], None],
+        model_work: ModelWork | None = None,
     ) -> None:
+        self._model_work = model_work
         self._lines = lines
         self._progress = ProgressLines(lines)
         self._store = store
@@ -135,12 +155,14 @@ class BusCommander:
 
     async def _carry_out(self, key: AttemptKey, verb: Verb, step: Step) -> None:
         try:
-            with self._open[key].scope:
+            with self._open[key].scope as scope:
                 async with self._listening(key, verb):
                     outcome = await self._outcome(verb, step)
                 if outcome is not None:
                     self._board.ended(key)
                     await self._take_down(step, outcome)
+            if scope.cancelled_caught and step.kind.of_model:  # Then nothing is at work any more.
+                await self._take_down(step, Outcome(step.attempt, _GIVEN_UP))
         except Exception:  # One attempt's defect is no other's: its lease runs out, and it is tried again.
             log.exception("dispatch_broke", op=step.op, node=step.node, verb=verb)
         finally:
@@ -175,6 +197,9 @@ class BusCommander:
 
     async def _ask(self, verb: Verb, step: Step) -> Problem | None:
         match verb:
+            case Verb.LOAD | Verb.UNLOAD:
+                assert self._model_work is not None, "a frontend that sends these can carry them out"
+                return await self._model_work.carry_out(step)
             case Verb.UPGRADE:
                 return await self._upgrade(step)
             case Verb.REMOVE:

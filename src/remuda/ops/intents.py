@@ -30,6 +30,11 @@ def replaced(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
     return gone
 
 
+def opposites(kinds: Iterable[Kind]) -> frozenset[Kind]:
+    """The kinds that want the opposite of one of these."""
+    return frozenset(other for one in kinds for other in Kind if _opposite(one, other))
+
+
 def wish_for(step: Step, operation: Operation) -> Wish:
     """What is wanted of a step: a newer operation that wants the opposite cancels it."""
     return Wish.CANCEL if step.replaced_by is not None else operation.wish
@@ -57,5 +62,8 @@ def _wanted(operation: Operation) -> tuple[Kind, Source, RollOut]:
     return operation.kind, operation.source, operation.roll_out
 
 
+_UNDOES = frozenset({Kind.REMOVE, Kind.UNLOAD})
+
+
 def _opposite(one: Kind, other: Kind) -> bool:
-    return (one is Kind.REMOVE) != (other is Kind.REMOVE)
+    return (one in _UNDOES) != (other in _UNDOES)

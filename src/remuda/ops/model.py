@@ -16,6 +16,12 @@ class Kind(StrEnum):
     INSTALL = "install"
     UPGRADE = "upgrade"
     REMOVE = "remove"
+    LOAD = "load"  # Of one replica of a model; a frontend carries it out, see scheduler.
+    UNLOAD = "unload"
+
+    @property
+    def of_model(self) -> bool:
+        return self in (Kind.LOAD, Kind.UNLOAD)
 
 
 class State(StrEnum):
@@ -60,6 +66,9 @@ class Source:
     uri: str = ""  # A source outside the galleries.
     name: str = ""
     alias: str = ""
+    model: str = ""  # Of a load or unload; `backend` is then what runs it.
+    replica: int = 0
+    revision: str = ""  # Of the model's configuration.
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +146,8 @@ class Verb(StrEnum):
     PROVE = "prove"
     ROLL_BACK = "roll_back"
     CANCEL = "cancel"
+    LOAD = "load"
+    UNLOAD = "unload"
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,12 @@ class _Moves:
 
 
 def attempts_at_work(steps: Iterable[Step]) -> frozenset[AttemptKey]:
-    return frozenset((step.op, step.node, step.attempt) for step in steps if step.state in _AT_WORK)
+    """Those whose reply is of use. What a frontend does itself is over as soon as it is unwanted."""
+    return frozenset(
+        (step.op, step.node, step.attempt)
+        for step in steps
+        if step.state in _AT_WORK and not (step.kind.of_model and step.state is State.STOPPING)
+    )
 
 
 def to_hold(
@@ -175,13 +180,14 @@ def to_hold(
 ) -> list[AttemptKey]:
     """The requests whose reply we wait for that are soon no longer known to be open. Only where nothing but
     the open request shows that the worker is at it; and each is a write, so not before half is used up."""
+    ours = {operation.id for operation in live.operations if operation.kind.of_model}
     return [
         key
         for one in live.requests
         if (key := (one.op, one.node, one.attempt)) in awaited
         and not one.ended
         and (view := nodes.get(one.node)) is not None
-        and not view.reports
+        and (not view.reports or one.op in ours)
         and one.open_until - live.now < open_for / 2
     ]
 

@@ -74,8 +74,12 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    operation: Operation
+    view: View
     joined: bool  # It was there already: the same wish, or the same idempotency key.
+
+    @property
+    def operation(self) -> Operation:
+        return self.view.operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +96,13 @@ class Filter:
 
 
 class OpStore(Protocol):
-    """Every call is one transaction. Whatever changes gets a new `change` number, for all frontends alike."""
+    """Every call is one transaction, or shares one with others like it. Whatever changes gets a new `change`
+    number, for all frontends alike."""
 
     async def submit(self, operation: Operation, steps: Sequence[Step]) -> Submitted:
         """Record a wish, asked now by the store's clock. The same wish under way, or one with its idempotency
         key, is joined; steps that want the opposite are marked replaced. Conflict when the key was used for
-        something else: another kind, source, roll-out or selection."""
+        something else: another kind, source, roll-out or selection; Unavailable when too many wait."""
         ...
 
     async def live(self) -> Live: ...
@@ -147,6 +152,13 @@ class OpStore(Protocol):
     async def changed_since(self, change: int, limit: int) -> tuple[Sequence[View], int]:
         """Operations that changed after `change`, by their last change, and the newest number of all."""
         ...
+
+
+class ModelWork(Protocol):
+    """Loads and unloads, which frontends carry out themselves (see scheduler). Cancelled when nobody wants it
+    any more: what it began on the worker is then stopped there."""
+
+    async def carry_out(self, step: Step) -> Problem | None: ...
 
 
 class Commander(Protocol):

@@ -69,6 +69,8 @@ def call(verb: Verb, step: Step) -> Call:
             return _rollback(step)
         case Verb.CANCEL:
             return cancel(step.op, step.node)
+        case Verb.LOAD | Verb.UNLOAD:
+            raise AssertionError("frontends carry these out themselves")
 
 
 def forced_install(step: Step) -> Call:

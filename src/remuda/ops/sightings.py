@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from remuda.core.errors import Problem
 from remuda.core.ids import BootId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
-from remuda.ops.model import Goal, Outcome, Sighting, Step
+from remuda.ops.model import Goal, Kind, Outcome, Sighting, Step
 from remuda.ops.ports import Inventory, Request
 from remuda.wire.nodes import InstalledArtifact, Report
 
@@ -40,6 +41,8 @@ def sight(
     """`ended_at` is when something was last done on this node, whoever asked for it."""
     if node is None:
         return Sighting(exists=False)
+    if step.kind.of_model:
+        return _sight_of_model(step, node, request, blocked, now)
     listed = _listed(node, ended_at if request is None else request.begun_at)
     found = _found(step.goal, listed)
     return Sighting(
@@ -51,6 +54,24 @@ def sight(
         working=_working(step, node, request, now),
         told=listed is not None or not node.reports,
         outcome=_outcome(step, request),
+        blocked=blocked,
+    )
+
+
+def _sight_of_model(
+    step: Step, node: NodeView, request: Request | None, blocked: str, now: datetime
+) -> Sighting:
+    """A frontend carries it out, and holds its request open for as long as it is at it. A load is not waited
+    for on a node that went away: another node may take the model."""
+    away = why_away(node.standing)
+    outcome = _outcome(step, request)
+    if away and step.kind is Kind.LOAD and step.attempt and outcome is None:
+        outcome = Outcome(step.attempt, Problem("node_unreachable", f"{step.node_name} went away: {away}"))
+    return Sighting(
+        away="" if node.standing.status is NodeStatus.DRAINING and step.kind is Kind.UNLOAD else away,
+        boot=node.boot,
+        working=request is not None and not request.ended and now < request.open_until,
+        outcome=outcome,
         blocked=blocked,
     )
 

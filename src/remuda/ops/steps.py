@@ -9,7 +9,13 @@ from remuda.ops.model import Dispatch, Kind, Moment, Patience, Sighting, Stage, 
 
 Change = tuple[Step, Dispatch | None]
 
-_APPLY = {Kind.INSTALL: Verb.INSTALL, Kind.UPGRADE: Verb.UPGRADE, Kind.REMOVE: Verb.REMOVE}
+_APPLY = {
+    Kind.INSTALL: Verb.INSTALL,
+    Kind.UPGRADE: Verb.UPGRADE,
+    Kind.REMOVE: Verb.REMOVE,
+    Kind.LOAD: Verb.LOAD,
+    Kind.UNLOAD: Verb.UNLOAD,
+}
 _JITTER = 0.25
 
 LOST = Problem("attempt_lost", "the worker no longer has this in hand", retryable=True)

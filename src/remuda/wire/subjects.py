@@ -149,6 +149,12 @@ OPS_CHANGED: Final = "ops.changed"
 """Operations changed: look at the store. Ours; it carries no more than who says so."""
 
 
+REQUESTS_HELD: Final = "frontends.requests"
+"""What one frontend has in flight, about once a second. Ours; a lost one costs a second."""
+REPLICAS_CHANGED: Final = "frontends.replicas"
+"""Replicas or models changed: look at the store. Ours."""
+
+
 def gallery_progress(job_id: str) -> str:
     """The whole status of one gallery job."""
     return f"gallery.{token(job_id)}.progress"

@@ -1,0 +1,87 @@
+"""One request on its way to a replica, and where its answer goes."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+from remuda.models.config import ModelConfig
+
+
+class Kind(StrEnum):
+    CHAT = "chat"
+    COMPLETION = "completion"
+    EMBEDDING = "embedding"
+    RERANK = "rerank"
+
+
+Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one request came to; filled in by whoever knows. Clock readings are monotonic seconds."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`body` is the request as it came: what is relayed rather than translated stays as it was written."""
+
+    kind: Kind
+    request: Request
+    body: bytes
+    model: ModelConfig
+    request_id: str
+    created: int  # Unix seconds: the answer's `created`.
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def stream(self) -> bool:
+        return isinstance(self.request, ChatRequest | CompletionRequest) and bool(self.request.stream)
+
+
+class Sink(Protocol):
+    """The client, as an upstream sees it. Calls wait while it reads slowly, and raise when it is gone."""
+
+    @property
+    def begun(self) -> bool:
+        """Something was sent: the request can no longer be given to another replica."""
+        ...
+
+    async def begin(self, status: int, content_type: bytes) -> None: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+
+class Upstream(Protocol):
+    """One replica. Every kind of request goes through this one method, so that it is counted in one place."""
+
+    async def serve(self, call: Call, sink: Sink) -> None:
+        """Answer the whole call into the sink; the end of the answer is the caller's to send.
+
+        UpstreamFailed says what went wrong and whether another replica may try. Cancelling this stops the
+        generation on the worker.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a replica listens."""
+
+    address: str
+    protocol: str = ""  # Empty: gRPC.
+    path: str = ""  # Of one that speaks HTTP: its place at `address`.
+    token: str = field(default="", repr=False)
+    served_name: str = ""  # The name under which an HTTP server knows the model; empty: the model's own.
+
+
+class Upstreams(Protocol):
+    """Connections to replicas, kept while they are in use."""
+
+    def at(self, endpoint: Endpoint) -> Upstream: ...

@@ -1,0 +1,138 @@
+"""The bodies of OpenAI's inference requests, parsed and checked in one go. Fields that no part of ours reads
+are left out here: they still reach upstreams that are relayed to."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct
+
+Positive = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+ToolSchema = Raw
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
+
+class Part(Struct):
+    """One part of a message's content. What is in a part of another type than text is passed on as it is."""
+
+    type: str
+    text: str = ""
+    image_url: Raw | None = None
+    input_audio: Raw | None = None
+    video_url: Raw | None = None
+
+
+class CalledFunction(Struct):
+    name: str = ""
+    arguments: str = ""
+
+
+class CalledTool(Struct):
+    id: str = ""
+    type: str = "function"
+    function: CalledFunction = CalledFunction()
+
+
+class Message(Struct):
+    role: Role
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[CalledTool] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class FunctionSpec(Struct):
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    description: str | None = None
+    parameters: Raw | None = None  # A JSON schema.
+    strict: bool | None = None
+
+
+class Tool(Struct):
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+class NamedFunction(Struct):
+    name: str
+
+
+class NamedTool(Struct):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(Struct):
+    name: str = ""
+    schema: Raw | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(Struct):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StreamOptions(Struct):
+    include_usage: bool = False
+
+
+class _Sampling(Struct, kw_only=True):
+    """What chat and completions share."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Positive | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    min_p: Share | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repeat_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    grammar: str | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+
+
+class ChatRequest(_Sampling, kw_only=True):
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_completion_tokens: Positive | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    reasoning_effort: str | None = None
+
+
+class CompletionRequest(_Sampling, kw_only=True):
+    prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool | None = None
+    suffix: str | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
+
+
+class EmbeddingRequest(Struct, kw_only=True):
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    input: str | list[str] | list[int] | list[list[int]]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Positive | None = None
+    user: str | None = None
+
+
+class RerankRequest(Struct, kw_only=True):
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    query: str
+    documents: Annotated[list[str], Meta(min_length=1)]
+    top_n: Annotated[int, Meta(ge=0)] | None = None
+    return_documents: bool | None = None

@@ -1,0 +1,194 @@
+"""A model's configuration: the YAML of the contract (its keys are the attributes here), read and checked.
+
+Keys that are not known are kept in `unknown`, so that they can be named.
+"""
+
+import hashlib
+from datetime import timedelta
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StrictInt
+
+from remuda.core import durations
+
+GPU_LAYERS_ALL: Final = 99_999_999
+CONTEXT_FALLBACK: Final = 4096
+CONTEXT_DEFAULT_MAX: Final = 8192  # A trained window is used up to here unless more is asked for.
+
+
+def _span(value: object) -> object:
+    return durations.parse(value) if isinstance(value, str) else value
+
+
+Span = Annotated[timedelta, BeforeValidator(_span)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, protected_namespaces=())
+
+
+class Parameters(_Section):
+    """`parameters`: the model's file or repository, and how it samples unless a request says otherwise."""
+
+    model: str = ""
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    n_keep: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    tfz: float | None = None
+    typical_p: float | None = None
+    ignore_eos: bool = False
+    batch: int | None = None
+    rope_freq_base: float | None = None
+    rope_freq_scale: float | None = None
+    negative_prompt: str = ""
+    negative_prompt_scale: float | None = None
+    tokenizer: str = ""
+    language: str = ""
+
+
+class Template(_Section):
+    """`template`: Go templates that the frontend renders, or the word that the backend has its own."""
+
+    chat: str = ""
+    chat_message: str = ""
+    completion: str = ""
+    edit: str = ""
+    function: str = ""
+    multimodal: str = ""
+    reply_prefix: str = ""
+    join_chat_messages_by_character: str | None = None
+    use_tokenizer_template: bool = False
+
+    @property
+    def written(self) -> bool:
+        """Somebody wrote templates; they are used, unless the backend's own are asked for."""
+        return bool(self.chat or self.chat_message)
+
+
+class Grammar(_Section):
+    disable: bool = False
+    parallel_calls: bool = False
+
+
+class Function(_Section):
+    """`function`: how tools reach the model."""
+
+    grammar: Grammar = Grammar()
+    disable_no_action: bool = False
+    no_action_function_name: str = "answer"
+
+
+class MultimodalLimits(_Section):
+    image: int = 0
+    video: int = 0
+    audio: int = 0
+
+
+class Reasoning(_Section):
+    disable: bool | None = None
+
+
+class ModelConfig(_Section):
+    """One model. `keep_alive` and `selector` are ours; LocalAI's frontends ignore them."""
+
+    name: str = ""
+    backend: str = ""
+    parameters: Parameters = Parameters()
+    context_size: int | None = None
+    threads: int | None = None
+    f16: bool = False
+    mmap: bool | None = None
+    mmlock: bool = False
+    low_vram: bool = False
+    numa: bool = False
+    embeddings: bool = False
+    reranking: bool = False
+    no_mulmatq: bool = False
+    no_kv_offloading: bool = False
+    gpu_layers: int | None = None
+    main_gpu: str = ""
+    tensor_split: str = ""
+    flash_attention: str = "auto"
+    cache_type_k: str = ""
+    cache_type_v: str = ""
+    rope_scaling: str = ""
+    yarn_ext_factor: float = 0.0
+    yarn_attn_factor: float = 0.0
+    yarn_beta_fast: float = 0.0
+    yarn_beta_slow: float = 0.0
+    rms_norm_eps: float = 0.0
+    ngqa: int = 0
+    mirostat: int | None = None
+    mirostat_eta: float | None = None
+    mirostat_tau: float | None = None
+    prompt_cache_path: str = ""
+    prompt_cache_all: bool = False
+    prompt_cache_ro: bool = False
+    mmproj: str = ""
+    draft_model: str = ""
+    n_draft: int = 0
+    lora_adapter: str = ""
+    lora_base: str = ""
+    lora_adapters: tuple[str, ...] = ()
+    lora_scale: float = 0.0
+    lora_scales: tuple[float, ...] = ()
+    options: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    engine_args: dict[str, JsonValue] = Field(default_factory=dict)
+    type: str = ""
+    quantization: str = ""
+    load_format: str = ""
+    gpu_memory_utilization: float = 0.0
+    trust_remote_code: bool = False
+    enforce_eager: bool = False
+    swap_space: int = 0
+    max_model_len: int = 0
+    tensor_parallel_size: int = 0
+    disable_log_stats: bool = False
+    dtype: str = ""
+    limit_mm_per_prompt: MultimodalLimits = MultimodalLimits()
+    stopwords: tuple[str, ...] = ()
+    grammar: str = ""
+    template: Template = Template()
+    function: Function = Function()
+    reasoning: Reasoning = Reasoning()
+    reasoning_effort: str = ""
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    known_usecases: tuple[str, ...] = ()
+    system_prompt: str = ""
+    disabled: bool = False
+    pinned: bool = False  # Never unloaded to make room, nor when idle.
+    alias: str = ""
+    description: str = ""
+    # Ours.
+    keep_alive: Span | None = None  # Unload after so long without a request. None: the frontend's setting.
+    selector: dict[str, str] = Field(default_factory=dict)  # Labels its nodes must have.
+    parallel: Annotated[StrictInt, Field(ge=1, le=1024)] | None = None  # Requests a replica takes at once.
+    unknown: tuple[str, ...] = Field(default=(), exclude=True)
+
+    @property
+    def id(self) -> str:
+        """What requests call it."""
+        return self.name or self.parameters.model
+
+    @property
+    def file(self) -> str:
+        """Its file or folder below the models folder, or a repository's name."""
+        return self.parameters.model
+
+    @property
+    def revision(self) -> str:
+        """Of what replicas are made from: another one must not be served by replicas of this."""
+        kept = self.model_dump_json(exclude={"description", "keep_alive", "selector", "pinned", "disabled"})
+        return hashlib.sha256(kept.encode()).hexdigest()[:16]
+
+
+Purpose = Literal["chat", "completion", "embeddings", "rerank"]

@@ -1,0 +1,169 @@
+"""One request, from its model to the end of its answer: choose a replica, count it, serve, and try one other
+when the first failed before it said anything."""
+
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from remuda.core.clock import Clock
+from remuda.inference.failures import UpstreamFailed
+from remuda.inference.model import Call, Sink, Upstreams
+from remuda.router.choose import choose
+from remuda.router.current import Tables
+from remuda.router.errors import Overloaded
+from remuda.router.ledger import Ledger
+from remuda.router.ports import Loading, Meanwhile
+from remuda.router.table import Route
+
+_TABLE_S: Final = 1.0  # After which whoever loads is asked again.
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long a request waits for what, and how many may."""
+
+    load_s: float | None = 60.0  # For a model that is being loaded; None: for as long as it takes.
+    seat_s: float = 60.0  # For a replica that is full.
+    waiting_max: int = 512  # Per model, for seats.
+
+
+@dataclass(slots=True)
+class Journey:
+    """What became of a request, for the log and the figures."""
+
+    route: Route | None = None  # The replica that answered, or was tried last.
+    tried: list[Route] = field(default_factory=list)
+    waited_s: float = 0.0
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        tables: Tables,
+        ledger: Ledger,
+        upstreams: Upstreams,
+        loading: Loading,
+        clock: Clock,
+        waits: Waits,
+        *,
+        waiting_changed: Callable[[str, int], None] = lambda model, by: None,
+    ) -> None:
+        self._tables = tables
+        self._ledger = ledger
+        self._upstreams = upstreams
+        self._loading = loading
+        self._clock = clock
+        self._waits = waits
+        self._waiting_changed = waiting_changed
+        self._queues: dict[str, deque[anyio.Event]] = defaultdict(deque)
+
+    async def answer(self, call: Call, sink: Sink, journey: Journey, meanwhile: Meanwhile) -> None:
+        """Serve the call into the sink. Raises what the client is to be told; in-stream once it has begun."""
+        async with self._seat(call, journey, meanwhile) as route:
+            failure = await self._try(route, call, sink, journey)
+        if failure is None:
+            return
+        async with self._seat(call, journey, meanwhile) as route:
+            failure = await self._try(route, call, sink, journey)
+        if failure is not None:
+            raise failure
+
+    async def _try(self, route: Route, call: Call, sink: Sink, journey: Journey) -> UpstreamFailed | None:
+        """The failure, if another replica may do better; any other is raised."""
+        journey.route = route
+        journey.tried.append(route)
+        try:
+            await self._upstreams.at(route.endpoint).serve(call, sink)
+        except UpstreamFailed as failure:
+            if failure.elsewhere:
+                self._loading.doubt(route, failure)
+                if not sink.begun:
+                    return failure
+            raise
+        return None
+
+    @asynccontextmanager
+    async def _seat(self, call: Call, journey: Journey, meanwhile: Meanwhile) -> AsyncIterator[Route]:
+        """A replica with room for one more, held for as long as the block lasts."""
+        model = call.model.id
+        route = self._free(model, journey)
+        if route is None:
+            began_s = self._clock.monotonic()
+            route = await self._wait_for_seat(model, journey, meanwhile)
+            journey.waited_s += self._clock.monotonic() - began_s
+        try:
+            with self._ledger.holding(route):
+                yield route
+        finally:
+            self._next_please(model)
+
+    def _free(self, model: str, journey: Journey) -> Route | None:
+        return choose(self._open_to(model, journey), self._ledger.load, self._ledger.last_turn)
+
+    def _open_to(self, model: str, journey: Journey) -> list[Route]:
+        """Not those that have failed this very request."""
+        entry = self._tables.now.models.get(model)
+        routes = () if entry is None else entry.routes
+        return [route for route in routes if route not in journey.tried] if journey.tried else list(routes)
+
+    async def _wait_for_seat(self, model: str, journey: Journey, meanwhile: Meanwhile) -> Route:
+        began_s, seat_by_s = self._clock.monotonic(), 0.0
+        while True:
+            changed = self._tables.changed
+            if not self._open_to(model, journey):
+                await self._loading.bring(model, self._left_to_load(began_s), meanwhile)
+                if self._tables.changed is changed and not self._open_to(model, journey):
+                    await self._change_of_table(changed)
+            elif (route := self._free(model, journey)) is not None:
+                return route
+            else:
+                seat_by_s = seat_by_s or self._clock.monotonic() + self._waits.seat_s
+                await self._queue(model, seat_by_s)
+
+    def _left_to_load(self, began_s: float) -> float | None:
+        if self._waits.load_s is None:
+            return None
+        return max(began_s + self._waits.load_s - self._clock.monotonic(), 0.0)
+
+    async def _change_of_table(self, changed: anyio.Event) -> None:
+        """It was loaded a moment ago, and the table is about to know."""
+        with anyio.move_on_after(_TABLE_S):
+            await changed.wait()
+
+    async def _queue(self, model: str, deadline_s: float) -> None:
+        """Until a seat may be free: first come, first served."""
+        queue, turn = self._queues[model], anyio.Event()
+        if len(queue) >= self._waits.waiting_max:
+            raise Overloaded(f"{len(queue)} requests wait for {model} already", hint="try again in a while")
+        queue.append(turn)
+        self._waiting_changed(model, 1)
+        changed = self._tables.changed
+        try:
+            with anyio.move_on_after(max(deadline_s - self._clock.monotonic(), 0.0)) as patience:
+                async with anyio.create_task_group() as either:
+                    either.start_soon(_then_cancel, changed, either.cancel_scope)
+                    await turn.wait()
+                    either.cancel_scope.cancel()
+        finally:
+            self._waiting_changed(model, -1)
+            if turn in queue:
+                queue.remove(turn)
+        if patience.cancelled_caught:
+            raise Overloaded(
+                f"every replica of {model} was busy for {self._waits.seat_s:.0f} s",
+                hint="try again in a while, or let more replicas be loaded",
+            )
+
+    def _next_please(self, model: str) -> None:
+        queue = self._queues.get(model)
+        if queue:
+            queue.popleft().set()
+
+
+async def _then_cancel(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()

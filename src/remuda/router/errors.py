@@ -1,0 +1,40 @@
+"""Why a request is not answered by any replica."""
+
+from remuda.core.errors import NotFound, PeerFailed, Unavailable
+from remuda.router.ports import LoadStatus
+
+
+class ModelUnknown(NotFound):
+    code = "model_not_found"
+
+
+class ModelLoading(Unavailable):
+    """It is on its way, and the wait was over first."""
+
+    code = "model_loading"
+
+    def __init__(self, message: str, status: LoadStatus, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class LoadFailed(PeerFailed):
+    """It was tried, and this is why it does not run."""
+
+    code = "model_load_failed"
+    http_status = 503
+
+
+class NoCapacity(Unavailable):
+    """No node can take it; the message has a reason for each."""
+
+    code = "no_capacity"
+
+
+class Overloaded(Unavailable):
+    """As many wait as may wait."""
+
+    code = "overloaded"
+    http_status = 429
+    retry_after_s = 5

@@ -1,0 +1,136 @@
+"""Replicas, and what is known when one is to be placed. Data only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from remuda.core.ids import BootId, NodeId
+from remuda.ops.model import OpId
+
+
+class ReplicaState(StrEnum):
+    """In the contract's words. `staging` and `loading` are on their way, `unloading` on its way out."""
+
+    STAGING = "staging"
+    LOADING = "loading"
+    LOADED = "loaded"
+    UNLOADING = "unloading"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaKey:
+    """Which replica of a model. The number is unique in the whole fleet, so the key is, too."""
+
+    model: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.model}#{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica as it is stored: written by whoever loads it, and true only while `boot` and `instance` are
+    those of a process that lives."""
+
+    key: ReplicaKey
+    node: NodeId
+    state: ReplicaState
+    op: OpId  # The operation that loads it.
+    backend: str
+    revision: str  # Of the configuration it is made from.
+    memory_bytes: int = 0  # What was set aside for it; 0: nobody knows.
+    in_vram: bool = False
+    parallel: int = 0  # How many requests it takes at once; 0: nobody knows.
+    address: str = ""
+    protocol: str = ""
+    path: str = ""
+    instance: str = ""  # Of its process; empty for a peer that tells none.
+    boot: BootId | None = None  # The worker's life in which it was loaded.
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    last_used: datetime | None = None
+    why: str = ""  # It is unloading: for what reason.
+    change: int = 0  # Of the last write; a frontend that has seen it knows this state.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A configured model, as every frontend sees it."""
+
+    name: str
+    text: str  # Its YAML, as it was given.
+    revision: str
+    origin: str  # Who brought it: `added`, or the file it was read from.
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """All replicas at one instant of the store's clock, and the number of the last change to any."""
+
+    now: datetime
+    change: int
+    rows: tuple[Replica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a model asks of a node."""
+
+    model: str
+    backend: str
+    revision: str
+    weights_bytes: int = 0  # On disk; 0: nobody knows.
+    memory_bytes: int = 0  # Once loaded, context included; 0: nobody knows.
+    file: str = ""  # Below the models folder; empty: the backend finds its model by itself.
+    selector: Mapping[str, str] = field(default_factory=dict)
+    parallel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A replica on a node, as placement sees it."""
+
+    key: ReplicaKey
+    memory_bytes: int
+    in_vram: bool
+    movable: bool  # Loaded, idle everywhere and not pinned: it may go to make room.
+    last_used: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOffer:
+    """What a node has to offer. `unfit` says why it cannot be considered at all; empty: it can."""
+
+    node: NodeId
+    name: str
+    unfit: str = ""
+    has_backend: bool = False
+    has_file: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    slots: int = 1  # Replicas it may hold.
+    vram_total: int = 0  # After its budget; 0: it has none.
+    vram_free: int = 0  # As reported, less what was set aside for replicas that do not use it yet.
+    ram_total: int = 0
+    ram_free: int = 0
+    disk_known: bool = False
+    disk_free: int = 0
+    residents: tuple[Resident, ...] = ()
+    busy: int = 0  # Requests in flight on it.
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    node: NodeId
+    in_vram: bool
+    evict: tuple[ReplicaKey, ...] = ()  # These go first.
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaceable:
+    """Why not, for every node there is, by name. `waiting_helps`: somewhere it is only busy."""
+
+    reasons: Mapping[str, str]
+    waiting_helps: bool = False

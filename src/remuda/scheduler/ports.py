@@ -1,0 +1,95 @@
+"""What the scheduler needs of the store, of workers and of backends."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from remuda.core.ids import FrontendId, NodeId
+from remuda.inference.model import Endpoint
+from remuda.models.config import ModelConfig
+from remuda.ops.model import Operation, Step
+from remuda.scheduler.model import Replica, ReplicaKey, Replicas, StoredModel
+from remuda.wire.backends import BackendInstall, BackendInstallReply
+from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model's files are on the node that loads it."""
+
+    models_path: str = ""  # The folder of models there; empty: not known.
+    model_file: str = ""  # The model's own file or folder; empty: the backend finds it by itself.
+
+
+class ReplicaStore(Protocol):
+    """Every call is one transaction; whatever changes a replica gets the next change number."""
+
+    async def replicas(self) -> Replicas: ...
+
+    async def claim(
+        self, replica: Replica, operation: Operation, step: Step, seen: int, evict: Collection[ReplicaKey]
+    ) -> Replica | None:
+        """Record that this replica is to be: its row, the operation that loads it, and that those to be
+        evicted are unloading, all at once. None when any replica changed after `seen`: look again.
+
+        Conflict when the model is being loaded already (some other replica of it is staging or loading)."""
+        ...
+
+    async def move(self, before: Replica, after: Replica) -> Replica | None:
+        """Write `after` if the row is still `before` (by its change); None when it is not."""
+        ...
+
+    async def remove(self, replica: Replica) -> bool:
+        """Forget it, if it is still as it was."""
+        ...
+
+    async def touch(self, used: Mapping[ReplicaKey, datetime]) -> None:
+        """They were used lately. This is no change: nobody waits to hear it."""
+        ...
+
+
+class ModelStore(Protocol):
+    async def models(self) -> Sequence[StoredModel]: ...
+
+    async def put_model(self, model: StoredModel) -> StoredModel:
+        """Add it, or replace the one of this name. Conflict when another's name is the same on a subject."""
+        ...
+
+    async def remove_model(self, name: str) -> StoredModel:
+        """NotFound for one that is not there."""
+        ...
+
+
+class Frontends(Protocol):
+    """Which frontends live, and what each said last of its requests (see router.peers)."""
+
+    async def alive(self) -> Collection[FrontendId]: ...
+
+    def has_seen(self, frontend: FrontendId, change: int) -> bool:
+        """It routes by a table that knows this change."""
+        ...
+
+    def in_flight(self, frontend: FrontendId, key: ReplicaKey) -> int: ...
+
+
+class Worker(Protocol):
+    """A worker, over the bus. NodeUnreachable, PeerFailed and BusUnusable as the bus raises them."""
+
+    async def install(self, node: NodeId, request: BackendInstall) -> BackendInstallReply: ...
+
+    async def stop(self, node: NodeId, request: ModelStop) -> ModelStopReply: ...
+
+    async def running(self, node: NodeId) -> ModelsRunningReply: ...
+
+
+class Engine(Protocol):
+    """A backend's process, as whoever loads a model sees it."""
+
+    async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
+        """LoadModel, or for one that speaks HTTP: wait until it answers. BackendFailed with its own words."""
+        ...
+
+    async def healthy(self, endpoint: Endpoint) -> bool | None:
+        """Whether it answers; None: busy, which is not dead."""
+        ...
