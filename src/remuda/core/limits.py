@@ -45,6 +45,8 @@ HISTORY_ROWS_MAX = 10_000
 OPERATIONS_KEPT_MAX = 10_000  # Finished ones; the oldest are forgotten first.
 OPERATIONS_FORGOTTEN_AT_ONCE_MAX = 100
 ATTEMPTS_KEPT_MAX = 50  # Of one step.
+OPERATIONS_WAITING_MAX = 5000  # Asked for, not yet written; beyond it callers are told to ask again.
+OPERATIONS_PER_WRITE_MAX = 1000  # Together with their steps.
 OPERATIONS_TURN_S = 300.0  # A change to operations, waiting for thousands asked for before it included.
 ROWS_PER_STATEMENT_MAX = 500
 

@@ -5,7 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+import anyio
+
+from remuda.core import limits
 from remuda.core.clock import Clock
+from remuda.core.crowd import Bounds, Crowd
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Conflict, Invalid, Rejected
 from remuda.core.ids import BootId, NodeId
@@ -94,6 +98,12 @@ class Operations:
         self._policy = policy
         self._changed = changed
         self._node_views = NodeViews()
+        turn = anyio.Lock(fast_acquire=True)
+        self._looks = Crowd(
+            self._look_at_fleet,
+            lambda: turn,
+            Bounds(limits.OPERATIONS_WAITING_MAX, limits.OPERATIONS_WAITING_MAX),
+        )
 
     @property
     def board(self) -> Overlay:
@@ -128,7 +138,8 @@ class Operations:
         steps = [replace(draft.step, expires=operation.expires) for draft in plan.drafts]
         submitted = await self._store.submit(operation, steps)
         self._changed()
-        return Accepted(await self.view(submitted.operation.id), submitted.joined, plan.warnings)
+        view = overlaid(submitted.view, self._board, self._clock.now())
+        return Accepted(view, submitted.joined, plan.warnings)
 
     async def _planned(self, asked: Asked, op: OpId) -> tuple[Plan, Wanted]:
         if not asked.source.backend and not asked.source.uri:
@@ -167,11 +178,15 @@ class Operations:
     # Looking.
 
     async def nodes(self) -> list[NodeView]:
-        """The fleet as operations see it. Nodes that tell nothing by themselves are asked, for next time."""
+        """The fleet as operations see it. Nodes that tell nothing by themselves are asked, for next time.
+        Whoever asks meanwhile shares the next look."""
+        return await self._looks.ask(None)
+
+    async def _look_at_fleet(self, askers: Sequence[None]) -> Sequence[list[NodeView]]:
         standings, inventories = await self._standings(), await self._store.inventories()
         nodes = list(self._node_views.of(standings, inventories).values())
         self._lister.want(to_ask(nodes))
-        return sorted(nodes, key=lambda node: node.standing.node.name)
+        return [sorted(nodes, key=lambda node: node.standing.node.name)] * len(askers)
 
     async def readings(self) -> tuple[Reading, ...]:
         return await self._shelf.readings()

@@ -3,18 +3,22 @@
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
 
 from remuda.core import limits
+from remuda.core.crowd import Bounds, Crowd
+from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.ops.model import Operation, OpId, Outcome, Step, Wish
 from remuda.ops.ports import Filter, Inventory, Live, Progress, Submitted, View
-from remuda.store import ops_attempts, ops_intents, ops_views
+from remuda.store import ops_attempts, ops_intents, ops_submit, ops_views
 from remuda.store.database import Database, Work
 from remuda.store.failures import unusable
 from remuda.store.ops_attempts import AttemptKey, Claim
+from remuda.store.ops_submit import Wished
 from remuda.wire.nodes import InstalledArtifact
 
 T = TypeVar("T")
@@ -23,22 +27,26 @@ _NOBODY: Final = nullcontext()
 
 
 class SqlOpStore:
-    """Implements ops.ports.OpStore. Each method is one transaction.
+    """Implements ops.ports.OpStore. Each method is one transaction; new wishes and replies, which come in
+    crowds, share theirs.
 
     Changes of operations come one after another in the database. They wait for that here, where it costs no
-    connection; and however many new wishes there are, only one of them stands before what moves old ones on.
+    connection; and however many new wishes there are, one group of them stands before what moves old ones on.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._turn = anyio.Lock(fast_acquire=True)
         self._wishing = anyio.Lock(fast_acquire=True)
-        self._replies: dict[AttemptKey, Outcome] = {}  # Not written yet.
+        bounds = Bounds(limits.OPERATIONS_WAITING_MAX, limits.OPERATIONS_PER_WRITE_MAX)
+        self._wishes = Crowd(self._take_wishes, partial(self._next_turn, self._wishing), bounds, _weight)
+        self._replies = Crowd(self._take_replies, self._next_turn, bounds)
 
     async def submit(self, operation: Operation, steps: Sequence[Step]) -> Submitted:
-        return await self._change(
-            lambda c, now: ops_intents.submit(c, now, operation, steps), after=self._wishing
-        )
+        return await self._wishes.ask(Wished(operation, tuple(steps)))
+
+    async def _take_wishes(self, wished: Sequence[Wished]) -> Sequence[Submitted | RemudaError]:
+        return await self._database.transact(lambda c, now: ops_submit.submit(c, now, wished))
 
     async def live(self) -> Live:
         return await self._database.read(ops_views.live)
@@ -55,17 +63,12 @@ class SqlOpStore:
         await self._database.transact(lambda c, now: ops_attempts.hold(c, op, node, attempt, now + open_for))
 
     async def answer(self, op: OpId, node: NodeId, outcome: Outcome) -> None:
-        """Replies come in crowds: whose turn it is writes those of all who wait. Their turns are short."""
-        key = (op, node, outcome.attempt)
-        self._replies.setdefault(key, outcome)
-        try:
-            async with self._next_turn():
-                if key in self._replies:
-                    crowd = dict(self._replies)
-                    await self._database.transact(lambda c, now: ops_attempts.answer(c, now, crowd))
-                    self._replies = {one: self._replies[one] for one in self._replies if one not in crowd}
-        finally:
-            self._replies.pop(key, None)
+        await self._replies.ask(((op, node, outcome.attempt), outcome))
+
+    async def _take_replies(self, replies: Sequence[tuple[AttemptKey, Outcome]]) -> Sequence[None]:
+        first = dict(reversed(replies))
+        await self._database.transact(lambda c, now: ops_attempts.answer(c, now, first))
+        return [None] * len(replies)
 
     async def note_progress(self, heard: Mapping[tuple[OpId, NodeId], Progress]) -> None:
         if heard:
@@ -97,8 +100,8 @@ class SqlOpStore:
     async def changed_since(self, change: int, limit: int) -> tuple[Sequence[View], int]:
         return await self._database.read(lambda c, now: ops_views.changed_since(c, change, limit))
 
-    async def _change(self, work: Work[T], after: AbstractAsyncContextManager[None] = _NOBODY) -> T:
-        async with self._next_turn(after):
+    async def _change(self, work: Work[T]) -> T:
+        async with self._next_turn():
             return await self._database.transact(work)
 
     @asynccontextmanager
@@ -109,3 +112,7 @@ class SqlOpStore:
                     yield
         except TimeoutError:
             raise unusable(self._database.name, "too many changes of operations at once") from None
+
+
+def _weight(wished: Wished) -> int:
+    return 1 + len(wished.steps)

@@ -1,6 +1,7 @@
 """Operations and steps as rows: reading and writing them. What is done with them is said elsewhere."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from typing import Final, TypeVar
@@ -11,6 +12,7 @@ from remuda.core import limits
 from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import Kind, Operation, OpId, Stage, State, Step, Wish
+from remuda.ops.ports import View
 from remuda.store.schema import nodes, operations, steps
 
 T = TypeVar("T")
@@ -63,11 +65,15 @@ def unknown_operation(op: OpId) -> NotFound:
     )
 
 
-def insert_operation(connection: Connection, operation: Operation, number: int) -> None:
-    connection.execute(
-        _INSERT_OPERATION,
-        {"id": operation.id, "number": number, "change": number, **_operation_columns(operation)},
-    )
+def insert_operations(connection: Connection, numbered: Iterable[tuple[Operation, int]]) -> None:
+    for batch in batches(numbered):
+        connection.execute(
+            _INSERT_OPERATION,
+            [
+                {"id": operation.id, "number": number, "change": number, **_operation_columns(operation)}
+                for operation, number in batch
+            ],
+        )
 
 
 def update_operation(connection: Connection, operation: Operation) -> None:
@@ -133,25 +139,27 @@ def _operation_columns(operation: Operation) -> Values:
 # Steps.
 
 
-def insert_steps(connection: Connection, now: datetime, operation: Operation, new: Iterable[Step]) -> None:
-    for batch in batches(new):
-        rows = []
-        for step in batch:
-            assert (step.op, step.kind) == (operation.id, operation.kind), "a step serves its operation"
-            source = None if step.source == operation.source else step.source
-            rows.append(
-                {
-                    "op_id": step.op,
-                    "node": step.node,
-                    "row_node": step.node,
-                    "node_name": step.node_name,
-                    "source": source,
-                    "goal": step.goal,
-                    "version": step.version,
-                    **_changing_columns(step, now),
-                }
-            )
-        connection.execute(_INSERT_STEP, rows)
+def insert_steps(connection: Connection, now: datetime, of: Iterable[View]) -> None:
+    for batch in batches((view.operation, step) for view in of for step in view.steps):
+        connection.execute(_INSERT_STEP, [_step_columns(operation, step, now) for operation, step in batch])
+
+
+def _step_columns(operation: Operation, step: Step, now: datetime) -> Values:
+    assert (step.op, step.kind) == (operation.id, operation.kind), "a step serves its operation"
+    return {
+        "op_id": step.op,
+        "node": step.node,
+        "row_node": step.node,
+        "node_name": step.node_name,
+        "source": None if step.source == operation.source else step.source,
+        "goal": step.goal,
+        "version": step.version,
+        **_changing_columns(step, now),
+    }
+
+
+def next_version(step: Step) -> Step:
+    return replace(step, version=step.version + 1)
 
 
 def update_steps(connection: Connection, now: datetime, changed: Iterable[Step]) -> None:

@@ -1,0 +1,190 @@
+"""New operations, as many as have come, in one transaction. What they could meet is read once; then each in
+its turn finds what is under way, those just before it included. How wishes meet is decided in ops.intents."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, Select, bindparam, select
+
+from remuda.core.errors import Conflict
+from remuda.core.ids import NodeId
+from remuda.ops.intents import opposites, replaced, same_as
+from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step
+from remuda.ops.ports import Submitted, View
+from remuda.store import ops_views
+from remuda.store.ops_changes import number_changes, take_turn
+from remuda.store.ops_rows import (
+    LIVE,
+    batches,
+    forget_oldest,
+    insert_operations,
+    insert_steps,
+    next_version,
+    to_operation,
+    to_steps,
+    update_steps,
+)
+from remuda.store.schema import operations, steps
+
+Key = tuple[OpId, NodeId]
+WithNodes = tuple[Operation, list[NodeId]]
+Query = Select[tuple[object]]
+
+_A_MOMENT = timedelta(microseconds=1)
+
+# Built once: building a statement costs more than running it.
+_BY_ID = select(operations).where(operations.c.id.in_(bindparam("values", expanding=True)))
+_BY_KEY = select(operations).where(operations.c.idempotency_key.in_(bindparam("values", expanding=True)))
+_ALIKE = (
+    select(operations)
+    .where(LIVE, operations.c.source.in_(bindparam("values", expanding=True)))
+    .order_by(operations.c.number)
+)
+_NODES = select(steps.c.op_id, steps.c.node).where(steps.c.op_id.in_(bindparam("values", expanding=True)))
+_LAST_ASKED = select(operations.c.asked_at).where(LIVE).order_by(operations.c.asked_at.desc()).limit(1)
+_OPPOSED = select(operations).where(LIVE, operations.c.kind.in_(bindparam("values", expanding=True)))
+_UNENDED = select(steps).where(
+    steps.c.op_id.in_(bindparam("values", expanding=True)), steps.c.ended_at.is_(None)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wished:
+    operation: Operation
+    steps: tuple[Step, ...]
+
+
+def submit(connection: Connection, now: datetime, wished: Sequence[Wished]) -> list[Submitted | Conflict]:
+    """An answer for each. Of one that is joined or refused nothing is written."""
+    latest = take_turn(connection)
+    meeting = _Meeting(connection, now, wished)
+    found = [meeting.take(one) for one in wished]
+    new = meeting.write(latest)
+    joined = {op: ops_views.view(connection, op) for op in found if isinstance(op, str) and op not in new}
+    return [
+        op
+        if isinstance(op, Conflict)
+        else Submitted((new | joined)[op], joined=op in joined or op != one.operation.id)
+        for one, op in zip(wished, found, strict=True)
+    ]
+
+
+class _Meeting:
+    """What new wishes could meet, and what becomes of both."""
+
+    def __init__(self, connection: Connection, now: datetime, wished: Sequence[Wished]) -> None:
+        self._connection = connection
+        self._now = now
+        asked = [one.operation for one in wished]
+        known = [
+            *_operations(connection, _BY_ID, {one.id for one in asked}),
+            *_operations(connection, _BY_KEY, {one.idempotency_key for one in asked if one.idempotency_key}),
+        ]
+        self._by_id = {one.id: one for one in known}
+        self._by_key = {one.idempotency_key: one for one in known if one.idempotency_key}
+        self._alike = _alike(connection, {one.source for one in asked})
+        self._unended = _opposed(connection, {one.kind for one in asked})
+        self._last_asked: datetime | None = connection.scalar(_LAST_ASKED)
+        self._new: dict[OpId, Operation] = {}
+        self._steps: dict[Key, Step] = {}  # Of the new ones.
+        self._marked: dict[Key, Step] = {}  # Of others.
+
+    def take(self, one: Wished) -> OpId | Conflict:
+        """The operation that stands for this wish: one that is there, or its own."""
+        operation, nodes = one.operation, [step.node for step in one.steps]
+        there = self._by_id.get(operation.id) or self._by_key.get(operation.idempotency_key)
+        if there is None:
+            return same_as(operation, nodes, self._alike[operation.source]) or self._add(one)
+        if there.id == operation.id or _content(there) == _content(operation):
+            return there.id
+        return Conflict(
+            f"the idempotency key {operation.idempotency_key!r} was used for another operation, {there.id}",
+            hint="send another key with each new wish, and the same one only to repeat a wish",
+        )
+
+    def _add(self, one: Wished) -> OpId:
+        asked_at = self._next_asked_at()
+        later = asked_at - one.operation.asked_at  # The frontend's clock is not trusted, only its spans.
+        expires = None if one.operation.expires is None else one.operation.expires + later
+        over = all(step.state.final for step in one.steps)
+        operation = replace(
+            one.operation, asked_at=asked_at, expires=expires, finished_at=self._now if over else None
+        )
+        new = [replace(step, expires=expires) for step in one.steps]
+        self._mark(replaced(new, [met for step in new for met in self._unended[step.node].values()]))
+        self._new[operation.id] = self._by_id[operation.id] = operation
+        if operation.idempotency_key:
+            self._by_key[operation.idempotency_key] = operation
+        if not over:
+            self._alike[operation.source].append((operation, [step.node for step in new]))
+        for step in new:
+            self._steps[step.key] = self._unended[step.node][step.key] = step
+        return operation.id
+
+    def _next_asked_at(self) -> datetime:
+        """Now, and later than all that is under way: who goes first goes by it, and clocks jump back."""
+        last = self._last_asked
+        self._last_asked = self._now if last is None else max(self._now, last + _A_MOMENT)
+        return self._last_asked
+
+    def _mark(self, gone: Iterable[Step]) -> None:
+        for step in gone:
+            self._unended[step.node][step.key] = step
+            (self._steps if step.op in self._new else self._marked)[step.key] = step
+
+    def write(self, latest: int) -> dict[OpId, View]:
+        """The new ones as they are now."""
+        numbered = {op: number for number, op in enumerate(self._new, latest + 1)}
+        by_op = defaultdict[OpId, list[Step]](list)
+        for _, step in sorted(self._steps.items()):
+            by_op[step.op].append(step)
+        views = {op: View(self._new[op], tuple(by_op[op]), number) for op, number in numbered.items()}
+        if not views:
+            return views
+        insert_operations(self._connection, [(view.operation, view.change) for view in views.values()])
+        insert_steps(self._connection, self._now, views.values())
+        update_steps(self._connection, self._now, map(next_version, self._marked.values()))
+        changed = sorted({step.op for step in self._marked.values()})
+        number_changes(self._connection, latest + len(views), changed)
+        if any(operation.finished_at is not None for operation in self._new.values()):
+            forget_oldest(self._connection)
+        return views
+
+
+def _content(operation: Operation) -> tuple[str, Source, RollOut, str]:
+    """What was asked for. Galleries, and which nodes a selection means, may have changed by themselves."""
+    source = replace(operation.source, galleries="")
+    return operation.kind, source, operation.roll_out, operation.selection
+
+
+def _operations(connection: Connection, query: Query, values: Iterable[object]) -> list[Operation]:
+    return [
+        to_operation(row)
+        for batch in batches(values)
+        for row in connection.execute(query, {"values": batch}).all()
+    ]
+
+
+def _alike(connection: Connection, sources: Iterable[Source]) -> defaultdict[Source, list[WithNodes]]:
+    """What is under way from these sources, the oldest first."""
+    found = {one.id: one for one in _operations(connection, _ALIKE, sources)}
+    nodes = defaultdict[str, list[NodeId]](list)
+    for batch in batches(found):
+        for row in connection.execute(_NODES, {"values": batch}):
+            nodes[row.op_id].append(NodeId(row.node))
+    alike = defaultdict[Source, list[WithNodes]](list)
+    for op, operation in found.items():
+        alike[operation.source].append((operation, nodes[op]))
+    return alike
+
+
+def _opposed(connection: Connection, kinds: Iterable[Kind]) -> defaultdict[NodeId, dict[Key, Step]]:
+    """What is not over of the operations that want the opposite of these kinds, by node."""
+    found = _operations(connection, _OPPOSED, opposites(kinds))
+    unended = defaultdict[NodeId, dict[Key, Step]](dict)
+    for batch in batches(one.id for one in found):
+        for step in to_steps(connection.execute(_UNENDED, {"values": batch}).all(), found):
+            unended[step.node][step.key] = step
+    return unended
