@@ -1,5 +1,6 @@
 """The bus as the rest of the system sees it: connected for as long as it runs, or visibly trying to be."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,9 +12,9 @@ import structlog
 
 from remuda.bus.auth import Anonymous, AuthSource, TlsFiles, parse_servers
 from remuda.bus.link import Link, MakeLink
-from remuda.bus.messages import Connected, Connecting, Down, Handler, State
+from remuda.bus.messages import Connected, Connecting, Down, Handler, State, Taker
 from remuda.bus.nats import NatsLink
-from remuda.bus.subscriptions import QUEUE_LIMIT, Subscription
+from remuda.bus.subscriptions import QUEUE_LIMIT, Receiver, Subscription, Tap
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BusUnusable, RemudaError
@@ -65,7 +66,7 @@ class Bus:
         self._changed = anyio.Event()
         self._wake = anyio.Event()
         self._link: Link | None = None
-        self._subscriptions: list[Subscription] = []
+        self._receivers: list[Receiver] = []
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
@@ -80,7 +81,7 @@ class Bus:
     @property
     def dropped(self) -> int:
         """Messages lost to full queues."""
-        return sum(subscription.dropped for subscription in self._subscriptions)
+        return sum(receiver.dropped for receiver in self._receivers)
 
     async def wait_connected(self) -> None:
         while not isinstance(self._state, Connected):
@@ -117,12 +118,16 @@ class Bus:
         subscription = Subscription(subject, handler, key, concurrent=concurrent, queue_limit=queue_limit)
         assert self._tasks is not None, "it is connected only while it runs"
         self._tasks.start_soon(subscription.run)
-        try:
-            while not await self._attach(subscription):
-                await self.wait_connected()
-        except BaseException:
-            subscription.close()
-            raise
+        await self._attach(subscription)
+
+    async def tap(self, subject: str, take: Taker) -> Callable[[], Awaitable[None]]:
+        """Hand every message on the subject to `take` in the moment it is read, until the way back is called.
+        Returns and raises like `subscribe`; what `take` does holds up whatever else is read.
+        """
+        await self.wait_connected()
+        tap = Tap(subject, take, self._entropy.token(9))
+        await self._attach(tap)
+        return partial(self._untap, tap)
 
     async def publish(self, subject: str, payload: bytes) -> None:
         """Send and forget: nothing says that anybody heard. Raises BusUnusable while the bus is down."""
@@ -144,8 +149,8 @@ class Bus:
     async def _close(self) -> None:
         link, self._link = self._link, None
         self._become(Down("closed by this side", self._clock.now()))
-        for subscription in self._subscriptions:
-            subscription.close()
+        for receiver in self._receivers:
+            receiver.close()
         if link is not None:
             await link.close()
 
@@ -164,17 +169,32 @@ class Bus:
             case Connecting():
                 raise BusUnusable("the bus is not connected yet")
 
-    async def _attach(self, subscription: Subscription) -> bool:
-        """Whether the subscription now stands on the link in use."""
+    async def _attach(self, receiver: Receiver) -> None:
+        try:
+            while not await self._stands(receiver):
+                await self.wait_connected()
+        except BaseException:
+            receiver.close()
+            raise
+
+    async def _stands(self, receiver: Receiver) -> bool:
+        """Whether it could be attached to the link in use."""
         try:
             link = self._connected()
-            await link.attach([subscription])
+            await link.attach([receiver])
         except BusUnusable:
             return False
         if link is not self._link:
             return False
-        self._subscriptions.append(subscription)  # From now on `_open` carries it over.
+        self._receivers.append(receiver)  # From now on `_open` carries it over.
         return True
+
+    async def _untap(self, tap: Tap) -> None:
+        tap.close()
+        if tap in self._receivers:
+            self._receivers.remove(tap)
+        if self._link is not None:
+            await self._link.detach(tap)
 
     async def _keep_connected(self) -> None:
         attempt = 0
@@ -209,11 +229,12 @@ class Bus:
         link = self._make_link(self._group(), self._on_lost, self.publish)
         await link.open(self._servers, login, name=self._name, tls=self._tls)
         try:
-            confirmed = 0
-            while confirmed < len(self._subscriptions):  # It may grow while the server answers.
-                batch = self._subscriptions[confirmed:]
+            confirmed: list[Receiver] = []
+            while batch := [one for one in self._receivers if one not in confirmed]:  # They may become more.
                 await link.attach(batch)
-                confirmed += len(batch)
+                confirmed += batch
+            for gone in [one for one in confirmed if one not in self._receivers]:
+                await link.detach(gone)
             link.require()
         except BaseException:
             await link.close()

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from remuda.bus.auth import Login, Servers
-from remuda.bus.subscriptions import Subscription
+from remuda.bus.subscriptions import Receiver
 
 Publish = Callable[[str, bytes], Awaitable[None]]
 
@@ -35,8 +35,12 @@ class Link(Protocol):
         """Raises BusUnusable once the link is lost."""
         ...
 
-    async def attach(self, subscriptions: Sequence[Subscription]) -> None:
+    async def attach(self, receivers: Sequence[Receiver]) -> None:
         """Subscribe, and return when the server has agreed. Raises BusRefused when it did not."""
+        ...
+
+    async def detach(self, receiver: Receiver) -> None:
+        """The server is told to send it no more. Without effect where it is not attached."""
         ...
 
     async def publish(self, subject: str, payload: bytes) -> None: ...

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from remuda.bus.auth import Login, Servers, UserJwt
 from remuda.bus.link import Link, Publish
 from remuda.bus.messages import Incoming, NoResponders, RequestTimedOut
-from remuda.bus.subscriptions import Subscription
+from remuda.bus.subscriptions import Receiver
 from remuda.core.clock import Clock
 from remuda.core.errors import BusRefused, BusUnusable
 
@@ -162,8 +162,8 @@ class MemoryBroker:
         finally:
             del self._questions[inbox]
 
-    def _chosen(self, subject: str) -> Iterator[tuple["MemoryLink", Subscription]]:
-        groups: dict[str, list[tuple[MemoryLink, Subscription]]] = {}
+    def _chosen(self, subject: str) -> Iterator[tuple["MemoryLink", Receiver]]:
+        groups: dict[str, list[tuple[MemoryLink, Receiver]]] = {}
         for link in self.links:
             for subscription in link.subscriptions:
                 if matches(subscription.subject, subject):
@@ -193,7 +193,7 @@ class MemoryLink:
         self.reason = ""
         self.name = ""
         self.user = _User()
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: list[Receiver] = []
         self._broker = broker
         self._on_lost = on_lost
         self._elsewhere = elsewhere
@@ -213,7 +213,7 @@ class MemoryLink:
         if self.lost:
             raise BusUnusable(f"the bus connection is lost: {self.reason}")
 
-    async def attach(self, subscriptions: Sequence[Subscription]) -> None:
+    async def attach(self, subscriptions: Sequence[Receiver]) -> None:
         self.require()
         allowed = self.user.nats.sub.allow
         refused = [
@@ -226,6 +226,10 @@ class MemoryLink:
                 f"the bus refuses the subscription to {', '.join(refused)}",
                 hint="the credentials in use do not allow it",
             )
+
+    async def detach(self, receiver: Receiver) -> None:
+        if receiver in self.subscriptions:
+            self.subscriptions.remove(receiver)
 
     async def publish(self, subject: str, payload: bytes) -> None:
         self.require()
@@ -273,7 +277,7 @@ class MemoryLink:
         log.error("bus_permission_refused", action="publish", subject=subject)
         return False
 
-    def receive(self, subscription: Subscription, subject: str, payload: bytes, inbox: str) -> None:
+    def receive(self, subscription: Receiver, subject: str, payload: bytes, inbox: str) -> None:
         self._begin()
         if inbox:
             self._may_answer.add(inbox)

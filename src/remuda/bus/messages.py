@@ -17,6 +17,8 @@ class Incoming:
 
 
 Handler = Callable[[Incoming], Awaitable[None]]
+Taker = Callable[[Incoming], None]
+"""Done with a message in a moment."""
 
 
 @dataclass(frozen=True, slots=True)

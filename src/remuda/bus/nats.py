@@ -25,7 +25,7 @@ from remuda.bus.auth import Anonymous, Login, Servers, Token, UserJwt, UserPassw
 from remuda.bus.credentials import signature
 from remuda.bus.link import Publish
 from remuda.bus.messages import Incoming, NoResponders, RequestTimedOut
-from remuda.bus.subscriptions import Subscription
+from remuda.bus.subscriptions import Receiver
 from remuda.core.errors import BusRefused, BusUnusable, Invalid, TooLarge
 
 log = structlog.get_logger(__name__)
@@ -54,12 +54,12 @@ class NatsLink:
         self._on_lost = on_lost
         self._elsewhere = elsewhere
         self._client = _Client()
-        self._subscriptions: list[NatsSubscription] = []
+        self._subscriptions: dict[str, NatsSubscription] = {}  # By their receiver's key.
         self._refused: set[str] = set()  # Subjects that may not be subscribed to.
         self._waiting: dict[anyio.CancelScope, tuple[str, str]] = {}
         self._last_error: Exception | None = None
         self._work = 0
-        self._stirred = anyio.Event()
+        self._idle = anyio.Event()
 
     async def open(self, servers: Servers, login: Login, *, name: str, tls: ssl.SSLContext | None) -> Self:
         """Connect and log in. Raises BusUnusable, or BusRefused when the credentials are not accepted."""
@@ -95,7 +95,7 @@ class NatsLink:
         if self.lost:
             raise self._unusable()
 
-    async def attach(self, subscriptions: Sequence[Subscription]) -> None:
+    async def attach(self, receivers: Sequence[Receiver]) -> None:
         """Subscribe, and return when the server has agreed. Raises BusRefused when it did not.
 
         Links of one group share a subscription's messages between them: while one takes over from another,
@@ -103,22 +103,28 @@ class NatsLink:
         """
         self.require()
         try:
-            for wanted in subscriptions:
+            for wanted in receivers:
                 deliver = partial(self._deliver, wanted)
                 queue = f"{self.group}.{wanted.key}"
                 made = await self._client.subscribe(wanted.subject, queue=queue, cb=deliver)
-                self._subscriptions.append(made)
+                self._subscriptions[wanted.key] = made
         except nats.errors.BadSubjectError:
             raise Invalid(f"{wanted.subject!r} is not a subject") from None
         except nats.errors.Error as error:
             raise self._unusable() from error
         # The refusal, if any, is on the wire before the answer to the ping.
         await self.prove(CONFIRM_LIMIT)
-        if refused := [one.subject for one in subscriptions if one.subject.lower() in self._refused]:
+        if refused := [one.subject for one in receivers if one.subject.lower() in self._refused]:
             raise BusRefused(
                 f"the bus refuses the subscription to {', '.join(refused)}",
                 hint="the credentials in use do not allow it",
             )
+
+    async def detach(self, receiver: Receiver) -> None:
+        made = self._subscriptions.pop(receiver.key, None)
+        if made is not None:
+            with suppress(BusUnusable, nats.errors.Error):  # A link that is lost hears nothing anyway.
+                await self._unless_trouble(("", ""), made.unsubscribe())
 
     async def publish(self, subject: str, payload: bytes) -> None:
         self.require()
@@ -167,10 +173,11 @@ class NatsLink:
         """
         try:
             with anyio.move_on_after(limit.total_seconds()), suppress(nats.errors.Error):
-                for subscription in self._subscriptions:
+                for subscription in self._subscriptions.values():
                     await subscription.drain()  # type: ignore[no-untyped-call]
                 while self._work and not self.lost:
-                    await self._stirred.wait()
+                    self._idle = anyio.Event()
+                    await self._idle.wait()
         finally:
             await self.close()
 
@@ -184,10 +191,10 @@ class NatsLink:
             await self._client.close()
         self._client.abort()
 
-    async def _deliver(self, subscription: Subscription, message: Msg) -> None:
+    async def _deliver(self, receiver: Receiver, message: Msg) -> None:
         self._begin()
         respond = partial(self._respond, message.reply) if message.reply else None
-        subscription.offer(Incoming(message.subject, message.data, respond), self._end)
+        receiver.offer(Incoming(message.subject, message.data, respond), self._end)
 
     async def _respond(self, inbox: str, payload: bytes) -> None:
         await (self._elsewhere if self.lost else self.publish)(inbox, payload)
@@ -227,7 +234,7 @@ class NatsLink:
         self.lost, self.reason = True, reason
         for scope in self._waiting:
             scope.cancel()
-        self._stirred.set()
+        self._idle.set()
         self._on_lost(self)
 
     def _begin(self) -> None:
@@ -235,8 +242,8 @@ class NatsLink:
 
     def _end(self) -> None:
         self._work -= 1
-        self._stirred.set()
-        self._stirred = anyio.Event()
+        if not self._work:
+            self._idle.set()
 
     def _unusable(self) -> BusUnusable:
         return BusUnusable(f"the bus connection is lost: {self.reason}")
@@ -265,6 +272,13 @@ class _Client(Client):
                 raise nats.errors.SecureConnWantedError
             info["tls_required"] = True
         await super()._process_info(info, initial_connection)
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        """It has a queue and a task for every subscription. What takes messages here never makes it wait."""
+        subscribed = self._subs.get(sid)
+        if subscribed is not None and subscribed._cb is not None:
+            told = await self._process_headers(headers)
+            await subscribed._cb(self._build_message(sid, subject, reply, data, told))
 
     async def _send_ping(self, future: "asyncio.Future[bool] | None" = None) -> None:
         """It writes a ping at once, ahead of commands that wait to be flushed: the answer would prove nothing

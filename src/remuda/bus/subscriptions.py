@@ -1,16 +1,38 @@
-"""One subject's handler behind a bounded queue. Connections come and go beneath it."""
+"""What hears one subject: a handler behind a bounded queue, or a tap. Connections come and go beneath."""
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import anyio
 import structlog
 
-from remuda.bus.messages import Handler, Incoming
+from remuda.bus.messages import Handler, Incoming, Taker
 
 log = structlog.get_logger(__name__)
 
 QUEUE_LIMIT = 1024
+
+
+class Receiver(Protocol):
+    """Told apart by `key` from others whose subjects are the same or overlap."""
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    def offer(self, message: Incoming, done: Callable[[], None]) -> None:
+        """Take the message in, or drop it. `done` is called once it is dealt with, either way."""
+        ...
+
+    def close(self) -> None:
+        """From now on it hears nothing."""
+        ...
 
 
 class Subscription:
@@ -28,18 +50,16 @@ class Subscription:
         concurrent: bool = False,
         queue_limit: int = QUEUE_LIMIT,
     ) -> None:
-        """`key` tells subscriptions apart whose subjects are the same or overlap."""
         self.subject = subject
         self.key = key
         self.dropped = 0
         self._handler = handler
-        self._slots = anyio.Semaphore(queue_limit if concurrent else 1)
+        self._slots = anyio.Semaphore(queue_limit) if concurrent else None
         self._sender, self._receiver = anyio.create_memory_object_stream[tuple[Incoming, Callable[[], None]]](
             queue_limit
         )
 
     def offer(self, message: Incoming, done: Callable[[], None]) -> None:
-        """Take the message in, or drop it. `done` is called once it is dealt with, either way."""
         try:
             self._sender.send_nowait((message, done))
         except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -52,11 +72,22 @@ class Subscription:
         """Handle messages until `close`. A handler's failure is logged and ends nothing."""
         async with self._receiver, anyio.create_task_group() as tasks:
             async for message, done in self._receiver:
-                await self._slots.acquire()
-                tasks.start_soon(self._handle, message, done)
+                if self._slots is None:
+                    await self._handle(message, done)
+                else:
+                    await self._slots.acquire()
+                    tasks.start_soon(self._handle_beside_others, message, done, self._slots)
 
     def close(self) -> None:
         self._sender.close()
+
+    async def _handle_beside_others(
+        self, message: Incoming, done: Callable[[], None], slots: anyio.Semaphore
+    ) -> None:
+        try:
+            await self._handle(message, done)
+        finally:
+            slots.release()
 
     async def _handle(self, message: Incoming, done: Callable[[], None]) -> None:
         try:
@@ -65,4 +96,28 @@ class Subscription:
             log.exception("bus_handler_failed", subject=message.subject)
         finally:
             done()
-            self._slots.release()
+
+
+class Tap:
+    """Hands each message over as it is read, before anything else is read: no queue, and nothing to wait for.
+
+    For floods of which the taker keeps what it wants in a moment.
+    """
+
+    def __init__(self, subject: str, take: Taker, key: str) -> None:
+        self.subject = subject
+        self.key = key
+        self.dropped = 0
+        self._take: Taker | None = take
+
+    def offer(self, message: Incoming, done: Callable[[], None]) -> None:
+        try:
+            if self._take is not None:
+                self._take(message)
+        except Exception:  # The reader goes on: it reads for others, too.
+            log.exception("bus_handler_failed", subject=message.subject)
+        finally:
+            done()
+
+    def close(self) -> None:
+        self._take = None

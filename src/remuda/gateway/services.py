@@ -51,7 +51,8 @@ class Services:
     join_script: Callable[[str, str], str]  # From the wheel's address and SHA-256 to the script that joins.
 
 
-def services(request: Request) -> Services:
+async def services(request: Request) -> Services:
+    """Awaits nothing, and so stays on the loop: what is not async costs each request a thread."""
     return cast(Services, request.app.state.services)  # Starlette's state is untyped.
 
 

@@ -35,6 +35,8 @@ class ProgressBoard:
     @property
     def changed(self) -> anyio.Event:
         """Set at the next event. Take it before looking, and none is missed."""
+        if self._changed.is_set():
+            self._changed = anyio.Event()
         return self._changed
 
     def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
@@ -87,4 +89,3 @@ class ProgressBoard:
     def _set(self, key: Key, live: LiveProgress) -> None:
         self._live[key] = live
         self._changed.set()
-        self._changed = anyio.Event()

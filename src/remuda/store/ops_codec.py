@@ -9,7 +9,7 @@ from sqlalchemy import Dialect, Text, TypeDecorator
 
 T = TypeVar("T")
 
-_VALUES_KEPT = 256  # Many rows hold the same few values, and they are read again and again.
+_VALUES_KEPT = 4096  # Many rows hold the same values, and all are read again and again.
 
 
 class Document(TypeDecorator[T]):

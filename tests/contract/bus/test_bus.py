@@ -156,3 +156,47 @@ async def test_nothing_is_missed_while_credentials_are_renewed(served: Served) -
         assert isinstance(worker.state, Connected)
         await wait_until(lambda: len(ear.heard) == sent)
     assert sorted(ear.heard) == sorted((subjects.node_stop(OURS), b"%d" % number) for number in range(sent))
+
+
+# Taps.
+
+
+async def test_a_tap_takes_what_is_said_until_it_is_ended(served: Served) -> None:
+    taken: list[bytes] = []
+    async with served.frontend() as bus:
+        end = await bus.tap("a.*", lambda message: taken.append(message.payload))
+        await bus.publish("a.b", b"1")
+        await wait_until(lambda: bool(taken))
+        await end()
+        await bus.publish("a.b", b"2")
+        await bus.round_trip(SOON)
+    assert taken == [b"1"]
+
+
+async def test_a_tap_that_fails_does_not_keep_others_from_hearing(served: Served) -> None:
+    def fail(message: Incoming) -> None:
+        raise ValueError
+
+    ear = Ear()
+    async with served.frontend() as bus:
+        await bus.tap("a", fail)
+        await bus.subscribe("a", ear.hear)
+        with capture_logs() as logs:
+            await bus.publish("a", b"1")
+            await wait_until(lambda: bool(ear.heard))
+    assert [entry["event"] for entry in logs] == ["bus_handler_failed"]
+
+
+async def test_a_tap_is_carried_over_to_a_new_connection_and_not_once_it_is_ended(served: Served) -> None:
+    kept: list[bytes] = []
+    ended: list[bytes] = []
+    async with served.frontend() as bus:
+        await bus.tap("a", lambda message: kept.append(message.payload))
+        end = await bus.tap("a", lambda message: ended.append(message.payload))
+        await end()
+        changed = bus.changed
+        bus.rotate()
+        await changed.wait()
+        await bus.publish("a", b"1")
+        await wait_until(lambda: bool(kept))
+    assert (kept, ended) == ([b"1"], [])
