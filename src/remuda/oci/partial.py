@@ -92,6 +92,9 @@ class Partial:
         self._growth.verified()
         os.fsync(self._descriptor)
         self._path.rename(path)
+        # Others may read it from now on. They would wait for us in vain: that we close it takes the event
+        # loop, which is theirs, too.
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
         folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(folder)

@@ -1,6 +1,7 @@
 """The store on disk: blobs whole or absent, one writer each, nothing swept in use, and honest when full."""
 
 import errno
+import fcntl
 import os
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -79,6 +80,17 @@ async def test_a_finished_blob_needs_no_claim(tmp_path: Path) -> None:
 
     async with store.claim(WANTED, ignore) as claimed:
         assert claimed == store.path(digest)
+
+
+async def test_a_blob_can_be_held_before_its_writer_lets_go_of_it(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    async with store.claim(WANTED, ignore) as claimed:
+        assert isinstance(claimed, Partial)
+        claimed.append(CONTENT)
+        path = store.commit(claimed, DIGEST)
+        with path.open("rb") as reader:
+            fcntl.flock(reader, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        assert store.sweep(set(), 0, FAR_AHEAD).freed_bytes == 0
 
 
 async def test_sweeping_lets_go_of_the_old_and_keeps_the_named(tmp_path: Path) -> None:
