@@ -1,14 +1,20 @@
 """The bodies of OpenAI's inference requests, parsed and checked in one go. Fields that no part of ours reads
-are left out here: they still reach upstreams that are relayed to."""
+are left out here: they still reach upstreams that are relayed to.
 
-from typing import Annotated, Literal
+JSON that is passed on unread is `Raw`: `NULL` where the request has none, and always valid JSON.
+"""
+
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Raw, Struct
 
-Positive = Annotated[int, Meta(ge=1)]
+Positive = Annotated[int, Meta(ge=1, lt=1 << 31)]
+Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Text = str | list[str | Token | list[Token]]  # One, several, or as tokens; `mixed` says if it is neither.
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-ToolSchema = Raw
+NULL: Final = Raw(b"null")  # msgspec takes nothing but null for `Raw | None`.
+ModelName = Annotated[str, Meta(min_length=1, max_length=512)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
@@ -17,12 +23,12 @@ class Part(Struct):
 
     type: str
     text: str = ""
-    image_url: Raw | None = None
-    input_audio: Raw | None = None
-    video_url: Raw | None = None
+    image_url: Raw = NULL
+    input_audio: Raw = NULL
+    video_url: Raw = NULL
 
 
-class CalledFunction(Struct):
+class CalledFunction(Struct, frozen=True):
     name: str = ""
     arguments: str = ""
 
@@ -45,7 +51,7 @@ class Message(Struct):
 class FunctionSpec(Struct):
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     description: str | None = None
-    parameters: Raw | None = None  # A JSON schema.
+    parameters: Raw = NULL  # A JSON schema.
     strict: bool | None = None
 
 
@@ -65,7 +71,7 @@ class NamedTool(Struct):
 
 class JsonSchema(Struct):
     name: str = ""
-    schema: Raw | None = None
+    schema: Raw = NULL
     strict: bool | None = None
     description: str | None = None
 
@@ -82,16 +88,16 @@ class StreamOptions(Struct):
 class _Sampling(Struct, kw_only=True):
     """What chat and completions share."""
 
-    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    model: ModelName
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
     min_p: Share | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    seed: int | None = None
+    seed: Annotated[int, Meta(ge=-(1 << 63), lt=1 << 63)] | None = None
     stop: str | list[str] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -115,7 +121,7 @@ class ChatRequest(_Sampling, kw_only=True):
 
 
 class CompletionRequest(_Sampling, kw_only=True):
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Text
     echo: bool | None = None
     suffix: str | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -123,16 +129,21 @@ class CompletionRequest(_Sampling, kw_only=True):
 
 
 class EmbeddingRequest(Struct, kw_only=True):
-    model: Annotated[str, Meta(min_length=1, max_length=512)]
-    input: str | list[str] | list[int] | list[list[int]]
+    model: ModelName
+    input: Text
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Positive | None = None
     user: str | None = None
 
 
 class RerankRequest(Struct, kw_only=True):
-    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    model: ModelName
     query: str
     documents: Annotated[list[str], Meta(min_length=1)]
-    top_n: Annotated[int, Meta(ge=0)] | None = None
+    top_n: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
     return_documents: bool | None = None
+
+
+def mixed(text: Text) -> bool:
+    """It is a list of things of different kinds, which means nothing."""
+    return isinstance(text, list) and len({type(item) for item in text}) > 1
