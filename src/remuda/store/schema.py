@@ -24,7 +24,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -255,6 +255,59 @@ change_count = Table(  # One row.
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("latest", BigInteger, nullable=False),
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("model", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("state", Text, nullable=False),
+    Column("op_id", Text, nullable=False),  # No reference: operations that are over are forgotten.
+    Column("backend", Text, nullable=False),
+    Column("revision", Text, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("in_vram", Boolean, nullable=False),
+    Column("parallel", Integer, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("protocol", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("boot", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("last_used", Instant),
+    Column("why", Text, nullable=False),
+    Column("change", BigInteger, nullable=False),
+)
+
+on_its_way = replicas.c.state.in_(("staging", "loading"))
+Index(
+    "replicas_on_their_way",
+    replicas.c.model,
+    unique=True,
+    sqlite_where=on_its_way,
+    postgresql_where=on_its_way,
+)
+
+replica_change_count = Table(  # One row, which outlives every replica.
+    "replica_change_count",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("latest", BigInteger, nullable=False),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("subject_token", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("revision", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    UniqueConstraint("subject_token", name="models_subject_token_key"),
 )
 
 schema_info = Table(  # One row: what the newest release that migrated this database said about itself.

@@ -1,0 +1,272 @@
+"""ReplicaStore on SQL. Reads rows, compares, writes rows: where replicas go is decided in scheduler."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import anyio
+from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, or_, select, update
+
+from remuda.core.errors import Conflict
+from remuda.core.ids import BootId, NodeId
+from remuda.ops.model import Operation, OpId, Step
+from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
+from remuda.store import ops_submit
+from remuda.store.database import Database
+from remuda.store.ops_changes import take_turn
+from remuda.store.ops_rows import Values, batches
+from remuda.store.ops_submit import Wished
+from remuda.store.schema import nodes, on_its_way, replica_change_count, replicas
+
+_LATEST: Final = select(replica_change_count.c.latest)
+_LATEST_LOCKED: Final = _LATEST.with_for_update()
+_ALL: Final = select(replicas).order_by(replicas.c.model, replicas.c.number)
+_ROW: Final = and_(replicas.c.model == bindparam("row_model"), replicas.c.number == bindparam("row_number"))
+_ONE: Final = select(replicas).where(_ROW)
+_UPDATE: Final = update(replicas).where(_ROW)
+_EVICT: Final = _UPDATE.where(replicas.c.state == ReplicaState.LOADED)
+_TOUCH: Final = _UPDATE.where(
+    or_(replicas.c.last_used.is_(None), replicas.c.last_used < bindparam("used"))
+).values(last_used=bindparam("used"))
+_REMOVE: Final = delete(replicas).where(_ROW, replicas.c.change == bindparam("row_change"))
+_COMING: Final = select(replicas).where(on_its_way, replicas.c.model == bindparam("model"))
+_NODES_OF: Final = select(replicas.c.node_id).where(replicas.c.model.in_(bindparam("models", expanding=True)))
+
+
+class SqlReplicaStore:
+    """Implements scheduler.ports.ReplicaStore. Each method is one transaction. The changes come one after
+    another, as the numbers they get."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._claiming = anyio.Lock(fast_acquire=True)  # Waiting for a turn here takes no connection.
+
+    async def replicas(self) -> Replicas:
+        return await self._database.read(_replicas)
+
+    async def latest_change(self) -> int:
+        """The number of the last change to any replica, for those who only want to know whether to look."""
+        return await self._database.read(lambda c, now: _latest(c))
+
+    async def claim(
+        self, replica: Replica, operation: Operation, step: Step, seen: int, evict: Collection[ReplicaKey]
+    ) -> Replica | None:
+        wished = Wished(operation, (step,))
+        async with self._claiming:
+            return await self._database.transact(lambda c, now: _claim(c, now, replica, wished, seen, evict))
+
+    async def move(self, before: Replica, after: Replica) -> Replica | None:
+        assert (before.key, before.node) == (after.key, after.node), "a replica stays where it is"
+        return await self._database.transact(lambda c, now: _move(c, now, before, after))
+
+    async def remove(self, replica: Replica) -> bool:
+        return await self._database.transact(lambda c, now: _remove(c, replica))
+
+    async def touch(self, used: Mapping[ReplicaKey, datetime]) -> None:
+        if used:
+            await self._database.transact(lambda c, now: _touch(c, used))
+
+
+def _replicas(connection: Connection, now: datetime) -> Replicas:
+    rows = tuple(_replica(row) for row in connection.execute(_ALL).all())
+    return Replicas(now, _latest(connection), rows)
+
+
+def _latest(connection: Connection) -> int:
+    latest: int = connection.scalars(_LATEST).one()
+    return latest
+
+
+def _claim(
+    connection: Connection,
+    now: datetime,
+    replica: Replica,
+    wished: Wished,
+    seen: int,
+    evict: Collection[ReplicaKey],
+) -> Replica | None:
+    take_turn(connection)  # Before that of replicas, so that those who only move one need not wait for it.
+    latest = _take_turn(connection)
+    there = _at(connection, replica.key)
+    if there is not None and there.op == wished.operation.id:
+        return there  # Its answer was lost, and it is sent again.
+    _refuse_second(connection, replica.key.model)
+    if latest != seen or not _hold_nodes(connection, replica.node, evict):
+        return None
+    if there is not None:
+        raise Conflict(f"the replica {replica.key} is there already; it is {there.state}")
+    [submitted] = ops_submit.submit(connection, now, [wished])
+    if isinstance(submitted, Conflict):
+        raise submitted
+    written = replace(
+        replica,
+        op=submitted.operation.id,
+        created_at=now,
+        updated_at=now,
+        last_used=None,
+        change=_count(connection, latest),
+    )
+    connection.execute(insert(replicas), _columns(written))
+    _mark_evicted(connection, written, evict)
+    return written
+
+
+def _move(connection: Connection, now: datetime, before: Replica, after: Replica) -> Replica | None:
+    latest = _take_turn(connection)
+    there = _at(connection, before.key)
+    if there is None or there.change != before.change:
+        return None
+    if after.state in (ReplicaState.STAGING, ReplicaState.LOADING):
+        _refuse_second(connection, after.key.model, but=after.key)
+    written = replace(
+        after,
+        created_at=there.created_at,
+        updated_at=now,
+        last_used=there.last_used,  # Only `touch` changes it: `before` may be from earlier than the last use.
+        change=_count(connection, latest),
+    )
+    found = connection.execute(_UPDATE, {**_row_of(written.key), **_changing_columns(written)}).rowcount
+    return written if found else None  # Its node may have been removed a moment ago.
+
+
+def _remove(connection: Connection, replica: Replica) -> bool:
+    latest = _take_turn(connection)
+    which = {**_row_of(replica.key), "row_change": replica.change}
+    if not connection.execute(_REMOVE, which).rowcount:
+        return False
+    _count(connection, latest)
+    return True
+
+
+def _touch(connection: Connection, used: Mapping[ReplicaKey, datetime]) -> None:
+    in_order = sorted(used, key=_in_order)
+    for batch in batches(in_order):
+        _lock_nodes(connection, (), batch)
+        connection.execute(_TOUCH, [{**_row_of(key), "used": used[key]} for key in batch])
+
+
+# Turns and locks.
+
+
+def _take_turn(connection: Connection) -> int:
+    """Wait until nobody else changes replicas; the newest number. See ops_changes.take_turn."""
+    latest: int = connection.scalars(_LATEST_LOCKED).one()
+    return latest
+
+
+def _count(connection: Connection, latest: int) -> int:
+    connection.execute(update(replica_change_count).values(latest=latest + 1))
+    return latest + 1
+
+
+def _hold_nodes(connection: Connection, node: NodeId, evict: Collection[ReplicaKey]) -> bool:
+    """Whether the node is there. Nobody removes it, nor the nodes of those to be evicted, from here on."""
+    return node in _lock_nodes(connection, (node,), evict)
+
+
+def _lock_nodes(
+    connection: Connection, ids: Iterable[NodeId], keys: Iterable[ReplicaKey]
+) -> Collection[NodeId]:
+    """Whoever removes a node locks it first and its replicas then: done here in the same order, neither waits
+    for the other."""
+    of_keys = connection.scalars(_NODES_OF, {"models": sorted({key.model for key in keys})})
+    wanted = select(nodes.c.id).where(nodes.c.id.in_({*ids, *of_keys})).order_by(nodes.c.id)
+    found = connection.scalars(wanted.with_for_update(read=True, key_share=True))
+    return frozenset(NodeId(one) for one in found)
+
+
+def _refuse_second(connection: Connection, model: str, *, but: ReplicaKey | None = None) -> None:
+    """Of one model, one replica at a time is on its way."""
+    coming = connection.execute(_COMING, {"model": model}).one_or_none()
+    if coming is not None and _key(coming) != but:
+        raise Conflict(
+            f"{model} is being loaded already, as {_key(coming)} by operation {coming.op_id}",
+            hint="wait for that operation, or cancel it",
+        )
+
+
+# Rows.
+
+
+def _at(connection: Connection, key: ReplicaKey) -> Replica | None:
+    row = connection.execute(_ONE, _row_of(key)).one_or_none()
+    return None if row is None else _replica(row)
+
+
+def _mark_evicted(connection: Connection, room_for: Replica, evict: Collection[ReplicaKey]) -> None:
+    marks = {
+        "state": ReplicaState.UNLOADING,
+        "why": f"makes room for {room_for.key}",
+        "updated_at": room_for.updated_at,
+        "change": room_for.change,
+    }
+    if evict:
+        connection.execute(_EVICT, [{**_row_of(key), **marks} for key in sorted(evict, key=_in_order)])
+
+
+def _in_order(key: ReplicaKey) -> tuple[str, int]:
+    return key.model, key.index
+
+
+def _row_of(key: ReplicaKey) -> Values:
+    return {"row_model": key.model, "row_number": key.index}
+
+
+def _key(row: Row[tuple[object]]) -> ReplicaKey:
+    return ReplicaKey(row.model, row.number)
+
+
+def _replica(row: Row[tuple[object]]) -> Replica:
+    return Replica(
+        key=_key(row),
+        node=NodeId(row.node_id),
+        state=ReplicaState(row.state),
+        op=OpId(row.op_id),
+        backend=row.backend,
+        revision=row.revision,
+        memory_bytes=row.memory_bytes,
+        in_vram=row.in_vram,
+        parallel=row.parallel,
+        address=row.address,
+        protocol=row.protocol,
+        path=row.path,
+        instance=row.instance,
+        boot=None if row.boot is None else BootId(row.boot),
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        last_used=row.last_used,
+        why=row.why,
+        change=row.change,
+    )
+
+
+def _columns(replica: Replica) -> Values:
+    return {
+        "model": replica.key.model,
+        "number": replica.key.index,
+        "node_id": replica.node,
+        "created_at": replica.created_at,
+        "last_used": replica.last_used,
+        **_changing_columns(replica),
+    }
+
+
+def _changing_columns(replica: Replica) -> Values:
+    return {
+        "state": replica.state,
+        "op_id": replica.op,
+        "backend": replica.backend,
+        "revision": replica.revision,
+        "memory_bytes": replica.memory_bytes,
+        "in_vram": replica.in_vram,
+        "parallel": replica.parallel,
+        "address": replica.address,
+        "protocol": replica.protocol,
+        "path": replica.path,
+        "instance": replica.instance,
+        "boot": replica.boot,
+        "updated_at": replica.updated_at,
+        "why": replica.why,
+        "change": replica.change,
+    }
