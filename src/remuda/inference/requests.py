@@ -97,7 +97,7 @@ class _Sampling(Struct, kw_only=True):
     top_k: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
     min_p: Share | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    seed: Annotated[int, Meta(ge=-(1 << 63), lt=1 << 63)] | None = None
+    seed: Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] | None = None
     stop: str | list[str] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
