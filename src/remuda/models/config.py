@@ -1,15 +1,16 @@
-"""A model's configuration: the YAML of the contract (its keys are the attributes here), read and checked.
+"""A model's configuration: the YAML of the contract (its keys are the attributes here), checked.
 
-Keys that are not known are kept in `unknown`, so that they can be named.
+`reading` makes it of a file. Keys that have no effect here are kept in `unknown`, so that they can be named.
 """
 
 import hashlib
 from datetime import timedelta
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PlainSerializer
 
 from remuda.core import durations
+from remuda.models.document import Plain
 
 GPU_LAYERS_ALL: Final = 99_999_999
 CONTEXT_FALLBACK: Final = 4096
@@ -20,32 +21,48 @@ def _span(value: object) -> object:
     return durations.parse(value) if isinstance(value, str) else value
 
 
-Span = Annotated[timedelta, BeforeValidator(_span)]
+def _meant(value: object) -> object:
+    """In a map of the backend's own keys nothing says what is asked for: there 1 is a number."""
+    match value:
+        case Plain():
+            return value.meant
+        case list():
+            return [_meant(item) for item in value]
+        case dict():
+            return {key: _meant(item) for key, item in value.items()}
+    return value
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, protected_namespaces=())
+Span = Annotated[timedelta, BeforeValidator(_span), PlainSerializer(durations.render)]
+Int = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]  # As wide as in the messages to backends.
+Free = Annotated[dict[str, JsonValue], BeforeValidator(_meant)]
 
 
-class Parameters(_Section):
+class Section(BaseModel):
+    """A part of a model file."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Parameters(Section):
     """`parameters`: the model's file or repository, and how it samples unless a request says otherwise."""
 
     model: str = ""
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Int | None = None
     min_p: float | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
+    max_tokens: Int | None = None
+    seed: Int | None = None
     repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    n_keep: int | None = None
+    repeat_last_n: Int | None = None
+    n_keep: Int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     tfz: float | None = None
     typical_p: float | None = None
     ignore_eos: bool = False
-    batch: int | None = None
+    batch: Int | None = None
     rope_freq_base: float | None = None
     rope_freq_scale: float | None = None
     negative_prompt: str = ""
@@ -54,7 +71,7 @@ class Parameters(_Section):
     language: str = ""
 
 
-class Template(_Section):
+class Template(Section):
     """`template`: Go templates that the frontend renders, or the word that the backend has its own."""
 
     chat: str = ""
@@ -73,12 +90,12 @@ class Template(_Section):
         return bool(self.chat or self.chat_message)
 
 
-class Grammar(_Section):
+class Grammar(Section):
     disable: bool = False
     parallel_calls: bool = False
 
 
-class Function(_Section):
+class Function(Section):
     """`function`: how tools reach the model."""
 
     grammar: Grammar = Grammar()
@@ -86,24 +103,24 @@ class Function(_Section):
     no_action_function_name: str = "answer"
 
 
-class MultimodalLimits(_Section):
-    image: int = 0
-    video: int = 0
-    audio: int = 0
+class MultimodalLimits(Section):
+    image: Int = 0
+    video: Int = 0
+    audio: Int = 0
 
 
-class Reasoning(_Section):
+class Reasoning(Section):
     disable: bool | None = None
 
 
-class ModelConfig(_Section):
+class ModelConfig(Section):
     """One model. `keep_alive` and `selector` are ours; LocalAI's frontends ignore them."""
 
     name: str = ""
     backend: str = ""
     parameters: Parameters = Parameters()
-    context_size: int | None = None
-    threads: int | None = None
+    context_size: Int | None = None
+    threads: Int | None = None
     f16: bool = False
     mmap: bool | None = None
     mmlock: bool = False
@@ -113,7 +130,7 @@ class ModelConfig(_Section):
     reranking: bool = False
     no_mulmatq: bool = False
     no_kv_offloading: bool = False
-    gpu_layers: int | None = None
+    gpu_layers: Int | None = None
     main_gpu: str = ""
     tensor_split: str = ""
     flash_attention: str = "auto"
@@ -125,8 +142,8 @@ class ModelConfig(_Section):
     yarn_beta_fast: float = 0.0
     yarn_beta_slow: float = 0.0
     rms_norm_eps: float = 0.0
-    ngqa: int = 0
-    mirostat: int | None = None
+    ngqa: Int = 0
+    mirostat: Int | None = None
     mirostat_eta: float | None = None
     mirostat_tau: float | None = None
     prompt_cache_path: str = ""
@@ -134,7 +151,7 @@ class ModelConfig(_Section):
     prompt_cache_ro: bool = False
     mmproj: str = ""
     draft_model: str = ""
-    n_draft: int = 0
+    n_draft: Int = 0
     lora_adapter: str = ""
     lora_base: str = ""
     lora_adapters: tuple[str, ...] = ()
@@ -142,16 +159,16 @@ class ModelConfig(_Section):
     lora_scales: tuple[float, ...] = ()
     options: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
-    engine_args: dict[str, JsonValue] = Field(default_factory=dict)
+    engine_args: Free = Field(default_factory=dict)
     type: str = ""
     quantization: str = ""
     load_format: str = ""
     gpu_memory_utilization: float = 0.0
     trust_remote_code: bool = False
     enforce_eager: bool = False
-    swap_space: int = 0
-    max_model_len: int = 0
-    tensor_parallel_size: int = 0
+    swap_space: Int = 0
+    max_model_len: Int = 0
+    tensor_parallel_size: Int = 0
     disable_log_stats: bool = False
     dtype: str = ""
     limit_mm_per_prompt: MultimodalLimits = MultimodalLimits()
@@ -161,9 +178,10 @@ class ModelConfig(_Section):
     function: Function = Function()
     reasoning: Reasoning = Reasoning()
     reasoning_effort: str = ""
-    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    chat_template_kwargs: Free = Field(default_factory=dict)
     known_usecases: tuple[str, ...] = ()
     system_prompt: str = ""
+    roles: dict[str, str] = Field(default_factory=dict)  # What stands before a message of each role.
     disabled: bool = False
     pinned: bool = False  # Never unloaded to make room, nor when idle.
     alias: str = ""
@@ -171,7 +189,7 @@ class ModelConfig(_Section):
     # Ours.
     keep_alive: Span | None = None  # Unload after so long without a request. None: the frontend's setting.
     selector: dict[str, str] = Field(default_factory=dict)  # Labels its nodes must have.
-    parallel: Annotated[StrictInt, Field(ge=1, le=1024)] | None = None  # Requests a replica takes at once.
+    parallel: Annotated[int, Field(ge=1, le=1024)] | None = None  # Requests a replica takes at once.
     unknown: tuple[str, ...] = Field(default=(), exclude=True)
 
     @property

@@ -1,0 +1,126 @@
+"""Model files: from YAML to a ModelConfig and back. Pure.
+
+Keys that have no effect here are no error: files are shared with peers that know other keys.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeGuard
+
+import yaml
+from pydantic import ValidationError
+
+from remuda.core.errors import Invalid
+from remuda.models import document
+from remuda.models.config import ModelConfig, Section
+from remuda.models.document import Value
+
+NAME_CHARS_MAX: Final = 256
+_COMPLAINTS_MAX: Final = 3
+_SHOWN_CHARS_MAX: Final = 60
+_UNKNOWN_MAX: Final = 100
+_ACCEPTED: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+    "dict": "a map of keys",
+    "model": "a map of keys",
+}
+
+
+def read_model(text: str, *, where: str = "") -> ModelConfig:
+    """The model that a file describes; `where` is the file's name, for complaints.
+
+    Invalid says which key cannot be used, what stands there and what is accepted.
+    """
+    try:
+        return _read(text)
+    except Invalid as error:
+        raise Invalid(f"{where}: {error.message}" if where else error.message) from None
+
+
+def write_model(config: ModelConfig) -> str:
+    """The YAML that `read_model` makes this of: only what differs from the defaults."""
+    kept = config.model_dump(mode="json", exclude_defaults=True)
+    return yaml.dump(kept, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def check_name(name: str) -> None:
+    """Invalid for a name that no request, process or folder could go by."""
+    if not name.strip():
+        raise Invalid("name: it is missing, and so is parameters.model")
+    if len(name) > NAME_CHARS_MAX:
+        raise Invalid(f"name: it has {len(name)} characters, and at most {NAME_CHARS_MAX} are accepted")
+    if name != name.strip() or not name.isprintable():
+        raise Invalid(f"name: {name!r} has blanks around it or characters that cannot be seen")
+    if "#" in name:
+        raise Invalid(f"name: {name!r} must not hold #, which stands before the number of a replica")
+
+
+def _read(text: str) -> ModelConfig:
+    found = document.parse(text)
+    if not isinstance(found, dict):
+        raise Invalid("it must be a map of keys, such as name, backend and parameters")
+    unknown: list[str] = []
+    known = _known(ModelConfig, found, "", unknown)
+    try:
+        config = ModelConfig.model_validate({**known, "unknown": tuple(unknown[:_UNKNOWN_MAX])})
+    except ValidationError as error:
+        raise Invalid("; ".join(list(_complaints(error))[:_COMPLAINTS_MAX])) from None
+    check_name(config.id)
+    return config if config.name else config.model_copy(update={"name": config.id})
+
+
+def _known(
+    section: type[Section], found: Mapping[str, Value], prefix: str, unknown: list[str]
+) -> dict[str, Value]:
+    """What the section has a place for. A key without a value counts as not written."""
+    known: dict[str, Value] = {}
+    for key, value in found.items():
+        field = section.model_fields.get(key)
+        if field is None or field.exclude:
+            unknown.append(f"{prefix}{key[:_SHOWN_CHARS_MAX]}")
+        elif value is None:
+            continue
+        elif isinstance(value, dict) and _is_section(field.annotation):
+            known[key] = _known(field.annotation, value, f"{prefix}{key}.", unknown)
+        else:
+            known[key] = value
+    return known
+
+
+def _is_section(annotation: object) -> TypeGuard[type[Section]]:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+def _complaints(error: ValidationError) -> Iterator[str]:
+    for item in error.errors(include_url=False):
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"])
+        accepted = _ACCEPTED.get(item["type"].partition("_")[0], "")
+        reason = f"{accepted} is accepted" if accepted else item["msg"].removeprefix("Value error, ")
+        yield f"{key.removeprefix('.')}: {_shown(item['input'])} stands there, {reason}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "a map"
+    if isinstance(value, list):
+        return "a list"
+    text = str(value)
+    return repr(text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}...")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines, as templates are, stay readable."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    lines = text.split("\n")
+    odd = not all(line.isprintable() for line in lines)  # Other line breaks, which only quotes preserve.
+    style = '"' if odd else "|" if len(lines) > 1 else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)

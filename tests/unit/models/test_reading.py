@@ -1,0 +1,188 @@
+import contextlib
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.core.errors import Invalid
+from remuda.models.config import Function, Grammar, ModelConfig, Parameters, Template
+from remuda.models.document import BYTES_MAX
+from remuda.models.reading import read_model, write_model
+
+QWEN = """\
+name: qwen3-8b
+backend: llama-cpp
+context_size: 8192
+known_usecases: [chat]
+parameters:
+  model: qwen3-8b/Qwen3-8B-Q4_K_M.gguf
+  temperature: 0.6
+template:
+  use_tokenizer_template: true
+options: ["use_jinja:true"]
+keep_alive: 5m
+"""
+
+
+def refusal(text: str, where: str = "") -> str:
+    with pytest.raises(Invalid) as refused:
+        read_model(text, where=where)
+    return refused.value.message
+
+
+def test_a_model_file_is_read() -> None:
+    assert read_model(QWEN) == ModelConfig(
+        name="qwen3-8b",
+        backend="llama-cpp",
+        context_size=8192,
+        known_usecases=("chat",),
+        parameters=Parameters(model="qwen3-8b/Qwen3-8B-Q4_K_M.gguf", temperature=0.6),
+        template=Template(use_tokenizer_template=True),
+        options=("use_jinja:true",),
+        keep_alive=timedelta(minutes=5),
+    )
+
+
+def test_only_what_was_said_is_written_back() -> None:
+    assert write_model(read_model("name: a\nthreads: 0004\nf16: false\n")) == "name: a\nthreads: 4\n"
+
+
+def test_templates_are_written_line_by_line() -> None:
+    config = ModelConfig(name="a", template=Template(chat="{{.Input}}\nassistant\n"))
+
+    assert "chat: |\n    {{.Input}}\n    assistant\n" in write_model(config)
+
+
+def test_a_model_without_a_name_is_called_by_its_file() -> None:
+    assert read_model("parameters: {model: a/b.gguf}").name == "a/b.gguf"
+
+
+def test_keys_without_effect_are_named() -> None:
+    config = read_model("name: a\nusage: none\nfunction: {json_regex_match: [x], disable_no_action: true}\n")
+
+    assert config.unknown == ("usage", "function.json_regex_match")
+    assert config.function.disable_no_action
+
+
+def test_unknown_itself_cannot_be_written() -> None:
+    assert read_model("name: a\nunknown: [b]").unknown == ("unknown",)
+
+
+def test_a_key_without_a_value_is_as_good_as_not_written() -> None:
+    assert read_model("name: a\ntemplate:\nf16:\nparameters: {seed: null}") == ModelConfig(name="a")
+
+
+def test_texts_stay_as_written_and_numbers_become_numbers_where_asked_for() -> None:
+    config = read_model(
+        "name: 1.10\nflash_attention: on\nmain_gpu: 0\nthreads: '4'\nengine_args: {a: 1, b: '1'}"
+    )
+
+    assert (config.name, config.flash_attention, config.main_gpu) == ("1.10", "on", "0")
+    assert (config.threads, config.engine_args) == (4, {"a": 1, "b": "1"})
+
+
+def test_aliases_and_merge_keys_mean_what_they_say() -> None:
+    config = read_model(
+        "name: a\nparameters: &p {seed: 1, top_k: 2}\nengine_args: {<<: *p, seed: 3, again: *p}"
+    )
+
+    assert config.engine_args == {"seed": 3, "top_k": 2, "again": {"seed": 1, "top_k": 2}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: a\nthreads: many", "threads: 'many' stands there, a whole number is accepted"),
+        ("name: a\nparameters: {top_p: [1]}", "parameters.top_p: a list stands there, a number is accepted"),
+        ("name: a\nf16: perhaps", "f16: 'perhaps' stands there, true or false is accepted"),
+        ("name: a\nname2: b\nbackend: {a: b}", "backend: a map stands there, a text is accepted"),
+        ("name: a\nstopwords: x", "stopwords: 'x' stands there, a list is accepted"),
+        ("name: a\nstopwords: [[x]]", "stopwords[0]: a list stands there, a text is accepted"),
+        ("name: a\ntemplate: x", "template: 'x' stands there, a map of keys is accepted"),
+        ("name: a\nkeep_alive: 5", "keep_alive: '5' stands there, '5' is not a duration such as"),
+        ("name: a\nparallel: 0", "parallel: '0' stands there, Input should be greater than or equal to 1"),
+        ("name: a\ncontext_size: 4294967296", "context_size: '4294967296' stands there, Input should be"),
+        ("name: a\nyarn_ext_factor: .nan", "yarn_ext_factor: '.nan' stands there, a number is accepted"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_key(text: str, said: str) -> None:
+    assert refusal(text).startswith(said)
+
+
+@pytest.mark.parametrize("name", ["''", "' '", '"a\\tb"', "a#0", "'a '", "x" * 257])
+def test_a_name_that_nothing_could_go_by_is_refused(name: str) -> None:
+    assert refusal(f"name: {name}").startswith("name: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it must be a map"),
+        ("[a]", "it must be a map"),
+        ("name: [}", "it is not YAML: line 1"),
+        ("name: a\nname: b", "line 2: name stands twice"),
+        ("name: !!python/name:os.system x", "line 1: the tag tag:yaml.org,2002:python/name:os.system"),
+        ("name: a\x00", "it is not YAML"),
+        ("name: \ud800", "it "),
+        ("name: *a", "it is not YAML: line 1"),
+        ("name: &a [*a]", "line 1: it is nested more than"),
+        ("? [a]\n: b", "line 1: a key must be a word"),
+        ("name: " + "[" * 100, "line 1: it is nested more than"),
+        ("name: " + "x" * BYTES_MAX, "it has more than 1 MiB"),
+    ],
+)
+def test_what_is_no_model_file_is_refused(text: str, said: str) -> None:
+    assert refusal(text).startswith(said)
+
+
+def test_a_document_that_would_grow_is_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+
+    assert "parts" in refusal("\n".join(lines))
+
+
+def test_the_file_is_named_in_complaints() -> None:
+    assert refusal("[]", where="a.yaml").startswith("a.yaml: ")
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(Invalid):
+        assert read_model(text).name
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+configs = st.builds(
+    ModelConfig,
+    name=st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=9),
+    backend=texts,
+    flash_attention=texts,
+    system_prompt=texts,
+    threads=st.none() | st.integers(-5, 99),
+    f16=st.booleans(),
+    mmap=st.none() | st.booleans(),
+    yarn_ext_factor=st.floats(allow_nan=False, allow_infinity=False),
+    options=st.lists(texts, max_size=3).map(tuple),
+    template=st.builds(
+        Template,
+        chat=texts,
+        join_chat_messages_by_character=st.none() | texts,
+        use_tokenizer_template=st.booleans(),
+    ),
+    function=st.builds(Function, grammar=st.builds(Grammar, disable=st.booleans())),
+    selector=st.dictionaries(texts, texts, max_size=3),
+    engine_args=st.dictionaries(texts, values, max_size=3),
+    keep_alive=st.none() | st.timedeltas(timedelta(0), timedelta(days=9)),
+)
+
+
+@given(configs)
+def test_what_is_written_is_read_back(config: ModelConfig) -> None:
+    assert read_model(write_model(config)) == config
