@@ -158,7 +158,7 @@ class _Build:
         await alone()
         token = await self._token(secrets)
         plan = await plan_bus(settings, self._host, self._folder, frontend, secrets, self.clock, self.entropy)
-        bus = await self._start_bus(plan, fleet)
+        bus, ticks = await self._start_bus(plan, fleet)
         thresholds = Thresholds(settings.node_unhealthy_after, settings.node_offline_after)
         signal = ChangeSignal(bus, frontend)
         intake = HeartbeatIntake(fleet, news=signal.notify)
@@ -175,6 +175,7 @@ class _Build:
             self._folder,
             database,
             bus,
+            ticks,
             frontend,
             signal,
             registry.standings,
@@ -224,15 +225,16 @@ class _Build:
         given = registration_token(self._settings)
         return given or SecretStr(await secrets.secret("registration_token", self.entropy.token))
 
-    async def _start_bus(self, plan: BusPlan, fleet: SqlFleetStore) -> Bus:
+    async def _start_bus(self, plan: BusPlan, fleet: SqlFleetStore) -> tuple[Bus, Bus]:
+        """One connection for everything, and one for floods that nothing else may wait behind."""
         if plan.server is not None:
             await self._stack.enter_async_context(background(plan.server.run))
             await plan.issuer.revoke(await fleet.revoked())
-        bus = plan.open()
-        await self._stack.enter_async_context(background(bus.run))
+        bus, ticks = plan.open(), plan.open()
+        await self._stack.enter_async_context(background(bus.run, ticks.run))
         with anyio.move_on_after(limits.BUS_AT_START_S):
             await bus.wait_connected()  # Later is no error: it goes on trying, and /readyz says so.
-        return bus
+        return bus, ticks
 
 
 async def _first_admin_key(services: Services) -> str:

@@ -30,6 +30,7 @@ from remuda.ops.inventories import Inventories
 from remuda.ops.model import Patience
 from remuda.ops.pins import Pinner
 from remuda.ops.progress_board import ProgressBoard
+from remuda.ops.progress_line import ProgressLine
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.service import Operations, Policy
 from remuda.ops.shelf import Shelf
@@ -50,6 +51,7 @@ class Surroundings:
     folder: DataFolder
     database: Database
     bus: Bus
+    ticks: Bus  # A second connection, so that no reply waits behind progress.
     frontend: FrontendId
     signal: ChangeSignal
     standings: Callable[[], Awaitable[Sequence[Standing]]]
@@ -89,11 +91,13 @@ async def open_ops(around: Surroundings) -> AsyncIterator[Ops]:
 async def _at_work(around: Surroundings, shelf: Shelf, pinner: Pinner) -> AsyncIterator[Ops]:
     store, clock, bus, signal = SqlOpStore(around.database), around.clock, around.bus, around.signal
     board = ProgressBoard(store, clock)
+    progress = ProgressLine(around.ticks, board.take)
     inventories = Inventories(bus, store, clock, signal.notify)
     commander = BusCommander(
         bus,
         store,
         board,
+        progress,
         clock,
         timeouts=around.timeouts,
         at_once_max=_REQUESTS_MAX,
@@ -127,7 +131,7 @@ async def _at_work(around: Surroundings, shelf: Shelf, pinner: Pinner) -> AsyncI
         ),
         changed=signal.notify,
     )
-    feed = Feed(store, signal, board, clock)
+    feed = Feed(store, signal, board, progress, clock)
     upgrades = UpgradeCheck(operations.look, pinner)
     runners = (signal.run, board.run, inventories.run, commander.run, reconciler.run)
     async with background(*runners, shelf.run, feed.run, upgrades.run):

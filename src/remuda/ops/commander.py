@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from typing import Final
 
 import anyio
@@ -15,10 +14,11 @@ from remuda.core.clock import Clock
 from remuda.core.errors import BusRefused, BusUnusable, NodeUnreachable, PeerFailed, Problem, RemudaError
 from remuda.core.retry import Backoff
 from remuda.ops import replies
-from remuda.ops.lines import Lines, ProgressLines
+from remuda.ops.lines import Lines
 from remuda.ops.model import Dispatch, Kind, Outcome, Patience, Stage, Step, Verb
 from remuda.ops.ports import ModelWork, OpStore
 from remuda.ops.progress_board import AttemptKey, ProgressBoard
+from remuda.ops.progress_line import ProgressLine
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +85,7 @@ class BusCommander:
         lines: Lines,
         store: OpStore,
         board: ProgressBoard,
+        progress: ProgressLine,
         clock: Clock,
         *,
         timeouts: Timeouts,
@@ -95,9 +96,9 @@ class BusCommander:
     ) -> None:
         self._model_work = model_work
         self._lines = lines
-        self._progress = ProgressLines(lines)
         self._store = store
         self._board = board
+        self._progress = progress
         self._clock = clock
         self._timeouts = timeouts
         self._at_once_max = at_once_max
@@ -174,8 +175,8 @@ class BusCommander:
         if verb not in _WITH_PROGRESS:
             yield
             return
-        op, node, _ = key
-        async with self._progress.listening(node, op, partial(self._board.hear, key)):
+        self._board.begin(key)
+        async with self._progress.listening():
             yield
 
     async def _outcome(self, verb: Verb, step: Step) -> Outcome | None:

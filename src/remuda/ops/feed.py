@@ -6,6 +6,7 @@ frontend. Nobody has a queue: who is slow is told of the latest state only, or o
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
@@ -22,6 +23,7 @@ from remuda.ops.model import OpId, State
 from remuda.ops.overlay import Overlay
 from remuda.ops.own_view import live_view, with_steps
 from remuda.ops.ports import Filter, OpStore, Progress, View
+from remuda.ops.progress_board import SHARE
 from remuda.wire.codec import encode
 from remuda.wire.operations import Tick
 
@@ -58,16 +60,23 @@ class Signal(Protocol):
     def changed(self) -> anyio.Event: ...
 
 
+class Line(Protocol):
+    def listening(self) -> AbstractAsyncContextManager[None]:
+        """How far workers are is heard while the block lasts."""
+        ...
+
+
 _Seen = dict[NodeId, tuple[int, Progress | None]]
 
 
 class Feed:
     """`run` must be running while anybody reads."""
 
-    def __init__(self, store: OpStore, signal: Signal, board: Board, clock: Clock) -> None:
+    def __init__(self, store: OpStore, signal: Signal, board: Board, progress: Line, clock: Clock) -> None:
         self._store = store
         self._signal = signal
         self._board = board
+        self._progress = progress
         self._clock = clock
         self._kept: deque[Event] = deque()
         self._kept_bytes = 0
@@ -78,6 +87,7 @@ class Feed:
         self._tick_count = 0
         self._news = anyio.Event()
         self._readers = 0
+        self._came_or_went = anyio.Event()
         self.closed = False
 
     def require_room(self) -> None:
@@ -98,6 +108,7 @@ class Feed:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen_for_readers)
             tasks.start_soon(self._follow_ticks)
             await self._follow_changes()
 
@@ -150,11 +161,22 @@ class Feed:
 
     # One for all: how far nodes are at this moment.
 
+    async def _listen_for_readers(self) -> None:
+        """Whichever frontend has sent the work: each of them shows the same."""
+        while True:
+            while not self._readers:
+                await self._came_or_went.wait()
+            async with self._progress.listening():
+                while self._readers:
+                    await self._came_or_went.wait()
+
     async def _follow_ticks(self) -> None:
         while True:
-            changed = self._board.changed
-            self._take_ticks()
-            await anyio.sleep(REST.total_seconds())
+            changed, began_s = self._board.changed, self._clock.monotonic()
+            if self._readers:
+                self._take_ticks()
+            spent_s = self._clock.monotonic() - began_s
+            await anyio.sleep(max(spent_s / SHARE, REST.total_seconds()))
             await changed.wait()
 
     def _take_ticks(self) -> None:
@@ -195,12 +217,17 @@ class Feed:
 
         Without a place that is understood it begins with all there is. NotFound for an unknown operation.
         """
-        self._readers += 1
+        self._count_readers(1)
         try:
             async for events in self._told(place, op, stay):
                 yield events
         finally:
-            self._readers -= 1
+            self._count_readers(-1)
+
+    def _count_readers(self, more: int) -> None:
+        self._readers += more
+        self._came_or_went.set()
+        self._came_or_went = anyio.Event()
 
     async def _told(
         self, place: str, op: OpId | None, stay: timedelta | None

@@ -1,4 +1,4 @@
-"""Progress as this frontend hears it, laid over what is stored. Written down now and then, not per event."""
+"""Progress as this frontend hears it, laid over what is stored. Neither read nor written per event."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -9,25 +9,37 @@ import structlog
 from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError
+from remuda.core.errors import Rejected, RemudaError
 from remuda.core.ids import NodeId
+from remuda.ops.lines import Heard
 from remuda.ops.live_progress import LiveProgress, end, fold, worth_keeping
 from remuda.ops.model import OpId
 from remuda.ops.ports import OpStore
+from remuda.wire import subjects
 from remuda.wire.backends import InstallProgress
+from remuda.wire.codec import decode
 
 log = structlog.get_logger(__name__)
 
 Key = tuple[OpId, NodeId]
 AttemptKey = tuple[OpId, NodeId, int]
 WRITE_EVERY: Final = timedelta(seconds=2)
+REST_S: Final = 0.1
+SHARE: Final = 0.1  # Of this process' time at most, however many nodes tell how far they are.
 
 
 class ProgressBoard:
+    """Events of attempts at work are shown, whichever frontend has sent them; each frontend writes down those
+    of its own."""
+
     def __init__(self, store: OpStore, clock: Clock, write_every: timedelta = WRITE_EVERY) -> None:
         self._store = store
         self._clock = clock
         self._write_every = write_every
+        self._subjects: dict[str, AttemptKey] = {}  # On which an attempt at work may be heard.
+        self._own: set[AttemptKey] = set()
+        self._waiting: dict[AttemptKey, tuple[bytes, float]] = {}  # The newest of each, and when it came.
+        self._arrived = anyio.Event()
         self._live: dict[Key, LiveProgress] = {}
         self._kept: dict[Key, LiveProgress] = {}
         self._changed = anyio.Event()
@@ -42,13 +54,12 @@ class ProgressBoard:
     def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
         return self._live.get((op, node))
 
-    def hear(self, key: AttemptKey, event: InstallProgress) -> None:
-        op, node, attempt = key
-        known = self._live.get((op, node))
-        if known is None or known.attempt < attempt:
-            known = LiveProgress(attempt)
-        if known.attempt == attempt:
-            self._set((op, node), fold(known, event, self._clock.monotonic()))
+    # Which attempts there are.
+
+    def begin(self, key: AttemptKey) -> None:
+        """It is about to be sent from here."""
+        self._own.add(key)
+        self._expect(key)
 
     def ended(self, key: AttemptKey) -> None:
         """The attempt is over: what still comes of it is late."""
@@ -58,23 +69,81 @@ class ProgressBoard:
             self._set((op, node), end(known))
 
     def keep(self, at_work: Collection[AttemptKey]) -> None:
-        """Forget all others."""
+        """Expect these, and forget all others."""
+        expected = set(self._subjects.values())
+        if expected == set(at_work):
+            return
+        self._subjects = {subject: key for subject, key in self._subjects.items() if key in at_work}
+        for key in at_work:
+            if key not in expected:
+                self._expect(key)
+        self._own.intersection_update(at_work)
         kept = {(op, node): attempt for op, node, attempt in at_work}
         self._live = {key: live for key, live in self._live.items() if kept.get(key) == live.attempt}
         self._kept = {key: live for key, live in self._kept.items() if key in self._live}
 
+    def _expect(self, key: AttemptKey) -> None:
+        op, node, _ = key
+        self._subjects[subjects.install_progress(node, op)] = key
+
+    # What is heard of them.
+
+    def take(self, heard: Heard) -> None:
+        """Done in a moment: a thousand workers tell this a few thousand times a second."""
+        key = self._subjects.get(heard.subject)
+        if key is not None:
+            self._waiting[key] = (heard.payload, self._clock.monotonic())
+            self._arrived.set()
+
+    def _read(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for key, (payload, at_s) in waiting.items():
+            try:
+                event = decode(InstallProgress, payload)
+            except Rejected:
+                continue
+            if event.op_id == key[0]:
+                self.hear(key, event, at_s)
+
+    def hear(self, key: AttemptKey, event: InstallProgress, at_s: float) -> None:
+        """An event of this attempt came at that instant of the monotonic clock."""
+        op, node, attempt = key
+        known = self._live.get((op, node))
+        if known is None or known.attempt < attempt:
+            known = LiveProgress(attempt)
+        if known.attempt == attempt:
+            self._set((op, node), fold(known, event, at_s))
+
+    def _set(self, key: Key, live: LiveProgress) -> None:
+        self._live[key] = live
+        self._changed.set()
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        task_status.started()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._read_now_and_then)
+            task_status.started()
+            while True:
+                await anyio.sleep(self._write_every.total_seconds())
+                await self.write()
+
+    async def _read_now_and_then(self) -> None:
+        """At once where it is quiet. Of what comes faster, only the newest of each node is looked at."""
         while True:
-            await anyio.sleep(self._write_every.total_seconds())
-            await self.write()
+            await self._arrived.wait()
+            self._arrived = anyio.Event()
+            began_s = self._clock.monotonic()
+            self._read()
+            spent_s = self._clock.monotonic() - began_s
+            await anyio.sleep(max(spent_s / SHARE, REST_S))
 
     async def write(self) -> None:
         """Store what a reader would see as news. What cannot be stored now is tried next time."""
         news = {
             key: live
             for key, live in self._live.items()
-            if not live.ended and worth_keeping(self._kept.get(key), live)
+            if (*key, live.attempt) in self._own
+            and not live.ended
+            and worth_keeping(self._kept.get(key), live)
         }
         if not news:
             return
@@ -85,7 +154,3 @@ class ProgressBoard:
             log.warning("progress_not_written", reason=error.message)
             return
         self._kept |= news
-
-    def _set(self, key: Key, live: LiveProgress) -> None:
-        self._live[key] = live
-        self._changed.set()

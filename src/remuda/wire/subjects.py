@@ -125,6 +125,10 @@ def install_progress_all(node: NodeId) -> str:
     return _node(node, "backend.install.*.progress")
 
 
+ALL_INSTALL_PROGRESS: Final = "nodes.*.backend.install.*.progress"
+"""The progress of every operation on every node."""
+
+
 # Frontend to all frontends; the sender hears itself and must not answer.
 
 ALL_GALLERY_PROGRESS: Final = "gallery.*.progress"

@@ -20,9 +20,10 @@ from remuda.fleet.model import Node
 from remuda.fleet.model import Report as StoredReport
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories
-from remuda.ops.lines import Lines
+from remuda.ops.lines import Lines, Taps
 from remuda.ops.model import Goal, Kind, Operation, OpId, Patience, RollOut, Source, Step
 from remuda.ops.progress_board import ProgressBoard
+from remuda.ops.progress_line import ProgressLine
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.signal import ChangeSignal
 from remuda.store.database import Database
@@ -46,6 +47,7 @@ class OpsFrontend:
     reconciler: Reconciler
     commander: BusCommander
     board: ProgressBoard
+    progress: ProgressLine
     inventories: Inventories
     signal: ChangeSignal
 
@@ -77,6 +79,7 @@ async def ops_frontend(
     *,
     name: str = "frontend-1",
     lines: Lines | None = None,
+    taps: Taps | None = None,
     timeouts: Timeouts | None = None,
     patience: Patience = QUICK,
     at_once_max: int = 1000,
@@ -95,10 +98,12 @@ async def ops_frontend(
 
     signal = ChangeSignal(lines, FrontendId(name))
     board = ProgressBoard(store, clock)
+    progress = ProgressLine(taps or bus, board.take)
     commander = BusCommander(
         lines,
         store,
         board,
+        progress,
         clock,
         timeouts=timeouts,
         at_once_max=at_once_max,
@@ -124,7 +129,7 @@ async def ops_frontend(
             await tasks.start(runner)
         if reconciles:
             await tasks.start(reconciler.run)
-        yield OpsFrontend(store, reconciler, commander, board, inventories, signal)
+        yield OpsFrontend(store, reconciler, commander, board, progress, inventories, signal)
         tasks.cancel_scope.cancel()
 
 

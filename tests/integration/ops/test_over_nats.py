@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import count
 
 import anyio
 import pytest
@@ -169,6 +170,31 @@ async def test_the_first_event_of_an_install_is_not_missed(place: Place) -> None
         assert (live.phase, live.fraction) == ("resolving", 0.1)
         go_on.set()
         await until_state(frontend, State.SUCCEEDED)
+
+
+async def test_a_frontend_that_is_watched_hears_the_progress_of_what_another_has_sent(place: Place) -> None:
+    node = await worker(place.theirs, place.database, reports=True)
+    go_on = anyio.Event()
+
+    async def install(payload: bytes) -> Message:
+        await go_on.wait()
+        return BackendInstallReply(success=True)
+
+    await node.on("backend.install", install)
+    async with (
+        ops_frontend(place.ours, place.database, CLOCK) as sender,
+        ops_frontend(place.theirs, place.database, CLOCK, name="frontend-2") as other,
+        other.progress.listening(),
+    ):
+        op = await sender.submit([node.node])
+        for number in count(1):
+            await node.tell("op-1", seq=number, overall=10.0, phase="resolving")
+            with anyio.move_on_after(0.2):
+                await wait_until(lambda: sender.board.of(op, node.node) and other.board.of(op, node.node))
+                break
+        assert other.board.of(op, node.node) is not None
+        go_on.set()
+        await until_state(sender, State.SUCCEEDED)
 
 
 async def test_cancelling_reaches_the_worker(place: Place) -> None:

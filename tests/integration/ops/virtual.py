@@ -63,6 +63,18 @@ class Recorder:
             raise BusRefused("not allowed")
         await self.bus.subscribe(subject, handler)
 
+    async def tap(self, subject: str, take: Callable[[Heard], None]) -> Callable[[], Awaitable[None]]:
+        self.calls.append(("subscribe", subject))
+        if self.refuses_subscriptions:
+            raise BusRefused("not allowed")
+        end = await self.bus.tap(subject, take)
+
+        async def noted() -> None:
+            self.calls.append(("unsubscribe", subject))
+            await end()
+
+        return noted
+
 
 @asynccontextmanager
 async def connected(broker: MemoryBroker, clock: HostClock, name: str) -> AsyncIterator[Bus]:
@@ -93,7 +105,7 @@ def virtually(test: Callable[[World], Awaitable[None]], *, reconciles: bool = Fa
             lines = Recorder(ours)
             node = await worker(theirs, database, reports=False)
             async with ops_frontend(
-                ours, database, clock, lines=lines, reconciles=reconciles, **options
+                ours, database, clock, lines=lines, taps=lines, reconciles=reconciles, **options
             ) as frontend:
                 await test(World(frontend, node, lines, broker, database))
 

@@ -20,6 +20,7 @@ Handler = Callable[[Heard], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    subject: str
     payload: bytes
 
 
@@ -55,19 +56,20 @@ class SimulatedBus:
             if handler in handlers:
                 handlers.remove(handler)
 
-    def publish(self, subject: str, payload: bytes) -> None:
-        """`subject` is one of those listened to, wildcards included."""
+    def publish(self, subject: str, payload: bytes, heard_by: str = "") -> None:
+        """`heard_by` is what is subscribed to where that is not the subject itself."""
         if not self._world.bus_up:
             return
-        for handler in self._listeners.get(subject, ()):
+        wanted, message = heard_by or subject, Message(subject, payload)
+        for handler in self._listeners.get(wanted, ()):
             for _ in range(2 if self.befalls("repeated", subject) else 1):
                 if not self.befalls("lost", subject):
-                    self._world.tasks.start_soon(self._deliver, subject, handler, payload)
+                    self._world.tasks.start_soon(self._deliver, wanted, handler, message)
 
-    async def _deliver(self, subject: str, handler: Handler, payload: bytes) -> None:
-        await self.travel(subject)
-        if handler in self._listeners[subject] and self._world.bus_up:
-            await handler(Message(payload))
+    async def _deliver(self, wanted: str, handler: Handler, message: Message) -> None:
+        await self.travel(message.subject)
+        if handler in self._listeners[wanted] and self._world.bus_up:
+            await handler(message)
 
     async def travel(self, subject: str) -> None:
         late = self.befalls("late", subject)
@@ -85,7 +87,7 @@ class SimulatedBus:
 
 
 class LinesOfFrontend:
-    """Implements ops.lines.Lines for one life of a frontend."""
+    """Implements ops.lines.Lines and Taps for one life of a frontend."""
 
     def __init__(self, world: World, bus: SimulatedBus, dice: Dice, die: Callable[[str], None]) -> None:
         self._world = world
@@ -104,6 +106,16 @@ class LinesOfFrontend:
         self._handlers.append(handler)
         self._bus.listen(subject, handler)
         return None
+
+    async def tap(self, subject: str, take: Callable[[Heard], None]) -> Callable[[], Awaitable[None]]:
+        async def handler(message: Heard) -> None:
+            take(message)
+
+        async def end() -> None:
+            self._bus.forget(handler)
+
+        await self.subscribe(subject, handler)
+        return end
 
     async def publish(self, subject: str, payload: bytes) -> None:
         self._require()

@@ -12,6 +12,7 @@ from remuda.ops.commander import BusCommander
 from remuda.ops.inventories import Inventories
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.progress_board import Key, ProgressBoard
+from remuda.ops.progress_line import ProgressLine
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.signal import ChangeSignal
 from remuda.store.ops import SqlOpStore
@@ -92,10 +93,12 @@ class FrontendHost:
         signal = ChangeSignal(lines, self.id, pace.signal_gap)
         self.lives += 1
         board = WatchedBoard(self._world, f"{self.id} life {self.lives}", store, clock)
+        progress = ProgressLine(lines, board.take)
         commander = BusCommander(
             lines,
             store,
             board,
+            progress,
             clock,
             timeouts=pace.timeouts,
             at_once_max=_REQUESTS_MOST,
@@ -122,4 +125,12 @@ class FrontendHost:
             self._world.trace.event("up", self.id)
             for runner in (signal.run, board.run, commander.run, inventories.run, reconciler.run):
                 await tasks.start(runner)
+            if self.dice.chance(0.5):
+                tasks.start_soon(_watch, progress)
         lines.hang_up()
+
+
+async def _watch(progress: ProgressLine) -> None:
+    """Somebody looks at this frontend for as long as it lives."""
+    async with progress.listening():
+        await anyio.sleep_forever()

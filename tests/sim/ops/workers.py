@@ -186,7 +186,8 @@ class SimulatedWorker:
 
     def publish_progress(self, event: InstallProgress) -> None:
         if self.connected:
-            self._bus.publish(subjects.install_progress_all(self.node), encode(event))
+            subject = subjects.install_progress(self.node, event.op_id)
+            self._bus.publish(subject, encode(event), heard_by=subjects.ALL_INSTALL_PROGRESS)
 
     def put(self, hand: InHand, digest: str) -> None:
         held = self.disk.get(hand.build)

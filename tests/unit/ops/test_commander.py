@@ -14,7 +14,7 @@ from remuda.ops.model import Kind, OpId, Outcome, Patience, Source, Stage, Verb
 from remuda.ops.planning import attempts_at_work
 from remuda.wire.backends import BackendDeleteReply, BackendInstallReply, BackendUpgradeReply
 from remuda.wire.codec import Message
-from tests.integration.ops.rig import done
+from tests.integration.ops.rig import done, worker
 from tests.integration.ops.virtual import (
     World,
     after,
@@ -34,9 +34,25 @@ def test_progress_is_subscribed_to_before_the_request_is_sent() -> None:
         await send(world, await begun(world), Verb.INSTALL)
         await settled(world)
         own = [kind for kind, subject in world.lines.calls if subject.startswith("nodes.")]
-        assert own == ["subscribe", "request"]
+        assert own == ["subscribe", "request", "unsubscribe"]
 
     virtually(test)
+
+
+def test_many_requests_share_one_subscription_which_ends_with_the_last_of_them() -> None:
+    async def test(world: World) -> None:
+        nodes = [world.worker.node]
+        await world.worker.on("backend.install", after(5, BackendInstallReply(success=True)))
+        for number in range(2, 6):
+            other = await worker(world.worker.bus, world.database, f"node-{number}", reports=False)
+            await other.on("backend.install", after(number, BackendInstallReply(success=True)))
+            nodes.append(other.node)
+        await world.frontend.submit(nodes)
+        await time_passes(60)
+        own = [kind for kind, subject in world.lines.calls if subject.endswith(("install", "progress"))]
+        assert own == ["subscribe", *["request"] * 5, "unsubscribe"]
+
+    virtually(test, reconciles=True)
 
 
 def test_a_subscription_that_fails_is_a_warning_and_the_install_goes_on() -> None:

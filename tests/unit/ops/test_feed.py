@@ -51,6 +51,17 @@ def _change(view: View) -> int:
     return view.change
 
 
+class Line:
+    def __init__(self) -> None:
+        self.listeners = 0
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        self.listeners += 1
+        yield
+        self.listeners -= 1
+
+
 class Bell:
     def __init__(self) -> None:
         self.changed = anyio.Event()
@@ -67,7 +78,8 @@ class Bell:
 class Stand:
     def __init__(self) -> None:
         self.books, self.signal, self.board = Books(), Bell(), Bell()
-        self.feed = Feed(self.books, self.signal, self.board, SystemClock())  # type: ignore[arg-type]
+        self.line = Line()
+        self.feed = Feed(self.books, self.signal, self.board, self.line, SystemClock())  # type: ignore[arg-type]
 
     def put(self, op: str, *steps: Step, finished: bool = False) -> None:
         self.books.put(op, *steps, finished=finished)
@@ -132,7 +144,7 @@ async def test_another_frontend_continues_where_the_first_stopped() -> None:
         second = Stand()
         second.books = first.books
         first.put("b", a_step(op="b"))
-        feed = Feed(second.books, second.signal, second.board, SystemClock())  # type: ignore[arg-type]
+        feed = Feed(second.books, second.signal, second.board, second.line, SystemClock())  # type: ignore[arg-type]
         assert [event.op for event in await now_there(feed, place)] == ["b"]
 
 
@@ -182,6 +194,19 @@ async def test_progress_is_told_without_a_place() -> None:
         at.board.ring()
         [tick] = await read(stream, 1)
         assert (tick.name, tick.id, body(tick)["op"]) == ("progress", None, "a")
+
+
+async def test_progress_is_listened_to_while_anybody_reads() -> None:
+    async with stand() as at:
+        first, second = at.feed.events(""), at.feed.events("")
+        await anext(first)
+        await anext(second)
+        await anyio.wait_all_tasks_blocked()
+        assert at.line.listeners == 1
+        for stream in (first, second):
+            await stream.aclose()  # type: ignore[attr-defined]
+        await anyio.wait_all_tasks_blocked()
+        assert at.line.listeners == 0
 
 
 async def test_many_readers_cost_the_store_one_reading() -> None:

@@ -150,7 +150,7 @@ def test_a033_events_after_the_reply_reach_nobody(
     async def test(world: World) -> None:
         heard: list[int] = []
 
-        def hear(key: AttemptKey, event: InstallProgress) -> None:
+        def hear(key: AttemptKey, event: InstallProgress, at_s: float) -> None:
             heard.append(event.seq)
 
         monkeypatch.setattr(world.frontend.board, "hear", hear)

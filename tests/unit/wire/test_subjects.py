@@ -86,6 +86,7 @@ def test_state_names_become_one_token() -> None:
         (subjects.ALL_JOB_RESULTS, subjects.job_result("x.y")),
         (subjects.ALL_JOB_CANCELS, subjects.job_cancel("x.y")),
         (subjects.install_progress_all(NODE), subjects.install_progress(NODE, "x.y")),
+        (subjects.ALL_INSTALL_PROGRESS, subjects.install_progress(NODE, "x.y")),
         (subjects.node_all(NODE), subjects.install_progress(NODE, "x.y")),
         (subjects.files_all(NODE), subjects.files_stage(NODE)),
     ],
