@@ -1,0 +1,131 @@
+"""Connections to HTTP servers, kept for the next request. Plain HTTP/1.1, without a task for any request."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import anyio
+
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.upstreams.http.connection import Connection, Patience
+
+_LOOK_EVERY_S: Final = 1.0  # Limits are noticed so much late, or by a quarter of the shortest.
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+class Pool:
+    """Belongs to the event loop in which it is first used. Limits are looked after by one timer for all."""
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience = patience or Patience()
+        shortest_s = min(patience.answer_s, patience.silence_s, patience.idle_s)
+        self._look_every_s = min(_LOOK_EVERY_S, shortest_s / 4)
+        self._busy: dict[Connection, Address] = {}
+        self._idle: dict[Address, list[tuple[Connection, float]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def exchange(self, address: Address, head: bytes, body: bytes) -> Connection:
+        """Send a request, and wait until its answer begins. Whoever gets the connection reads the answer by
+        `piece`, and gives the connection back by `release`, whatever happens."""
+        kept = self._kept(address)
+        if kept is not None:
+            try:
+                return await self._asked(kept, address, head, body)
+            except UpstreamFailed as failure:
+                if failure.fault is not Fault.UNREACHABLE:
+                    raise
+                # The server was closing it while it lay idle. It has not read the request: ask anew.
+        return await self._asked(await self._connected(address), address, head, body)
+
+    def release(self, connection: Connection) -> None:
+        """An answer that was not read to its end is broken off, which tells the server to stop."""
+        address = self._busy.pop(connection)
+        idle = self._idle.setdefault(address, [])
+        if connection.finish() and len(idle) < self._patience.idle_max:
+            idle.append((connection, self._loop.time()))
+        else:
+            connection.abort()
+
+    def close(self) -> None:
+        """Hang up everywhere. Requests under way fail."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in [*self._busy, *self._resting()]:
+            connection.abort()
+        self._idle.clear()
+
+    @property
+    def busy(self) -> int:
+        return len(self._busy)
+
+    @property
+    def idle(self) -> int:
+        return sum(1 for _ in self._resting())
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def _resting(self) -> Iterator[Connection]:
+        return (connection for kept in self._idle.values() for connection, _ in kept)
+
+    def _kept(self, address: Address) -> Connection | None:
+        """The one used last: those that are too many grow old."""
+        kept = self._idle.get(address)
+        while kept:
+            connection, _ = kept.pop()
+            if not connection.closed:
+                return connection
+        return None
+
+    async def _connected(self, address: Address) -> Connection:
+        loop = self._loop
+        try:
+            with anyio.fail_after(self._patience.connect_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, self._patience), address.host, address.port
+                )
+        except TimeoutError:
+            words = f"the worker could not be reached within {self._patience.connect_s:g} s"
+            raise UpstreamFailed(Fault.UNREACHABLE, words) from None
+        except OSError as error:
+            words = f"the worker could not be reached: {error.strerror or error}"
+            raise UpstreamFailed(Fault.UNREACHABLE, words) from error
+        return connection
+
+    async def _asked(self, connection: Connection, address: Address, head: bytes, body: bytes) -> Connection:
+        self._busy[connection] = address
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._look_every_s, self._look)
+        try:
+            await connection.ask(head, body)
+        except BaseException:
+            self.release(connection)
+            raise
+        return connection
+
+    def _look(self) -> None:
+        """Has anybody waited for too long, or anything lain idle for too long?"""
+        now_s = self._loop.time()
+        for connection in self._busy:
+            connection.hurry(now_s)
+        for address, kept in list(self._idle.items()):
+            fresh = [(each, since_s) for each, since_s in kept if self._may_stay(each, since_s, now_s)]
+            if fresh:
+                self._idle[address] = fresh
+            else:
+                del self._idle[address]
+        in_use = self._busy or self._idle
+        self._timer = self._loop.call_later(self._look_every_s, self._look) if in_use else None
+
+    def _may_stay(self, connection: Connection, since_s: float, now_s: float) -> bool:
+        if connection.closed:
+            return False
+        if now_s - since_s < self._patience.idle_s:
+            return True
+        connection.abort()
+        return False

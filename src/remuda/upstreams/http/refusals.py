@@ -1,0 +1,84 @@
+"""What an HTTP server's answer means when it is not the one that was asked for."""
+
+from typing import Final
+
+import msgspec
+
+from remuda.inference.failures import Fault, UpstreamFailed
+
+REFUSAL_HEADER: Final = b"x-remuda-refusal"  # Set by a worker's own answers, before its backend has spoken.
+_WORDS_MAX: Final = 500
+_DOES_NOT_OFFER: Final = "the model's backend does not offer this kind of request"
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+class _Body(msgspec.Struct):
+    """As servers put it: OpenAI's way, or with the words somewhere at the top."""
+
+    error: _Error | str | None = None
+    message: str | None = None
+    detail: msgspec.Raw | None = None
+
+
+class _Wrapped(msgspec.Struct):
+    message: str
+    type: str
+    param: None = None
+    code: str | None = None
+
+
+def failure(status: int, refusal: bytes, body: bytes) -> UpstreamFailed | None:
+    """The failure that an answer with this status is; None when it is for the client as it is."""
+    words = in_words(body) or f"HTTP status {status}"
+    if refusal == b"backend_failed":
+        return UpstreamFailed(Fault.BROKE, words)
+    if refusal or status == 503:
+        return UpstreamFailed(Fault.NOT_LOADED, words, status=503)
+    if status in (401, 403):
+        return UpstreamFailed(
+            Fault.UNREACHABLE,
+            f"the worker refused this frontend: {words}",
+            hint="both need the same registration token",
+        )
+    if status == 404 and "model" in words.lower():
+        return UpstreamFailed(Fault.NOT_LOADED, words, status=503)
+    if status in (404, 405, 501):
+        return UpstreamFailed(Fault.REFUSED, f"{_DOES_NOT_OFFER}: {words}", status=400)
+    if status >= 500:
+        return UpstreamFailed(Fault.FAILED, f"the backend failed: {words}")
+    if status < 400:
+        return UpstreamFailed(
+            Fault.BROKE, f"the backend answered with HTTP status {status}, which makes no sense"
+        )
+    return None
+
+
+def in_openai_shape(status: int, body: bytes) -> bytes:
+    """An error for the client: as it is where it has OpenAI's shape, else put into it."""
+    try:
+        if isinstance(msgspec.json.decode(body, type=_Body).error, _Error):
+            return body
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    kind = "rate_limit_error" if status == 429 else "invalid_request_error"
+    words = in_words(body) or f"the backend refused the request with HTTP status {status}"
+    return msgspec.json.encode({"error": _Wrapped(words, kind)})
+
+
+def in_words(body: bytes) -> str:
+    """What an error's body says to people, of a length they read."""
+    try:
+        found = msgspec.json.decode(body, type=_Body)
+    except (msgspec.DecodeError, RecursionError):
+        return _shortened(body.decode(errors="replace"))
+    error = found.error.message if isinstance(found.error, _Error) else found.error
+    detail = bytes(found.detail).decode(errors="replace") if found.detail is not None else ""
+    return _shortened(error or found.message or detail or body.decode(errors="replace"))
+
+
+def _shortened(words: str) -> str:
+    words = " ".join(words.split())
+    return words if len(words) <= _WORDS_MAX else f"{words[:_WORDS_MAX]}..."

@@ -1,0 +1,99 @@
+"""Puts another name into the `model` of a JSON text on its way through, however it is cut into pieces.
+
+Only a member of the outermost object counts: what users, models and documents say stays as it is.
+"""
+
+import re
+from typing import Final
+
+_MEMBER: Final = re.compile(rb'"model"(\s*:\s*)"(?:[^"\\]++|\\.)*+"')
+_KEY: Final = b'"model"'
+_MARK: Final = re.compile(rb'["{}\[\]\n]')
+_IN_STRING: Final = re.compile(rb'(?:[^"\\\n]++|\\[^\n])*+')
+_HELD_BYTES_MAX: Final = 2048  # The longest member that is found when it comes in pieces.
+_QUOTE, _BACKSLASH, _NEWLINE = b'"\\\n'
+_OPENING: Final = b"{["
+
+
+class Renamer:
+    """`name` is JSON, quotes included. With `by_line`, each line is a text of its own, as in a stream of
+    events (JSON strings hold no newlines)."""
+
+    def __init__(self, name: bytes, *, by_line: bool = False) -> None:
+        self._name = name
+        self._by_line = by_line
+        self._depth = 0
+        self._in_string = False
+        self._found = False  # In this text.
+        self._held = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """What can be passed on now."""
+        data = self._held + piece if self._held else piece
+        passed: list[bytes] = []
+        copied, at, end = 0, 0, len(data)
+        while at < end:
+            if self._found:
+                at = self._to_next_text(data, at)
+            elif self._in_string:
+                at = self._through_string(data, at)
+                if at < end and self._in_string:
+                    break  # What it escapes is in the next piece.
+            elif (mark := _MARK.search(data, at)) is None:
+                at = end
+            else:
+                at = mark.start()
+                if data[at] == _QUOTE and self._depth == 1:
+                    if member := _MEMBER.match(data, at):
+                        passed += (data[copied:at], _KEY, member[1], self._name)
+                        copied = at = member.end()
+                        self._found = True
+                        continue
+                    if _may_go_on(data, at):
+                        break
+                self._past(data[at])
+                at += 1
+        self._held = data[at:]
+        if not passed and not self._held:
+            return data
+        passed.append(data[copied:at])
+        return b"".join(passed)
+
+    def rest(self) -> bytes:
+        """What was held back, now that nothing more comes."""
+        held, self._held = self._held, b""
+        return held
+
+    def _to_next_text(self, data: bytes, at: int) -> int:
+        newline = data.find(b"\n", at) if self._by_line else -1
+        if newline < 0:
+            return len(data)
+        self._past(_NEWLINE)
+        return newline + 1
+
+    def _through_string(self, data: bytes, at: int) -> int:
+        """To after its end; to a last backslash; or to the end of what there is."""
+        matched = _IN_STRING.match(data, at)
+        assert matched is not None
+        at = matched.end()
+        if at == len(data) or (data[at] == _BACKSLASH and at + 1 == len(data)):
+            return at
+        self._in_string = False
+        return at + (data[at] != _NEWLINE)
+
+    def _past(self, mark: int) -> None:
+        if mark == _QUOTE:
+            self._in_string = True
+        elif mark != _NEWLINE:
+            self._depth += 1 if mark in _OPENING else -1
+        elif self._by_line:
+            self._depth, self._found = 0, False
+
+
+def _may_go_on(data: bytes, at: int) -> bool:
+    """What begins here may turn out to be the member, once more of it has come."""
+    return (
+        _KEY.startswith(data[at : at + len(_KEY)])
+        and len(data) - at < _HELD_BYTES_MAX
+        and data.find(b"\n", at) < 0
+    )

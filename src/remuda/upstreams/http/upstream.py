@@ -1,0 +1,170 @@
+"""A replica that speaks OpenAI's HTTP. Its answers are passed on as they come, not understood: only the
+model's name is exchanged where the server knows it by another, and tokens are counted in passing."""
+
+from typing import Final
+
+import msgspec
+
+from remuda.core.clock import Clock
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.model import Call, Endpoint, Kind, Sink
+from remuda.upstreams.http.client import Address, Pool
+from remuda.upstreams.http.connection import Connection
+from remuda.upstreams.http.events import Events, usage_in
+from remuda.upstreams.http.refusals import REFUSAL_HEADER, failure, in_openai_shape, in_words
+from remuda.upstreams.http.renaming import Renamer
+
+WHOLE_BYTES_MAX: Final = (
+    1 << 20
+)  # An answer up to here is sent when it is complete; a longer one as it comes.
+ERROR_BYTES_MAX: Final = 64 << 10
+_JSON: Final = b"application/json"
+_EVENTS: Final = b"text/event-stream"
+_PATHS: Final = {
+    Kind.CHAT: "/v1/chat/completions",
+    Kind.COMPLETION: "/v1/completions",
+    Kind.EMBEDDING: "/v1/embeddings",
+    Kind.RERANK: "/v1/rerank",
+}
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_any_object: Final = msgspec.json.Decoder(msgspec.defstruct("AnyObject", ()))
+
+
+class HttpUpstream:
+    """Each server is asked for under `endpoint.path`, with the endpoint's token."""
+
+    def __init__(self, endpoint: Endpoint, pool: Pool, clock: Clock) -> None:
+        host, _, port = endpoint.address.rpartition(":")
+        self._address = Address(host.strip("[]"), int(port))
+        self._served_name = endpoint.served_name
+        self._heads = {kind: _head(endpoint, path) for kind, path in _PATHS.items()}
+        self._pool = pool
+        self._clock = clock
+
+    async def serve(self, call: Call, sink: Sink) -> None:
+        """As inference.model.Upstream has it."""
+        asked, served = call.request.model, self._served_name or call.model.id
+        same_name = asked == served
+        body = call.body if same_name else _with_model(call.body, served)
+        head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
+        answer = await self._pool.exchange(self._address, head, body)
+        try:
+            if not 200 <= answer.status < 300:
+                await _refuse(answer, sink)
+            elif call.stream:
+                await self._relay_stream(answer, call, sink, _renamer(asked, same_name, by_line=True))
+            else:
+                await _relay_whole(answer, call, sink, _renamer(asked, same_name))
+        finally:
+            self._pool.release(answer)
+
+    async def _relay_stream(
+        self, answer: Connection, call: Call, sink: Sink, renamer: Renamer | None
+    ) -> None:
+        content_type = _expected(answer, _EVENTS)
+        events, tally, begun = Events(renamer), call.tally, False
+        try:
+            while piece := await answer.piece():
+                passed = events.feed(piece)
+                if events.chunks != tally.completion_tokens:
+                    tally.completion_tokens = events.chunks
+                    tally.last_token_s = now_s = self._clock.monotonic()
+                    if tally.first_token_s is None:
+                        tally.first_token_s = now_s
+                if passed:
+                    if not begun:  # Not before: until something was said, another replica can take over.
+                        await sink.begin(answer.status, content_type)
+                        begun = True
+                    await sink.write(passed)
+            if not events.ended:
+                raise UpstreamFailed(Fault.BROKE, "the backend's answer stopped before its end")
+        except UpstreamFailed:
+            if unfinished := events.breaking_off():
+                await sink.write(unfinished)
+            raise
+        if rest := events.rest():
+            await sink.write(rest)
+        _note_usage(call, events.tail)
+
+
+async def _relay_whole(answer: Connection, call: Call, sink: Sink, renamer: Renamer | None) -> None:
+    content_type = _expected(answer, _JSON)
+    body = await _collected(answer, WHOLE_BYTES_MAX)
+    large = len(body) > WHOLE_BYTES_MAX
+    if not large:
+        _expect_object(body)
+    await sink.begin(answer.status, content_type)
+    piece, end = body, body
+    while piece:
+        await sink.write(renamer.feed(piece) if renamer else piece)
+        end = piece
+        piece = await answer.piece() if large else b""
+    if renamer and (rest := renamer.rest()):
+        await sink.write(rest)
+    _note_usage(call, end)
+
+
+async def _refuse(answer: Connection, sink: Sink) -> None:
+    """Pass an error on, or raise what it means."""
+    body = await _collected(answer, ERROR_BYTES_MAX)
+    failed = failure(answer.status, answer.headers.get(REFUSAL_HEADER, b""), body)
+    if failed is None and sink.begun:
+        failed = UpstreamFailed(Fault.REFUSED, in_words(body), status=answer.status)
+    if failed is not None:
+        raise failed
+    await sink.begin(answer.status, _JSON)
+    await sink.write(in_openai_shape(answer.status, body))
+
+
+async def _collected(answer: Connection, bytes_max: int) -> bytes:
+    """The whole body; of a longer one, a little more than `bytes_max`."""
+    pieces, size = list[bytes](), 0
+    while size <= bytes_max and (piece := await answer.piece()):
+        pieces.append(piece)
+        size += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _head(endpoint: Endpoint, path: str) -> bytes:
+    """All of it but the length of the body."""
+    lines = (
+        f"POST {endpoint.path}{path} HTTP/1.1",
+        f"Host: {endpoint.address}",
+        *((f"Authorization: Bearer {endpoint.token}",) if endpoint.token else ()),
+        "Content-Type: application/json",
+        "Accept-Encoding: identity",
+        "Content-Length: ",
+    )
+    return "\r\n".join(lines).encode()
+
+
+def _with_model(body: bytes, name: str) -> bytes:
+    """The same request for a model of another name; everything else stays as it was written."""
+    members = _members.decode(body)
+    members["model"] = msgspec.Raw(msgspec.json.encode(name))
+    return msgspec.json.encode(members)
+
+
+def _renamer(asked: str, same_name: bool, *, by_line: bool = False) -> Renamer | None:
+    return None if same_name else Renamer(msgspec.json.encode(asked), by_line=by_line)
+
+
+def _expected(answer: Connection, wanted: bytes) -> bytes:
+    """The answer's content type, which is the wanted one."""
+    content_type = answer.headers.get(b"content-type", b"")
+    if not content_type.lower().startswith(wanted):
+        kind = content_type.decode(errors="replace")[:100] or "something of no type"
+        raise UpstreamFailed(Fault.BROKE, f"the backend answered with {kind} instead of {wanted.decode()}")
+    return content_type
+
+
+def _expect_object(body: bytes) -> None:
+    try:
+        _any_object.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        raise UpstreamFailed(Fault.BROKE, "the backend's answer is not a JSON object") from None
+
+
+def _note_usage(call: Call, text: bytes) -> None:
+    if (usage := usage_in(text)) is not None:
+        call.tally.prompt_tokens, call.tally.completion_tokens = usage

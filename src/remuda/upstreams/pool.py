@@ -1,0 +1,53 @@
+"""Upstreams for the endpoints that are routed to, kept while they are in use."""
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from remuda.core.clock import Clock
+from remuda.inference.model import Endpoint, Upstream
+from remuda.upstreams.http.client import Pool
+from remuda.upstreams.http.upstream import HttpUpstream
+
+HTTP = "http"
+
+
+class ClosableUpstream(Upstream, Protocol):
+    """One with a connection of its own. Closing lets what is under way come to its end."""
+
+    async def aclose(self) -> None: ...
+
+
+class OpenUpstreams:
+    """Implements inference.model.Upstreams. HTTP servers share a pool of connections; each gRPC backend has
+    its own upstream, made by `grpc_factory`."""
+
+    def __init__(
+        self, clock: Clock, *, http: Pool, grpc_factory: Callable[[Endpoint], ClosableUpstream]
+    ) -> None:
+        self._clock = clock
+        self._http = http
+        self._grpc_factory = grpc_factory
+        self._relayed: dict[Endpoint, HttpUpstream] = {}
+        self._called: dict[Endpoint, ClosableUpstream] = {}
+
+    def at(self, endpoint: Endpoint) -> Upstream:
+        if endpoint.protocol == HTTP:
+            relayed = self._relayed.get(endpoint)
+            if relayed is None:
+                relayed = self._relayed[endpoint] = HttpUpstream(endpoint, self._http, self._clock)
+            return relayed
+        called = self._called.get(endpoint)
+        if called is None:
+            called = self._called[endpoint] = self._grpc_factory(endpoint)
+        return called
+
+    async def forget(self, in_use: Collection[Endpoint]) -> None:
+        """Drop all but these."""
+        self._relayed = {endpoint: kept for endpoint, kept in self._relayed.items() if endpoint in in_use}
+        gone = [endpoint for endpoint in self._called if endpoint not in in_use]
+        for upstream in [self._called.pop(endpoint) for endpoint in gone]:
+            await upstream.aclose()
+
+    async def aclose(self) -> None:
+        await self.forget(())
+        self._http.close()
