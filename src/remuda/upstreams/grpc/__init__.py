@@ -1,0 +1,1 @@
+"""Replicas that speak backend.proto: requests become its calls, its replies become OpenAI's answers."""

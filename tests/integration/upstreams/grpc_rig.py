@@ -1,0 +1,89 @@
+"""Clients and calls for upstreams under test."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SeededEntropy
+from remuda.inference.model import Call, Kind
+from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+from remuda.models.config import ModelConfig
+from remuda.upstreams.grpc.channels import Channel
+from remuda.upstreams.grpc.upstream import GrpcUpstream, Patience
+
+USUAL = Patience()
+PARROT = ModelConfig.model_validate({"name": "polly", "backend": "echo", "parameters": {"model": "parrot"}})
+_REQUESTS = {
+    Kind.CHAT: ChatRequest,
+    Kind.COMPLETION: CompletionRequest,
+    Kind.EMBEDDING: EmbeddingRequest,
+    Kind.RERANK: RerankRequest,
+}
+
+
+@dataclass
+class Client:
+    """A `Sink` that keeps all it gets."""
+
+    status: int = 0
+    content_type: bytes = b""
+    writes: list[bytes] = field(default_factory=list)
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.status)
+
+    async def begin(self, status: int, content_type: bytes) -> None:
+        assert not self.status, "it began twice"
+        self.status, self.content_type = status, content_type
+
+    async def write(self, data: bytes) -> None:
+        assert self.status, "it never began"
+        self.writes.append(data)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.writes)
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def events(self) -> list[Any]:
+        """What was streamed, the end left out."""
+        *events, done, rest = self.body.split(b"\n\n")
+        assert (done, rest) == (b"data: [DONE]", b""), "the stream has no end"
+        return [msgspec.json.decode(event.removeprefix(b"data: ")) for event in events]
+
+    @property
+    def text(self) -> str:
+        """The content of the first answer."""
+        choices = [choice for event in self.events for choice in event["choices"] if choice["index"] == 0]
+        return "".join(c["delta"].get("content", "") if "delta" in c else c["text"] for c in choices)
+
+
+def call_of(kind: Kind, body: Mapping[str, object], model: ModelConfig = PARROT) -> Call:
+    raw = msgspec.json.encode({"model": model.id, **body})
+    request = msgspec.json.decode(raw, type=_REQUESTS[kind])
+    return Call(kind, request, raw, model, request_id="r1", created=1_700_000_000)
+
+
+def chat(text: str = "one two three", model: ModelConfig = PARROT, **body: object) -> Call:
+    messages = [{"role": "user", "content": text}]
+    return call_of(Kind.CHAT, {"messages": messages, "stream": True, **body}, model)
+
+
+@asynccontextmanager
+async def upstream_at(
+    address: str, token: str = "", patience: Patience = USUAL
+) -> AsyncIterator[GrpcUpstream]:
+    channel = Channel(address, token)
+    try:
+        yield GrpcUpstream(channel, SystemClock(), SeededEntropy(7), patience)
+    finally:
+        await channel.close()
