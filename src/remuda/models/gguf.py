@@ -1,0 +1,239 @@
+"""What a GGUF file says of itself at its beginning. Reads from an open file, within bounds, and no further
+than the metadata: a file cut off behind them will do."""
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from remuda.core.errors import Invalid
+
+HEADER_BYTES_MAX: Final = 64 << 20  # Vocabularies of a quarter million tokens take about 15 MiB.
+KEYS_MAX: Final = 10_000
+KEY_BYTES_MAX: Final = 1 << 16
+TEXT_BYTES_MAX: Final = 4 << 20
+LIST_MAX: Final = 2_000_000  # Tokens and merges; each takes a step of its own.
+KEPT_ITEMS_MAX: Final = 4096  # Of a list of numbers: one for each layer.
+PARTS_MAX: Final = 1000
+_NUMBER_MAX: Final = 1 << 40
+_PIECE_BYTES: Final = 1 << 16
+
+_MAGIC: Final = b"GGUF"
+_TEXT: Final = 8
+_LIST: Final = 9
+_NUMBERS: Final = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_U32: Final = _NUMBERS[4]
+_U64: Final = _NUMBERS[10]
+_PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+
+Number = int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A list in the metadata: how long it is, and its numbers if they are few."""
+
+    count: int
+    numbers: tuple[Number, ...] = ()
+
+
+Found = Number | str | Listed
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """Numbers are 0 where the file says nothing."""
+
+    architecture: str
+    name: str = ""
+    kind: str = ""  # `general.type`: model, adapter, mmproj...
+    tensor_count: int = 0
+    context_length: int = 0
+    block_count: int = 0
+    embedding_length: int = 0
+    head_count: int = 0
+    head_counts_kv: tuple[int, ...] = ()  # For each layer, or one for all.
+    key_length: int = 0
+    value_length: int = 0
+    vocab_size: int = 0
+    expert_count: int = 0
+    file_type: int | None = None
+    pooling_type: int | None = None
+    label_count: int = 0  # Of a model that classifies or scores.
+    has_chat_template: bool = False
+    split_count: int = 0  # Files that the model was split into.
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads with a cache, of all layers together."""
+        if len(self.head_counts_kv) == 1:
+            return self.head_counts_kv[0] * self.block_count
+        return sum(self.head_counts_kv)
+
+
+def read_header(file: BinaryIO) -> GgufHeader:
+    """From the beginning of the file. Invalid, in words for its owner, for anything that is no sound GGUF."""
+    source = _Source(file)
+    magic = source.take(len(_MAGIC), "what kind of file it is")
+    if magic != _MAGIC:
+        raise Invalid("it is no GGUF file: those begin with the letters GGUF")
+    version = source.number(_U32, "its version")
+    if version not in (2, 3):
+        raise Invalid(_unread_version(int(version)))
+    tensors = int(source.number(_U64, "the number of its tensors"))
+    keys = int(source.number(_U64, "the number of its keys"))
+    if keys > KEYS_MAX or tensors > _NUMBER_MAX:
+        raise Invalid(f"it is damaged: it claims to have {keys} keys and {tensors} tensors")
+    found: dict[str, Found] = {}
+    for _ in range(keys):
+        key = source.text(KEY_BYTES_MAX, "the name of a key")
+        found[key] = source.value(key)
+    return _header(found, tensors)
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """The names of all files of a model, given any one: itself alone unless it is a part of several.
+
+    A folder before the name stays. Invalid for a part that cannot be: number 4 of 3.
+    """
+    match = _PART.fullmatch(name)
+    if match is None:
+        return (name,)
+    number, count = int(match["number"]), int(match["count"])
+    if not 1 <= number <= count <= PARTS_MAX:
+        raise Invalid(f"{name}: there cannot be a part {number} of {count}")
+    stem, ending = match["stem"], name[match.end("count") :]
+    return tuple(f"{stem}-{part:05}-of-{match['count']}{ending}" for part in range(1, count + 1))
+
+
+def _unread_version(version: int) -> str:
+    if version in (2 << 24, 3 << 24):
+        return "it is a GGUF file for big-endian machines, which is not read"
+    return f"it is a GGUF file of version {version}; versions 2 and 3 are read"
+
+
+class _Source:
+    """Takes values off a file, and never more than the bounds allow, whatever the file claims."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._left = HEADER_BYTES_MAX
+
+    def take(self, count: int, what: str) -> bytes:
+        self._spend(count, what)
+        data = self._file.read(count)
+        if len(data) < count:
+            raise Invalid(f"the file ends within {what}: it is cut off")
+        return data
+
+    def skip(self, count: int, what: str) -> None:
+        self._spend(count, what)
+        while count > 0:
+            data = self._file.read(min(count, _PIECE_BYTES))
+            if not data:
+                raise Invalid(f"the file ends within {what}: it is cut off")
+            count -= len(data)
+
+    def _spend(self, count: int, what: str) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise Invalid(f"it is damaged, or too large: {HEADER_BYTES_MAX >> 20} MiB end within {what}")
+
+    def number(self, form: struct.Struct, what: str) -> Number:
+        (number,) = form.unpack(self.take(form.size, what))
+        assert isinstance(number, int | float), "all forms are of numbers"
+        return number
+
+    def text(self, bytes_max: int, what: str) -> str:
+        size = int(self.number(_U64, what))
+        if size > bytes_max:
+            raise Invalid(f"it is damaged: {what} claims to have {size} bytes")
+        return self.take(size, what).decode(errors="replace")
+
+    def value(self, key: str) -> Found:
+        kind = int(self.number(_U32, key))
+        if kind == _TEXT:
+            return self.text(TEXT_BYTES_MAX, key)
+        if kind == _LIST:
+            return self._list(key)
+        if kind in _NUMBERS:
+            return self.number(_NUMBERS[kind], key)
+        raise Invalid(f"it is damaged: {key} is of a kind {kind} that there is not")
+
+    def _list(self, key: str) -> Listed:
+        kind = int(self.number(_U32, key))
+        count = int(self.number(_U64, key))
+        if kind == _TEXT:
+            if count > LIST_MAX:
+                raise Invalid(f"it is damaged: {key} claims to have {count} texts")
+            for _ in range(count):
+                self.skip(int(self.number(_U64, key)), key)
+            return Listed(count)
+        form = _NUMBERS.get(kind)
+        if form is None:
+            raise Invalid(f"it is damaged: {key} is a list of a kind {kind} that there is not")
+        if count > KEPT_ITEMS_MAX:
+            self.skip(count * form.size, key)
+            return Listed(count)
+        return Listed(count, tuple(self.number(form, key) for _ in range(count)))
+
+
+def _header(found: Mapping[str, Found], tensors: int) -> GgufHeader:
+    architecture = _text(found, "general.architecture")
+    if not architecture:
+        raise Invalid("it does not say its architecture, so it is no model")
+    own = {key.removeprefix(f"{architecture}."): value for key, value in found.items()}
+    blocks, heads = _number(own, "block_count") or 0, _number(own, "attention.head_count") or 0
+    width = _number(own, "embedding_length") or 0
+    head_width = width // heads if heads else 0
+    tokens, labels = found.get("tokenizer.ggml.tokens"), own.get("classifier.output_labels")
+    return GgufHeader(
+        architecture=architecture,
+        name=_text(found, "general.name"),
+        kind=_text(found, "general.type"),
+        tensor_count=tensors,
+        context_length=_number(own, "context_length") or 0,
+        block_count=blocks,
+        embedding_length=width,
+        head_count=heads,
+        head_counts_kv=_numbers(own, "attention.head_count_kv") or _numbers(own, "attention.head_count"),
+        key_length=_number(own, "attention.key_length") or head_width,
+        value_length=_number(own, "attention.value_length") or head_width,
+        vocab_size=tokens.count if isinstance(tokens, Listed) else _number(own, "vocab_size") or 0,
+        expert_count=_number(own, "expert_count") or 0,
+        file_type=_number(found, "general.file_type"),
+        pooling_type=_number(own, "pooling_type"),
+        label_count=labels.count if isinstance(labels, Listed) else 0,
+        has_chat_template=bool(found.get("tokenizer.chat_template")),
+        split_count=_number(found, "split.count") or 0,
+    )
+
+
+def _text(found: Mapping[str, Found], key: str) -> str:
+    value = found.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _numbers(found: Mapping[str, Found], key: str) -> tuple[int, ...]:
+    """Of a list, or of one number. What is no sound count is as good as not said."""
+    value = found.get(key)
+    several = value.numbers if isinstance(value, Listed) else (value,)
+    sound = [item for item in several if isinstance(item, int) and 0 <= item < _NUMBER_MAX]
+    return tuple(sound) if len(sound) == len(several) else ()
+
+
+def _number(found: Mapping[str, Found], key: str) -> int | None:
+    return max(_numbers(found, key), default=None)

@@ -1,0 +1,87 @@
+"""How much memory a model takes once it is loaded. Pure, and meant to be a little too much rather than too
+little: what was promised to one model is missing for the next."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from remuda.models.config import CONTEXT_DEFAULT_MAX, CONTEXT_FALLBACK, ModelConfig
+from remuda.models.gguf import GgufHeader
+
+PROCESS_BYTES: Final = 256 << 20  # The engine itself and the driver's share for it.
+BATCH_DEFAULT: Final = 512
+EMBEDDING_BATCH_MAX: Final = 8192
+_CONTEXT_STEP: Final = 256  # The cache grows in steps of so many tokens.
+_FLOAT_BYTES: Final = 4
+_ACTIVATIONS: Final = 8  # Rows as wide as the model that are alive at once for each token of a batch.
+_UNKNOWN_SHARE: Final = 5  # Of a model that says nothing of itself: a fifth of its weights comes on top.
+_BLOCK: Final = 32
+_BLOCK_BYTES: Final = {  # Of 32 numbers in the cache.
+    "f32": 128,
+    "f16": 64,
+    "bf16": 64,
+    "q8_0": 34,
+    "q5_1": 24,
+    "q5_0": 22,
+    "q4_1": 20,
+    "q4_0": 18,
+    "iq4_nl": 18,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """All zero: nobody knows."""
+
+    weights_bytes: int = 0
+    kv_cache_bytes: int = 0
+    overhead_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weights_bytes + self.kv_cache_bytes + self.overhead_bytes
+
+
+def effective_context(config: ModelConfig, header: GgufHeader | None) -> int:
+    """How many tokens the model is loaded for: what is asked for, or else trained for, within reason."""
+    trained = header.context_length if header else 0
+    asked = config.context_size or 0
+    if asked > 0:
+        return asked
+    if asked < 0:
+        return trained or CONTEXT_FALLBACK
+    return min(trained, CONTEXT_DEFAULT_MAX) or CONTEXT_FALLBACK
+
+
+def memory_need(
+    header: GgufHeader | None, weights_bytes: int, config: ModelConfig, context: int, parallel: int
+) -> MemoryNeed:
+    """For `context` tokens, which `parallel` requests share. The weights are those of all its files."""
+    if header is None:
+        overhead = weights_bytes // _UNKNOWN_SHARE + PROCESS_BYTES if weights_bytes else 0
+        return MemoryNeed(weights_bytes, overhead_bytes=overhead)
+    return MemoryNeed(
+        weights_bytes,
+        kv_cache_bytes=_kv_cache(header, config, context),
+        overhead_bytes=PROCESS_BYTES + _computing(header, config, context, parallel),
+    )
+
+
+def _kv_cache(header: GgufHeader, config: ModelConfig, context: int) -> int:
+    tokens = -(-context // _CONTEXT_STEP) * _CONTEXT_STEP
+    keys = header.key_length * _block_bytes(config.cache_type_k)
+    values = header.value_length * _block_bytes(config.cache_type_v)
+    return tokens * header.kv_heads * (keys + values) // _BLOCK
+
+
+def _block_bytes(cache_type: str) -> int:
+    return _BLOCK_BYTES.get(cache_type.lower(), _BLOCK_BYTES["f16"])
+
+
+def _computing(header: GgufHeader, config: ModelConfig, context: int, parallel: int) -> int:
+    """What a batch takes on its way: activations, the mask of what it attends to, a score for each token of
+    the vocabulary, and the scores that every request keeps."""
+    row = _ACTIVATIONS * header.embedding_length + context
+    if config.embeddings or config.reranking:  # A text goes through in one piece, and no token is chosen.
+        return _FLOAT_BYTES * row * min(context, EMBEDDING_BATCH_MAX)
+    batch = min(config.parameters.batch or BATCH_DEFAULT, context)
+    return _FLOAT_BYTES * (batch * (row + header.vocab_size) + parallel * header.vocab_size)
