@@ -205,6 +205,13 @@ class Work(Message):
     percentage: Annotated[Number, OMIT_EMPTY] = 0.0
 
 
+class ModelFile(Message):
+    """A file in the worker's folder of models."""
+
+    path: str = ""  # Below that folder, with slashes.
+    size: Uint64 = 0
+
+
 class Report(Message):
     """The worker's full account of itself. Of one boot, the highest sequence is the truth."""
 
@@ -213,6 +220,9 @@ class Report(Message):
     installed: Many[InstalledArtifact] = ()
     replicas: Many[RunningReplica] = ()
     work: Many[Work] = ()
+    models_path: Annotated[str, OMIT_EMPTY] = ""  # Its folder of models, as the worker itself opens it.
+    model_files: Annotated[Many[ModelFile], OMIT_EMPTY] = ()
+    model_files_more: Annotated[bool, OMIT_EMPTY] = False  # There are others, too many to tell.
 
 
 class Heartbeat(OptionalMessage):

@@ -12,6 +12,7 @@ from anyio.to_thread import run_sync
 from remuda.core.errors import RemudaError
 from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica
 from remuda.worker.commands import limits
+from remuda.worker.commands.model_listing import ModelListing
 from remuda.worker.commands.whereabouts import Whereabouts
 from remuda.worker.commands.work import WorkInHand
 from remuda.worker.depot.depot import Depot
@@ -30,6 +31,7 @@ class Account:
         supervision: Supervision,
         work: WorkInHand,
         whereabouts: Whereabouts,
+        models: ModelListing,
         capability: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
     ) -> None:
@@ -38,6 +40,7 @@ class Account:
         self._supervision = supervision
         self._work = work
         self._whereabouts = whereabouts
+        self._models = models
         self._capability = capability
         self._changed = changed
         self._installed: tuple[InstalledArtifact, ...] = ()
@@ -48,6 +51,9 @@ class Account:
             installed=self._installed,
             replicas=tuple(self._told(replica) for replica in self._supervision.replicas()),
             work=self._work.account(),
+            models_path=self._models.path,
+            model_files=self._models.listed.files,
+            model_files_more=self._models.listed.more,
         )
 
     def files_changed(self) -> None:
@@ -56,6 +62,11 @@ class Account:
 
     async def run(self) -> None:
         """Keep what is known of the disk up to date, until cancelled."""
+        async with anyio.create_task_group() as looks:
+            looks.start_soon(self._models.run)
+            looks.start_soon(self._look_for_ever)
+
+    async def _look_for_ever(self) -> None:
         while True:
             self._stale = anyio.Event()
             try:

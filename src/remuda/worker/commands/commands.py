@@ -42,6 +42,7 @@ from remuda.worker.commands.dispatch import Command, Dispatcher
 from remuda.worker.commands.holdings import Holdings
 from remuda.worker.commands.installing import Installs, RecipeFor
 from remuda.worker.commands.model_files import ModelFiles
+from remuda.worker.commands.model_listing import ModelListing
 from remuda.worker.commands.orders import Orders
 from remuda.worker.commands.progress import Outlet
 from remuda.worker.commands.shelving import Shelving
@@ -78,7 +79,10 @@ class Commands:
         self._outlet = Outlet()
         self._work = WorkInHand(self._outlet.send, changed)
         self._holdings = Holdings(depot, supervision, orders.capability)
-        self._account = Account(depot, supervision, self._work, whereabouts, orders.capability, changed)
+        listing = ModelListing(models, changed)
+        self._account = Account(
+            depot, supervision, self._work, whereabouts, listing, orders.capability, changed
+        )
         files_changed = self._account.files_changed
         installs = Installs(
             depot,

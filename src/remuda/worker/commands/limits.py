@@ -9,3 +9,7 @@ PROGRESS_SEND_S: Final = 10.0  # A bus that takes longer for one event has lost 
 GALLERIES_KEPT_MAX: Final = 8  # Lists of galleries whose indexes stay in memory.
 LISTING_EVERY_S: Final = 60.0  # Somebody else may have changed what is installed.
 MACHINE_FRESH_S: Final = 60.0  # What was seen of the hardware is relied on for so long.
+MODELS_LISTED_EVERY_S: Final = 10.0
+MODEL_FILES_MAX: Final = 500  # In one report.
+MODEL_FOLDERS_DEEP_MAX: Final = 4  # The folder of models itself included.
+MODEL_ENTRIES_MAX: Final = 20_000  # Files and folders looked at in one go.
