@@ -25,6 +25,7 @@ class ApiKey:
     digest: str  # SHA-256, hex. The key is random and long, so a slow hash would protect nothing more.
     hint: str  # Its first characters, so that a person can tell keys apart.
     created_at: datetime
+    models: tuple[str, ...] = ()  # What it may ask for; empty: all models.
 
 
 def digest(secret: str) -> str:

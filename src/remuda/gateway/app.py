@@ -24,6 +24,7 @@ from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.guards import HostGuard, TokenRefused
 from remuda.gateway.layers import BodyLimit, HeadLikeGet, Observation
 from remuda.gateway.messages import answer, refusal
+from remuda.gateway.openai.door import Door
 from remuda.gateway.services import Services
 from remuda.ops.targets import ConcreteBackend
 from remuda.wire.operations import ConcreteRefusal
@@ -47,9 +48,11 @@ _ROUTERS = (
 
 
 def application(services: Services, clock: Clock) -> ASGIApp:
-    """The whole application: the routes, and the layers that every request passes."""
+    """The whole application: the routes, and the layers that requests pass. Those for inference pass none
+    of them: they have a door of their own."""
     guarded = HostGuard(BodyLimit(_api(services)), services.access)
-    return HeadLikeGet(Observation(guarded, services.metrics, clock))
+    general = HeadLikeGet(Observation(guarded, services.metrics, clock))
+    return general if services.inference is None else Door(general, services, services.inference, clock)
 
 
 def api_routes() -> list[APIRoute]:

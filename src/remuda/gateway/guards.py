@@ -93,19 +93,21 @@ class HostGuard:
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        problem = self._problem(headers.get(b"host", ""), headers.get(b"origin"))
+        problem = host_problem(self._access, headers.get(b"host", ""), headers.get(b"origin"))
         if problem:
             await refusal(403, problem)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _problem(self, host: str, origin: str | None) -> str:
-        name = _split(f"//{host}").hostname or ""
-        if name not in self._access.allowed_hosts:
-            return f"the host {name!r} is not this frontend; add it with --allowed-hosts"
-        if origin is not None and _split(origin).netloc != host:
-            return "requests from other web origins are refused"
-        return ""
+
+def host_problem(access: Access, host: str, origin: str | None) -> str:
+    """Why a request with these headers may come from a web page that means harm; empty: it does not."""
+    name = _split(f"//{host}").hostname or ""
+    if name not in access.allowed_hosts:
+        return f"the host {name!r} is not this frontend; add it with --allowed-hosts"
+    if origin is not None and _split(origin).netloc != host:
+        return "requests from other web origins are refused"
+    return ""
 
 
 def _split(url: str) -> SplitResult:

@@ -2,7 +2,7 @@
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from remuda.core import limits
+from remuda.gateway.client_line import EXTENSION
 from remuda.wire.codec import encode
 from remuda.wire.nodes import NodeError
 
@@ -21,12 +22,32 @@ class _Connection(HttpToolsProtocol):
     """Bounds what no ASGI application gets to see: heads, framing, and bodies that go on after the answer.
 
     Nobody is hung up on right after a refusal, as that would take the answer with it.
+
+    It is the ClientLine of its requests, which are answered one after the other.
     """
 
+    when_lost: Callable[[], None] | None = None
     _refused = False
     _in_head = False
     _incoming = False
     _framing_bytes = 0
+
+    @property
+    def congested(self) -> bool:
+        return self.flow.write_paused
+
+    @property
+    def request_is_here(self) -> bool:
+        return not self._incoming
+
+    def hang_up(self) -> None:
+        self.cycle.disconnected = True  # Else it would be reported that the answer has no end.
+        self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.when_lost is not None:
+            self.when_lost()
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -40,6 +61,7 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]
         self._in_head, self._incoming, self._framing_bytes = True, True, 0
 
     def on_headers_complete(self) -> None:

@@ -7,13 +7,18 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 from pydantic import SecretStr
 
+from remuda.core import limits
 from remuda.core.entropy import Entropy
 from remuda.fleet.registry import Registry
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
+from remuda.gateway.openai.figures import Figures
+from remuda.gateway.openai.running import Running
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
+from remuda.router.current import Tables
+from remuda.router.dispatch import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,18 @@ class Ops:
 
 
 @dataclass(frozen=True, slots=True)
+class Inference:
+    """What answers inference requests."""
+
+    dispatcher: Dispatcher
+    tables: Tables
+    figures: Figures
+    running: Running
+    body_bytes_max: int = limits.INFERENCE_BODY_BYTES_MAX
+    expose_node: bool = False  # Say in headers which node answered.
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     registry: Registry
     ops: Ops
@@ -49,6 +66,7 @@ class Services:
     unready: Callable[[], Awaitable[str]]  # Why this frontend cannot do its work; empty when it can.
     wheel: Callable[[], tuple[str, bytes]]  # This program, for machines that join.
     join_script: Callable[[str, str], str]  # From the wheel's address and SHA-256 to the script that joins.
+    inference: Inference | None = None  # None: this frontend has no models.
 
 
 async def services(request: Request) -> Services:

@@ -1,0 +1,37 @@
+"""What our server tells an application of a request's connection, beyond ASGI: so that whoever answers learns
+at once, without a task of its own, that the client is gone, and whether it reads too slowly."""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from starlette.types import Scope
+
+EXTENSION: Final = "remuda.line"
+
+
+class ClientLine(Protocol):
+    """The connection on which a request came."""
+
+    when_lost: Callable[[], None] | None
+    """Called once if the connection is lost; whoever set it takes it back when the request is over."""
+
+    @property
+    def congested(self) -> bool:
+        """The client reads more slowly than it is written to: the next write waits."""
+        ...
+
+    @property
+    def request_is_here(self) -> bool:
+        """The whole request has arrived: reading its body does not wait."""
+        ...
+
+    def hang_up(self) -> None:
+        """Drop the connection in the middle of an answer that cannot be ended well."""
+        ...
+
+
+def line_of(scope: Scope) -> ClientLine | None:
+    """None where another server than ours runs the application."""
+    extensions = scope.get("extensions")
+    line: ClientLine | None = None if extensions is None else extensions.get(EXTENSION)
+    return line

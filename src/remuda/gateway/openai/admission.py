@@ -1,0 +1,89 @@
+"""Who may ask what: answered from memory, before anything of a request's body is read."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from typing import Final
+
+from remuda.accounts.keys import ApiKey
+from remuda.core.errors import Forbidden
+from remuda.gateway.guards import host_problem
+from remuda.gateway.keyring import KeyRing
+from remuda.gateway.openai.errors import InvalidKey
+from remuda.gateway.services import Access
+from remuda.router.current import Tables
+from remuda.router.errors import ModelUnknown
+from remuda.router.table import Entry
+
+_HOSTS_KNOWN_MAX: Final = 256
+_NAME_CHARS_MAX: Final = 100  # Of one that is looked for among similar ones, or quoted.
+_NAMES_COMPARED_MAX: Final = 1000
+
+Headers = Mapping[bytes, bytes]
+
+
+class Admission:
+    def __init__(self, access: Access, keyring: KeyRing, tables: Tables) -> None:
+        self._keys_required = access.keys_required
+        self._keyring = keyring
+        self._tables = tables
+        self._host_problem = lru_cache(_HOSTS_KNOWN_MAX)(partial(_problem, access))
+
+    def caller(self, headers: Headers) -> ApiKey | None:
+        """Whose key came with the request. None: nobody's, which is enough on loopback, where keys limit
+        nothing.
+
+        Forbidden for a host or origin that is not ours, InvalidKey where a key is needed.
+        """
+        key = self._keyring.holder(_presented(headers))
+        if self._keys_required:
+            if key is None:
+                raise InvalidKey(
+                    "a key is required, and this is none in force",
+                    hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
+                )
+            return key
+        if problem := self._host_problem(headers.get(b"host", b""), headers.get(b"origin")):
+            raise Forbidden(problem)
+        return key
+
+    def model(self, name: str, key: ApiKey | None) -> Entry:
+        """The model of this name. ModelUnknown with similar names; Forbidden if the key is not for it."""
+        models = self._tables.now.models
+        entry = models.get(name)
+        if entry is not None and entry.config.alias:
+            entry = models.get(entry.config.alias)
+        if entry is None:
+            raise self._unknown(name, key)
+        if not self._allows(key, name, entry):
+            raise Forbidden(f"the key {key.name if key else ''!r} is not for the model {name!r}")
+        return entry
+
+    def listed(self, key: ApiKey | None) -> dict[str, Entry]:
+        """What this caller can ask for now, by name."""
+        models = self._tables.now.models.items()
+        return {name: entry for name, entry in models if entry.listed and self._allows(key, name, entry)}
+
+    def _allows(self, key: ApiKey | None, name: str, entry: Entry) -> bool:
+        if key is None or not key.models or not self._keys_required:
+            return True
+        return name in key.models or entry.config.id in key.models
+
+    def _unknown(self, name: str, key: ApiKey | None) -> ModelUnknown:
+        shown = name[:_NAME_CHARS_MAX]
+        models = self._tables.now.models
+        known = [name for name, entry in models.items() if self._allows(key, name, entry)]
+        folded = {one.casefold(): one for one in known[:_NAMES_COMPARED_MAX]}
+        near = [folded[one] for one in get_close_matches(shown.casefold(), folded)]
+        hint = f"did you mean {' or '.join(near)}?" if near else "GET /v1/models lists what there is"
+        return ModelUnknown(f"there is no model {shown!r}", hint=hint)
+
+
+def _presented(headers: Headers) -> str:
+    scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
+    chosen = value.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+    return chosen.decode("latin-1")
+
+
+def _problem(access: Access, host: bytes, origin: bytes | None) -> str:
+    return host_problem(access, host.decode("latin-1"), None if origin is None else origin.decode("latin-1"))

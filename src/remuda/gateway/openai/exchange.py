@@ -1,0 +1,205 @@
+"""One request and its answer on the client's line: held back while the answer may still become another one,
+and ended properly whatever happens."""
+
+from typing import Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+from starlette.types import Send
+
+from remuda.core.clock import Clock
+from remuda.core.errors import RemudaError
+from remuda.gateway.client_line import ClientLine
+from remuda.gateway.openai.errors import refusal
+from remuda.inference.model import Kind, Tally
+from remuda.router.dispatch import Journey
+from remuda.router.ports import LoadStatus
+
+SSE: Final = b"text/event-stream"
+CLIENT_GONE: Final = 499  # Nobody is told; it is logged and counted.
+_DONE: Final = b"data: [DONE]\n\n"
+_SSE_HEADERS: Final = ((b"content-type", SSE), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+_HELD_BYTES_MAX: Final = 256 << 10  # Of an answer that is not a stream; what is longer goes out in parts.
+_STALL_S: Final = 120.0  # A client that takes nothing for so long holds up a replica for nothing.
+_SILENCE_S: Final = 2.0  # A failure that comes sooner keeps its status.
+_COMMENT_EVERY_S: Final = 3.0
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Exchange:
+    """Implements inference.model.Sink, and keeps what the log and the figures are told at the end."""
+
+    __slots__ = (
+        "_clock",
+        "_comment_at_s",
+        "_content_type",
+        "_expose_node",
+        "_held",
+        "_held_bytes",
+        "_line",
+        "_passing",
+        "_send",
+        "_started",
+        "began_s",
+        "begun",
+        "caller",
+        "ended_by",
+        "error",
+        "gone",
+        "journey",
+        "kind",
+        "model",
+        "request_id",
+        "scope",
+        "status",
+        "stream",
+        "tally",
+    )
+
+    def __init__(
+        self,
+        kind: Kind,
+        request_id: str,
+        send: Send,
+        line: ClientLine | None,
+        clock: Clock,
+        *,
+        expose_node: bool,
+    ) -> None:
+        self.kind = kind
+        self.request_id = request_id
+        self._send = send
+        self._line = line
+        self._clock = clock
+        self._expose_node = expose_node
+        self.scope = anyio.CancelScope()
+        self.began_s = clock.monotonic()
+        self.tally = Tally()
+        self.journey = Journey()
+        self.caller = ""
+        self.model = ""
+        self.stream = False
+        self.begun = False  # Something of the answer was sent; comments do not count.
+        self.gone = False
+        self.ended_by: RemudaError | None = None
+        self.status = 200
+        self.error = ""
+        self._started = False  # The head was sent.
+        self._passing = False  # What is written goes out at once.
+        self._content_type = b""
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._comment_at_s = self.began_s + _SILENCE_S
+
+    def leave(self) -> None:
+        """The client is gone: stop whatever is done for it."""
+        self.gone = True
+        self.scope.cancel()
+
+    def end(self, why: RemudaError) -> None:
+        """Stop, and tell the client why."""
+        self.ended_by = why
+        self.scope.cancel()
+
+    async def begin(self, status: int, content_type: bytes) -> None:
+        """Only noted: until the first bytes the request may be given to another replica."""
+        self.status = status
+        self._content_type = content_type
+        self._passing = content_type.startswith(SSE)
+        self._held.clear()
+        self._held_bytes = 0
+
+    async def write(self, data: bytes) -> None:
+        if self._passing:
+            if not self.begun:
+                await self._pass_on()
+            await self._put(data)
+            return
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > _HELD_BYTES_MAX and not self._started:
+            self._passing = True
+            await self._pass_on()
+            await self._put(b"".join(self._held))
+            self._held.clear()
+
+    async def finish(self) -> None:
+        """The answer is whole."""
+        if self._passing:
+            if not self.begun:
+                await self._pass_on()
+            await self._put(b"", more=False)
+        elif self._started:  # By comments, in a stream that is now to hold one thing.
+            await self._put(b"data: " + b"".join(self._held) + b"\n\n" + _DONE, more=False)
+        else:
+            await self.answer(self.status, ((b"content-type", self._content_type),), b"".join(self._held))
+
+    async def fail(self, error: RemudaError) -> None:
+        """Tell the client, in the way that is left."""
+        told = refusal(error)
+        self.status, self.error = told.status, told.code
+        if not self._started:
+            await self.answer(told.status, told.headers, told.body)
+        elif self.begun and not self._content_type.startswith(SSE):
+            self._drop()
+        else:
+            await self._put(told.event + _DONE, more=False)
+
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole answer at once."""
+        self.status = status
+        await self._start((*headers, (b"content-length", str(len(body)).encode())))
+        await self._put(body, more=False)
+
+    async def meanwhile(self, status: LoadStatus) -> None:
+        """The model is being loaded: a stream's reader sees how far it is."""
+        now_s = self._clock.monotonic()
+        if not self.stream or now_s < self._comment_at_s:
+            return
+        self._comment_at_s = now_s + _COMMENT_EVERY_S
+        if not self._started:
+            await self._start(_SSE_HEADERS)
+        await self._put(_comment(status))
+
+    async def _pass_on(self) -> None:
+        """From here on it is this answer."""
+        if not self._started:
+            sse = self._content_type.startswith(SSE)
+            await self._start(_SSE_HEADERS if sse else ((b"content-type", self._content_type),))
+        self.begun = True
+        if self.tally.first_token_s is None:
+            self.tally.first_token_s = self._clock.monotonic()
+
+    async def _start(self, headers: Headers) -> None:
+        self._started = True
+        named = [*headers, (b"x-request-id", self.request_id.encode())]
+        route = self.journey.route
+        if self._expose_node and route is not None:
+            named.append((b"x-remuda-node", route.node_name.encode()))
+            named.append((b"x-localai-node", route.node.encode()))
+        await self._send({"type": "http.response.start", "status": self.status, "headers": named})
+
+    async def _put(self, data: bytes, *, more: bool = True) -> None:
+        if self.gone:
+            await checkpoint()  # Raises: the scope was cancelled.
+        message = {"type": "http.response.body", "body": data, "more_body": more}
+        if self._line is None or not self._line.congested:
+            await self._send(message)
+            return
+        with anyio.move_on_after(_STALL_S) as patience:
+            await self._send(message)
+        if patience.cancelled_caught:
+            self._drop()
+            self.leave()
+
+    def _drop(self) -> None:
+        if self._line is None:
+            raise ConnectionAbortedError("the answer cannot be ended well")
+        self._line.hang_up()
+
+
+def _comment(status: LoadStatus) -> bytes:
+    where = f" on {status.node}" if status.node else ""
+    words = f"{status.state} {status.model} {status.progress:.0f}%{where}"
+    return f": {' '.join(words.split())}\n\n".encode()

@@ -1,0 +1,109 @@
+"""Prometheus figures of inference. Each is named in docs/reference/metrics.md.
+
+Only models that are configured become labels: what a stranger asks for does not.
+"""
+
+from collections import Counter as Tallied
+from collections.abc import Iterable
+from functools import cache
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from remuda.gateway.openai.exchange import Exchange
+from remuda.router.current import Tables
+from remuda.router.ledger import Ledger
+
+_FIRST_TOKEN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_PER_TOKEN_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+
+
+class Figures:
+    """Children of labels are looked up once: that costs more than counting does."""
+
+    def __init__(self, registry: CollectorRegistry, tables: Tables, ledger: Ledger) -> None:
+        self._requests = Counter(
+            "remuda_inference_requests",
+            "Inference requests answered.",
+            ["model", "node", "kind", "status"],
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "remuda_inference_tokens",
+            "Tokens read and written.",
+            ["model", "node", "type"],
+            registry=registry,
+        )
+        self._first_token = Histogram(
+            "remuda_inference_time_to_first_token_seconds",
+            "From the request to the first token of a stream.",
+            ["model"],
+            buckets=_FIRST_TOKEN_S,
+            registry=registry,
+        )
+        self._per_token = Histogram(
+            "remuda_inference_time_per_token_seconds",
+            "Between the tokens of one answer, on average.",
+            ["model"],
+            buckets=_PER_TOKEN_S,
+            registry=registry,
+        )
+        self._waiting = Gauge(
+            "remuda_inference_waiting",
+            "Requests that wait for a replica.",
+            ["model"],
+            registry=registry,
+        )
+        registry.register(_InFlight(tables, ledger))
+        self._requests_of = cache(self._requests.labels)
+        self._tokens_of = cache(self._tokens.labels)
+        self._first_token_of = cache(self._first_token.labels)
+        self._per_token_of = cache(self._per_token.labels)
+
+    def waiting_changed(self, model: str, by: int) -> None:
+        """Given to the dispatcher, which knows who waits."""
+        self._waiting.labels(model).inc(by)
+
+    def answered(self, exchange: Exchange, ended_s: float) -> None:
+        """One request is over."""
+        model, tally, route = exchange.model, exchange.tally, exchange.journey.route
+        node = "" if route is None else route.node_name
+        self._requests_of(model, node, exchange.kind.value, str(exchange.status)).inc()
+        if tally.prompt_tokens:
+            self._tokens_of(model, node, "prompt").inc(tally.prompt_tokens)
+        if tally.completion_tokens:
+            self._tokens_of(model, node, "completion").inc(tally.completion_tokens)
+        first_s = tally.first_token_s
+        if first_s is None or not exchange.stream:
+            return
+        self._first_token_of(model).observe(first_s - exchange.began_s)
+        if tally.completion_tokens > 1:
+            last_s = ended_s if tally.last_token_s is None else tally.last_token_s
+            self._per_token_of(model).observe((last_s - first_s) / (tally.completion_tokens - 1))
+
+
+class _InFlight(Collector):
+    """Read off the ledger when it is asked for."""
+
+    def __init__(self, tables: Tables, ledger: Ledger) -> None:
+        self._tables = tables
+        self._ledger = ledger
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "remuda_inference_in_flight", "Requests that a replica works on.", labels=["model", "node"]
+        )
+        for (model, node), count in self._counted().items():
+            family.add_metric([model, node], count)
+        yield family
+
+    def _counted(self) -> Tallied[tuple[str, str]]:
+        counted: Tallied[tuple[str, str]] = Tallied()
+        for key, count in self._ledger.own().items():
+            entry = self._tables.now.models.get(key.model)
+            routes = () if entry is None else entry.routes
+            node = next((route.node_name for route in routes if route.key == key), "")
+            counted[key.model, node] += count
+        return counted

@@ -1,0 +1,77 @@
+"""What stands under /v1 beside inference: the list of models, and refusals in OpenAI's shape."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from starlette.types import Scope, Send
+
+from remuda.core.errors import NotFound, Rejected, RemudaError
+from remuda.gateway.openai.admission import Admission
+from remuda.gateway.openai.errors import Refusal, refusal
+from remuda.gateway.openai.parsing import ASKS
+from remuda.router.errors import ModelUnknown
+from remuda.router.table import Entry
+
+MODELS: Final = "/v1/models"
+_JSON: Final = (b"content-type", b"application/json")
+
+
+class WrongMethod(Rejected):
+    code = "wrong_method"
+    http_status = 405
+
+
+class Listed(msgspec.Struct):
+    """A model, in OpenAI's words."""
+
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "remuda"
+
+
+class Listing(msgspec.Struct):
+    data: list[Listed]
+    object: str = "list"
+
+
+async def respond(admission: Admission, scope: Scope, send: Send, request_id: str) -> None:
+    """Answer a request under /v1 that asks for no inference."""
+    try:
+        body = _page(admission, scope["method"], scope["path"], dict(scope["headers"]))
+        answer = Refusal(200, "", body)
+    except RemudaError as error:
+        answer = refusal(error)
+        if isinstance(error, WrongMethod):
+            allowed = (b"allow", ", ".join(_methods(scope["path"])).encode())
+            answer = Refusal(answer.status, answer.code, answer.body, (*answer.headers, allowed))
+    length = (b"content-length", str(len(answer.body)).encode())
+    headers = [*answer.headers, length, (b"x-request-id", request_id.encode())]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _page(admission: Admission, method: str, path: str, headers: Mapping[bytes, bytes]) -> bytes:
+    allowed = _methods(path)
+    if not allowed:
+        raise NotFound("there is nothing at this path")
+    if method not in allowed:
+        raise WrongMethod(f"{method} does not work on this path; use {' or '.join(allowed)}")
+    listed = admission.listed(admission.caller(headers))
+    if path == MODELS:
+        return msgspec.json.encode(Listing([_listed(name, listed[name]) for name in sorted(listed)]))
+    name = path.removeprefix(f"{MODELS}/")
+    if name not in listed:
+        raise ModelUnknown(f"there is no model {name!r}", hint="GET /v1/models lists what there is")
+    return msgspec.json.encode(_listed(name, listed[name]))
+
+
+def _methods(path: str) -> tuple[str, ...]:
+    if path in ASKS:
+        return ("POST",)
+    return ("GET", "HEAD") if path == MODELS or path.startswith(f"{MODELS}/") else ()
+
+
+def _listed(name: str, entry: Entry) -> Listed:
+    return Listed(name, entry.created)

@@ -1,0 +1,92 @@
+"""From a request's bytes to a checked request, or to words that name the field. Pure."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from remuda.gateway.openai.errors import InvalidField
+from remuda.inference.model import Kind, Request
+from remuda.inference.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    mixed,
+)
+
+R = TypeVar("R", bound=Request)
+_WORDS_MAX: Final = 300  # A wrong value is quoted, and may be long.
+_PLACE: Final = " - at `$"
+_MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What can be asked for at one path."""
+
+    kind: Kind
+    parse: Callable[[bytes], Request]
+
+
+def _chat(body: bytes) -> ChatRequest:
+    return _decoded(_CHAT, body)
+
+
+def _completion(body: bytes) -> CompletionRequest:
+    request = _decoded(_COMPLETION, body)
+    if request.prompt == [] or mixed(request.prompt):
+        raise InvalidField(_ONE_KIND.format("prompt"), "prompt")
+    return request
+
+
+def _embedding(body: bytes) -> EmbeddingRequest:
+    request = _decoded(_EMBEDDING, body)
+    if request.input == [] or mixed(request.input):
+        raise InvalidField(_ONE_KIND.format("input"), "input")
+    return request
+
+
+def _rerank(body: bytes) -> RerankRequest:
+    return _decoded(_RERANK, body)
+
+
+_CHAT: Final = msgspec.json.Decoder(ChatRequest)
+_COMPLETION: Final = msgspec.json.Decoder(CompletionRequest)
+_EMBEDDING: Final = msgspec.json.Decoder(EmbeddingRequest)
+_RERANK: Final = msgspec.json.Decoder(RerankRequest)
+_ONE_KIND: Final = "{} must be a text, texts, tokens or lists of tokens: not empty, and of one kind"
+
+ASKS: Final = {
+    "/v1/chat/completions": Ask(Kind.CHAT, _chat),
+    "/v1/completions": Ask(Kind.COMPLETION, _completion),
+    "/v1/embeddings": Ask(Kind.EMBEDDING, _embedding),
+    "/v1/rerank": Ask(Kind.RERANK, _rerank),
+}
+
+
+def _decoded(decoder: msgspec.json.Decoder[R], body: bytes) -> R:
+    try:
+        if not body.isascii():
+            str(body, "utf-8")  # The decoder looks only at the fields that it knows.
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error)) from None
+    except UnicodeDecodeError as error:
+        raise InvalidField(f"the body is not UTF-8: byte {error.start} cannot be read") from None
+    except msgspec.DecodeError as error:
+        raise InvalidField(f"the body is not valid JSON: {str(error)[:_WORDS_MAX]}") from None
+    except RecursionError:
+        raise InvalidField("the body is nested too deeply") from None
+
+
+def _wrong_field(said: str) -> InvalidField:
+    what, _, place = said.rpartition(_PLACE) if _PLACE in said else (said, "", "")
+    param = place.removesuffix("`").removeprefix(".")
+    if missing := _MISSING.fullmatch(what):
+        param = f"{param}.{missing[1]}" if param else missing[1]
+        return InvalidField(f"{param} is missing", param)
+    words = what if len(what) <= _WORDS_MAX else f"{what[:_WORDS_MAX]}..."
+    return InvalidField(f"{param}: {words}" if param else words, param)

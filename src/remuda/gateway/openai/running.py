@@ -1,0 +1,53 @@
+"""The inference requests that this frontend is answering, and how they end when it stops."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import anyio
+
+from remuda.core.errors import Unavailable
+from remuda.gateway.openai.exchange import Exchange
+
+_FAREWELL_S: Final = 5.0  # For those that were cut off to be told so.
+
+
+class Stopping(Unavailable):
+    """This frontend is going down."""
+
+    code = "stopping"
+
+
+class Running:
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._live: set[Exchange] = set()
+        self._idle = anyio.Event()
+        self.stopping = False
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @contextmanager
+    def holding(self, exchange: Exchange) -> Iterator[None]:
+        self._live.add(exchange)
+        try:
+            yield
+        finally:
+            self._live.discard(exchange)
+            if self.stopping and not self._live:
+                self._idle.set()
+
+    async def close(self) -> None:
+        """From now on requests are refused. Those under way get time to end; what is left then is ended,
+        and its clients are told."""
+        self.stopping = True
+        if not self._live:
+            return
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(self._grace_s):
+                await self._idle.wait()
+            for exchange in tuple(self._live):
+                exchange.end(Stopping("this frontend is stopping", hint="ask again: another one may answer"))
+            with anyio.move_on_after(_FAREWELL_S):
+                await self._idle.wait()

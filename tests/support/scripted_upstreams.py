@@ -1,0 +1,199 @@
+"""A gateway for inference on a real socket, with replicas that do what a test tells them."""
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import cast
+
+import anyio
+from pydantic import SecretStr
+
+from remuda.accounts.keys import ApiKey
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SystemEntropy
+from remuda.core.ids import NodeId
+from remuda.gateway.keyring import KeyRing
+from remuda.gateway.metrics import Metrics
+from remuda.gateway.openai.door import Door
+from remuda.gateway.openai.figures import Figures
+from remuda.gateway.openai.running import Running
+from remuda.gateway.server import serve
+from remuda.gateway.services import Access, Inference, Services
+from remuda.inference.failures import UpstreamFailed
+from remuda.inference.model import Call, Endpoint, Sink, Upstream
+from remuda.models.config import ModelConfig
+from remuda.router.current import Tables
+from remuda.router.dispatch import Dispatcher, Waits
+from remuda.router.errors import NoCapacity
+from remuda.router.ledger import Ledger
+from remuda.router.ports import LoadStatus, Meanwhile
+from remuda.router.table import Entry, Route, Table
+from remuda.scheduler.model import ReplicaKey
+
+Script = Callable[[Call, Sink], Awaitable[None]]
+JSON = b"application/json"
+SSE = b"text/event-stream"
+
+
+async def hello(call: Call, sink: Sink) -> None:
+    """Says hello, in the way that was asked for."""
+    call.tally.prompt_tokens, call.tally.completion_tokens = 3, 2
+    if not call.stream:
+        await sink.begin(200, JSON)
+        await sink.write(whole("Hello there"))
+        return
+    await sink.begin(200, SSE)
+    for word in ("Hello", " there"):
+        await sink.write(chunk(word))
+    await sink.write(b"data: [DONE]\n\n")
+
+
+def whole(text: str) -> bytes:
+    return (
+        b'{"id":"c-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
+        b'{"role":"assistant","content":"%s"},"finish_reason":"stop"}],'
+        b'"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}' % text.encode()
+    )
+
+
+def chunk(text: str) -> bytes:
+    return (
+        b'data: {"id":"c-1","object":"chat.completion.chunk","created":1,"model":"m","choices":'
+        b'[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}\n\n' % text.encode()
+    )
+
+
+@dataclass
+class ScriptedUpstreams:
+    """Every replica does what the script of its address says."""
+
+    scripts: dict[str, Script] = field(default_factory=dict)
+    script: Script = hello
+
+    def at(self, endpoint: Endpoint) -> Upstream:
+        return _Scripted(self.scripts.get(endpoint.address, self.script))
+
+
+@dataclass(frozen=True)
+class _Scripted:
+    script: Script
+
+    async def serve(self, call: Call, sink: Sink) -> None:
+        await self.script(call, sink)
+
+
+Bring = Callable[[str, float | None, Meanwhile], Awaitable[None]]
+
+
+@dataclass
+class ScriptedLoading:
+    """Loads nothing, unless the test says how."""
+
+    bringing: Bring | None = None
+    doubted: list[Route] = field(default_factory=list)
+
+    async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
+        if self.bringing is None:
+            raise NoCapacity(f"no node can take {model}", hint="gpu-1: no free memory")
+        await self.bringing(model, wait_s, meanwhile)
+
+    def status(self, model: str) -> LoadStatus | None:
+        return None
+
+    def doubt(self, route: Route, why: UpstreamFailed) -> None:
+        self.doubted.append(route)
+
+    async def gone(self, route: Route) -> bool:
+        return False
+
+
+class NoKeys:
+    async def keys(self) -> tuple[ApiKey, ...]:
+        return ()
+
+    async def add_key(self, key: ApiKey) -> None:
+        """Kept by the key ring."""
+
+    async def revoke_key(self, key_id: str) -> ApiKey:
+        raise NotImplementedError
+
+
+def route_to(model: str, index: int = 0, node: str = "gpu-1", parallel: int = 0) -> Route:
+    key = ReplicaKey(model, index)
+    return Route(key, NodeId(f"id-of-{node}"), node, Endpoint(f"{node}:{index}"), parallel=parallel)
+
+
+def table(*entries: Entry) -> Table:
+    return Table(MappingProxyType({entry.config.id: entry for entry in entries}))
+
+
+def model(name: str, *routes: Route, listed: bool = True, alias: str = "") -> Entry:
+    return Entry(ModelConfig(name=name, alias=alias), routes, listed, created=1)
+
+
+@dataclass
+class Gateway:
+    """The gateway with all that it stands on."""
+
+    tables: Tables
+    ledger: Ledger
+    upstreams: ScriptedUpstreams
+    loading: ScriptedLoading
+    keyring: KeyRing
+    metrics: Metrics
+    running: Running
+    door: Door
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+async def _nothing_here(scope: object, receive: object, send: object) -> None:
+    raise AssertionError("a request for inference took the general way")
+
+
+def gateway(
+    *,
+    keys_required: bool = False,
+    waits: Waits | None = None,
+    grace_s: float = 30.0,
+    expose_node: bool = False,
+    body_bytes_max: int = 64 << 20,
+) -> Gateway:
+    """Not yet on any socket. It has the model `m` with one replica, on gpu-1."""
+    clock, entropy = SystemClock(), SystemEntropy()
+    tables, ledger, upstreams, loading = Tables(), Ledger(), ScriptedUpstreams(), ScriptedLoading()
+    tables.replace(table(model("m", route_to("m"))))
+    metrics, keyring, running = Metrics("test"), KeyRing(NoKeys(), clock, entropy), Running(grace_s)
+    figures = Figures(metrics.registry, tables, ledger)
+    dispatcher = Dispatcher(
+        tables, ledger, upstreams, loading, clock, waits or Waits(), waiting_changed=figures.waiting_changed
+    )
+    inference = Inference(
+        dispatcher, tables, figures, running, body_bytes_max=body_bytes_max, expose_node=expose_node
+    )
+    access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
+    services = cast(Services, _Few(access, keyring, entropy))  # The door looks at nothing else.
+    door = Door(_nothing_here, services, inference, clock)
+    return Gateway(tables, ledger, upstreams, loading, keyring, metrics, running, door)
+
+
+@dataclass(frozen=True)
+class _Few:
+    access: Access
+    keyring: KeyRing
+    entropy: SystemEntropy
+
+
+@asynccontextmanager
+async def serving(served: Gateway) -> AsyncIterator[Gateway]:
+    """The gateway on a free port of loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(serve, served.door, listener)
+            yield replace(served, port=listener.getsockname()[1])
+            tasks.cancel_scope.cancel()
