@@ -56,7 +56,7 @@ class LocalMachine:
 
     async def hardware(self) -> Machine:
         """What the choice of a build depends on."""
-        models = self.settings.models_path or self.data.worker / "models"
+        models = self.settings.models_path or self.data.models
         return await gallery_machine(Inventory(SystemHost(), models))
 
     async def readings(self) -> tuple[Reading, ...]:

@@ -129,6 +129,21 @@ class AdminClient:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error, quiet_s) from error
 
+    @contextmanager
+    def post_stream(
+        self, *path: str, body: object, quiet_s: float
+    ) -> Iterator[tuple[Mapping[str, str], Iterator[bytes]]]:
+        """The head and the bytes of an answer to this body, as they come; errors as of `stream`."""
+        timeout = httpx.Timeout(self._timeout_s, read=quiet_s)
+        try:
+            with self._http.stream("POST", self._address(path), json=body, timeout=timeout) as reply:
+                if not reply.is_success:
+                    reply.read()
+                    raise _refusal(self.url, _answer(reply))
+                yield reply.headers, reply.iter_bytes()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._unreachable(error, quiet_s) from error
+
     def nodes(self) -> tuple[Answer, list[NodeView]]:
         answer = self.get("api", "nodes")
         return answer, answer.read(NodeViews).root

@@ -80,7 +80,7 @@ def room_settings(
         owner=config.introduction.machine_id,
         boot=config.introduction.boot_id,
         token=config.token,
-        models=settings.models_path or folder.worker / "models",
+        models=settings.models_path or folder.models,
         logs=folder.worker / "logs",
         ports=range(first, last + 1),
         bind=backends_bind(config.addresses, config.frontend_url),

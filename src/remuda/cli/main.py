@@ -8,11 +8,13 @@ from remuda import __version__
 from remuda.cli import (
     backend_register,
     backends,
+    chat,
     completion,
     config,
     doctor,
     fleet_backends,
     keys,
+    models,
     nodes,
     ops,
 )
@@ -142,6 +144,8 @@ for verb in (
     backends.group,
     ops.group,
     keys.group,
+    models.group,
+    chat.chat,
     config.group,
     doctor.command,
     completion.command,

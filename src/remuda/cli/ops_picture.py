@@ -66,7 +66,7 @@ def short_id(id: str) -> str:
 
 
 def title(op: OpView) -> str:
-    return f"{op.kind} {op.backend or op.name or op.uri}"
+    return f"{op.kind} {op.model or op.backend or op.name or op.uri}"
 
 
 def steps_of(op: OpView) -> Sequence[StepView]:

@@ -94,7 +94,7 @@ def op_table(ops: Sequence[OpView], now: datetime, output: Console) -> Renderabl
     columns = [
         Column("ID", [short_id(op.id) for op in ops]),
         Column("KIND", [op.kind for op in ops]),
-        Column("BACKEND", [op.backend or op.name or op.uri for op in ops]),
+        Column("WHAT", [op.model or op.backend or op.name or op.uri for op in ops]),
         Column("DONE", [f"{op.counts.get('succeeded', 0)}/{sum(op.counts.values())}" for op in ops]),
         Column("STATE", [_styled(op.status) for op in ops]),
         Column("ASKED", [ago(op.asked_at, now) for op in ops], needed=1, right=True),

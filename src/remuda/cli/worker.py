@@ -91,7 +91,7 @@ async def work(settings: WorkerSettings, stop: Stop) -> int:
     with folder.held_by("worker"):
         login, entropy = _own_login(settings), SystemEntropy()
         config = _config(settings, folder, own_login=login is not None, entropy=entropy)
-        inventory = Inventory(SystemHost(), settings.models_path or folder.worker / "models")
+        inventory = Inventory(SystemHost(), settings.models_path or folder.models)
         async with open_engine_rooms(settings, folder, config, inventory) as make_room:
             worker = _assemble(settings, config, login, inventory, make_room)
             async with background(partial(_tell, worker, settings)):

@@ -46,6 +46,12 @@ def _backend(text: str) -> str:
     return name
 
 
+def _model(text: str) -> str:
+    if not text.isprintable() or len(text) > _NAME_CHARS_MAX:
+        raise NotFound("there is no model of this name")
+    return text
+
+
 _ID_CHARS_MAX = 100
 _NAME_CHARS_MAX = 1024
 
@@ -55,6 +61,9 @@ NodePath = Annotated[
 KeyPath = Annotated[str, AfterValidator(_api_key), Path(alias="key_id", description="The key's id.")]
 LabelPath = Annotated[str, AfterValidator(_label_key), Path(alias="key", description="The label's key.")]
 OpPath = Annotated[OpId, AfterValidator(_op), Path(alias="op_id", description="The operation's id.")]
+ModelPath = Annotated[
+    str, AfterValidator(_model), Path(alias="model", description="The model's name, slashes included.")
+]
 BackendPath = Annotated[
     str,
     AfterValidator(_backend),

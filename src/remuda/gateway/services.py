@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
@@ -19,6 +20,9 @@ from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher
+from remuda.router.ports import LoadStatus
+from remuda.scheduler.model import Replica, ReplicaKey
+from remuda.scheduler.service import Models
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,16 @@ class Ops:
     operations: Operations
     feed: Feed
     upgrades: UpgradeCheck
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Models: what is done to them, and what is known of their replicas."""
+
+    models: Models
+    in_flight: Callable[[ReplicaKey], int]  # Over all frontends, as far as they have told.
+    unloads_at: Callable[[Replica], datetime | None]  # If nobody asks for it until then; None: never.
+    load_status: Callable[[str], Awaitable[LoadStatus | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,7 @@ class Services:
     unready: Callable[[], Awaitable[str]]  # Why this frontend cannot do its work; empty when it can.
     wheel: Callable[[], tuple[str, bytes]]  # This program, for machines that join.
     join_script: Callable[[str, str], str]  # From the wheel's address and SHA-256 to the script that joins.
+    serving: Serving | None = None
     inference: Inference | None = None  # None: this frontend has no models.
 
 

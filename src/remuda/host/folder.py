@@ -28,6 +28,11 @@ class DataFolder:
         return self.root / "worker"
 
     @property
+    def models(self) -> Path:
+        """Models of this machine: their files, and the YAML that describes them."""
+        return self.root / "models"
+
+    @property
     def joined(self) -> Path:
         """What `remuda join` was told, so that `remuda worker` alone resumes."""
         return self.worker / "joined.json"

@@ -30,6 +30,8 @@ def op_view(view: View) -> OpView:
         uri=source.uri,
         name=source.name,
         alias=source.alias,
+        model=source.model,
+        replica=source.replica,
         selection=operation.selection,
         roll_out=RollOutView(at_once=roll_out.at_once, canary=roll_out.canary, proves=roll_out.proves),
         percentage=percentage(summary),

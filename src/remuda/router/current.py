@@ -1,18 +1,45 @@
 """The table that this frontend routes by now."""
 
+from dataclasses import replace
+from types import MappingProxyType
+
 import anyio
 
-from remuda.router.table import Table
+from remuda.router.table import Entry, Route, Table
 
 
 class Tables:
-    """The table in force. `changed` is set by the next one: take it before looking, and none is missed."""
+    """`changed` is set by the next table: take it before looking, and none is missed."""
 
     def __init__(self) -> None:
         self.now = Table()
         self.changed = anyio.Event()
+        self._whole = Table()
+        self._left_out: frozenset[Route] = frozenset()
 
     def replace(self, table: Table) -> None:
-        self.now = table
+        """Those in doubt stay left out; of those that are gone nothing is remembered."""
+        self._whole = table
+        self._left_out &= {route for entry in table.models.values() for route in entry.routes}
+        self._publish()
+
+    def leave_out(self, route: Route) -> None:
+        """Do not choose it, though it is in the table."""
+        self._left_out |= {route}
+        self._publish()
+
+    def take_back(self, route: Route) -> None:
+        self._left_out -= {route}
+        self._publish()
+
+    def _publish(self) -> None:
+        self.now = self._without(self._left_out) if self._left_out else self._whole
         self.changed.set()
         self.changed = anyio.Event()
+
+    def _without(self, routes: frozenset[Route]) -> Table:
+        def less(entry: Entry) -> Entry:
+            return replace(entry, routes=tuple(route for route in entry.routes if route not in routes))
+
+        models = {name: less(entry) for name, entry in self._whole.models.items()}
+        return replace(self._whole, models=MappingProxyType(models))

@@ -63,28 +63,29 @@ class Dispatcher:
 
     async def answer(self, call: Call, sink: Sink, journey: Journey, meanwhile: Meanwhile) -> None:
         """Serve the call into the sink. Raises what the client is to be told; in-stream once it has begun."""
-        async with self._seat(call, journey, meanwhile) as route:
-            failure = await self._try(route, call, sink, journey)
-        if failure is None:
-            return
-        async with self._seat(call, journey, meanwhile) as route:
-            failure = await self._try(route, call, sink, journey)
-        if failure is not None:
-            raise failure
-
-    async def _try(self, route: Route, call: Call, sink: Sink, journey: Journey) -> UpstreamFailed | None:
-        """The failure, if another replica may do better; any other is raised."""
-        journey.route = route
-        journey.tried.append(route)
         try:
-            await self._upstreams.at(route.endpoint).serve(call, sink)
+            await self._try(call, sink, journey, meanwhile)
         except UpstreamFailed as failure:
-            if failure.elsewhere:
-                self._loading.doubt(route, failure)
-                if not sink.begun:
-                    return failure
-            raise
-        return None
+            if not failure.elsewhere or sink.begun or not await self._another(call.model.id, journey):
+                raise
+            await self._try(call, sink, journey, meanwhile)
+
+    async def _try(self, call: Call, sink: Sink, journey: Journey, meanwhile: Meanwhile) -> None:
+        async with self._seat(call, journey, meanwhile) as route:
+            journey.route = route
+            journey.tried.append(route)
+            try:
+                await self._upstreams.at(route.endpoint).serve(call, sink)
+            except UpstreamFailed as failure:
+                if failure.elsewhere:
+                    self._loading.doubt(route, failure)
+                raise
+
+    async def _another(self, model: str, journey: Journey) -> bool:
+        """Whether there is a replica to try, or will be one because the one that failed is gone."""
+        if self._open_to(model, journey):
+            return True
+        return await self._loading.gone(journey.tried[-1])
 
     @asynccontextmanager
     async def _seat(self, call: Call, journey: Journey, meanwhile: Meanwhile) -> AsyncIterator[Route]:
@@ -115,8 +116,11 @@ class Dispatcher:
         while True:
             changed = self._tables.changed
             if not self._open_to(model, journey):
-                await self._loading.bring(model, self._left_to_load(began_s), meanwhile)
-                if self._tables.changed is changed and not self._open_to(model, journey):
+                left_s = self._left_to_load(began_s)
+                await self._loading.bring(model, left_s, meanwhile)
+                if not self._open_to(model, journey):
+                    if left_s == 0.0:
+                        raise Overloaded(f"there is no other replica of {model}", hint="try again in a while")
                     await self._change_of_table(changed)
             elif (route := self._free(model, journey)) is not None:
                 return route

@@ -366,6 +366,8 @@ class OpView(Message):
     uri: Annotated[str, OMIT_EMPTY] = ""
     name: Annotated[str, OMIT_EMPTY] = ""
     alias: Annotated[str, OMIT_EMPTY] = ""
+    model: Annotated[str, OMIT_EMPTY] = ""  # Of a load or unload; `backend` is then what runs it.
+    replica: Annotated[Count, OMIT_EMPTY] = 0
     selection: str = ""
     roll_out: RollOutView
     percentage: Number = 0.0

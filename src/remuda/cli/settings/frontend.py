@@ -99,11 +99,10 @@ class FrontendSettings(SourceSettings):
     distributed_shared_models: Annotated[
         bool,
         Setting(
-            "Nodes share one models folder.",
+            "Nodes have this frontend's folder of models under the same path.",
             forms.FLAG,
             aliases=("LOCALAI_DISTRIBUTED_SHARED_MODELS",),
             hidden=True,
-            no_effect_yet=forms.OPERATIONS,
         ),
     ] = False
     distributed_prefix_cache: Annotated[
@@ -169,19 +168,17 @@ class FrontendSettings(SourceSettings):
         Setting(
             "Limit of one model load; by size when not set.",
             durations.ACCEPTED,
+            flag="model-load-timeout",
             aliases=("LOCALAI_NATS_MODEL_LOAD_TIMEOUT",),
             hidden=True,
-            no_effect_yet=forms.OPERATIONS,
         ),
     ] = None
     model_load_wait: Annotated[
         Duration,
         Setting(
-            "How long a request waits for a cold model.",
+            "How long a request waits for a model that is being loaded; 0s waits for as long as it takes.",
             durations.ACCEPTED,
             aliases=("LOCALAI_MODEL_LOAD_WAIT",),
-            hidden=True,
-            no_effect_yet=forms.INFERENCE,
         ),
     ] = timedelta(seconds=60)
     expose_node_header: Annotated[
@@ -191,9 +188,30 @@ class FrontendSettings(SourceSettings):
             forms.FLAG,
             aliases=("LOCALAI_EXPOSE_NODE_HEADER",),
             hidden=True,
-            no_effect_yet=forms.INFERENCE,
         ),
     ] = False
+    models_path: Annotated[
+        File | None,
+        Setting(
+            "Folder of models: their files, and the YAML that describes them. Default: in the data folder.",
+            forms.FILE,
+            aliases=("LOCALAI_MODELS_PATH", "MODELS_PATH"),
+        ),
+    ] = None
+    keep_alive: Annotated[
+        Duration,
+        Setting(
+            "Unload a model after so long without a request; 0s never does. Models may say otherwise.",
+            durations.ACCEPTED,
+        ),
+    ] = timedelta(minutes=30)
+    requests_waiting_max: Annotated[
+        Annotated[int, Field(ge=0, le=100_000)],
+        Setting("Most requests that wait for one model's busy replicas.", "a number from 0 to 100000"),
+    ] = 512
+    request_wait: Annotated[
+        Duration, Setting("How long a request waits for a busy replica.", durations.ACCEPTED)
+    ] = timedelta(seconds=60)
     file_transfer_timeout: Annotated[
         Duration | None,
         Setting(

@@ -90,7 +90,11 @@ class WorkerSettings(DepotSettings):
     ] = None
     models_path: Annotated[
         File | None,
-        Setting("Folder of model files.", forms.FILE, aliases=("LOCALAI_MODELS_PATH", "MODELS_PATH")),
+        Setting(
+            "Folder of models: their files, and the YAML that describes them. Default: in the data folder.",
+            forms.FILE,
+            aliases=("LOCALAI_MODELS_PATH", "MODELS_PATH"),
+        ),
     ] = None
     backends_path: Annotated[
         File | None,

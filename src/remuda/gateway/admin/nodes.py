@@ -8,7 +8,6 @@ from remuda.core import limits
 from remuda.gateway import views
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, refuses, takes
-from remuda.gateway.nodes import ModelRows
 from remuda.gateway.paths import LabelPath, NodePath
 from remuda.gateway.services import Svc
 from remuda.wire import nodes as wire
@@ -23,23 +22,10 @@ async def list_nodes(svc: Svc) -> Response:
     return answer(NodeViews([views.node_view(standing) for standing in await svc.registry.standings()]))
 
 
-@routes.get("/nodes/models", responses=gives(ModelRows, 401))
-async def list_models() -> Response:
-    """Replicas that are loaded on healthy nodes."""
-    return answer(ModelRows([]))
-
-
 @routes.get("/nodes/{node_id}", responses=gives(wire.NodeView, 401, 404))
 async def one_node(node_id: NodePath, svc: Svc) -> Response:
     """One node."""
     return answer(views.node_view(await svc.registry.standing(node_id)))
-
-
-@routes.get("/nodes/{node_id}/models", responses=gives(ModelRows, 401, 404))
-async def node_models(node_id: NodePath, svc: Svc) -> Response:
-    """The replicas on one node."""
-    await svc.registry.standing(node_id)
-    return answer(ModelRows([]))
 
 
 @routes.delete("/nodes/{node_id}", responses=gives(wire.NodeMessage, 401, 404))

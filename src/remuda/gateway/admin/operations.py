@@ -1,4 +1,4 @@
-"""The contract's view of operations: what is under way, what failed, what is over."""
+"""The contract's view of operations on backends: what is under way, what failed, what is over."""
 
 from fastapi import APIRouter, Depends, Response
 
@@ -24,7 +24,8 @@ async def list_operations(svc: Svc) -> Response:
     """What is under way, and what failed and was not dismissed; with each node's share."""
     live = await svc.ops.operations.views(Filter(finished=False, limit=_LIVE_MAX))
     failed = await svc.ops.operations.views(Filter(finished=True, failed=True, limit=_FAILED_MAX))
-    items = wire_view.operation_items((*live, *failed), svc.ops.operations.now())
+    shown = [view for view in (*live, *failed) if not view.operation.kind.of_model]
+    items = wire_view.operation_items(shown, svc.ops.operations.now())
     return answer(OperationItems(operations=items))
 
 
@@ -32,7 +33,8 @@ async def list_operations(svc: Svc) -> Response:
 async def past_operations(svc: Svc) -> Response:
     """What is over, newest first."""
     views = await svc.ops.operations.views(Filter(finished=True, limit=_HISTORY_MAX))
-    return answer(PastItems(operations=tuple(wire_view.past_item(view) for view in views)))
+    shown = (view for view in views if not view.operation.kind.of_model)
+    return answer(PastItems(operations=tuple(wire_view.past_item(view) for view in shown)))
 
 
 @routes.delete("/history", responses=gives(DoneReply, 401))

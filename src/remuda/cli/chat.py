@@ -1,0 +1,167 @@
+"""`remuda chat`: talk to a model of the fleet from a terminal."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import click
+
+from remuda.cli.commands import Asked, client_command, connect, examples
+from remuda.cli.models import complete_models
+from remuda.cli.plain import one_line
+from remuda.core.errors import Invalid, NotFound, PeerFailed
+
+_QUIET_S = 600.0
+_BYE = frozenset({"/bye", "/exit", "/quit"})
+
+
+@dataclass(slots=True)
+class Reply:
+    """What came back for one message."""
+
+    text: str = ""
+    node: str = ""
+    tokens: int = 0
+    first_s: float | None = None
+    seconds: float = 0.0
+    pieces: list[str] = field(default_factory=list)
+
+
+@click.command(
+    "chat",
+    epilog=examples(
+        "remuda chat",
+        "remuda chat smollm2-135m-instruct",
+        'echo "Why is the sky blue?" | remuda chat smollm2',
+    ),
+)
+@click.argument("model", required=False, shell_complete=complete_models)
+@click.option("--system", default="", help="What the model is told before the conversation.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="The longest answer, in tokens.")
+@click.option("--temperature", type=click.FloatRange(min=0), help="How free it is in its choice of words.")
+@client_command
+def chat(
+    asked: Asked, model: str | None, system: str, max_tokens: int | None, temperature: float | None
+) -> None:
+    """Talk to a model: answers appear as they are made, with their speed and the node they come from.
+
+    From a pipe, the whole input is one message and only the answer is printed. /bye ends a conversation.
+    """
+    name = model or _only_model(asked)
+    body = {"model": name, "stream": True, "stream_options": {"include_usage": True}}
+    given = {"max_tokens": max_tokens, "temperature": temperature}
+    body |= {key: value for key, value in given.items() if value is not None}
+    messages = [{"role": "system", "content": system}] if system else []
+    if not sys.stdin.isatty():
+        messages.append({"role": "user", "content": sys.stdin.read().strip()})
+        _once(asked, {**body, "messages": messages})
+        return
+    click.echo(one_line(f"{name}: say something; /bye ends it"), err=True)
+    for line in _lines():
+        messages.append({"role": "user", "content": line})
+        reply = _spoken(asked, {**body, "messages": messages})
+        messages.append({"role": "assistant", "content": reply.text})
+
+
+def _once(asked: Asked, body: dict[str, object]) -> None:
+    if not asked.as_json:
+        _spoken(asked, body, about=False)
+        return
+    with connect(asked, _QUIET_S) as client:
+        plain = {key: value for key, value in body.items() if key not in ("stream", "stream_options")}
+        click.echo(client.call("POST", "v1", "chat", "completions", body=plain).body)
+
+
+def _spoken(asked: Asked, body: dict[str, object], *, about: bool = True) -> Reply:
+    """The answer, shown as it comes."""
+    from remuda.core.clock import SystemClock
+
+    clock, reply = SystemClock(), Reply()
+    began_s = clock.monotonic()
+    try:
+        for text in _answer(asked, body, reply):
+            if reply.first_s is None:
+                reply.first_s = clock.monotonic() - began_s
+            click.echo(text, nl=False)
+    except KeyboardInterrupt:
+        click.echo(" (stopped)", err=True)
+    reply.seconds = clock.monotonic() - began_s
+    reply.text = "".join(reply.pieces)
+    click.echo("")
+    if about:
+        click.echo(click.style(one_line(_about(reply)), dim=True), err=True)
+    return reply
+
+
+def _answer(asked: Asked, body: dict[str, object], reply: Reply) -> Iterator[str]:
+    from remuda.cli.sse import SseParser
+
+    parser = SseParser()
+    with (
+        connect(asked) as client,
+        client.post_stream("v1", "chat", "completions", body=body, quiet_s=_QUIET_S) as (
+            headers,
+            chunks,
+        ),
+    ):
+        reply.node = headers.get("x-remuda-node", "")
+        for chunk in chunks:
+            for event in parser.feed(chunk):
+                if event.data == "[DONE]":
+                    return
+                yield from _pieces(json.loads(event.data), reply)
+
+
+def _pieces(event: dict[str, object], reply: Reply) -> Iterator[str]:
+    """The new text of one event. Events are OpenAI's, so anything may be in them."""
+    error = event.get("error")
+    if isinstance(error, dict):
+        raise PeerFailed(str(error.get("message", "the answer broke off")))
+    usage = event.get("usage")
+    if isinstance(usage, dict):
+        reply.tokens = int(usage.get("completion_tokens", 0))
+    choices = event.get("choices")
+    for choice in choices if isinstance(choices, list) else []:
+        text = (choice.get("delta") or {}).get("content") or ""
+        if text:
+            reply.pieces.append(text)
+            yield text
+
+
+def _about(reply: Reply) -> str:
+    """Speed is that of the answer itself, from its first word on."""
+    told = [f"from {reply.node}"] if reply.node else []
+    if reply.tokens:
+        told.append(f"{reply.tokens} tokens")
+        after_first_s = reply.seconds - (reply.first_s or 0.0)
+        if reply.tokens > 1 and after_first_s > 0:
+            told.append(f"{(reply.tokens - 1) / after_first_s:.1f} tok/s")
+    if reply.first_s is not None:
+        told.append(f"first word after {reply.first_s:.1f} s")
+    return ", ".join(told)
+
+
+def _lines() -> Iterator[str]:
+    while True:
+        try:
+            line = input(">>> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            click.echo("", err=True)
+            return
+        if line in _BYE:
+            return
+        if line:
+            yield line
+
+
+def _only_model(asked: Asked) -> str:
+    """The model, where there is no choice."""
+    with connect(asked) as client:
+        listed = json.loads(client.get("v1", "models").body)
+    names = [str(model["id"]) for model in listed.get("data", [])]
+    if not names:
+        raise NotFound("there are no models yet", hint="remuda models add FILE.gguf adds one")
+    if len(names) > 1:
+        raise Invalid("which model?", hint=f"one of {', '.join(names[:10])}")
+    return names[0]

@@ -1,0 +1,84 @@
+"""From the file that somebody names to a model's configuration, and the file to where models are."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from remuda.cli.commands import Asked
+from remuda.cli.options import data_folder
+from remuda.core.errors import Invalid
+from remuda.host.folder import DataFolder
+from remuda.models.describing import describe_gguf
+from remuda.models.gguf_file import open_gguf
+from remuda.models.reading import read_model, write_model
+
+_TEXT_BYTES_MAX = 1 << 20
+
+
+def model_text(file: Path, name: str | None, context: int | None, asked: Asked) -> str:
+    """The YAML of the model in this file. A GGUF file is brought to this machine's folder of models."""
+    file = file.expanduser()
+    if file.suffix.lower() == ".gguf":
+        return _from_gguf(file, name, context, data_folder({"data_dir": asked.data_dir}, os.environ))
+    if context is not None:
+        raise Invalid("--context is for GGUF files", hint="set context_size in the YAML")
+    try:
+        size = file.stat().st_size
+        text = file.read_text() if size <= _TEXT_BYTES_MAX else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"{file} cannot be read: {error}") from None
+    if not text.strip():
+        raise Invalid(f"{file} is no model's YAML", hint="name a .yaml file of a model, or a .gguf file")
+    config = read_model(text, where=str(file))
+    return text if name is None else write_model(config.model_copy(update={"name": name}))
+
+
+def _from_gguf(file: Path, name: str | None, context: int | None, folder: DataFolder) -> str:
+    found = open_gguf(file)
+    for part in found.parts:
+        _bring(part, folder.models)
+    config = describe_gguf(found.first.name, found.header, found.first.name)
+    changes = {"name": name} if name else {}
+    return write_model(
+        config.model_copy(update={**changes, **({"context_size": context} if context else {})})
+    )
+
+
+def _bring(file: Path, models: Path) -> None:
+    """Linked where that is possible, for models are large; copied with a bar elsewhere."""
+    target = models / file.name
+    try:
+        models.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            if target.samefile(file) or target.stat().st_size == file.stat().st_size:
+                return
+            raise Invalid(f"{target} is another file of this name", hint="rename one of them")
+        try:
+            os.link(file.resolve(), target)
+        except OSError:
+            _copy(file, target)
+    except OSError as error:
+        raise Invalid(f"{file} cannot be brought to {models}: {error.strerror}") from None
+
+
+def _copy(file: Path, target: Path) -> None:
+    """Whole or not at all: a partial name until the last byte is there."""
+    from rich.console import Console
+    from rich.progress import wrap_file
+
+    size = file.stat().st_size
+    if size > shutil.disk_usage(target.parent).free:
+        raise Invalid(f"{target.parent} has no room for {file.name}, which has {size / (1 << 30):.1f} GiB")
+    partial = target.with_name(f".{target.name}.partial")
+    quiet = not sys.stderr.isatty()
+    try:
+        with file.open("rb") as source, partial.open("wb") as sink:
+            shown = wrap_file(
+                source, size, description=f"Copying {file.name}", console=Console(stderr=True), disable=quiet
+            )
+            with shown as read:
+                shutil.copyfileobj(read, sink, 1 << 20)
+        partial.rename(target)
+    finally:
+        partial.unlink(missing_ok=True)

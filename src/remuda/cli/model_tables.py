@@ -1,0 +1,71 @@
+"""Models and replicas as tables."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from remuda.cli.render import UNKNOWN, Column, ago, fitting, span
+from remuda.wire.serving import ModelItem, ReplicaView
+
+_MIB = 1 << 20
+_GIB = 1 << 30
+
+
+def model_table(models: Sequence[ModelItem], output: Console) -> RenderableType:
+    if not models:
+        return Text("no models yet; `remuda models add FILE.gguf` adds one")
+    columns = [
+        Column("MODEL", [model.name for model in models]),
+        Column("STATE", [_state(model) for model in models]),
+        Column("BACKEND", [model.backend or UNKNOWN for model in models]),
+        Column("SIZE", [size(model.size_bytes) for model in models], needed=1, right=True),
+        Column("MEMORY", [size(model.memory_bytes) for model in models], needed=2, right=True),
+        Column("CONTEXT", [str(model.context_size) for model in models], needed=4, right=True),
+        Column("FILES ON", [", ".join(model.nodes_with_files) or UNKNOWN for model in models], needed=3),
+    ]
+    return fitting(columns, output)
+
+
+def replica_table(replicas: Sequence[ReplicaView], now: datetime, output: Console) -> RenderableType:
+    if not replicas:
+        return Text("nothing is loaded; a request loads its model, and so does `remuda models load MODEL`")
+    columns = [
+        Column("MODEL", [one.model for one in replicas]),
+        Column("NODE", [one.node or one.node_id for one in replicas]),
+        Column("STATE", [one.state + (f" ({one.why})" if one.why else "") for one in replicas]),
+        Column("BUSY", [_busy(one) for one in replicas], right=True),
+        Column("MEMORY", [_memory(one) for one in replicas], needed=1, right=True),
+        Column("USED", [ago(one.last_used, now) if one.last_used else UNKNOWN for one in replicas], needed=2),
+        Column("UNLOADS", [_until(one, now) for one in replicas], needed=3),
+        Column("BACKEND", [one.backend for one in replicas], needed=4),
+    ]
+    return fitting(columns, output)
+
+
+def size(count: int) -> str:
+    if not count:
+        return UNKNOWN
+    return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
+
+
+def _state(model: ModelItem) -> str:
+    loaded = sum(one.state == "loaded" for one in model.replicas)
+    if loaded:
+        return "loaded" if loaded == 1 else f"loaded on {loaded}"
+    return model.replicas[0].state if model.replicas else "not loaded"
+
+
+def _busy(replica: ReplicaView) -> str:
+    return f"{replica.in_flight}/{replica.parallel}" if replica.parallel else str(replica.in_flight)
+
+
+def _memory(replica: ReplicaView) -> str:
+    if not replica.memory_bytes:
+        return UNKNOWN
+    return f"{size(replica.memory_bytes)} {'VRAM' if replica.in_vram else 'RAM'}"
+
+
+def _until(replica: ReplicaView, now: datetime) -> str:
+    return UNKNOWN if replica.unloads_at is None else f"in {span(replica.unloads_at - now)}"

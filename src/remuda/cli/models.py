@@ -1,0 +1,164 @@
+"""`remuda models`: what the fleet can serve, and what it serves now."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
+from remuda.cli.plain import one_line
+from remuda.core.errors import RemudaError
+
+if TYPE_CHECKING:
+    from remuda.cli.client import AdminClient
+    from remuda.wire.serving import ModelItem
+
+_ADD_S = 60.0
+
+
+def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Configured models, where a frontend answers; none otherwise."""
+    given = ctx.params.get
+    try:
+        with connect(Asked(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
+            names = [model.name for model in _models(client)]
+    except RemudaError:
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+model_argument = click.argument("name", metavar="MODEL", shell_complete=complete_models)
+
+
+@click.group(
+    "models",
+    cls=ListByDefault,
+    short_help="Add, load, unload and look at models.",
+    epilog=examples("remuda models", "remuda models add SmolLM2.gguf", "remuda models ps"),
+)
+def group() -> None:
+    """Models that the fleet can serve. Without a verb: list them."""
+
+
+@group.command("list", epilog=examples("remuda models", "remuda models list --json"))
+@client_command
+def list_models(asked: Asked) -> None:
+    """Configured models, where their files are, and whether they are loaded."""
+    with connect(asked) as client:
+        answer = client.get("api", "models")
+    if asked.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.model_tables import model_table
+    from remuda.cli.render import console, show
+    from remuda.wire.serving import ModelItems
+
+    output = console()
+    show(output, model_table(answer.read(ModelItems).models, output))
+
+
+@group.command("ps", epilog=examples("remuda models ps", "remuda models ps --json"))
+@client_command
+def list_replicas(asked: Asked) -> None:
+    """What is loaded now, on which node, how busy it is, and when it is unloaded if nobody asks for it."""
+    with connect(asked) as client:
+        answer = client.get("api", "replicas")
+    if asked.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.cli.model_tables import replica_table
+    from remuda.cli.render import console, show
+    from remuda.core.clock import SystemClock
+    from remuda.wire.serving import ReplicaViews
+
+    output, now = console(), answer.date or SystemClock().now()
+    show(output, replica_table(answer.read(ReplicaViews).replicas, now, output))
+
+
+@group.command(
+    "add",
+    epilog=examples(
+        "remuda models add ~/Downloads/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "remuda models add qwen3-8b.yaml",
+        "remuda models add model.gguf --name tiny --context 2048",
+    ),
+)
+@click.argument("file", metavar="FILE.yaml|FILE.gguf", type=click.Path(path_type=Path))
+@click.option("--name", help="What requests call it. Default: what the file says.")
+@click.option("--context", type=click.IntRange(min=1), help="Tokens of context, of a GGUF file.")
+@client_command
+def add_model(asked: Asked, file: Path, name: str | None, context: int | None) -> None:
+    """Have a model: by its YAML, or by a GGUF file alone, whose header says the rest.
+
+    A GGUF file is linked into the folder of models of this machine, or copied where it cannot be linked.
+    """
+    from remuda.cli.model_files import model_text
+
+    text = model_text(file, name, context, asked)
+    with connect(asked, _ADD_S) as client:
+        answer = client.call("POST", "api", "models", body={"config": text})
+    if asked.as_json:
+        click.echo(answer.body)
+        return
+    from remuda.wire.serving import ModelAdded
+
+    added = answer.read(ModelAdded)
+    word = "changed" if added.replaced else "added"
+    click.echo(one_line(f"{added.model.name}: {word}; try it with: remuda chat {added.model.name}"))
+    for key in added.unknown_keys:
+        click.echo(one_line(f"note: {key} is not known here and has no effect"), err=True)
+
+
+@group.command("remove", epilog=examples("remuda models remove smollm2-135m-instruct"))
+@model_argument
+@client_command
+def remove_model(asked: Asked, name: str) -> None:
+    """Forget a model, and unload it. Its files stay where they are."""
+    with connect(asked) as client:
+        answer = client.call("DELETE", "api", "models", name)
+    click.echo(answer.body if asked.as_json else one_line(f"{name}: removed"))
+
+
+@group.command(
+    "load", epilog=examples("remuda models load qwen3-8b", "remuda models load qwen3-8b --no-wait")
+)
+@model_argument
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is loaded.")
+@click.pass_context
+@client_command
+def load_model(asked: Asked, ctx: click.Context, name: str, no_wait: bool) -> None:
+    """Load one more replica of a model somewhere, before somebody asks for it."""
+    from remuda.cli.ops_wait import Waiting, see_through
+    from remuda.wire.operations import OpView
+
+    with connect(asked) as client:
+        op = client.call("POST", "api", "models", name, "load").read(OpView)
+    ctx.exit(see_through(asked, [op], Waiting(wait=not no_wait)))
+
+
+@group.command(
+    "unload", epilog=examples("remuda models unload qwen3-8b", "remuda models unload qwen3-8b --node gpu-1")
+)
+@model_argument
+@click.option("--node", default="", help="Only on this node.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until it is gone.")
+@click.pass_context
+@client_command
+def unload_model(asked: Asked, ctx: click.Context, name: str, node: str, no_wait: bool) -> None:
+    """Unload a model's replicas. What they are answering is finished first."""
+    from remuda.cli.ops_wait import Waiting, see_through
+    from remuda.wire.serving import ModelOps
+
+    with connect(asked) as client:
+        body = {"node": node} if node else None
+        ops = client.call("POST", "api", "models", name, "unload", body=body).read(ModelOps).operations
+    if not ops and not asked.as_json:
+        click.echo(one_line(f"{name}: it was not loaded"))
+    ctx.exit(see_through(asked, ops, Waiting(wait=not no_wait), together=True))
+
+
+def _models(client: "AdminClient") -> "tuple[ModelItem, ...]":
+    from remuda.wire.serving import ModelItems
+
+    return client.get("api", "models").read(ModelItems).models

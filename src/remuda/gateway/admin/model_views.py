@@ -1,0 +1,95 @@
+"""Models and replicas in the words of the admin API. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from remuda.fleet.fleet import Standing
+from remuda.gateway.services import Serving
+from remuda.models.memory import effective_context
+from remuda.router.ports import LoadStatus
+from remuda.scheduler.catalogue import Catalogued
+from remuda.scheduler.model import Replica, ReplicaState
+from remuda.wire.codec import GO_ZERO_TIME
+from remuda.wire.nodes import ModelRow, Report
+from remuda.wire.serving import LoadingView, ModelItem, ReplicaView
+
+
+def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) -> ReplicaView:
+    names = {one.node.id: one.node.name for one in standings}
+    idle_at = serving.unloads_at(row) if row.state is ReplicaState.LOADED else None
+    return ReplicaView(
+        model=row.key.model,
+        index=row.key.index,
+        node_id=row.node,
+        node=names.get(row.node, ""),
+        state=row.state,
+        backend=row.backend,
+        address=row.address,
+        protocol=row.protocol or "grpc",
+        in_flight=serving.in_flight(row.key),
+        parallel=row.parallel,
+        memory_bytes=row.memory_bytes,
+        in_vram=row.in_vram,
+        op_id=row.op,
+        why=row.why,
+        last_used=row.last_used,
+        unloads_at=idle_at,
+    )
+
+
+def model_row(row: Replica, serving: Serving) -> ModelRow:
+    """In the contract's words. Its id is the process key: unique, and the same for as long as it is there."""
+    return ModelRow(
+        id=str(row.key),
+        node_id=row.node,
+        model_name=row.key.model,
+        address=row.address,
+        replica_index=row.key.index,
+        in_flight=serving.in_flight(row.key),
+        state=row.state,
+        last_used=row.last_used or GO_ZERO_TIME,
+        created_at=row.created_at or GO_ZERO_TIME,
+        updated_at=row.updated_at or GO_ZERO_TIME,
+        backend_type=row.backend,
+        config_revision=row.revision,
+    )
+
+
+def model_item(
+    model: Catalogued, replicas: Sequence[ReplicaView], standings: Iterable[Standing]
+) -> ModelItem:
+    config, need = model.config, model.need()
+    return ModelItem(
+        name=config.id,
+        backend=config.backend,
+        file=config.file,
+        description=config.description,
+        usecases=config.known_usecases,
+        revision=config.revision,
+        origin=model.stored.origin,
+        size_bytes=need.weights_bytes,
+        memory_bytes=need.memory_bytes,
+        context_size=effective_context(config, model.weights.header),
+        nodes_with_files=tuple(one.node.name for one in standings if _has(one, config.file)),
+        replicas=tuple(one for one in replicas if one.model == config.id),
+    )
+
+
+def loading_view(status: LoadStatus) -> LoadingView:
+    return LoadingView(
+        model=status.model,
+        state=status.state,
+        node=status.node,
+        progress=status.progress,
+        bytes_sent=status.bytes_sent,
+        total_bytes=status.total_bytes,
+        file_index=status.file_index,
+        total_files=status.total_files,
+        eta_seconds=status.eta_seconds,
+    )
+
+
+def _has(standing: Standing, file: str) -> bool:
+    report = standing.node.report
+    if report is None or not file:
+        return False
+    return any(one.path == file for one in Report.model_validate_json(report.body).model_files)

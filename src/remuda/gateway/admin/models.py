@@ -1,0 +1,168 @@
+"""Models and their replicas: configured, loaded, unloaded, looked at."""
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from remuda.core.errors import NotFound
+from remuda.core.ids import NodeId
+from remuda.gateway.admin import model_views as show
+from remuda.gateway.guards import Admin, require_admin
+from remuda.gateway.messages import answer, gives, read, takes
+from remuda.gateway.nodes import ModelRows
+from remuda.gateway.paths import ModelPath, NodePath
+from remuda.gateway.services import Services, Serving, Svc
+from remuda.ops.own_view import with_steps
+from remuda.ops.ports import View
+from remuda.wire.nodes import NodeMessage
+from remuda.wire.operations import OpView
+from remuda.wire.serving import (
+    LoadingView,
+    ModelAdd,
+    ModelAdded,
+    ModelItem,
+    ModelItems,
+    ModelNamed,
+    ModelOps,
+    ModelUnloadBody,
+    ReplicaViews,
+)
+
+routes = APIRouter(tags=["models"], dependencies=[Depends(require_admin)])
+
+
+@routes.get("/api/replicas", responses=gives(ReplicaViews, 401))
+async def list_replicas(svc: Svc) -> Response:
+    """Every replica there is, or is about to be."""
+    return answer(ReplicaViews(replicas=await _replicas(svc)))
+
+
+@routes.get("/api/models", responses=gives(ModelItems, 401))
+async def list_models(svc: Svc) -> Response:
+    """Every configured model, with its replicas."""
+    replicas, standings = await _replicas(svc), await svc.registry.standings()
+    known = await _serving(svc).models.configured()
+    return answer(ModelItems(models=tuple(show.model_item(one, replicas, standings) for one in known)))
+
+
+@routes.post(
+    "/api/models",
+    status_code=201,
+    openapi_extra=takes(ModelAdd),
+    responses=gives(ModelAdded, 400, 401, 409, status=201),
+)
+async def add_model(request: Request, svc: Svc) -> Response:
+    """Add a model by its YAML, or change the one of its name: its replicas are then replaced."""
+    body = await read(request, ModelAdd)
+    told = await _serving(svc).models.add(body.config)
+    item = show.model_item(told.model, await _replicas(svc), await svc.registry.standings())
+    return answer(ModelAdded(model=item, replaced=told.replaced, unknown_keys=told.unknown_keys), 201)
+
+
+@routes.post(
+    "/api/models/{model:path}/load", status_code=202, responses=gives(OpView, 401, 404, 409, status=202)
+)
+async def load_model(model: ModelPath, svc: Svc, admin: Admin) -> Response:
+    """Load one more replica of it somewhere."""
+    return answer(_op(await _serving(svc).models.load(model, admin), svc), 202)
+
+
+@routes.post(
+    "/api/models/{model:path}/unload",
+    status_code=202,
+    openapi_extra=takes(ModelUnloadBody, required=False),
+    responses=gives(ModelOps, 400, 401, 404, status=202),
+)
+async def unload_model(model: ModelPath, request: Request, svc: Svc, admin: Admin) -> Response:
+    """Unload its replicas: what is in flight ends first. An empty list: there were none."""
+    body = await read(request, ModelUnloadBody)
+    node = await _node_id(body.node, svc) if body.node else None
+    ops = await _serving(svc).models.unload(model, admin, node=node)
+    return answer(ModelOps(operations=tuple(_op(view, svc) for view in ops)), 202)
+
+
+@routes.get("/api/models/{model:path}/load-status", responses=gives(LoadingView, 401, 404))
+async def load_status(model: ModelPath, svc: Svc) -> Response:
+    """How far its load is; 404 when none is under way."""
+    status = await _serving(svc).load_status(model)
+    if status is None:
+        raise NotFound(f"{model} is not being loaded")
+    return answer(show.loading_view(status))
+
+
+@routes.get("/api/models/{model:path}", responses=gives(ModelItem, 401, 404))
+async def one_model(model: ModelPath, svc: Svc) -> Response:
+    """One model."""
+    found = await _serving(svc).models.get(model)
+    return answer(show.model_item(found, await _replicas(svc), await svc.registry.standings()))
+
+
+@routes.delete("/api/models/{model:path}", responses=gives(NodeMessage, 401, 404, 409))
+async def remove_model(model: ModelPath, svc: Svc, admin: Admin) -> Response:
+    """Forget a model and unload it. Its files stay where they are."""
+    await _serving(svc).models.remove(model, admin)
+    return answer(NodeMessage(message="model removed"))
+
+
+# By node, as the contract has it.
+
+
+@routes.get("/api/nodes/models", responses=gives(ModelRows, 401))
+async def loaded_everywhere(svc: Svc) -> Response:
+    """Replicas that are loaded on healthy nodes."""
+    healthy = {one.node.id for one in await svc.registry.standings() if one.status == "healthy"}
+    rows = [row for row in await _rows(svc) if row.state == "loaded" and row.node_id in healthy]
+    return answer(ModelRows(rows))
+
+
+@routes.get("/api/nodes/{node_id}/models", responses=gives(ModelRows, 401, 404))
+async def on_node(node_id: NodePath, svc: Svc) -> Response:
+    """The replicas on one node."""
+    await svc.registry.standing(node_id)
+    return answer(ModelRows([row for row in await _rows(svc) if row.node_id == node_id]))
+
+
+# LocalAI's own, by model.
+
+
+@routes.post("/backend/shutdown", openapi_extra=takes(ModelNamed), responses=gives(ModelOps, 400, 401, 404))
+async def shut_down(request: Request, svc: Svc, admin: Admin) -> Response:
+    """Unload a model everywhere."""
+    body = await read(request, ModelNamed)
+    ops = await _serving(svc).models.unload(body.model, admin)
+    return answer(ModelOps(operations=tuple(_op(view, svc) for view in ops)))
+
+
+@routes.post("/backend/load", openapi_extra=takes(ModelNamed), responses=gives(OpView, 400, 401, 404, 409))
+async def preload(request: Request, svc: Svc, admin: Admin) -> Response:
+    """Load a model before somebody asks for it."""
+    body = await read(request, ModelNamed)
+    return answer(_op(await _serving(svc).models.load(body.model, admin), svc))
+
+
+async def _replicas(svc: Services) -> tuple[show.ReplicaView, ...]:
+    serving, standings = _serving(svc), await svc.registry.standings()
+    rows = await serving.models.replicas()
+    return tuple(show.replica_view(row, standings, serving) for row in rows)
+
+
+async def _rows(svc: Services) -> Sequence[show.ModelRow]:
+    serving = _serving(svc)
+    return [show.model_row(row, serving) for row in await serving.models.replicas()]
+
+
+async def _node_id(node: str, svc: Services) -> NodeId:
+    for standing in await svc.registry.standings():
+        if node in (standing.node.name, standing.node.id):
+            return standing.node.id
+    raise NotFound(f"there is no node {node!r}")
+
+
+def _op(view: View, svc: Services) -> OpView:
+    operations = svc.ops.operations
+    return with_steps(view, operations.now(), operations.board)
+
+
+def _serving(svc: Services) -> Serving:
+    assert svc.serving is not None, "every frontend serves models"
+    return svc.serving

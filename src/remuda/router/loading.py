@@ -1,0 +1,110 @@
+"""What a request meets when its model has no replica: a load that it waits for, or the reason why not."""
+
+from typing import Final
+
+import anyio
+
+from remuda.core.clock import Clock
+from remuda.inference.failures import UpstreamFailed
+from remuda.ops.model import State
+from remuda.ops.overlay import Overlay, overlaid
+from remuda.router.current import Tables
+from remuda.router.doubts import Doubts
+from remuda.router.errors import LoadFailed, ModelLoading, NoCapacity
+from remuda.router.load_status import status_of
+from remuda.router.ports import LoadStatus, Meanwhile
+from remuda.router.table import Route
+from remuda.scheduler.demand import Answer, Demand, Failed, UnderWay, Waits
+from remuda.scheduler.model import Unplaceable
+
+_LOOK_S: Final = 1.0
+_RETRY_LEAST_S: Final = 5
+_RETRY_MOST_S: Final = 300
+
+
+class ColdPath:
+    """Implements router.ports.Loading."""
+
+    def __init__(
+        self, demand: Demand, tables: Tables, doubts: Doubts, overlay: Overlay, clock: Clock
+    ) -> None:
+        self._demand = demand
+        self._tables = tables
+        self._doubts = doubts
+        self._overlay = overlay
+        self._clock = clock
+        self._known: dict[str, LoadStatus] = {}
+
+    async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
+        began_s = self._clock.monotonic()
+        answer: Answer = None
+        while True:
+            changed = self._tables.changed
+            answer = await self._demand.look(model)
+            if answer is None or self._routable(model):
+                self._known.pop(model, None)
+                return
+            status = self._told(model, answer)
+            left_s = _left(wait_s, self._clock.monotonic() - began_s)
+            if left_s == 0.0:
+                raise _too_late(status, answer, wait_s or 0.0)
+            await meanwhile(status)
+            with anyio.move_on_after(min(_LOOK_S, left_s or _LOOK_S)):
+                await changed.wait()
+
+    def status(self, model: str) -> LoadStatus | None:
+        return self._known.get(model)
+
+    def doubt(self, route: Route, why: UpstreamFailed) -> None:
+        self._doubts.add(route, why)
+
+    async def gone(self, route: Route) -> bool:
+        return await self._doubts.verdict(route)
+
+    def _routable(self, model: str) -> bool:
+        entry = self._tables.now.models.get(model)
+        return entry is not None and bool(entry.routes)
+
+    def _told(self, model: str, answer: UnderWay | Failed | Waits | Unplaceable) -> LoadStatus:
+        match answer:
+            case Failed(problem, node):
+                self._known.pop(model, None)
+                raise LoadFailed(
+                    f"{model} could not be loaded on {node}: {problem.message}", hint=problem.hint
+                )
+            case Unplaceable():
+                raise _nowhere(model, answer)
+            case Waits():
+                status = LoadStatus(model)
+            case UnderWay(replica, view):
+                shown = None if view is None else overlaid(view, self._overlay, self._clock.now())
+                if shown is not None and shown.steps[0].state is State.FAILED:
+                    self._demand.forget(model)
+                status = status_of(replica, shown)
+        self._known[model] = status
+        return status
+
+
+def _left(wait_s: float | None, spent_s: float) -> float | None:
+    return None if wait_s is None else max(wait_s - spent_s, 0.0)
+
+
+def _too_late(status: LoadStatus, answer: Answer, wait_s: float) -> Exception:
+    if isinstance(answer, Waits):
+        return _nowhere(status.model, answer.reasons)
+    known = wait_s if status.eta_seconds is None else status.eta_seconds
+    retry_after_s = round(min(max(known, _RETRY_LEAST_S), _RETRY_MOST_S))
+    where = f" on {status.node}" if status.node else ""
+    return ModelLoading(
+        f"{status.model} is being loaded{where} ({status.state}, {status.progress:.0f} %); try again in "
+        f"{retry_after_s} s",
+        status,
+        retry_after_s,
+    )
+
+
+def _nowhere(model: str, refused: Unplaceable) -> NoCapacity:
+    if not refused.reasons:
+        return NoCapacity(f"no node can take {model}: there are no nodes", hint="remuda join adds one")
+    told = "; ".join(f"{node}: {why}" for node, why in sorted(refused.reasons.items()))
+    return NoCapacity(f"no node can take {model}: {told}")

@@ -1,0 +1,144 @@
+"""The models that are configured, as this frontend knows them: read from the store, kept in memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import structlog
+from anyio.to_thread import run_sync
+
+from remuda.core.errors import Rejected
+from remuda.models.config import ModelConfig
+from remuda.models.gguf import GgufHeader
+from remuda.models.gguf_file import open_gguf
+from remuda.models.memory import effective_context, memory_need
+from remuda.models.reading import read_model
+from remuda.scheduler.model import Need, StoredModel
+from remuda.scheduler.ports import ModelStore
+
+log = structlog.get_logger(__name__)
+
+_PARALLEL_UNKNOWN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A model's file on this machine, as far as it says something of itself."""
+
+    size_bytes: int = 0
+    header: GgufHeader | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogued:
+    """A model that can be asked for."""
+
+    stored: StoredModel
+    config: ModelConfig
+    weights: Weights = field(default_factory=Weights)
+    here: bool = False  # Its bytes are in this machine's folder of models.
+
+    def need(self, size_elsewhere: int = 0) -> Need:
+        """What it asks of a node. `size_elsewhere`: of its file, as a node told, where there is none here."""
+        config, weights = self.config, self.weights
+        size = weights.size_bytes or size_elsewhere
+        parallel = config.parallel or _PARALLEL_UNKNOWN
+        context = effective_context(config, weights.header)
+        memory = memory_need(weights.header, size, config, context, parallel) if size else None
+        return Need(
+            model=config.id,
+            backend=config.backend,
+            revision=config.revision,
+            weights_bytes=size,
+            memory_bytes=0 if memory is None else memory.total_bytes,
+            file=config.file if names_file(config) else "",
+            selector=config.selector,
+            parallel=config.parallel or 0,
+        )
+
+
+def names_file(config: ModelConfig) -> bool:
+    """Whether the model is a file below the folder of models: anything else the backend finds by itself."""
+    return config.file.endswith((".gguf", ".bin", ".safetensors", ".onnx"))
+
+
+class Catalogue:
+    """`models_path` is this machine's folder of models."""
+
+    def __init__(self, store: ModelStore, models_path: Path) -> None:
+        self._store = store
+        self._models_path = models_path
+        self._known: Mapping[str, Catalogued] = MappingProxyType({})
+        self._weights_of: dict[tuple[str, int, int], Weights] = {}
+        self._refused: dict[str, str] = {}
+
+    @property
+    def models(self) -> Mapping[str, Catalogued]:
+        """By what requests call them; disabled ones are left out."""
+        return self._known
+
+    @property
+    def models_path(self) -> Path:
+        return self._models_path
+
+    def find(self, name: str) -> Catalogued | None:
+        return self._known.get(name)
+
+    async def refresh(self) -> None:
+        """Read the store again. Raises what the store does; what was known then stays known."""
+        stored = await self._store.models()
+        self._known = await run_sync(self._read, stored)
+
+    def _read(self, stored: Sequence[StoredModel]) -> Mapping[str, Catalogued]:
+        known: dict[str, Catalogued] = {}
+        for one in stored:
+            found = self._catalogued(one)
+            if found is not None and not found.config.disabled:
+                known[found.config.id] = found
+        aliases = {one.config.alias: one for one in known.values() if one.config.alias}
+        return MappingProxyType(aliases | known)
+
+    def _catalogued(self, stored: StoredModel) -> Catalogued | None:
+        before = self._known.get(stored.name)
+        config = before.config if before and before.stored.text == stored.text else self._parsed(stored)
+        if config is None:
+            return None
+        weights, here = self._weights(config)
+        return Catalogued(stored, config, weights, here)
+
+    def _parsed(self, stored: StoredModel) -> ModelConfig | None:
+        """A row that this release cannot read takes no other model with it; it is said once."""
+        try:
+            config = read_model(stored.text, where=stored.name)
+        except Rejected as error:
+            if self._refused.get(stored.name) != error.message:
+                log.error("model_not_usable", model=stored.name, reason=str(error))
+                self._refused[stored.name] = error.message
+            return None
+        self._refused.pop(stored.name, None)
+        return config
+
+    def _weights(self, config: ModelConfig) -> tuple[Weights, bool]:
+        path = self._models_path / config.file
+        try:
+            facts = path.stat() if config.file else None
+        except OSError:
+            facts = None
+        if facts is None:
+            return Weights(), False
+        if not path.is_file():
+            return Weights(), True
+        key = (str(path), facts.st_mtime_ns, facts.st_size)
+        if key not in self._weights_of:
+            self._weights_of[key] = _weights(path, facts.st_size)
+        return self._weights_of[key], True
+
+
+def _weights(path: Path, size_bytes: int) -> Weights:
+    """A file that says nothing of itself still has a size."""
+    try:
+        found = open_gguf(path)
+    except Rejected:
+        return Weights(size_bytes)
+    return Weights(found.size_bytes, found.header)

@@ -1,0 +1,135 @@
+"""A model is wanted and nothing answers for it: see to it that one load is under way in the whole fleet, and
+wait for it together with all others who want it."""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+import anyio
+
+from remuda.core.clock import Clock
+from remuda.core.errors import Conflict, Problem
+from remuda.ops.model import Kind
+from remuda.ops.ports import Filter, OpStore, View
+from remuda.scheduler.catalogue import Catalogue, Catalogued
+from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
+from remuda.scheduler.ports import ReplicaStore
+
+_ASK_AGAIN_S: Final = 1.0  # The store is asked so often at most, for all who wait for one model together.
+_FAILED_FOR: Final = timedelta(seconds=15)  # So long a failed load answers for itself.
+_RECENT: Final = 20
+REQUESTS: Final = "requests"  # Who asked, where nobody in particular did.
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    replica: Replica
+    view: View | None  # None: its operation was just made, or is just over.
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    problem: Problem
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Nothing can be begun now, and waiting may help."""
+
+    reasons: Unplaceable
+
+
+Answer = UnderWay | Failed | Waits | Unplaceable | None
+
+
+class Placer(Protocol):
+    async def begin(self, model: Catalogued, by: str) -> Replica | Unplaceable | None:
+        """Choose a node and record that the model is to be loaded there. None: things have changed meanwhile,
+        look again. Conflict when it is being loaded already."""
+        ...
+
+
+class Demand:
+    """`refresh` has the table of this frontend read again; it is asked before anything is begun."""
+
+    def __init__(
+        self,
+        replicas: ReplicaStore,
+        operations: OpStore,
+        catalogue: Catalogue,
+        placer: Placer,
+        clock: Clock,
+        *,
+        routable: Callable[[str], bool],
+        refresh: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._replicas = replicas
+        self._operations = operations
+        self._catalogue = catalogue
+        self._placer = placer
+        self._clock = clock
+        self._routable = routable
+        self._refresh = refresh
+        self._turns: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._latest: dict[str, tuple[float, Answer]] = {}
+
+    async def look(self, name: str) -> Answer:
+        """What there is of this model now; a load is begun if there is nothing. None: it may have a route.
+
+        Everybody who waits for one model shares one look a second."""
+        async with self._turns[name]:
+            at_s, answer = self._latest.get(name, (-_ASK_AGAIN_S, None))
+            if answer is None or self._clock.monotonic() - at_s >= _ASK_AGAIN_S:
+                answer = await self._answer(name)
+                self._latest[name] = (self._clock.monotonic(), answer)
+            return answer
+
+    def forget(self, name: str) -> None:
+        """The next look is a fresh one."""
+        self._latest.pop(name, None)
+
+    async def _answer(self, name: str) -> Answer:
+        await self._refresh()
+        if self._routable(name):
+            return None
+        model = self._catalogue.find(name)
+        if model is None:
+            return None  # It was removed, and whoever asked is about to find out.
+        seen = await self._replicas.replicas()
+        coming = [row for row in seen.rows if row.key.model == model.config.id and _on_its_way(row)]
+        if coming:
+            return await self._under_way(coming[0])
+        return await self._failed_lately(model, seen.now) or await self._begin(model)
+
+    async def _under_way(self, replica: Replica) -> UnderWay:
+        found = await self._operations.views(Filter(ids=(replica.op,), limit=1, dismissed=True))
+        return UnderWay(replica, found[0] if found else None)
+
+    async def _failed_lately(self, model: Catalogued, now: datetime) -> Failed | None:
+        recent = Filter(
+            finished=True, failed=True, backend=model.config.backend, dismissed=True, limit=_RECENT
+        )
+        for view in await self._operations.views(recent):
+            operation = view.operation
+            ours = operation.kind is Kind.LOAD and operation.source.model == model.config.id
+            lately = operation.finished_at is not None and now - operation.finished_at < _FAILED_FOR
+            if ours and lately and operation.source.revision == model.config.revision:
+                step = view.steps[0]
+                return Failed(step.problem or Problem("load_failed", step.reason), step.node_name)
+        return None
+
+    async def _begin(self, model: Catalogued) -> Answer:
+        try:
+            begun = await self._placer.begin(model, REQUESTS)
+        except Conflict:  # Another frontend was quicker.
+            return None
+        if isinstance(begun, Unplaceable):
+            return Waits(begun) if begun.waiting_helps else begun
+        return None if begun is None else UnderWay(begun, None)
+
+
+def _on_its_way(row: Replica) -> bool:
+    return row.state in (ReplicaState.STAGING, ReplicaState.LOADING)

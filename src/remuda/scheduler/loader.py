@@ -1,0 +1,253 @@
+"""Loads one replica: room on its node, its backend, the process, the model in it. Whoever does this owns the
+replica's row; a frontend that dies over it is replaced, and what it had begun is stopped first."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+import anyio
+import structlog
+
+from remuda.core.errors import BackendFailed, Problem, RemudaError
+from remuda.fleet.fleet import Standing
+from remuda.models.config import ModelConfig
+from remuda.ops.model import Step
+from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
+from remuda.scheduler.deadlines import WHOLE_MOST, first_limit, load_entered, load_limit, pushed
+from remuda.scheduler.endpoints import endpoint_of
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker
+from remuda.wire.backends import BackendInstall, BackendInstallReply
+from remuda.wire.models import ModelStop
+from remuda.wire.nodes import Report
+
+log = structlog.get_logger(__name__)
+
+_ABANDON_S: Final = 20.0  # A worker that does not answer by then loses the process at a later look.
+_LOOK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLimits:
+    install: timedelta = timedelta(minutes=15)
+    load: timedelta | None = None  # None: by the size of the model.
+    room: timedelta = timedelta(minutes=2)  # For those that make room to be gone.
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a load needs. `moved` says how far the bytes of a step are, as heard from its worker; `changed`
+    tells everybody that a row was written; `token` opens backends; `shared`: nodes have our folder of models.
+    """
+
+    store: ReplicaStore
+    worker: Worker
+    engine: Engine
+    catalogue: Catalogue
+    standings: Callable[[], Awaitable[Sequence[Standing]]]
+    moved: Callable[[Step], float]
+    changed: Callable[[], None]
+    token: str
+    shared: bool = False
+    limits: LoadLimits = LoadLimits()
+
+
+class Loader:
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    async def load(self, step: Step) -> Problem | None:
+        """None when the replica answers. Any other end leaves no row. What is given up half-way is stopped on
+        the worker; a process that only refused its model is left warm."""
+        found = await self._claimed(step)
+        if isinstance(found, Problem):
+            return found
+        task = _Load(self._tools, step, *found)
+        over = False
+        try:
+            problem = await task.run()
+            over = True
+        finally:
+            if not over:  # Cancelled: nobody wants it any more.
+                await self._abandon(task.replica, stop=True)
+        if problem is not None:
+            await self._abandon(task.replica, stop=task.overdue)
+        return problem
+
+    async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem:
+        key = ReplicaKey(step.source.model, step.source.replica)
+        rows = (await self._tools.store.replicas()).rows
+        replica = next((row for row in rows if row.key == key and row.op == step.op), None)
+        if replica is None or replica.state is ReplicaState.UNLOADING:
+            return Problem("cancelled", f"{key} is not wanted any more")
+        await self._tools.catalogue.refresh()
+        model = self._tools.catalogue.find(key.model)
+        if model is None or model.config.revision != replica.revision:
+            await self._abandon(replica, stop=True)
+            return Problem("model_changed", f"{key.model} was changed or removed while it was being loaded")
+        return replica, model
+
+    async def _abandon(self, replica: Replica, *, stop: bool) -> None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_ABANDON_S):
+            try:
+                if stop:
+                    await stop_process(self._tools.worker, replica)
+            except RemudaError as error:  # Its worker's report will show it, and it is stopped then.
+                log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason=error.message)
+            try:
+                await self._tools.store.remove(replica)
+            except RemudaError as error:
+                log.warning("replica_not_forgotten", replica=str(replica.key), reason=error.message)
+            self._tools.changed()
+
+
+async def stop_process(worker: Worker, replica: Replica) -> None:
+    """This very process, if there is one. BackendFailed when it does not end."""
+    if not replica.address and not replica.instance:
+        return
+    reply = await worker.stop(
+        replica.node,
+        ModelStop(
+            model_name=replica.key.model,
+            process_key=str(replica.key),
+            expected_address=replica.address,
+            instance=replica.instance,
+            config_revision=replica.revision,
+        ),
+    )
+    if reply.matched and not reply.terminated and "mismatch" not in reply.error:
+        raise BackendFailed(f"{replica.key} was not stopped: {reply.error or 'its worker gives no reason'}")
+
+
+class _Load:
+    """One load, with the row as it is by now."""
+
+    def __init__(self, tools: Tools, step: Step, replica: Replica, model: Catalogued) -> None:
+        self.replica = replica
+        self.overdue = False  # It was given up, so its process may still be at it.
+        self._tools = tools
+        self._step = step
+        self._model = model
+        self._load_limit = load_limit(model.need().weights_bytes, tools.limits.load)
+
+    async def run(self) -> Problem | None:
+        began_s = anyio.current_time()
+        budget = first_limit(self._tools.limits.install, self._load_limit)
+        with anyio.CancelScope(deadline=began_s + budget.total_seconds()) as scope:
+            async with anyio.create_task_group() as watch:
+                watch.start_soon(self._push_deadline, scope, began_s)
+                problem = await self._go(scope)
+                watch.cancel_scope.cancel()
+            return problem
+        self.overdue = True
+        return Problem(
+            "load_timed_out",
+            f"{self.replica.key} was not loaded on {self._step.node_name} in time",
+            hint="look at the backend's log there; --model-load-timeout gives it longer",
+        )
+
+    async def _push_deadline(self, scope: anyio.CancelScope, began_s: float) -> None:
+        """Bytes that move on the worker are progress, however slow."""
+        last = 0.0
+        while True:
+            await anyio.sleep(_LOOK_S)
+            moved = self._tools.moved(self._step)
+            if moved > last:
+                last = moved
+                scope.deadline = pushed(anyio.current_time(), scope.deadline, began_s)
+
+    async def _go(self, scope: anyio.CancelScope) -> Problem | None:
+        try:
+            if self._step.attempt > 1:  # Somebody else began this, and is gone.
+                await stop_process(self._tools.worker, self.replica)
+            await self._room()
+            standing = await self._standing()
+            reply = await self._process(standing)
+            await self._write(_running(self.replica, reply, standing))
+            scope.deadline = load_entered(anyio.current_time(), scope.deadline, self._load_limit)
+            await self._model_in_it(standing)
+            await self._write(replace(self.replica, state=ReplicaState.LOADED))
+        except RemudaError as error:
+            return replace(error.problem(), retryable=False)
+        return None
+
+    async def _room(self) -> None:
+        """Until those that go for this one are gone."""
+        with anyio.move_on_after(self._tools.limits.room.total_seconds()):
+            while True:
+                rows = (await self._tools.store.replicas()).rows
+                if not any(self._in_the_way(row) for row in rows):
+                    return
+                await anyio.sleep(_LOOK_S)
+        raise BackendFailed(f"those that were to make room on {self._step.node_name} did not go in time")
+
+    def _in_the_way(self, row: Replica) -> bool:
+        return row.node == self.replica.node and row.state is ReplicaState.UNLOADING
+
+    async def _standing(self) -> Standing:
+        for standing in await self._tools.standings():
+            if standing.node.id == self.replica.node:
+                return standing
+        raise BackendFailed(f"{self._step.node_name} is no longer in the fleet")
+
+    async def _process(self, standing: Standing) -> BackendInstallReply:
+        config, source, place = self._model.config, self._step.source, self._place(standing)
+        request = BackendInstall(
+            backend=config.backend,
+            model_id=config.id,
+            backend_galleries=source.galleries,
+            replica_index=source.replica,
+            op_id=self._step.op,
+            attempt=self._step.attempt,
+            model_path=place.model_file,
+            options=config.options,
+        )
+        with anyio.fail_after(WHOLE_MOST.total_seconds()):
+            reply = await self._tools.worker.install(self.replica.node, request)
+        if not reply.success:
+            raise BackendFailed(f"{config.backend} on {self._step.node_name}: {reply.error}")
+        return reply
+
+    async def _model_in_it(self, standing: Standing) -> None:
+        endpoint = endpoint_of(self.replica, standing.node.address, self._tools.token)
+        with anyio.move_on_after(self._load_limit.total_seconds()):
+            await self._tools.engine.load(endpoint, self._model.config, self._place(standing))
+            return
+        self.overdue = True
+        raise BackendFailed(
+            f"{self._model.config.id} was not loaded on {self._step.node_name} within "
+            f"{self._load_limit.total_seconds():.0f} s",
+            hint="a larger --model-load-timeout gives it longer",
+        )
+
+    async def _write(self, after: Replica) -> None:
+        written = await self._tools.store.move(self.replica, after)
+        if written is None:
+            raise BackendFailed(f"{self.replica.key} was given up while it was being loaded")
+        self.replica = written
+        self._tools.changed()
+
+    def _place(self, standing: Standing) -> Place:
+        return place_of(self._model.config, standing, self._tools)
+
+
+def place_of(config: ModelConfig, standing: Standing, tools: Tools) -> Place:
+    """A worker says where its folder of models is; one that does not has the frontend's, if anything."""
+    report = standing.node.report
+    folder = "" if report is None else Report.model_validate_json(report.body).models_path
+    if tools.shared or not folder:
+        folder = str(tools.catalogue.models_path)
+    return Place(folder, f"{folder}/{config.file}" if names_file(config) else "")
+
+
+def _running(replica: Replica, reply: BackendInstallReply, standing: Standing) -> Replica:
+    return replace(
+        replica,
+        state=ReplicaState.LOADING,
+        address=reply.address or standing.node.address,
+        protocol=reply.protocol,
+        path=reply.path,
+        instance=reply.instance,
+        boot=standing.node.boot_id,
+    )

@@ -1,0 +1,95 @@
+"""Models described by files in the data folder: what is put there becomes a model, what leaves is none."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from anyio.to_thread import run_sync
+
+from remuda.core.errors import Rejected, RemudaError
+from remuda.models.reading import read_model
+from remuda.scheduler.model import StoredModel
+from remuda.scheduler.ports import ModelStore
+
+log = structlog.get_logger(__name__)
+
+_LOOK_EVERY_S: Final = 5.0
+_FILES_MAX: Final = 1000
+_FILE_BYTES_MAX: Final = 1 << 20
+_SUFFIXES: Final = frozenset({".yaml", ".yml"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A file as it was when it was last read."""
+
+    stamp: tuple[int, int]
+    model: str = ""  # Empty: it cannot be used.
+
+
+class ModelFolder:
+    """`frontend` tells apart the folders of several frontends; each answers only for its own files."""
+
+    def __init__(self, folder: Path, store: ModelStore, frontend: str, changed: Callable[[], None]) -> None:
+        self._folder = folder
+        self._store = store
+        self._origin = f"file:{frontend}:"
+        self._changed = changed
+        self._seen: dict[str, _Seen] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        while True:
+            try:
+                await self.look()
+            except RemudaError as error:  # The store is away.
+                log.warning("model_folder_not_read", reason=error.message)
+            except OSError as error:
+                log.warning("model_folder_not_read", folder=str(self._folder), reason=str(error))
+            await anyio.sleep(_LOOK_EVERY_S)
+
+    async def look(self) -> None:
+        """Take in what is new, and take out what is gone."""
+        files = await run_sync(self._files)
+        known = {one.origin: one.name for one in await self._store.models()}
+        for name, (stamp, text) in files.items():
+            seen = self._seen.get(name)
+            if seen is None or seen.stamp != stamp:
+                self._seen[name] = _Seen(stamp, await self._take_in(name, text))
+        for origin, model in known.items():
+            name = origin.removeprefix(self._origin)
+            if origin.startswith(self._origin) and (name not in files or self._seen[name].model != model):
+                await self._store.remove_model(model)
+                log.info("model_removed", model=model, file=name)
+                self._changed()
+        self._seen = {name: seen for name, seen in self._seen.items() if name in files}
+
+    async def _take_in(self, name: str, text: str) -> str:
+        try:
+            config = read_model(text, where=name)
+            await self._store.put_model(
+                StoredModel(config.id, text, config.revision, origin=f"{self._origin}{name}")
+            )
+        except Rejected as error:
+            log.error("model_file_refused", file=name, reason=str(error))
+            return ""
+        log.info("model_read", model=config.id, file=name, unknown_keys=list(config.unknown))
+        self._changed()
+        return config.id
+
+    def _files(self) -> Mapping[str, tuple[tuple[int, int], str]]:
+        found: dict[str, tuple[tuple[int, int], str]] = {}
+        if not self._folder.is_dir():
+            return found
+        for path in sorted(self._folder.iterdir())[: _FILES_MAX * 10]:
+            if path.suffix not in _SUFFIXES or not path.is_file() or len(found) >= _FILES_MAX:
+                continue
+            facts = path.stat()
+            if facts.st_size <= _FILE_BYTES_MAX:
+                text = path.read_text(errors="replace")
+                found[path.name] = ((facts.st_mtime_ns, facts.st_size), text)
+        return found

@@ -1,0 +1,161 @@
+"""What people may do to models: have them, load and unload them, look at them. No call waits for a node."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import Conflict, NotFound
+from remuda.core.ids import NodeId
+from remuda.fleet.fleet import Standing
+from remuda.models.reading import read_model
+from remuda.ops.model import OpId, Wish
+from remuda.ops.ports import OpStore, View
+from remuda.scheduler import wishes
+from remuda.scheduler.catalogue import Catalogue, Catalogued
+from remuda.scheduler.demand import Placer
+from remuda.scheduler.model import Replica, ReplicaState, StoredModel, Unplaceable
+from remuda.scheduler.ports import ModelStore, ReplicaStore
+
+ADDED = "added"
+_TRIES = 5  # Others place replicas, too.
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A model that was added, and what to know about it."""
+
+    model: Catalogued
+    replaced: bool
+    unknown_keys: tuple[str, ...]
+
+
+class Models:
+    """`changed` tells every frontend that models or replicas have changed; `ops_changed`: operations."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: ModelStore,
+        replicas: ReplicaStore,
+        operations: OpStore,
+        placer: Placer,
+        standings: Callable[[], Awaitable[Sequence[Standing]]],
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        changed: Callable[[], None],
+        ops_changed: Callable[[], None],
+    ) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._replicas = replicas
+        self._operations = operations
+        self._placer = placer
+        self._standings = standings
+        self._clock = clock
+        self._entropy = entropy
+        self._changed = changed
+        self._ops_changed = ops_changed
+
+    async def configured(self) -> Sequence[Catalogued]:
+        await self._catalogue.refresh()
+        return sorted({one.config.id: one for one in self._catalogue.models.values()}.values(), key=_name)
+
+    async def get(self, name: str) -> Catalogued:
+        await self._catalogue.refresh()
+        found = self._catalogue.find(name)
+        if found is None:
+            raise NotFound(f"there is no model {name!r}", hint="remuda models lists those there are")
+        return found
+
+    async def add(self, text: str) -> Told:
+        """Add a model, or give the one of its name this configuration: its replicas are then replaced."""
+        config = read_model(text)
+        before = self._catalogue.find(config.id)
+        if before is not None and before.stored.origin not in ("", ADDED):
+            raise Conflict(
+                f"{config.id} is described by a file in a frontend's folder of models",
+                hint="change or remove that file",
+            )
+        await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
+        self._changed()
+        return Told(await self.get(config.id), before is not None, config.unknown)
+
+    async def remove(self, name: str, by: str) -> None:
+        """Its replicas go as well; its files stay where they are."""
+        found = await self.get(name)
+        if found.stored.origin != ADDED:
+            raise Conflict(
+                f"{name} is described by a file in a frontend's folder of models", hint="remove that file"
+            )
+        await self._store.remove_model(found.config.id)
+        await self.unload(found.config.id, by, why="the model was removed", known=True)
+        self._changed()
+
+    async def load(self, name: str, by: str) -> View:
+        """The operation that loads one more replica, or the one that is about to load the first."""
+        model = await self.get(name)
+        for _ in range(_TRIES):
+            coming = await self._coming(model.config.id)
+            if coming is not None:
+                return await self._operations.view(coming.op)
+            try:
+                begun = await self._placer.begin(model, by)
+            except Conflict:
+                continue
+            if isinstance(begun, Unplaceable):
+                told = "; ".join(f"{node}: {why}" for node, why in sorted(begun.reasons.items()))
+                raise Conflict(f"no node can take {name}: {told or 'there are no nodes'}")
+            if begun is not None:
+                return await self._operations.view(begun.op)
+        raise Conflict(f"{name} could not be placed: others place replicas all the time", hint="try again")
+
+    async def unload(
+        self, name: str, by: str, *, node: NodeId | None = None, why: str = "", known: bool = False
+    ) -> Sequence[View]:
+        """An operation for each replica of it, on this node or anywhere."""
+        id = name if known else (await self.get(name)).config.id
+        rows = (await self._replicas.replicas()).rows
+        meant = [row for row in rows if row.key.model == id and (node is None or row.node == node)]
+        return [await self.unload_replica(row, by, why or f"asked for by {by}") for row in meant]
+
+    async def unload_replica(self, replica: Replica, by: str, why: str) -> View:
+        if replica.state in (ReplicaState.STAGING, ReplicaState.LOADING):
+            return await self._give_up(replica)
+        operation, step = wishes.unload(
+            OpId(self._entropy.uuid()),
+            replica.key,
+            replica.node,
+            await self._node_name(replica.node),
+            wishes.source_of(replica.key, replica.backend, replica.revision, why=why),
+            by=by,
+            now=self._clock.now(),
+        )
+        submitted = await self._operations.submit(operation, [step])
+        self._ops_changed()
+        return await self._operations.view(submitted.operation.id)
+
+    async def _give_up(self, replica: Replica) -> View:
+        with suppress(Conflict):  # It may be over by now.
+            await self._operations.wish(replica.op, Wish.CANCEL)
+        self._ops_changed()
+        return await self._operations.view(replica.op)
+
+    async def replicas(self) -> Sequence[Replica]:
+        rows = (await self._replicas.replicas()).rows
+        return sorted(rows, key=lambda row: (row.key.model, row.key.index))
+
+    async def _node_name(self, node: NodeId) -> str:
+        names = (one.node.name for one in await self._standings() if one.node.id == node)
+        return next(names, str(node))
+
+    async def _coming(self, model: str) -> Replica | None:
+        on_its_way = (ReplicaState.STAGING, ReplicaState.LOADING)
+        rows = (await self._replicas.replicas()).rows
+        return next((row for row in rows if row.key.model == model and row.state in on_its_way), None)
+
+
+def _name(model: Catalogued) -> str:
+    return model.config.id

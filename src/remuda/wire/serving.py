@@ -1,0 +1,102 @@
+"""Models and their replicas, as admins see and steer them, and how far a load is. Ours, but for the loading
+object."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Count, Int64, Many, Message, Number, Timestamp
+from remuda.wire.operations import OpView
+
+
+class ReplicaView(Message):
+    """One replica of a model."""
+
+    model: str
+    index: Count = 0
+    node_id: str = ""
+    node: str = ""  # Its name.
+    state: str = ""  # staging, loading, loaded or unloading.
+    backend: str = ""
+    address: str = ""
+    protocol: str = ""
+    in_flight: Count = 0  # Over all frontends, as far as they have told.
+    parallel: Count = 0  # How many requests it takes at once; 0: nobody knows.
+    memory_bytes: Count = 0
+    in_vram: bool = False
+    op_id: str = ""  # The operation that loaded it.
+    why: Annotated[str, OMIT_EMPTY] = ""  # It is unloading: for what reason.
+    last_used: Annotated[Timestamp | None, OMIT_NONE] = None
+    unloads_at: Annotated[Timestamp | None, OMIT_NONE] = None  # If nobody asks for it until then.
+
+
+class ReplicaViews(Message):
+    replicas: Many[ReplicaView] = ()
+
+
+class ModelItem(Message):
+    """A configured model."""
+
+    name: str
+    backend: str = ""
+    file: str = ""
+    description: Annotated[str, OMIT_EMPTY] = ""
+    usecases: Many[str] = ()
+    revision: str = ""
+    origin: str = ""  # `added`, or the file that describes it.
+    size_bytes: Count = 0  # Of its file; 0: nobody knows.
+    memory_bytes: Count = 0  # Estimated, loaded; 0: nobody knows.
+    context_size: Count = 0
+    nodes_with_files: Many[str] = ()
+    replicas: Many[ReplicaView] = ()
+    problem: Annotated[str, OMIT_EMPTY] = ""  # Why it could not be loaded now.
+
+
+class ModelItems(Message):
+    models: Many[ModelItem] = ()
+
+
+class ModelAdd(Message):
+    """Admin to frontend: have this model. `config` is its YAML."""
+
+    config: Annotated[str, Field(max_length=1 << 20)]
+
+
+class ModelAdded(Message):
+    """Frontend to admin: how the model was understood."""
+
+    model: ModelItem
+    replaced: bool = False
+    unknown_keys: Many[str] = ()
+
+
+class ModelUnloadBody(Message):
+    """Admin to frontend: on which node; empty: on all."""
+
+    node: str = ""
+
+
+class ModelOps(Message):
+    """Frontend to admin: the operations that do it."""
+
+    operations: Many[OpView] = ()
+
+
+class LoadingView(Message):
+    """How far a load is."""
+
+    model: str
+    state: str = ""
+    node: Annotated[str, OMIT_EMPTY] = ""  # Its name.
+    progress: Number = 0.0
+    bytes_sent: Int64 = 0
+    total_bytes: Int64 = 0
+    file_index: Count = 0
+    total_files: Count = 0
+    eta_seconds: Annotated[Count | None, OMIT_NONE] = None
+
+
+class ModelNamed(Message):
+    """Admin to frontend, on LocalAI's own routes: which model."""
+
+    model: str
