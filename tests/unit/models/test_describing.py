@@ -1,0 +1,98 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.core.errors import Invalid
+from remuda.models.config import ModelConfig, Parameters, Template
+from remuda.models.describing import describe_gguf, name_from
+from remuda.models.gguf import GgufHeader
+from remuda.models.reading import check_name, read_model, write_model
+
+CHAT = GgufHeader("llama", context_length=131072, has_chat_template=True)
+
+
+def test_a_chat_model_is_described_by_its_file() -> None:
+    config = describe_gguf("SmolLM2-135M-Instruct.Q4_1.gguf", CHAT, "smol/SmolLM2-135M-Instruct.Q4_1.gguf")
+
+    assert config == ModelConfig(
+        name="smollm2-135m-instruct",
+        backend="llama-cpp",
+        parameters=Parameters(model="smol/SmolLM2-135M-Instruct.Q4_1.gguf"),
+        context_size=8192,
+        template=Template(use_tokenizer_template=True),
+        options=("use_jinja:true",),
+        known_usecases=("chat", "completion"),
+    )
+
+
+def test_the_description_can_be_kept_in_a_file() -> None:
+    config = describe_gguf("a.gguf", CHAT, "a.gguf")
+
+    assert read_model(write_model(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("Qwen3-8B-Q4_K_M.gguf", "qwen3-8b"),
+        ("models/Meta-Llama-3.1-8B-Instruct-IQ2_XXS.gguf", "meta-llama-3.1-8b-instruct"),
+        ("gpt-oss-20b-MXFP4.gguf", "gpt-oss-20b"),
+        ("gemma-3-4b-it-UD-Q4_K_XL.gguf", "gemma-3-4b-it"),
+        ("bge-m3-FP16.gguf", "bge-m3"),
+        ("phi.f16.gguf", "phi"),
+        ("DeepSeek-R1-Q4_K_M-00001-of-00011.gguf", "deepseek-r1"),
+        ("C:\\models\\My model (1).gguf", "my-model-1"),
+        ("llama-2.gguf", "llama-2"),
+        ("ü.gguf", ""),
+    ],
+)
+def test_the_name_is_what_the_file_is_called_without_how_small_it_was_made(file: str, name: str) -> None:
+    assert name_from(file) == name
+
+
+def test_a_file_without_a_name_is_called_as_it_calls_itself() -> None:
+    assert describe_gguf("...gguf", GgufHeader("llama", name="A Model"), "x").name == "a-model"
+    assert describe_gguf("...gguf", GgufHeader("llama"), "x").name == "llama"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        GgufHeader("bert"),
+        GgufHeader("nomic-bert-moe"),
+        GgufHeader("qwen3", pooling_type=3, has_chat_template=True),
+    ],
+)
+def test_a_model_of_vectors_is_for_embeddings(header: GgufHeader) -> None:
+    config = describe_gguf("a.gguf", header, "a.gguf")
+
+    assert config.embeddings
+    assert config.known_usecases == ("embeddings",)
+
+
+@pytest.mark.parametrize("header", [GgufHeader("bert", pooling_type=4), GgufHeader("qwen3", label_count=2)])
+def test_a_model_of_scores_is_for_reranking(header: GgufHeader) -> None:
+    config = describe_gguf("a.gguf", header, "a.gguf")
+
+    assert config.reranking
+    assert config.known_usecases == ("rerank",)
+
+
+def test_a_model_without_a_chat_template_completes() -> None:
+    assert describe_gguf("a.gguf", GgufHeader("llama"), "a.gguf").known_usecases == ("completion",)
+
+
+@pytest.mark.parametrize(
+    "header", [GgufHeader("clip"), GgufHeader("clip", kind="mmproj"), GgufHeader("llama", kind="adapter")]
+)
+def test_what_belongs_to_a_model_is_refused(header: GgufHeader) -> None:
+    with pytest.raises(Invalid, match=r"a\.gguf is .* another model"):
+        describe_gguf("a.gguf", header, "a.gguf")
+
+
+@given(st.text())
+def test_any_file_name_leads_to_a_name_that_can_be_used(path_name: str) -> None:
+    name = describe_gguf(path_name, GgufHeader("llama"), "x").name
+
+    check_name(name)
+    assert name == name.lower()
