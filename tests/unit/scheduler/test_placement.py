@@ -1,0 +1,203 @@
+"""Where a new replica goes, what has to go for it, and what is said when it can go nowhere."""
+
+import pytest
+
+from remuda.core.ids import NodeId
+from remuda.scheduler.model import Need, NodeOffer, Placed, Unplaceable
+from remuda.scheduler.placement import place
+from tests.unit.scheduler.offering import GB, a_cpu_offer, a_need, a_resident, an_offer
+
+
+def chosen(need: Need, *offers: NodeOffer) -> str:
+    placed = place(need, offers)
+    assert isinstance(placed, Placed), placed
+    return placed.node.removeprefix("id-")
+
+
+def evicted(need: Need, *offers: NodeOffer) -> list[str]:
+    placed = place(need, offers)
+    assert isinstance(placed, Placed), placed
+    return [key.model for key in placed.evict]
+
+
+def refused(need: Need, *offers: NodeOffer) -> Unplaceable:
+    placed = place(need, offers)
+    assert isinstance(placed, Unplaceable), placed
+    return placed
+
+
+def why(need: Need, offer: NodeOffer) -> str:
+    [reason] = refused(need, offer).reasons.values()
+    return reason
+
+
+# Choosing.
+
+
+def test_node_with_room_takes_it_into_vram() -> None:
+    assert place(a_need(), [an_offer()]) == Placed(NodeId("id-gpu-1"), in_vram=True)
+
+
+def test_node_without_gpu_takes_it_into_ram() -> None:
+    assert place(a_need(), [a_cpu_offer()]) == Placed(NodeId("id-cpu-1"), in_vram=False)
+
+
+def test_node_that_nothing_has_to_leave_comes_first() -> None:
+    full = an_offer("full", a_resident("old", 20), free_gb=4)
+    assert chosen(a_need(), full, a_cpu_offer("roomy", has_backend=False)) == "roomy"
+
+
+def test_node_that_has_the_backend_comes_before_one_with_a_gpu() -> None:
+    assert chosen(a_need(), an_offer("bare", has_backend=False), a_cpu_offer("ready")) == "ready"
+
+
+def test_node_with_a_gpu_comes_before_an_idle_one_without() -> None:
+    assert chosen(a_need(), an_offer("gpu", busy=9), a_cpu_offer("cpu")) == "gpu"
+
+
+def test_least_busy_node_comes_before_one_with_more_room() -> None:
+    assert chosen(a_need(), an_offer("busy", busy=2), an_offer("calm", free_gb=8, busy=1)) == "calm"
+
+
+def test_among_equals_the_one_with_most_room_left_is_chosen() -> None:
+    assert chosen(a_need(), an_offer("tight", free_gb=7), an_offer("wide", free_gb=20)) == "wide"
+
+
+def test_among_all_alike_the_id_decides() -> None:
+    assert chosen(a_need(), an_offer("b"), an_offer("a"), an_offer("c")) == "a"
+
+
+def test_need_that_nobody_knows_goes_where_most_is_free() -> None:
+    assert chosen(a_need(0), an_offer("some", free_gb=1), an_offer("more", free_gb=2)) == "more"
+
+
+def test_nodes_without_the_labels_asked_for_are_left_out() -> None:
+    attic, cellar = an_offer("attic", labels={"room": "attic"}), an_offer("cellar", labels={"room": "cellar"})
+    assert chosen(a_need(selector={"room": "cellar"}), attic, cellar) == "cellar"
+
+
+def test_peer_that_tells_nothing_of_its_memory_is_considered_last() -> None:
+    silent = an_offer("a-silent", vram_total=0, vram_free=0)
+    assert chosen(a_need(), silent) == "a-silent"
+    assert chosen(a_need(), silent, a_cpu_offer("z-told", free_gb=7)) == "z-told"
+
+
+# Making room.
+
+
+def test_least_recently_used_goes_and_no_more_than_needed() -> None:
+    full = an_offer(
+        "gpu-1", a_resident("new", 8, idle_s=5), a_resident("old", 8, idle_s=500), a_resident("mid", 8)
+    )
+    assert evicted(a_need(6), full_up(full)) == ["old"]
+
+
+def test_one_large_goes_rather_than_two_small() -> None:
+    full = an_offer(
+        "gpu-1",
+        a_resident("small", 3, idle_s=900),
+        a_resident("other", 3, idle_s=800),
+        a_resident("large", 8),
+    )
+    assert evicted(a_need(6), full_up(full)) == ["large"]
+
+
+def test_of_as_few_as_possible_those_used_longest_ago_go() -> None:
+    full = an_offer(
+        "gpu-1",
+        a_resident("a", 4, idle_s=10),
+        a_resident("b", 4, idle_s=40),
+        a_resident("c", 4, idle_s=30),
+        a_resident("d", 1, idle_s=99),
+    )
+    assert evicted(a_need(7), full_up(full)) == ["b", "c"]
+
+
+def test_what_was_used_longest_ago_in_all_the_fleet_goes() -> None:
+    lately = an_offer("lately", a_resident("l", 20, idle_s=10), free_gb=0)
+    long_ago = an_offer("long-ago", a_resident("o", 20, idle_s=900), free_gb=0, has_backend=False)
+    assert chosen(a_need(), lately, long_ago) == "long-ago"
+
+
+def test_only_nodes_with_the_labels_asked_for_have_to_make_room() -> None:
+    other = an_offer("other", a_resident("old", 20, idle_s=900), free_gb=0)
+    meant = an_offer("meant", a_resident("new", 20, idle_s=1), free_gb=0, labels={"room": "attic"})
+    assert chosen(a_need(selector={"room": "attic"}), other, meant) == "meant"
+
+
+def test_what_is_in_ram_does_not_leave_for_the_sake_of_vram() -> None:
+    in_ram = a_cpu_offer("x", a_resident("old", 20)).residents
+    assert not refused(a_need(), an_offer("gpu-1", *in_ram, free_gb=1)).waiting_helps
+
+
+def test_need_that_nobody_knows_makes_the_longest_unused_leave_a_full_node() -> None:
+    full = an_offer("gpu-1", a_resident("new", 8, idle_s=1), a_resident("old", 0, idle_s=9), free_gb=0)
+    assert evicted(a_need(0), full) == ["old"]
+
+
+def full_up(offer: NodeOffer) -> NodeOffer:
+    return an_offer(offer.name, *offer.residents, free_gb=0)
+
+
+# Refusing.
+
+
+@pytest.mark.parametrize(
+    ("offer", "reason"),
+    [
+        (an_offer(unfit="drained by an admin"), "drained by an admin"),
+        (an_offer(has_file=False), "qwen.gguf is not in its folder of models; put it there"),
+        (
+            an_offer(has_backend=False, disk_known=True, disk_free=GB // 2),
+            "llama-cpp is not installed and needs 2.1 GB of disk, 0.5 GB are free",
+        ),
+        (an_offer(free_gb=3.1), "needs 6.2 GB of VRAM, 3.1 GB are free and nothing idle can go"),
+        (a_cpu_offer(free_gb=3.1), "needs 6.2 GB of RAM, 3.1 GB are free and nothing idle can go"),
+        (an_offer(vram_total=4 * GB), "needs 6.2 GB of VRAM, it may use 4.0 GB"),
+        (
+            an_offer("gpu-1", a_resident("idle", 1), free_gb=3),
+            "needs 6.2 GB of VRAM, 3.0 GB are free and what is idle would free only 1.0 GB",
+        ),
+    ],
+)
+def test_reason_says_what_is_lacking_with_figures_and_no_waiting_helps(offer: NodeOffer, reason: str) -> None:
+    assert why(a_need(), offer) == reason
+    assert not refused(a_need(), offer).waiting_helps
+
+
+def test_labels_that_a_node_lacks_are_named() -> None:
+    need = a_need(selector={"room": "attic", "os": "linux"})
+    offer = an_offer(labels={"os": "linux", "room": "cellar"})
+    assert why(need, offer) == "it has no label room=attic, which the model asks for"
+
+
+def test_full_disk_does_not_matter_where_nothing_is_to_be_installed() -> None:
+    assert chosen(a_need(), an_offer("gpu-1", disk_known=True, disk_free=0)) == "gpu-1"
+
+
+def test_disk_that_nobody_knows_is_no_reason() -> None:
+    assert chosen(a_need(), an_offer("gpu-1", has_backend=False, disk_free=0)) == "gpu-1"
+
+
+def test_waiting_helps_where_only_busy_replicas_are_in_the_way() -> None:
+    busy = an_offer("gpu-1", a_resident("busy", 20, movable=False), free_gb=4)
+    got = refused(a_need(), busy, an_offer("gpu-2", unfit="drained"))
+    assert got.waiting_helps
+    assert got.reasons == {
+        "gpu-1": "needs 6.2 GB of VRAM, 4.0 GB are free and what else it holds is busy",
+        "gpu-2": "drained",
+    }
+
+
+def test_node_with_as_many_replicas_of_the_model_as_it_may_have_takes_no_more() -> None:
+    offer = an_offer("gpu-1", a_resident("qwen"))
+    assert why(a_need(), offer).startswith("it has 1 replicas of qwen and may have 1")
+    assert refused(a_need(), offer).waiting_helps
+
+
+def test_replicas_of_other_models_take_no_slot() -> None:
+    assert chosen(a_need(), an_offer("gpu-1", a_resident("other"), a_resident("another"))) == "gpu-1"
+
+
+def test_without_nodes_there_is_nothing_to_say() -> None:
+    assert refused(a_need()).reasons == {}
