@@ -1,7 +1,6 @@
-"""API keys: how they look, what is kept of them (never the key itself), how one is recognised."""
+"""API keys: how they look, and what is kept of them, which is never the key itself."""
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -29,17 +28,14 @@ class ApiKey:
 
 
 def digest(secret: str) -> str:
+    """By which a key is looked up, so that timing tells nothing about the key."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def mint(name: str, role: Role, entropy: Entropy, now: datetime) -> tuple[str, ApiKey]:
+def mint(
+    name: str, role: Role, entropy: Entropy, now: datetime, models: tuple[str, ...] = ()
+) -> tuple[str, ApiKey]:
     """A new key: the secret to show once, and what to keep."""
     secret = PREFIX + entropy.token()
-    kept = ApiKey(entropy.uuid(), name, role, digest(secret), secret[:_SHOWN_CHARS], now)
+    kept = ApiKey(entropy.uuid(), name, role, digest(secret), secret[:_SHOWN_CHARS], now, models)
     return secret, kept
-
-
-def recognise(secret: str, keys: Iterable[ApiKey]) -> ApiKey | None:
-    """The key this secret belongs to. Digests are compared, so timing tells nothing about a key."""
-    wanted = digest(secret)
-    return next((key for key in keys if key.digest == wanted), None)

@@ -6,6 +6,9 @@ from remuda.cli.commands import Asked, ListByDefault, client_command, connect, e
 from remuda.cli.naming import pick
 from remuda.cli.plain import one_line
 
+_ROLES = {"inference": "user", "admin": "admin"}
+_SCOPES = {role: scope for scope, role in _ROLES.items()}
+
 
 @click.group(
     "keys",
@@ -36,30 +39,43 @@ def list_keys(asked: Asked) -> None:
     output = console()
     columns = [
         Column("NAME", [key.name for key in keys]),
-        Column("ROLE", [key.role for key in keys]),
+        Column("SCOPE", [_SCOPES.get(key.role, key.role) for key in keys]),
+        Column("MODELS", [", ".join(key.models) or "all" for key in keys], needed=1),
         Column("BEGINS", [key.hint for key in keys]),
-        Column("MADE", [local(key.created_at) for key in keys], needed=1),
-        Column("ID", [key.id for key in keys], needed=2),
+        Column("MADE", [local(key.created_at) for key in keys], needed=2),
+        Column("ID", [key.id for key in keys], needed=3),
     ]
     show(output, fitting(columns, output))
 
 
 @group.command(
-    "create", epilog=examples("remuda keys create laptop", "remuda keys create website --role user")
+    "create",
+    epilog=examples(
+        "remuda keys create laptop",
+        "remuda keys create website --scope inference",
+        "remuda keys create notebook --model qwen --model bge",
+    ),
 )
 @click.argument("name")
 @click.option(
-    "--role",
-    type=click.Choice(["admin", "user"]),
-    default="admin",
-    show_default=True,
-    help="admin: everything; user: inference only.",
+    "--scope",
+    type=click.Choice(["inference", "admin"]),
+    help="inference: answers of models; admin: everything.  [default: admin, with --model inference]",
+)
+@click.option(
+    "--model", "models", multiple=True, metavar="MODEL", help="For this model alone; may be repeated."
 )
 @client_command
-def create_key(asked: Asked, name: str, role: str) -> None:
+def create_key(asked: Asked, name: str, scope: str | None, models: tuple[str, ...]) -> None:
     """Make a key. It is shown now and never again."""
+    scope = scope or ("inference" if models else "admin")
+    if scope == "admin" and models:
+        raise click.UsageError(
+            "an admin's key is for everything; leave out --model or ask for --scope inference"
+        )
+    wanted = {"name": name, "role": _ROLES[scope], "models": list(models)}
     with connect(asked) as client:
-        answer = client.call("POST", "api", "keys", body={"name": name, "role": role})
+        answer = client.call("POST", "api", "keys", body=wanted)
     if asked.as_json:
         click.echo(answer.body)
         return

@@ -27,6 +27,8 @@ KEYS_REFRESH_EVERY_S = 0.8  # How late a key revoked on another frontend may sti
 KEEP_ALIVE_S = 75.0  # Longer than a heartbeat interval: a worker keeps its one connection.
 SHUTDOWN_S = 10.0  # Requests in flight get this long when a frontend stops.
 KEY_NAME_CHARS_MAX = 100
+KEY_MODELS_MAX = 1000  # Named by one key.
+MODEL_NAME_CHARS_MAX = 512
 
 # Store.
 STORE_CALL_S = 10.0  # One transaction, from asking for it to its answer, waiting for a turn included.

@@ -7,7 +7,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from remuda.accounts.keys import ApiKey, Role, mint, recognise
+from remuda.accounts.keys import ApiKey, Role, digest, mint
 from remuda.accounts.ports import KeyStore
 from remuda.core import limits
 from remuda.core.clock import Clock
@@ -24,13 +24,13 @@ class KeyRing:
         self._store = store
         self._clock = clock
         self._entropy = entropy
-        self._keys: Sequence[ApiKey] = ()
         self._changing = anyio.Lock()  # Else a slow refresh could bring back a key revoked meanwhile.
         self.local_secret, self._local = mint("local", Role.ADMIN, entropy, clock.now())
+        self._hold(())
 
     async def refresh(self) -> None:
         async with self._changing:
-            self._keys = await self._store.keys()
+            self._hold(await self._store.keys())
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -42,22 +42,27 @@ class KeyRing:
                 log.warning("keys_not_refreshed", reason=error.message)
 
     def holder(self, secret: str) -> ApiKey | None:
-        return recognise(secret, (*self._keys, self._local))
+        """Whose key this is; None for what is no key in force."""
+        return self._by_digest.get(digest(secret)) if secret else None
 
     def listed(self) -> Sequence[ApiKey]:
         return self._keys
 
-    async def create(self, name: str, role: Role) -> tuple[str, ApiKey]:
+    async def create(self, name: str, role: Role, models: tuple[str, ...] = ()) -> tuple[str, ApiKey]:
         """The secret is shown to its first reader and kept nowhere."""
-        secret, key = mint(name, role, self._entropy, self._clock.now())
+        secret, key = mint(name, role, self._entropy, self._clock.now(), models)
         async with self._changing:
             await self._store.add_key(key)
-            self._keys = (*self._keys, key)
+            self._hold((*self._keys, key))
         return secret, key
 
     async def revoke(self, key_id: str) -> ApiKey:
         """From now on this key opens nothing here."""
         async with self._changing:
             revoked = await self._store.revoke_key(key_id)
-            self._keys = [key for key in self._keys if key.id != key_id]
+            self._hold([key for key in self._keys if key.id != key_id])
         return revoked
+
+    def _hold(self, keys: Sequence[ApiKey]) -> None:
+        self._keys = keys
+        self._by_digest = {key.digest: key for key in (*keys, self._local)}

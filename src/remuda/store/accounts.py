@@ -46,6 +46,7 @@ def _add(connection: Connection, key: ApiKey) -> None:
             digest=key.digest,
             hint=key.hint,
             created_at=key.created_at,
+            models=key.models,
         )
     )
 
@@ -59,4 +60,4 @@ def _revoke(connection: Connection, now: datetime, key_id: str) -> ApiKey:
 
 
 def _key(row: Row[tuple[object]]) -> ApiKey:
-    return ApiKey(row.id, row.name, Role(row.role), row.digest, row.hint, row.created_at)
+    return ApiKey(row.id, row.name, Role(row.role), row.digest, row.hint, row.created_at, row.models)

@@ -24,7 +24,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -144,6 +144,7 @@ api_keys = Table(
     Column("hint", Text, nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("revoked_at", Instant),
+    Column("models", Document(tuple[str, ...]), nullable=False, server_default="[]"),
     UniqueConstraint("digest", name="api_keys_digest_key"),
 )
 

@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, RootModel
+from pydantic import AfterValidator, Field, RootModel
 
 from remuda.core import limits
-from remuda.wire.codec import OMIT_EMPTY, SECRET, Message, Timestamp
+from remuda.wire.codec import OMIT_EMPTY, SECRET, Many, Message, Timestamp
 from remuda.wire.nodes import NodeView
 
 
@@ -15,11 +15,20 @@ def _key_name(text: str) -> str:
     return text.strip()
 
 
+def _model_name(text: str) -> str:
+    if not text or len(text) > limits.MODEL_NAME_CHARS_MAX or not text.isprintable():
+        raise ValueError(f"must be 1 to {limits.MODEL_NAME_CHARS_MAX} printable characters")
+    return text
+
+
 class KeyRequest(Message):
-    """Admin to frontend: a new API key."""
+    """Admin to frontend: a new API key. `models`: those a user's key may ask for; none named: all."""
 
     name: Annotated[str, AfterValidator(_key_name)]
     role: Literal["admin", "user"] = "admin"
+    models: Annotated[
+        Many[Annotated[str, AfterValidator(_model_name)]], Field(max_length=limits.KEY_MODELS_MAX)
+    ] = ()
 
 
 class KeyView(Message):
@@ -30,6 +39,7 @@ class KeyView(Message):
     role: str = ""
     hint: str = ""  # The key's first characters.
     created_at: Timestamp
+    models: Annotated[Many[str], OMIT_EMPTY] = ()  # It may ask for these alone.
     key: Annotated[str, OMIT_EMPTY, SECRET] = ""  # Only in the answer that made it.
 
 

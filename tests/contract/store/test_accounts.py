@@ -40,6 +40,12 @@ async def test_keys_in_force_are_listed_by_name(keys: KeyStore) -> None:
     assert list(await keys.keys()) == [first, second]
 
 
+async def test_a_key_keeps_the_models_it_is_for(keys: KeyStore) -> None:
+    _, key = mint("app", Role.USER, SeededEntropy(1), SystemClock().now(), ("qwen", "org/bge"))
+    await keys.add_key(key)
+    assert list(await keys.keys()) == [key]
+
+
 async def test_name_in_force_is_refused(keys: KeyStore) -> None:
     await keys.add_key(a_key("ada", 1))
     with pytest.raises(Conflict, match="'ada'"):

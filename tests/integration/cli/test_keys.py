@@ -11,14 +11,26 @@ def names(frontend: LiveFrontend) -> set[str]:
 
 
 def test_a_key_is_shown_once_and_alone_on_standard_output(frontend: LiveFrontend) -> None:
-    made = frontend.remuda("keys", "create", "laptop", "--role", "user")
+    made = frontend.remuda("keys", "create", "laptop", "--scope", "inference")
 
     secret = made.stdout.strip()
     assert secret.startswith("rmd_")
     assert "cannot be shown again" in made.stderr
     listed = frontend.remuda("keys").stdout
     assert secret not in listed
-    assert ["laptop", "user", secret[:8]] in [line.split()[:3] for line in listed.splitlines()]
+    assert ["laptop", "inference", "all", secret[:8]] in [line.split()[:4] for line in listed.splitlines()]
+
+
+def test_a_key_for_a_model_is_for_inference_with_it_alone(frontend: LiveFrontend) -> None:
+    made = json.loads(frontend.remuda("keys", "create", "app", "--model", "qwen", "--json").stdout)
+
+    assert (made["role"], made["models"]) == ("user", ["qwen"])
+
+
+def test_an_admins_key_is_for_no_model_alone(frontend: LiveFrontend) -> None:
+    refused = frontend.remuda("keys", "create", "app", "--scope", "admin", "--model", "qwen")
+
+    assert refused.exit_code == Exit.MISUSED
 
 
 def test_a_name_is_given_once(frontend: LiveFrontend) -> None:

@@ -51,6 +51,15 @@ async def test_a_key_works_from_its_making_to_its_revocation() -> None:
     assert keys.holder(secret) is None
 
 
+async def test_a_refreshed_ring_knows_the_keys_of_others_by_their_digest() -> None:
+    store = SlowStore()
+    secret, made = await ring(store).create("ann", Role.USER, ("qwen",))
+    another = ring(store)
+    assert another.holder(secret) is None
+    await another.refresh()
+    assert another.holder(secret) == made
+
+
 async def test_a_slow_refresh_does_not_bring_back_a_revoked_key() -> None:
     store = SlowStore()
     keys = ring(store)

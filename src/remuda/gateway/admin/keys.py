@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Depends, Request, Response
 
 from remuda.accounts.keys import ApiKey, Role
+from remuda.core.errors import Invalid
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.paths import KeyPath
@@ -29,18 +30,29 @@ async def list_keys(svc: Svc) -> Response:
 async def create_key(request: Request, svc: Svc) -> Response:
     """A new key; its secret is shown in this answer only."""
     wanted = await read(request, KeyRequest)
-    secret, key = await svc.keyring.create(wanted.name, Role(wanted.role))
+    role = Role(wanted.role)
+    if wanted.models and role is Role.ADMIN:
+        raise Invalid(
+            "models: an admin's key is for everything", hint="leave them out, or ask for a user's key"
+        )
+    secret, key = await svc.keyring.create(wanted.name, role, wanted.models)
     return answer(_view(key, secret), 201)
 
 
 @routes.delete("/{key_id}", responses=gives(NodeMessage, 401, 404))
 async def revoke_key(key_id: KeyPath, svc: Svc) -> Response:
-    """This key stops working: here at once, on other frontends within seconds."""
+    """This key stops working: here at once, on other frontends within a second."""
     key = await svc.keyring.revoke(key_id)
     return answer(NodeMessage(message=f"key {key.name} revoked"))
 
 
 def _view(key: ApiKey, secret: str = "") -> KeyView:
     return KeyView(
-        id=key.id, name=key.name, role=key.role, hint=key.hint, created_at=key.created_at, key=secret
+        id=key.id,
+        name=key.name,
+        role=key.role,
+        hint=key.hint,
+        created_at=key.created_at,
+        models=key.models,
+        key=secret,
     )
