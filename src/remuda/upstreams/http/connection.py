@@ -7,7 +7,7 @@ socket while the reader is behind. Knows nothing of what is said.
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._paused = False
-        self._spoken = self._headed = self._complete = False
+        self._spoken = self._headed = self._complete = self._surplus = False
         self._reusable = self._ends_with_connection = False
         self._framing_bytes = 0
         self._failure: UpstreamFailed | None = None
@@ -86,8 +86,8 @@ class Connection(asyncio.Protocol):
         """The exchange is over. Whether there can be another: not unless all of the answer was read, and
         nothing else came."""
         self._asked = False
-        again = self._complete and self._reusable and not self._pieces and self._failure is None
-        return again and not self.closed
+        clean = self._complete and not self._pieces and not self._surplus
+        return clean and self._reusable and not self.closed
 
     def abort(self) -> None:
         """Hang up at once. The server sees that its answer is not wanted."""
@@ -120,8 +120,7 @@ class Connection(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it.
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -157,14 +156,15 @@ class Connection(asyncio.Protocol):
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        if self._complete:
-            self._reusable = False  # A second answer to one request.
+        self._surplus = self._complete  # A second answer to one request.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._headed:  # Later ones are trailers.
             self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        if self._surplus:
+            return
         status = self._parser.get_status_code()
         if status < 200:
             self.headers.clear()  # Only a word in between.
@@ -177,6 +177,8 @@ class Connection(asyncio.Protocol):
         )
 
     def on_body(self, body: bytes) -> None:
+        if self._surplus:
+            return
         self._framing_bytes = 0
         self._held_bytes += len(body)
         self._pieces.append(body)
@@ -185,8 +187,10 @@ class Connection(asyncio.Protocol):
         self._complete = self._headed
 
     def _garbled(self, words: str) -> None:
-        self._reusable = False
-        if not self._complete:
+        self._surplus = self._complete
+        if self._surplus:
+            self._wake()
+        else:
             self._fail(UpstreamFailed(Fault.BROKE, words))
 
     def _fail(self, failure: UpstreamFailed) -> None:

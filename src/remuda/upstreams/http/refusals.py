@@ -20,7 +20,7 @@ class _Body(msgspec.Struct):
 
     error: _Error | str | None = None
     message: str | None = None
-    detail: msgspec.Raw | None = None
+    detail: msgspec.Raw = msgspec.Raw(b"")
 
 
 class _Wrapped(msgspec.Struct):
@@ -75,8 +75,8 @@ def in_words(body: bytes) -> str:
     except (msgspec.DecodeError, RecursionError):
         return _shortened(body.decode(errors="replace"))
     error = found.error.message if isinstance(found.error, _Error) else found.error
-    detail = bytes(found.detail).decode(errors="replace") if found.detail is not None else ""
-    return _shortened(error or found.message or detail or body.decode(errors="replace"))
+    detail = bytes(found.detail) or body
+    return _shortened(error or found.message or detail.decode(errors="replace"))
 
 
 def _shortened(words: str) -> str:

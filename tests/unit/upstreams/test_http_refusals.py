@@ -1,0 +1,66 @@
+"""What an HTTP server's refusals mean."""
+
+import json
+
+import pytest
+
+from remuda.inference.failures import Fault
+from remuda.upstreams.http.refusals import failure, in_openai_shape, in_words
+
+_NO_MODEL = b'{"object":"error","message":"The model `x` does not exist.","code":404}'
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal", "body", "fault", "client_gets"),
+    [
+        (503, b"not_ready", b"the process m#0 is not ready", Fault.NOT_LOADED, 503),
+        (503, b"", b'{"error":{"message":"Loading model"}}', Fault.NOT_LOADED, 503),
+        (404, b"", _NO_MODEL, Fault.NOT_LOADED, 503),
+        (404, b"", b'{"detail":"Not Found"}', Fault.REFUSED, 400),
+        (501, b"", b'{"error":{"message":"no embeddings here"}}', Fault.REFUSED, 400),
+        (502, b"backend_failed", b"the process m#0 did not answer", Fault.BROKE, 502),
+        (500, b"", b'{"error":{"message":"out of memory"}}', Fault.FAILED, 502),
+        (500, b"", b"<html>", Fault.FAILED, 502),
+        (401, b"", b"unauthorized", Fault.UNREACHABLE, 502),
+        (302, b"", b"", Fault.BROKE, 502),
+    ],
+)
+def test_each_refusal_has_its_meaning(
+    status: int, refusal: bytes, body: bytes, fault: Fault, client_gets: int
+) -> None:
+    failed = failure(status, refusal, body)
+
+    assert failed is not None
+    assert (failed.fault, failed.status) == (fault, client_gets)
+
+
+@pytest.mark.parametrize("status", [400, 413, 422, 429])
+def test_what_the_client_did_wrong_is_the_clients_to_know(status: int) -> None:
+    assert failure(status, b"", b"{}") is None
+
+
+def test_openais_shape_is_kept_and_anything_else_is_put_into_it() -> None:
+    right = (
+        b'{"error":{"message":"too long","type":"invalid_request_error","code":"context_length_exceeded"}}'
+    )
+
+    assert in_openai_shape(400, right) == right
+    assert json.loads(in_openai_shape(400, b"bad prompt")) == {
+        "error": {"message": "bad prompt", "type": "invalid_request_error", "param": None, "code": None}
+    }
+    assert json.loads(in_openai_shape(429, b""))["error"]["type"] == "rate_limit_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error":"plain"}', "plain"),
+        (b'{"message":"at the top"}', "at the top"),
+        (b'{"detail":[{"msg":"wrong"}]}', '[{"msg":"wrong"}]'),
+        (b"\xff\n<b>", "\ufffd <b>"),
+        (b"[" * 100_000, "[" * 500 + "..."),
+        (b"", ""),
+    ],
+)
+def test_the_words_are_found_wherever_a_server_puts_them(body: bytes, words: str) -> None:
+    assert in_words(body) == words
