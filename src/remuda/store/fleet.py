@@ -17,6 +17,7 @@ from remuda.fleet.ports import Note
 from remuda.store import hearing
 from remuda.store.database import Database
 from remuda.store.nodes import (
+    KnownNodes,
     insert_node,
     lock_node,
     lock_without_labels,
@@ -36,6 +37,7 @@ class SqlFleetStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._known = KnownNodes()
 
     async def register(self, name: str, decide: Decide) -> Node:
         return await self._database.transact(lambda c, now: _register(c, now, name, decide))
@@ -52,10 +54,11 @@ class SqlFleetStore:
         return await self._database.transact(lambda c, now: _beat(c, now, beats))
 
     async def fleet(self) -> Fleet:
-        return await self._database.read(lambda c, now: _snapshot(c, now, None))
+        return await self._database.read(lambda c, now: _snapshot(c, now, self._known.read(c)))
 
     async def one(self, node_id: NodeId) -> Fleet:
-        found = await self._database.read(lambda c, now: _snapshot(c, now, nodes.c.id == node_id))
+        this = nodes.c.id == node_id
+        found = await self._database.read(lambda c, now: _snapshot(c, now, read_nodes(c, this), this))
         if not found.nodes:
             raise unknown_node(node_id)
         return found
@@ -130,8 +133,13 @@ def _beat(connection: Connection, now: datetime, beats: Sequence[Beat]) -> froze
     return frozenset(strangers)
 
 
-def _snapshot(connection: Connection, now: datetime, condition: ColumnElement[bool] | None) -> Fleet:
-    found = read_nodes(connection, condition)
+def _snapshot(
+    connection: Connection,
+    now: datetime,
+    found: Sequence[Node],
+    condition: ColumnElement[bool] | None = None,
+) -> Fleet:
+    """`condition` is what these nodes have in common; None: they are all."""
     dials: defaultdict[NodeId, list[Dial]] = defaultdict(list)
     of_these = [] if condition is None else [node_dials.c.node_id.in_(select(nodes.c.id).where(condition))]
     query = select(node_dials).where(hearing.listened_lately(now), *of_these)

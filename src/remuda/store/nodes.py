@@ -14,6 +14,7 @@ from remuda.store.schema import node_labels, nodes
 
 Labels = Mapping[str, Label]
 Values = Mapping[str, object]
+Found = Row[tuple[object]]
 
 # Built once: with this many columns, building a statement costs more than running it.
 _NODES = select(nodes)
@@ -21,18 +22,38 @@ _LABELS = select(node_labels.c.node_id, node_labels.c.key, node_labels.c.value, 
 _UPDATE = update(nodes).where(nodes.c.id == bindparam("row_id"))
 
 
-def read_nodes(
-    connection: Connection, condition: ColumnElement[bool] | None = None, *, lock: bool = False
-) -> list[Node]:
-    """The nodes that meet the condition, or all; with `lock` they stay as read until the transaction ends."""
-    rows = _rows(connection, condition, lock=lock)
+class KnownNodes:
+    """All nodes, time and again. Building one costs more than seeing that its row is as it was."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Found, Labels, Node]] = {}  # Replaced as a whole: threads read at once.
+
+    def read(self, connection: Connection) -> list[Node]:
+        before, now = self._known, {}
+        labels = _labels(connection, None)
+        for row in _rows(connection, None, lock=False):
+            known, own = before.get(row.id), labels.get(row.id, {})
+            if known is None or known[0] != row or known[1] != own:
+                known = (row, own, _node(row, own))
+            now[row.id] = known
+        self._known = now
+        return [node for _, _, node in now.values()]
+
+
+def read_nodes(connection: Connection, condition: ColumnElement[bool], *, lock: bool = False) -> list[Node]:
+    """The nodes that meet the condition; with `lock` they stay as read until the transaction ends."""
+    rows, labels = _rows(connection, condition, lock=lock), _labels(connection, condition)
+    return [_node(row, labels.get(row.id, {})) for row in rows]
+
+
+def _labels(connection: Connection, condition: ColumnElement[bool] | None) -> Mapping[str, Labels]:
     wanted = _LABELS
     if condition is not None:
         wanted = wanted.where(node_labels.c.node_id.in_(select(nodes.c.id).where(condition)))
     labels: defaultdict[str, dict[str, Label]] = defaultdict(dict)
     for node_id, key, value, source in connection.execute(wanted).all():
         labels[node_id][key] = _label(value, source)
-    return [_node(row, labels.get(row.id, {})) for row in rows]
+    return labels
 
 
 def lock_node(connection: Connection, node_id: NodeId) -> Node:

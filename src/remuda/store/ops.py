@@ -17,6 +17,7 @@ from remuda.ops.ports import Filter, Inventory, Live, Progress, Submitted, View
 from remuda.store import ops_attempts, ops_intents, ops_submit, ops_views
 from remuda.store.database import Database, Work
 from remuda.store.failures import unusable
+from remuda.store.known_steps import KnownSteps
 from remuda.store.ops_attempts import AttemptKey, Claim
 from remuda.store.ops_submit import Wished
 from remuda.wire.nodes import InstalledArtifact
@@ -36,6 +37,7 @@ class SqlOpStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._known = KnownSteps()
         self._turn = anyio.Lock(fast_acquire=True)
         self._wishing = anyio.Lock(fast_acquire=True)
         bounds = Bounds(limits.OPERATIONS_WAITING_MAX, limits.OPERATIONS_PER_WRITE_MAX)
@@ -49,7 +51,7 @@ class SqlOpStore:
         return await self._database.transact(lambda c, now: ops_submit.submit(c, now, wished))
 
     async def live(self) -> Live:
-        return await self._database.read(ops_views.live)
+        return await self._database.read(lambda c, now: ops_views.live(c, now, self._known))
 
     async def commit(
         self, changes: Sequence[Step], owner: FrontendId, open_for: timedelta
@@ -98,7 +100,9 @@ class SqlOpStore:
         return await self._database.read(lambda c, now: ops_views.views(c, which))
 
     async def changed_since(self, change: int, limit: int) -> tuple[Sequence[View], int]:
-        return await self._database.read(lambda c, now: ops_views.changed_since(c, change, limit))
+        return await self._database.read(
+            lambda c, now: ops_views.changed_since(c, change, limit, self._known)
+        )
 
     async def _change(self, work: Work[T]) -> T:
         async with self._next_turn():

@@ -1,15 +1,16 @@
 """Operations as they are looked at: what is under way, what there is, and what changed."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, select
 
 from remuda.core.ids import BootId, NodeId
-from remuda.ops.model import Attempt, OpId, Stage, State, Step
+from remuda.ops.model import Attempt, Operation, OpId, Stage, State, Step
 from remuda.ops.ports import Filter, Inventory, Live, Progress, Request, View
+from remuda.store.known_steps import KnownSteps
 from remuda.store.ops_attempts import AT_WORK
 from remuda.store.ops_changes import latest_change
 from remuda.store.ops_rows import LIVE, OF_LIVE, batches, to_operation, to_step, unknown_operation
@@ -17,28 +18,23 @@ from remuda.store.schema import attempts, node_inventories, operations, steps
 
 Found = Row[tuple[object]]
 
-_STEPS: Final = (  # Each with the attempt that it is at, or ended with.
-    select(
-        steps,
-        attempts.c.begun_at,
-        attempts.c.open_until,
-        attempts.c.ended_at.label("answered_at"),
-        attempts.c.problem.label("answer"),
-        attempts.c.progress,
-    )
-    .outerjoin(
-        attempts,
-        and_(
-            attempts.c.op_id == steps.c.op_id,
-            attempts.c.node == steps.c.node,
-            attempts.c.number == steps.c.attempt,
-        ),
-    )
-    .order_by(steps.c.op_id, steps.c.node)
+_OF_STEP: Final = and_(  # The attempt that a step is at, or ended with.
+    attempts.c.op_id == steps.c.op_id,
+    attempts.c.node == steps.c.node,
+    attempts.c.number == steps.c.attempt,
 )
+_STEPS: Final = (
+    select(steps, attempts.c.progress).outerjoin(attempts, _OF_STEP).order_by(steps.c.op_id, steps.c.node)
+)
+_MARKS: Final = _STEPS.with_only_columns(steps.c.op_id, steps.c.node, steps.c.version)
 # Built once: they are run at every look of every frontend.
 _LIVE_OPERATIONS: Final = select(operations).where(LIVE).order_by(operations.c.asked_at, operations.c.id)
-_LIVE_STEPS: Final = _STEPS.where(OF_LIVE)
+_LIVE_MARKS: Final = _MARKS.add_columns(
+    attempts.c.begun_at, attempts.c.open_until, attempts.c.ended_at, attempts.c.problem
+).where(OF_LIVE)
+_CHANGED_MARKS: Final = _MARKS.add_columns(attempts.c.progress).where(
+    steps.c.op_id.in_(bindparam("ops", expanding=True))
+)
 _BUSY: Final = select(steps.c.node).where(OF_LIVE, steps.c.ended_at.is_(None))
 _BUSY_INVENTORIES: Final = select(node_inventories).where(node_inventories.c.node_id.in_(_BUSY))
 _LAST_ENDED: Final = (
@@ -48,19 +44,19 @@ _LAST_ENDED: Final = (
 )
 
 
-def live(connection: Connection, now: datetime) -> Live:
-    found = [to_operation(row) for row in connection.execute(_LIVE_OPERATIONS)]
-    known = {operation.id: operation for operation in found}
-    own: list[Step] = []
-    requests: list[Request] = []
-    for row in connection.execute(_LIVE_STEPS).all():
-        step = to_step(row, known[OpId(row.op_id)])
-        own.append(step)
-        if step.state in AT_WORK and row.begun_at is not None:
-            requests.append(_request(step, row))
+def live(connection: Connection, now: datetime, known: KnownSteps) -> Live:
+    found = {OpId(row.id): to_operation(row) for row in connection.execute(_LIVE_OPERATIONS)}
+    marks = connection.execute(_LIVE_MARKS).all()
+    own = known.read(connection, marks, found)
+    known.forget_others(found)
+    requests = tuple(
+        _request(step, mark)
+        for step, mark in zip(own, marks, strict=True)
+        if step.state in AT_WORK and mark.begun_at is not None
+    )
     ended_at = {NodeId(row.node): row.at for row in connection.execute(_LAST_ENDED)}
     listed = tuple(map(_inventory, connection.execute(_BUSY_INVENTORIES)))
-    return Live(now, tuple(found), tuple(own), tuple(requests), listed, ended_at)
+    return Live(now, tuple(found.values()), tuple(own), requests, listed, ended_at)
 
 
 def _request(step: Step, row: Found) -> Request:
@@ -70,8 +66,8 @@ def _request(step: Step, row: Found) -> Request:
         attempt=step.attempt,
         begun_at=row.begun_at,
         open_until=row.open_until,
-        ended=row.answered_at is not None,
-        problem=row.answer,
+        ended=row.ended_at is not None,
+        problem=row.problem,
     )
 
 
@@ -114,24 +110,45 @@ def _conditions(which: Filter) -> Iterable[ColumnElement[bool]]:
         yield operations.c.id.in_(which.ids)
 
 
-def changed_since(connection: Connection, change: int, limit: int) -> tuple[list[View], int]:
+def changed_since(
+    connection: Connection, change: int, limit: int, known: KnownSteps
+) -> tuple[list[View], int]:
     later = select(operations).where(operations.c.change > change).order_by(operations.c.change).limit(limit)
-    return _views(connection, connection.execute(later).all()), latest_change(connection)
+    found = connection.execute(later).all()
+    of = {OpId(row.id): to_operation(row) for row in found}
+    marks = [
+        mark for batch in batches(of) for mark in connection.execute(_CHANGED_MARKS, {"ops": batch}).all()
+    ]
+    own = known.read(connection, marks, of)
+    told = ((step, mark.progress) for step, mark in zip(own, marks, strict=True))
+    return _assembled(found, of, told), latest_change(connection)
 
 
 def _views(connection: Connection, found: Sequence[Found], lines: Sequence[Attempt] = ()) -> list[View]:
-    known = {OpId(row.id): to_operation(row) for row in found}
+    of = {OpId(row.id): to_operation(row) for row in found}
+    told = (
+        (to_step(row, of[OpId(row.op_id)]), row.progress)
+        for batch in batches(of)
+        for row in connection.execute(_STEPS.where(steps.c.op_id.in_(batch))).all()
+    )
+    return _assembled(found, of, told, lines)
+
+
+def _assembled(
+    found: Sequence[Found],
+    of: Mapping[OpId, Operation],
+    told: Iterable[tuple[Step, Progress | None]],
+    lines: Sequence[Attempt] = (),
+) -> list[View]:
     own = defaultdict[OpId, list[Step]](list)
     progress = defaultdict[OpId, list[tuple[NodeId, Progress]]](list)
-    for batch in batches(known):
-        for row in connection.execute(_STEPS.where(steps.c.op_id.in_(batch))).all():
-            step = to_step(row, known[OpId(row.op_id)])
-            own[step.op].append(step)
-            if row.progress is not None:
-                progress[step.op].append((step.node, row.progress))
+    for step, far in told:
+        own[step.op].append(step)
+        if far is not None:
+            progress[step.op].append((step.node, far))
     return [
         View(operation, tuple(own[op]), row.change, tuple(lines), tuple(progress[op]))
-        for row, (op, operation) in zip(found, known.items(), strict=True)
+        for row, (op, operation) in zip(found, of.items(), strict=True)
     ]
 
 

@@ -125,7 +125,7 @@ class FrontendHost:
             self._world.trace.event("up", self.id)
             for runner in (signal.run, board.run, commander.run, inventories.run, reconciler.run):
                 await tasks.start(runner)
-            if self.dice.chance(0.5):
+            if self.lives % 2:
                 tasks.start_soon(_watch, progress)
         lines.hang_up()
 
