@@ -1,0 +1,141 @@
+"""What each node has to offer to a model, from what is known of the fleet and its replicas. Pure.
+
+Memory that was set aside is taken off what a node reports for as long as its report cannot show it: once a
+replica is loaded and a later heartbeat has come, the report does, and it is not taken off twice.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from remuda.core.ids import NodeId
+from remuda.fleet.budget import node_ceiling
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Reachability
+from remuda.fleet.model import Node, NodeType
+from remuda.ops.sightings import NodeView
+from remuda.scheduler.model import Need, NodeOffer, Replica, ReplicaKey, Replicas, ReplicaState, Resident
+from remuda.wire.nodes import InstalledArtifact
+
+_FIGURES_UNDER_WAY: Final = timedelta(seconds=5)  # They may be older than their arrival by so much.
+_SETTLING: Final = timedelta(seconds=10)  # Whoever waited for a replica gets this long to be served by it.
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All that is known when a replica is to be placed."""
+
+    nodes: Sequence[NodeView]
+    replicas: Replicas
+    in_flight: Callable[[ReplicaKey], int]  # Of all frontends together.
+    pinned: Collection[str]  # Models that never leave to make room.
+    unfit: Callable[[NodeId], str]  # Why the backend cannot run there; empty: it can.
+    shared: bool = False  # All nodes have one folder of models.
+
+
+def offers(need: Need, fleet: Fleet) -> list[NodeOffer]:
+    """One for each node, also for those that cannot be considered."""
+    by_node = defaultdict[NodeId, list[Replica]](list)
+    for row in fleet.replicas.rows:
+        by_node[row.node].append(row)
+    return [_offer(need, view, by_node[view.standing.node.id], fleet) for view in fleet.nodes]
+
+
+def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) -> NodeOffer:
+    node = view.standing.node
+    figures = node.resources
+    ceiling = node_ceiling(node)
+    leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
+    return NodeOffer(
+        node=node.id,
+        name=node.name,
+        unfit=why_unfit(view.standing) or fleet.unfit(node.id),
+        has_backend=any(need.backend in (one.name, one.alias) for one in _installed(view)),
+        has_file=fleet.shared or has_file(view, need.file),
+        labels={key: label.value for key, label in node.labels.items()},
+        slots=node.effective_max_replicas + leaving,
+        vram_total=figures.total_vram if ceiling is None else ceiling,
+        vram_free=_vram_free(node, ceiling, rows),
+        ram_total=figures.total_ram,
+        ram_free=max(figures.available_ram - _set_aside(node, rows, in_vram=False), 0),
+        disk_known=figures.total_disk > 0,
+        disk_free=figures.available_disk,
+        residents=tuple(_resident(row, fleet) for row in rows if not _immovable(row, need, fleet)),
+        busy=sum(fleet.in_flight(row.key) for row in rows),
+    )
+
+
+def why_unfit(standing: Standing) -> str:
+    """Why a node takes no replicas now, with what would change that; empty when it does."""
+    if standing.node.node_type is not NodeType.BACKEND:
+        return "it is an agent node, which runs no backends"
+    node = standing.node
+    takes_work = node.approved and not node.drained and not node.leaving
+    if takes_work and standing.reachability is Reachability.UP:
+        return ""
+    return standing.reasons[0]
+
+
+def has_file(view: NodeView, file: str) -> bool:
+    """Whether the node has told of such a file, or of a folder of that name with something in it."""
+    if view.report is None or not file:
+        return False
+    return any(one.path == file or one.path.startswith(f"{file}/") for one in view.report.model_files)
+
+
+def _installed(view: NodeView) -> Sequence[InstalledArtifact]:
+    if view.reports:
+        return () if view.report is None else view.report.installed
+    return () if view.inventory is None else view.inventory.backends
+
+
+# Memory.
+
+
+def _vram_free(node: Node, ceiling: int | None, rows: Sequence[Replica]) -> int:
+    """A budget caps what replicas use together, whatever others on that machine leave free."""
+    free = node.resources.available_vram
+    set_aside = _set_aside(node, rows, in_vram=True)
+    if ceiling is not None:
+        used = sum(row.memory_bytes for row in rows if row.in_vram) - set_aside
+        free = min(free, ceiling - used)
+    return max(free - set_aside, 0)
+
+
+def _set_aside(node: Node, rows: Sequence[Replica], *, in_vram: bool) -> int:
+    return sum(row.memory_bytes for row in rows if row.in_vram == in_vram and not _is_shown(row, node))
+
+
+def _is_shown(row: Replica, node: Node) -> bool:
+    """The node's figures were taken after it had its memory."""
+    if row.state is ReplicaState.LOADED:
+        written = row.updated_at
+        return written is not None and written <= node.last_heartbeat - _FIGURES_UNDER_WAY
+    return _leaves(row)
+
+
+# Residents.
+
+
+def _leaves(row: Replica) -> bool:
+    return row.state is ReplicaState.UNLOADING
+
+
+def _immovable(row: Replica, need: Need, fleet: Fleet) -> bool:
+    """However long one waits, it stays. Those of the same model still take a slot."""
+    return row.key.model in fleet.pinned and row.key.model != need.model and not _leaves(row)
+
+
+def _resident(row: Replica, fleet: Fleet) -> Resident:
+    now = fleet.replicas.now
+    loaded_at = row.updated_at or now
+    idle = row.state is ReplicaState.LOADED and not fleet.in_flight(row.key)
+    return Resident(
+        key=row.key,
+        memory_bytes=row.memory_bytes,
+        in_vram=row.in_vram,
+        movable=idle and row.key.model not in fleet.pinned and now - loaded_at >= _SETTLING,
+        last_used=max(row.last_used or loaded_at, loaded_at),
+    )

@@ -1,0 +1,183 @@
+"""What nodes offer: figures in which nothing is counted twice or not at all, and why some offer nothing."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from remuda.fleet.model import NodeType
+from remuda.ops.sightings import NodeView
+from remuda.scheduler.model import NodeOffer, Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.offers import Fleet, offers
+from tests.unit.scheduler.offering import a_need
+from tests.unit.scheduler.standing import GB, GPU, a_row, a_view, ago, rows
+
+NEED = a_need(6)
+
+
+def the_fleet(*replicas: Replica, nodes: tuple[NodeView, ...] | None = None, **facts: Any) -> Fleet:
+    fleet = Fleet(
+        nodes=(a_view(),) if nodes is None else nodes,
+        replicas=rows(*replicas),
+        in_flight=lambda key: 0,
+        pinned=(),
+        unfit=lambda node: "",
+    )
+    return replace(fleet, **facts)
+
+
+def offer(*replicas: Replica, node: NodeView | None = None, **facts: Any) -> NodeOffer:
+    [only] = offers(NEED, the_fleet(*replicas, nodes=(node or a_view(),), **facts))
+    return only
+
+
+# Memory.
+
+
+def test_node_without_replicas_offers_what_it_reports() -> None:
+    got = offer()
+    assert (got.vram_total, got.vram_free) == (24 * GB, 20 * GB)
+    assert (got.ram_total, got.ram_free) == (64 * GB, 60 * GB)
+
+
+@pytest.mark.parametrize("state", [ReplicaState.STAGING, ReplicaState.LOADING])
+def test_memory_of_a_replica_on_its_way_is_set_aside(state: ReplicaState) -> None:
+    assert offer(a_row(state=state, gb=5)).vram_free == 15 * GB
+
+
+def test_memory_of_a_loaded_replica_is_in_the_report_that_came_later() -> None:
+    assert offer(a_row(gb=5, since_s=30), node=a_view(heard_s=10)).vram_free == 20 * GB
+
+
+@pytest.mark.parametrize("heard_s", [28, 31])
+def test_memory_of_a_loaded_replica_is_set_aside_until_the_report_can_show_it(heard_s: float) -> None:
+    assert offer(a_row(gb=5, since_s=30), node=a_view(heard_s=heard_s)).vram_free == 15 * GB
+
+
+def test_replica_that_leaves_still_uses_what_the_report_shows() -> None:
+    assert offer(a_row(state=ReplicaState.UNLOADING, gb=5, since_s=1)).vram_free == 20 * GB
+
+
+def test_ram_and_vram_are_set_aside_apart() -> None:
+    got = offer(a_row(state=ReplicaState.LOADING, gb=5, in_vram=False))
+    assert (got.vram_free, got.ram_free) == (20 * GB, 55 * GB)
+
+
+def test_more_set_aside_than_free_leaves_nothing() -> None:
+    assert offer(a_row(state=ReplicaState.STAGING, gb=50)).vram_free == 0
+
+
+def test_budget_caps_what_replicas_use_together() -> None:
+    budget = a_view(vram_budget="12GB")
+    assert offer(node=budget).vram_total == 12 * GB
+    assert offer(node=budget).vram_free == 12 * GB
+    assert offer(a_row(gb=5), node=budget).vram_free == 7 * GB
+    on_its_way = a_row("b", state=ReplicaState.STAGING, gb=4)
+    assert offer(a_row(gb=5), on_its_way, node=budget).vram_free == 3 * GB
+
+
+def test_budget_does_not_make_more_than_is_free() -> None:
+    tight = a_view(vram_budget="12GB", resources=replace(GPU, available_vram=2 * GB))
+    assert offer(node=tight).vram_free == 2 * GB
+
+
+# Residents.
+
+
+def movable(*replicas: Replica, **facts: Any) -> list[str]:
+    return [one.key.model for one in offer(*replicas, **facts).residents if one.movable]
+
+
+def test_idle_loaded_replica_may_go() -> None:
+    assert movable(a_row()) == ["qwen"]
+
+
+@pytest.mark.parametrize("state", [ReplicaState.STAGING, ReplicaState.LOADING, ReplicaState.UNLOADING])
+def test_replica_on_its_way_in_or_out_may_not_go(state: ReplicaState) -> None:
+    got = offer(a_row("other", state=state))
+    assert [one.movable for one in got.residents] == [False]
+
+
+def test_busy_replica_may_not_go_and_makes_the_node_busy() -> None:
+    got = offer(a_row("a"), a_row("b"), in_flight=lambda key: 3 if key == ReplicaKey("a", 0) else 0)
+    assert [(one.key.model, one.movable) for one in got.residents] == [("a", False), ("b", True)]
+    assert got.busy == 3
+
+
+def test_pinned_replica_stays_and_is_not_waited_for() -> None:
+    assert offer(a_row("pinned"), pinned={"pinned"}).residents == ()
+
+
+def test_pinned_replica_of_the_model_itself_takes_its_slot() -> None:
+    [resident] = offer(a_row("qwen"), pinned={"qwen"}).residents
+    assert not resident.movable
+
+
+def test_replica_just_loaded_is_not_taken_from_those_who_waited_for_it() -> None:
+    assert movable(a_row(since_s=2)) == []
+
+
+def test_last_use_is_that_of_the_store_or_the_load() -> None:
+    [used] = offer(a_row(last_used=ago(20))).residents
+    [unused] = offer(a_row(since_s=60)).residents
+    assert (used.last_used, unused.last_used) == (ago(20), ago(60))
+
+
+def test_replica_of_the_model_that_leaves_takes_no_slot() -> None:
+    node = a_view(max_replicas=2)
+    assert offer(node=node).slots == 2
+    assert offer(a_row(state=ReplicaState.UNLOADING), a_row("other"), node=node).slots == 3
+
+
+def test_replicas_on_other_nodes_do_not_count() -> None:
+    got = offer(a_row(on="gpu-2", state=ReplicaState.STAGING))
+    assert (got.residents, got.vram_free) == ((), 20 * GB)
+
+
+# What is there.
+
+
+def test_backend_counts_under_its_alias_and_of_peers_that_only_list() -> None:
+    assert offer(node=a_view(installed=["llama-cpp"])).has_backend
+    assert offer(node=a_view(installed=["llama-cpp"], reports=False)).has_backend
+    assert not offer(node=a_view(installed=["vllm"])).has_backend
+
+
+def test_file_counts_when_it_is_told_or_folders_are_shared() -> None:
+    assert offer(node=a_view(files=["qwen.gguf"])).has_file
+    assert offer(node=a_view(files=["qwen.gguf/part-1"])).has_file
+    assert not offer(node=a_view(files=["qwen.gguf.old"])).has_file
+    assert not offer(node=a_view(reports=False)).has_file
+    assert offer(node=a_view(), shared=True).has_file
+
+
+def test_labels_and_disk_are_handed_on() -> None:
+    disk = replace(GPU, total_disk=9, available_disk=4)
+    got = offer(node=a_view(labels={"room": "attic"}, resources=disk))
+    assert got.labels == {"room": "attic"}
+    assert (got.disk_known, got.disk_free) == (True, 4)
+    assert not offer().disk_known
+
+
+# Who offers nothing.
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (a_view(approved=False), "waiting for approval: remuda nodes approve gpu-1"),
+        (a_view(drained=True), "drained by an admin: remuda nodes resume gpu-1"),
+        (a_view(leaving=True), "its worker is shutting down"),
+        (a_view(heard_s=40), "not heard for 40 s; waiting for its next heartbeat"),
+        (a_view(heard_s=90), "not heard for 90 s; check its power, its network and its worker's log"),
+        (a_view(departed=True), "its worker was stopped; start it again there with: remuda worker"),
+        (a_view(node_type=NodeType.AGENT), "it is an agent node, which runs no backends"),
+    ],
+)
+def test_node_that_takes_no_work_says_what_would_change_that(node: NodeView, why: str) -> None:
+    assert offer(node=node).unfit == why
+
+
+def test_node_that_cannot_run_the_backend_says_so() -> None:
+    assert offer(unfit=lambda node: "no build for it").unfit == "no build for it"
+    assert offer().unfit == ""
