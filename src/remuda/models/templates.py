@@ -1,0 +1,155 @@
+"""Prompts as LocalAI makes them: a template for each message, and one for all of them together. Pure.
+
+Only for models whose backend does not apply the model's own template.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pydantic import JsonValue
+
+from remuda.core.errors import Invalid, Misconfigured
+from remuda.models.config import ModelConfig
+from remuda.models.go_template import Data, Template, compile_template
+
+__all__ = ["ChatMessage", "Template", "compile_template", "render_chat", "render_completion"]
+
+_CALLING: Final = (
+    "assistant_function_call"  # The role of an assistant that calls, where a model file has one.
+)
+_SYSTEM: Final = "system"
+_NAMES: Final = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message; content parts that are no text have been replaced by markers."""
+
+    role: str
+    content: str = ""
+    name: str = ""
+    tool_calls_json: str = ""  # A list, as in a request; empty: none.
+    tool_call_id: str = ""
+
+
+def render_chat(
+    config: ModelConfig, messages: Sequence[ChatMessage], functions_json: str = "", system_prompt: str = ""
+) -> str:
+    """The whole prompt. `functions_json` is a list of functions or tools, empty when none may be called.
+
+    Misconfigured, naming the model, the template and the line, for a template that cannot be used.
+    """
+    template = config.template
+    if not (template.chat or template.chat_message or config.roles):
+        return _plain(messages, functions_json, system_prompt) + template.reply_prefix
+    if system_prompt and "SystemPrompt" not in template.chat + template.chat_message + template.function:
+        messages = [ChatMessage(_SYSTEM, system_prompt), *messages]
+    between = template.join_chat_messages_by_character
+    rendered = _each(config, messages, system_prompt)
+    functions = _functions(functions_json)
+    named = "function" if functions and template.function else "chat"
+    data: Data = {
+        "Input": ("\n" if between is None else between).join(rendered),
+        "SystemPrompt": system_prompt,
+        "SuppressSystemPrompt": not template.chat_message and any(m.role == _SYSTEM for m in messages),
+        "Functions": functions,
+        "Instruction": "",
+        "MessageIndex": 0,
+        "ReasoningEffort": config.reasoning_effort,
+        "Metadata": {},
+    }
+    return _rendered(config, named, data) + template.reply_prefix
+
+
+def render_completion(config: ModelConfig, prompt: str) -> str:
+    """The prompt within `template.completion`, or as it is where there is none."""
+    return _rendered(config, "completion", {"Input": prompt, "SystemPrompt": config.system_prompt})
+
+
+def _rendered(config: ModelConfig, named: str, data: Data) -> str:
+    """By the template of this name; without one the input stays as it is."""
+    text = getattr(config.template, named)
+    assert isinstance(text, str), f"{named} is a template"
+    if not text:
+        return str(data["Input"])
+    try:
+        if "{{" not in text:
+            raise Misconfigured("it is no template: nothing in it stands for the messages")
+        return compile_template(text).render(data)
+    except Misconfigured as error:
+        raise Misconfigured(f"{config.id}: template.{named}: {error.message}") from None
+
+
+def _each(config: ModelConfig, messages: Sequence[ChatMessage], system_prompt: str) -> Iterator[str]:
+    for index, message in enumerate(messages):
+        calls = _parsed(message.tool_calls_json)
+        role = message.role
+        if calls and role == "assistant" and _CALLING in config.roles:
+            role = _CALLING
+        prefix = config.roles.get(role, "")
+        if not config.template.chat_message:
+            yield _prefixed(prefix, replace(message, role=role))
+            continue
+        last = index == len(messages) - 1
+        data: Data = {
+            "SystemPrompt": system_prompt,
+            "Role": prefix,
+            "RoleName": role,
+            "FunctionName": message.name,
+            "Content": message.content,
+            "MessageIndex": index,
+            "Function": bool(config.grammar) and last,
+            "FunctionCall": calls,
+            "LastMessage": last,
+        }
+        if text := _rendered(config, "chat_message", data):
+            yield text
+
+
+def _prefixed(prefix: str, message: ChatMessage) -> str:
+    lines = [f"{prefix}{message.content}"] if message.content else []
+    if message.tool_calls_json:
+        lines.append(f"{prefix} {message.tool_calls_json}".strip())
+    return "\n".join(lines)
+
+
+def _plain(messages: Sequence[ChatMessage], functions_json: str, system_prompt: str) -> str:
+    """For a model of which nobody said how it wants to be talked to: names before what each one said."""
+    if functions_json:
+        told = 'To call a function, answer only {"name": ..., "arguments": {...}}. Functions:'
+        system_prompt = f"{system_prompt}\n{told} {functions_json}".lstrip()
+    if system_prompt:
+        messages = [ChatMessage(_SYSTEM, system_prompt), *messages]
+    said = [_prefixed(f"{_NAMES.get(message.role, message.role)}: ", message) for message in messages]
+    return "\n".join([*said, f"{_NAMES['assistant']}:"])
+
+
+def _functions(functions_json: str) -> list[JsonValue]:
+    """What templates call `.Functions`, of a list of functions or of tools that hold them."""
+    parsed = _parsed(functions_json)
+    functions: list[JsonValue] = []
+    for item in parsed or ():
+        inner = item.get("function", item) if isinstance(item, dict) else None
+        if not isinstance(inner, dict):
+            raise Invalid("tools: a function must be a map with a name")
+        functions.append(
+            {
+                "name": inner.get("name") or "",
+                "description": inner.get("description") or "",
+                "parameters": inner.get("parameters"),
+            }
+        )
+    return functions
+
+
+def _parsed(text: str) -> list[JsonValue] | None:
+    """The list in a JSON text; None for no text."""
+    try:
+        value = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        raise Invalid("the functions or calls of a message are no JSON") from None
+    if value is None or isinstance(value, list):
+        return value
+    raise Invalid("the functions or calls of a message must be a list")

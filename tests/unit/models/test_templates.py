@@ -1,0 +1,166 @@
+import json
+
+import pytest
+
+from remuda.core.errors import Invalid, Misconfigured
+from remuda.models.config import ModelConfig, Template
+from remuda.models.templates import ChatMessage, render_chat, render_completion
+
+CHATML = Template(
+    chat="{{.Input -}}\n<|im_start|>assistant\n",
+    chat_message="""\
+<|im_start|>{{if eq .RoleName "tool"}}user{{else}}{{.RoleName}}{{end}}
+{{- if .Content}}
+{{.Content }}
+{{- end }}
+{{- if .FunctionCall}}
+<tool_call>
+{{toJson .FunctionCall}}
+</tool_call>
+{{- end }}<|im_end|>
+""",
+    function="""\
+<tools>
+{{- range .Functions}}
+{'name': '{{.Name}}', 'about': '{{.Description}}', 'parameters': {{toJson .Parameters}} }
+{{- end}}
+</tools>
+{{.Input -}}
+<|im_start|>assistant
+""",
+    completion="Complete: {{.Input}}\n",
+)
+HELLO = ChatMessage("user", "Hello {{.Input}}")
+LOOK = {"name": "look", "description": None, "parameters": {"type": "object"}}
+
+
+def model(template: Template = CHATML, **more: object) -> ModelConfig:
+    return ModelConfig.model_validate({"name": "m", "template": template, **more})
+
+
+def test_messages_are_rendered_one_by_one_and_then_together() -> None:
+    prompt = render_chat(model(), [ChatMessage("system", "Be kind."), HELLO])
+
+    assert prompt == (
+        "<|im_start|>system\nBe kind.<|im_end|>\n\n"
+        "<|im_start|>user\nHello {{.Input}}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_messages_are_joined_as_the_model_file_says() -> None:
+    template = Template(chat="{{.Input}}", chat_message="{{.Content}}", join_chat_messages_by_character="")
+
+    assert render_chat(model(template), [ChatMessage("user", "a"), ChatMessage("user", "b")]) == "ab"
+
+
+def test_calls_of_tools_are_handed_to_the_template() -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+
+    prompt = render_chat(model(), [ChatMessage("assistant", tool_calls_json=json.dumps(calls))])
+
+    written = '[{"id":"1","type":"function","function":{"name":"look","arguments":"{}"}}]'
+    assert f"<|im_start|>assistant\n<tool_call>\n{written}\n</tool_call><|im_end|>" in prompt
+
+
+@pytest.mark.parametrize("tools", [[LOOK], [{"type": "function", "function": LOOK}]])
+def test_with_tools_the_template_for_functions_is_used(tools: list[object]) -> None:
+    prompt = render_chat(model(), [HELLO], json.dumps(tools))
+
+    assert prompt.startswith(
+        "<tools>\n{'name': 'look', 'about': '', 'parameters': {\"type\":\"object\"} }\n</tools>\n"
+    )
+    assert prompt.endswith("<|im_start|>assistant\n")
+
+
+def test_without_a_template_for_functions_the_usual_one_is_used() -> None:
+    template = CHATML.model_copy(update={"function": ""})
+
+    assert render_chat(model(template), [HELLO], json.dumps([LOOK])) == render_chat(model(template), [HELLO])
+
+
+def test_a_message_of_which_nothing_is_left_is_left_out() -> None:
+    template = Template(chat_message='{{if eq .RoleName "user"}}{{.Content}}{{end}}')
+
+    assert render_chat(model(template), [ChatMessage("tool", "x"), HELLO, HELLO]) == "\n".join(
+        [HELLO.content] * 2
+    )
+
+
+def test_roles_stand_before_messages_that_have_no_template() -> None:
+    config = model(
+        Template(chat="{{.Input}}\nASSISTANT:"), roles={"user": "USER: ", "assistant": "ASSISTANT: "}
+    )
+    messages = [HELLO, ChatMessage("assistant", "Hi", tool_calls_json="[{}]")]
+
+    assert (
+        render_chat(config, messages) == "USER: Hello {{.Input}}\nASSISTANT: Hi\nASSISTANT:  [{}]\nASSISTANT:"
+    )
+
+
+def test_an_assistant_that_calls_may_have_a_role_of_its_own() -> None:
+    config = model(
+        Template(chat_message="{{.RoleName}} {{.Role}}"), roles={"assistant_function_call": "Call:"}
+    )
+
+    calling = ChatMessage("assistant", tool_calls_json="[{}]")
+    assert render_chat(config, [calling]) == "assistant_function_call Call:"
+
+
+def test_a_template_may_ask_which_message_it_is() -> None:
+    template = Template(chat_message="{{.MessageIndex}}{{if .LastMessage}}.{{end}}{{.FunctionName}}")
+
+    assert render_chat(model(template), [HELLO, ChatMessage("tool", name="look")]) == "0\n1.look"
+
+
+def test_the_system_prompt_goes_where_the_template_wants_it() -> None:
+    template = Template(chat="{{.SystemPrompt}}|{{.Input}}", chat_message="{{.Content}}")
+
+    assert render_chat(model(template), [HELLO], system_prompt="Be kind.") == "Be kind.|Hello {{.Input}}"
+
+
+def test_a_template_that_has_no_place_for_a_system_prompt_gets_a_message() -> None:
+    assert render_chat(model(), [HELLO], system_prompt="Be kind.").startswith("<|im_start|>system\nBe kind.")
+
+
+def test_the_answer_may_be_begun_for_the_model() -> None:
+    template = CHATML.model_copy(update={"reply_prefix": "<think>"})
+
+    assert render_chat(model(template), [HELLO]).endswith("assistant\n<think>")
+
+
+def test_a_model_of_which_nothing_is_known_is_talked_to_plainly() -> None:
+    messages = [HELLO, ChatMessage("assistant", "Hi"), ChatMessage("user", "Bye")]
+
+    assert render_chat(model(Template()), messages, system_prompt="Be kind.") == (
+        "System: Be kind.\nUser: Hello {{.Input}}\nAssistant: Hi\nUser: Bye\nAssistant:"
+    )
+
+
+def test_a_model_of_which_nothing_is_known_is_told_of_functions() -> None:
+    assert '"look"' in render_chat(model(Template()), [HELLO], json.dumps([LOOK]))
+
+
+def test_a_prompt_is_put_into_its_template() -> None:
+    assert render_completion(model(), "a {{b}}") == "Complete: a {{b}}\n"
+    assert render_completion(model(Template()), "a {{b}}") == "a {{b}}"
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (Template(chat="\n{{.RoleName}}"), "m: template.chat: line 2: .RoleName is not there"),
+        (Template(chat_message="{{.Odd}}"), "m: template.chat_message: line 1: .Odd is not there"),
+        (Template(chat="chatml"), "m: template.chat: it is no template"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_named(template: Template, said: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        render_chat(model(template), [HELLO])
+
+    assert refused.value.message.startswith(said)
+
+
+@pytest.mark.parametrize("functions", ["{", "{}", "[1]", "[" * 100_000])
+def test_functions_that_are_none_are_refused(functions: str) -> None:
+    with pytest.raises(Invalid):
+        render_chat(model(), [HELLO], functions)
