@@ -152,6 +152,10 @@ class Dispatcher:
                     either.start_soon(_then_cancel, changed, either.cancel_scope)
                     await turn.wait()
                     either.cancel_scope.cancel()
+        except BaseException:
+            if turn.is_set():  # Its turn had come, and it is not there to take it.
+                self._next_please(model)
+            raise
         finally:
             self._waiting_changed(model, -1)
             if turn in queue:

@@ -1,22 +1,17 @@
 """What people may do to models: have them, load and unload them, look at them. No call waits for a node."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from remuda.core.clock import Clock
-from remuda.core.entropy import Entropy
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import NodeId
-from remuda.fleet.fleet import Standing
 from remuda.models.reading import read_model
-from remuda.ops.model import OpId, Wish
 from remuda.ops.ports import OpStore, View
-from remuda.scheduler import wishes
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import Placer
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel, Unplaceable
 from remuda.scheduler.ports import ModelStore, ReplicaStore
+from remuda.scheduler.unloads import Unloads
 
 ADDED = "added"
 _TRIES = 5  # Others place replicas, too.
@@ -32,7 +27,7 @@ class Told:
 
 
 class Models:
-    """`changed` tells every frontend that models or replicas have changed; `ops_changed`: operations."""
+    """`changed` tells every frontend that models or replicas have changed."""
 
     def __init__(
         self,
@@ -41,23 +36,17 @@ class Models:
         replicas: ReplicaStore,
         operations: OpStore,
         placer: Placer,
-        standings: Callable[[], Awaitable[Sequence[Standing]]],
+        unloads: Unloads,
         *,
-        clock: Clock,
-        entropy: Entropy,
         changed: Callable[[], None],
-        ops_changed: Callable[[], None],
     ) -> None:
         self._catalogue = catalogue
         self._store = store
         self._replicas = replicas
         self._operations = operations
         self._placer = placer
-        self._standings = standings
-        self._clock = clock
-        self._entropy = entropy
+        self._unloads = unloads
         self._changed = changed
-        self._ops_changed = ops_changed
 
     async def configured(self) -> Sequence[Catalogued]:
         await self._catalogue.refresh()
@@ -119,37 +108,12 @@ class Models:
         id = name if known else (await self.get(name)).config.id
         rows = (await self._replicas.replicas()).rows
         meant = [row for row in rows if row.key.model == id and (node is None or row.node == node)]
-        return [await self.unload_replica(row, by, why or f"asked for by {by}") for row in meant]
-
-    async def unload_replica(self, replica: Replica, by: str, why: str) -> View:
-        if replica.state in (ReplicaState.STAGING, ReplicaState.LOADING):
-            return await self._give_up(replica)
-        operation, step = wishes.unload(
-            OpId(self._entropy.uuid()),
-            replica.key,
-            replica.node,
-            await self._node_name(replica.node),
-            wishes.source_of(replica.key, replica.backend, replica.revision, why=why),
-            by=by,
-            now=self._clock.now(),
-        )
-        submitted = await self._operations.submit(operation, [step])
-        self._ops_changed()
-        return await self._operations.view(submitted.operation.id)
-
-    async def _give_up(self, replica: Replica) -> View:
-        with suppress(Conflict):  # It may be over by now.
-            await self._operations.wish(replica.op, Wish.CANCEL)
-        self._ops_changed()
-        return await self._operations.view(replica.op)
+        ops = [await self._unloads.ask(row, by, why or f"asked for by {by}") for row in meant]
+        return [await self._operations.view(op) for op in ops]
 
     async def replicas(self) -> Sequence[Replica]:
         rows = (await self._replicas.replicas()).rows
         return sorted(rows, key=lambda row: (row.key.model, row.key.index))
-
-    async def _node_name(self, node: NodeId) -> str:
-        names = (one.node.name for one in await self._standings() if one.node.id == node)
-        return next(names, str(node))
 
     async def _coming(self, model: str) -> Replica | None:
         on_its_way = (ReplicaState.STAGING, ReplicaState.LOADING)

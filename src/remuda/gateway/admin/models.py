@@ -14,7 +14,7 @@ from remuda.gateway.paths import ModelPath, NodePath
 from remuda.gateway.services import Services, Serving, Svc
 from remuda.ops.own_view import with_steps
 from remuda.ops.ports import View
-from remuda.wire.nodes import NodeMessage
+from remuda.wire.nodes import ModelRow, NodeMessage
 from remuda.wire.operations import OpView
 from remuda.wire.serving import (
     LoadingView,
@@ -25,6 +25,7 @@ from remuda.wire.serving import (
     ModelNamed,
     ModelOps,
     ModelUnloadBody,
+    ReplicaView,
     ReplicaViews,
 )
 
@@ -140,13 +141,13 @@ async def preload(request: Request, svc: Svc, admin: Admin) -> Response:
     return answer(_op(await _serving(svc).models.load(body.model, admin), svc))
 
 
-async def _replicas(svc: Services) -> tuple[show.ReplicaView, ...]:
+async def _replicas(svc: Services) -> tuple[ReplicaView, ...]:
     serving, standings = _serving(svc), await svc.registry.standings()
     rows = await serving.models.replicas()
     return tuple(show.replica_view(row, standings, serving) for row in rows)
 
 
-async def _rows(svc: Services) -> Sequence[show.ModelRow]:
+async def _rows(svc: Services) -> Sequence[ModelRow]:
     serving = _serving(svc)
     return [show.model_row(row, serving) for row in await serving.models.replicas()]
 

@@ -1,0 +1,71 @@
+"""What is to be done about replicas without being asked: about those that are idle, outdated, on their way
+out or on their way nowhere. Pure."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from remuda.models.config import ModelConfig
+from remuda.ops.model import OpId
+from remuda.scheduler.idleness import unloads_at
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+
+_NEW: Final = timedelta(seconds=2)  # A row and its operation are written together, but not read together.
+_STUCK: Final = timedelta(minutes=1)  # An unload that failed is asked for again so often.
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    replica: Replica
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Whoever was to load it is not at it any more."""
+
+    replica: Replica
+
+
+Chore = Unload | Forget
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """`live` are the operations that are not over, `leaving` the replicas that some of them unload."""
+
+    now: datetime
+    configs: Mapping[str, ModelConfig]
+    live: Collection[OpId]
+    leaving: Collection[ReplicaKey]
+    usual_keep_alive: timedelta
+    in_flight: Callable[[ReplicaKey], int]
+
+
+def chores(rows: Iterable[Replica], around: Circumstances) -> list[Chore]:
+    return [chore for row in rows if (chore := _chore(row, around)) is not None]
+
+
+def _chore(row: Replica, around: Circumstances) -> Chore | None:
+    age = timedelta() if row.updated_at is None else around.now - row.updated_at
+    match row.state:
+        case ReplicaState.STAGING | ReplicaState.LOADING:
+            return Forget(row) if age >= _NEW and row.op not in around.live else None
+        case ReplicaState.UNLOADING:
+            return Unload(row, row.why) if age >= _STUCK and row.key not in around.leaving else None
+        case ReplicaState.LOADED:
+            why = _unwanted(row, around)
+            return Unload(row, why) if why and row.key not in around.leaving else None
+
+
+def _unwanted(row: Replica, around: Circumstances) -> str:
+    config = around.configs.get(row.key.model)
+    if config is None:
+        return "its model was removed"
+    if config.revision != row.revision:
+        return "its configuration changed"
+    idle_at = unloads_at(row, config, around.usual_keep_alive)
+    if idle_at is not None and idle_at <= around.now and not around.in_flight(row.key):
+        return "nobody asked for it"
+    return ""

@@ -1,0 +1,134 @@
+"""Finds a place for one more replica of a model, and records that it is to be loaded there."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.ids import MachineId, NodeId
+from remuda.gallery.model import Reading
+from remuda.ops.model import OpId
+from remuda.ops.sightings import NodeView
+from remuda.scheduler import wishes
+from remuda.scheduler.catalogue import Catalogue, Catalogued
+from remuda.scheduler.model import (
+    Need,
+    NodeOffer,
+    Placed,
+    Replica,
+    ReplicaKey,
+    Replicas,
+    ReplicaState,
+    Unplaceable,
+)
+from remuda.scheduler.offers import Fleet, offers
+from remuda.scheduler.placement import place
+from remuda.scheduler.ports import ReplicaStore
+from remuda.scheduler.supplies import Supply, supplies
+from remuda.scheduler.unloads import Unloads
+
+Supplies = Mapping[NodeId, Supply]
+Look = Callable[[], Awaitable[tuple[Sequence[NodeView], Sequence[Reading]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What placing goes by. `here` are this machine's own workers: our folder of models is theirs. `shared`:
+    it is everybody's."""
+
+    look: Look
+    in_flight: Callable[[ReplicaKey], int]
+    here: Collection[MachineId] = field(default=frozenset())
+    shared: bool = False
+
+
+class Placing:
+    """Implements scheduler.demand.Placer. `changed` tells everybody that there is a new replica to load."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        catalogue: Catalogue,
+        by: Placement,
+        unloads: Unloads,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        changed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._by = by
+        self._unloads = unloads
+        self._clock = clock
+        self._entropy = entropy
+        self._changed = changed
+
+    async def begin(self, model: Catalogued, by: str) -> Replica | Unplaceable | None:
+        seen = await self._store.replicas()
+        nodes, readings = await self._by.look()
+        need = model.need(_size_elsewhere(nodes, model))
+        supply = supplies(need.backend, nodes, readings)
+        placed = place(need, self._offers(need, model, nodes, seen, supply))
+        if isinstance(placed, Unplaceable):
+            return placed
+        node = next(view for view in nodes if view.standing.node.id == placed.node)
+        claimed = await self._claim(need, placed, node, seen, supply[placed.node], by)
+        if claimed is not None:
+            self._changed()
+            for row in seen.rows:
+                if row.key in placed.evict:
+                    await self._unloads.ask(row, by, f"makes room for {need.model}")
+        return claimed
+
+    def _offers(
+        self, need: Need, model: Catalogued, nodes: Sequence[NodeView], seen: Replicas, supply: Supplies
+    ) -> list[NodeOffer]:
+        def unfit(node: NodeId) -> str:
+            return supply[node].why_not if node in supply else ""
+
+        pinned = {one.config.id for one in self._catalogue.models.values() if one.config.pinned}
+        fleet = Fleet(nodes, seen, self._by.in_flight, pinned, unfit, self._by.shared)
+        here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
+        return [
+            replace(
+                offer,
+                has_backend=offer.node in supply and supply[offer.node].has,
+                has_file=offer.has_file or (model.here and offer.node in here),
+            )
+            for offer in offers(need, fleet)
+        ]
+
+    async def _claim(
+        self, need: Need, placed: Placed, node: NodeView, seen: Replicas, supply: Supply, by: str
+    ) -> Replica | None:
+        key = ReplicaKey(need.model, _free_index(need.model, seen))
+        op = OpId(self._entropy.uuid())
+        replica = Replica(
+            key,
+            placed.node,
+            ReplicaState.STAGING,
+            op,
+            need.backend,
+            need.revision,
+            memory_bytes=need.memory_bytes,
+            in_vram=placed.in_vram,
+            parallel=need.parallel,
+        )
+        source = wishes.source_of(key, need.backend, need.revision, galleries=supply.galleries)
+        operation, step = wishes.load(
+            op, key, placed.node, node.standing.node.name, source, by=by, now=self._clock.now()
+        )
+        return await self._store.claim(replica, operation, step, seen.change, placed.evict)
+
+
+def _free_index(model: str, seen: Replicas) -> int:
+    taken = {row.key.index for row in seen.rows if row.key.model == model}
+    return next(index for index in range(len(taken) + 1) if index not in taken)
+
+
+def _size_elsewhere(nodes: Sequence[NodeView], model: Catalogued) -> int:
+    """Of its file, as some node tells."""
+    reports = (view.report for view in nodes if view.report is not None)
+    sizes = (one.size for report in reports for one in report.model_files if one.path == model.config.file)
+    return max(sizes, default=0)

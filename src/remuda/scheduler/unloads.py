@@ -1,0 +1,56 @@
+"""Asks for replicas to go: each is an operation of its own."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from remuda.core.clock import Clock
+from remuda.core.entropy import Entropy
+from remuda.core.errors import Conflict
+from remuda.core.ids import NodeId
+from remuda.fleet.fleet import Standing
+from remuda.ops.model import OpId, Wish
+from remuda.ops.ports import OpStore
+from remuda.scheduler import wishes
+from remuda.scheduler.model import Replica, ReplicaState
+
+
+class Unloads:
+    """`changed` wakes whoever carries operations out."""
+
+    def __init__(
+        self,
+        operations: OpStore,
+        standings: Callable[[], Awaitable[Sequence[Standing]]],
+        clock: Clock,
+        entropy: Entropy,
+        changed: Callable[[], None],
+    ) -> None:
+        self._operations = operations
+        self._standings = standings
+        self._clock = clock
+        self._entropy = entropy
+        self._changed = changed
+
+    async def ask(self, replica: Replica, by: str, why: str) -> OpId:
+        """The operation that unloads it; of one that is being loaded, the load's, which is given up."""
+        if replica.state in (ReplicaState.STAGING, ReplicaState.LOADING):
+            with suppress(Conflict):  # It may be over by now.
+                await self._operations.wish(replica.op, Wish.CANCEL)
+            self._changed()
+            return replica.op
+        operation, step = wishes.unload(
+            OpId(self._entropy.uuid()),
+            replica.key,
+            replica.node,
+            await self._name_of(replica.node),
+            wishes.source_of(replica.key, replica.backend, replica.revision, why=why),
+            by=by,
+            now=self._clock.now(),
+        )
+        submitted = await self._operations.submit(operation, [step])
+        self._changed()
+        return submitted.operation.id
+
+    async def _name_of(self, node: NodeId) -> str:
+        names = (one.node.name for one in await self._standings() if one.node.id == node)
+        return next(names, str(node))

@@ -1,0 +1,288 @@
+"""One request's way to a replica and back."""
+
+from collections.abc import Callable, Iterable
+
+import anyio
+import pytest
+
+from remuda.core.clock import SystemClock
+from remuda.core.ids import NodeId
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.model import Call, Endpoint, Kind, Sink, Upstream
+from remuda.inference.requests import ChatRequest, Message
+from remuda.models.config import ModelConfig
+from remuda.router.current import Tables
+from remuda.router.dispatch import Dispatcher, Journey, Waits
+from remuda.router.errors import ModelLoading, Overloaded
+from remuda.router.ledger import Ledger
+from remuda.router.ports import LoadStatus, Meanwhile
+from remuda.router.table import Entry, Route, Table
+from remuda.scheduler.model import ReplicaKey
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+MODEL = ModelConfig(name="qwen", backend="echo")
+
+
+def route(index: int = 0, *, parallel: int = 0, change: int = 1) -> Route:
+    node = f"n{index}"
+    return Route(
+        ReplicaKey("qwen", index), NodeId(node), node, Endpoint(node), change=change, parallel=parallel
+    )
+
+
+def call() -> Call:
+    request = ChatRequest(model="qwen", messages=[Message("user", "hello")])
+    return Call(Kind.CHAT, request, b"{}", MODEL, "r-1", 0)
+
+
+class Pipe:
+    """A client that reads everything."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.data = b""
+
+    async def begin(self, status: int, content_type: bytes) -> None:
+        self.begun = True
+
+    async def write(self, data: bytes) -> None:
+        self.data += data
+
+
+class Replica:
+    """Does to each request what its script says."""
+
+    def __init__(self, *script: str) -> None:
+        self.script = list(script)
+        self.served = 0
+        self.gate = anyio.Event()
+
+    async def serve(self, call: Call, sink: Sink) -> None:
+        self.served += 1
+        match self.script.pop(0) if self.script else "answer":
+            case "refuse connection":
+                raise UpstreamFailed(Fault.UNREACHABLE, "nobody listens")
+            case "refuse":
+                raise UpstreamFailed(Fault.REFUSED, "no such thing", status=400)
+            case "break off":
+                await sink.begin(200, b"text/event-stream")
+                raise UpstreamFailed(Fault.BROKE, "gone")
+            case "wait":
+                await self.gate.wait()
+        await sink.begin(200, b"application/json")
+        await sink.write(b"done")
+
+
+class Loads:
+    """Stands for whoever loads models."""
+
+    def __init__(self) -> None:
+        self.doubted: list[Route] = []
+        self.brought = 0
+        self.is_gone = False
+        self.on_bring: Callable[[], None] = lambda: None
+
+    async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
+        self.brought += 1
+        if wait_s == 0:
+            raise ModelLoading("it is being loaded", LoadStatus(model), 5)
+        await meanwhile(LoadStatus(model))
+        self.on_bring()
+
+    def status(self, model: str) -> LoadStatus | None:
+        return None
+
+    def doubt(self, route: Route, why: UpstreamFailed) -> None:
+        self.doubted.append(route)
+
+    async def gone(self, route: Route) -> bool:
+        return self.is_gone
+
+
+class House:
+    def __init__(self, *routes: Route, waits: Waits | None = None) -> None:
+        self.tables, self.ledger, self.loads = Tables(), Ledger(), Loads()
+        self.replicas: dict[str, Replica] = {}
+        self.waiting = 0
+        self.show(routes)
+        self.dispatcher = Dispatcher(
+            self.tables,
+            self.ledger,
+            self,
+            self.loads,
+            SystemClock(),
+            waits or Waits(),
+            waiting_changed=self._waits,
+        )
+
+    def _waits(self, model: str, by: int) -> None:
+        self.waiting += by
+
+    def show(self, routes: Iterable[Route]) -> None:
+        self.tables.replace(Table({"qwen": Entry(MODEL, tuple(routes), listed=True)}))
+
+    def at(self, endpoint: Endpoint) -> Upstream:
+        return self.replicas.setdefault(endpoint.address, Replica())
+
+    def script(self, index: int, *script: str) -> Replica:
+        return self.replicas.setdefault(f"n{index}", Replica(*script))
+
+    async def ask(self, pipe: Pipe | None = None) -> tuple[Pipe, Journey]:
+        pipe, journey = pipe or Pipe(), Journey()
+
+        async def meanwhile(status: LoadStatus) -> None:
+            pass
+
+        await self.dispatcher.answer(call(), pipe, journey, meanwhile)
+        return pipe, journey
+
+
+async def test_loaded_model_answers_without_asking_anybody_to_load_it() -> None:
+    house = House(route())
+    pipe, journey = await house.ask()
+
+    assert pipe.data == b"done"
+    assert journey.route == route()
+    assert house.loads.brought == 0
+    assert house.ledger.own() == {}
+
+
+async def test_replica_that_fails_before_its_first_byte_is_replaced_by_another() -> None:
+    house = House(route(0), route(1))
+    house.script(0, "refuse connection")
+    pipe, journey = await house.ask()
+
+    assert pipe.data == b"done"
+    assert [one.key.index for one in journey.tried] == [0, 1]
+    assert house.loads.doubted == [route(0)]
+
+
+async def test_only_one_other_is_tried() -> None:
+    house = House(*(route(index) for index in range(3)))
+    for index in range(3):
+        house.script(index, "refuse connection")
+    with pytest.raises(UpstreamFailed):
+        await house.ask()
+
+    assert sum(replica.served for replica in house.replicas.values()) == 2
+
+
+async def test_answer_that_breaks_off_is_not_begun_anew() -> None:
+    house = House(route(0), route(1))
+    house.script(0, "break off")
+    with pytest.raises(UpstreamFailed, match="gone"):
+        await house.ask()
+
+    assert "n1" not in house.replicas
+    assert house.loads.doubted == [route(0)]
+
+
+async def test_what_any_replica_would_refuse_is_asked_of_no_other() -> None:
+    house = House(route(0), route(1))
+    house.script(0, "refuse")
+    with pytest.raises(UpstreamFailed, match="no such thing"):
+        await house.ask()
+
+    assert house.loads.doubted == []
+    assert "n1" not in house.replicas
+
+
+async def test_only_replica_failed_and_is_well_again_so_the_failure_is_told() -> None:
+    house = House(route())
+    house.script(0, "refuse connection")
+    with pytest.raises(UpstreamFailed, match="nobody listens"):
+        await house.ask()
+
+    assert house.loads.brought == 0
+
+
+async def test_only_replica_is_gone_and_the_next_one_to_be_loaded_answers() -> None:
+    house = House(route(0))
+    house.script(0, "refuse connection")
+    house.loads.is_gone = True
+    house.loads.on_bring = lambda: house.show([route(1)])
+    pipe, journey = await house.ask()
+
+    assert pipe.data == b"done"
+    assert journey.route == route(1)
+
+
+async def test_model_that_is_not_loaded_is_brought_and_waited_for() -> None:
+    house = House()
+    house.loads.on_bring = lambda: house.show([route()])
+    pipe, journey = await house.ask()
+
+    assert pipe.data == b"done"
+    assert journey.waited_s >= 0
+
+
+async def test_wait_for_a_load_ends() -> None:
+    house = House(waits=Waits(load_s=0.0))
+    with pytest.raises(ModelLoading):
+        await house.ask()
+
+
+async def test_full_replica_is_waited_for_in_the_order_of_arrival() -> None:
+    house = House(route(parallel=1))
+    replica = house.script(0, "wait")
+    done: list[int] = []
+
+    async def ask(number: int) -> None:
+        await house.ask()
+        done.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(4):
+            tasks.start_soon(ask, number)
+            await wait_until(lambda number=number: replica.served + house.waiting == number + 1)  # type: ignore[misc]
+        replica.gate.set()
+
+    assert done == [0, 1, 2, 3]
+    assert house.waiting == 0
+    assert house.ledger.own() == {}
+
+
+async def test_as_many_wait_as_may_and_the_next_is_told_to_come_back() -> None:
+    house = House(route(parallel=1), waits=Waits(waiting_max=1))
+    replica = house.script(0, "wait")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.ask)
+        await wait_until(lambda: replica.served == 1)
+        tasks.start_soon(house.ask)
+        await wait_until(lambda: house.waiting == 1)
+        with pytest.raises(Overloaded):
+            await house.ask()
+        replica.gate.set()
+
+    assert replica.served == 2
+
+
+async def test_replica_that_is_loaded_meanwhile_serves_those_who_wait() -> None:
+    house = House(route(0, parallel=1))
+    first, second = house.script(0, "wait"), house.script(1)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.ask)
+        await wait_until(lambda: first.served == 1)
+        tasks.start_soon(house.ask)
+        await wait_until(lambda: house.waiting == 1)
+        house.show([route(0, parallel=1), route(1, parallel=1)])
+        await wait_until(lambda: second.served == 1)
+        first.gate.set()
+
+    assert house.waiting == 0
+
+
+async def test_request_that_is_given_up_leaves_nothing_behind() -> None:
+    house = House(route(parallel=1))
+    replica = house.script(0, "wait")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.ask)
+        tasks.start_soon(house.ask)
+        await wait_until(lambda: replica.served == 1 and house.waiting == 1)
+        tasks.cancel_scope.cancel()
+
+    assert house.ledger.own() == {}
+    assert house.waiting == 0
+    assert (await house.ask())[0].data == b"done"
