@@ -1,0 +1,96 @@
+"""The table from what is stored and what nodes say. Pure.
+
+A replica is routed to while it is loaded from the present configuration, and its node takes work and does not
+say that its process is gone.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Final
+
+from remuda.core.ids import NodeId
+from remuda.fleet.health import Reachability
+from remuda.models.config import ModelConfig
+from remuda.ops.sightings import NodeView
+from remuda.router.table import Entry, Route, Table
+from remuda.scheduler.endpoints import endpoint_of
+from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
+
+_SAID_UNDER_WAY: Final = timedelta(seconds=5)  # What a node says may be older than its arrival by so much.
+_USELESS: Final = frozenset({"failed", "stopping", "waiting"})  # States of a process that answers nothing.
+_VRAM_STEP: Final = 1 << 28  # Free VRAM only breaks ties: small changes of it make no new table.
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A model as requests know it. `present`: its bytes are on this machine, or it needs none."""
+
+    config: ModelConfig
+    present: bool = False
+    created: int = 0  # Unix seconds.
+
+
+def build(
+    replicas: Replicas, nodes: Mapping[NodeId, NodeView], models: Mapping[str, Configured], token: str
+) -> Table:
+    """`models` by each name that requests may use; `token` opens replicas and their workers' doors."""
+    routes = defaultdict[tuple[str, str], list[Route]](list)
+    for row in replicas.rows:
+        view = nodes.get(row.node)
+        if view is not None and _routable(row, view):
+            routes[row.key.model, row.revision].append(_route(row, view, token))
+    told = _told_files(nodes.values())
+    entries = {
+        name: _entry(model, routes[model.config.id, model.config.revision], told)
+        for name, model in models.items()
+    }
+    return Table(MappingProxyType(entries), replicas.change)
+
+
+def _entry(model: Configured, routes: list[Route], told: Collection[str]) -> Entry:
+    listed = model.present or bool(routes) or model.config.file in told
+    return Entry(model.config, tuple(routes), listed, model.created)
+
+
+def _told_files(nodes: Iterable[NodeView]) -> Collection[str]:
+    """All files of models that nodes have told of, and the folders they are in."""
+    files = {file.path for view in nodes if view.report is not None for file in view.report.model_files}
+    folders = {path[:place] for path in files for place, char in enumerate(path) if char == "/"}
+    return files | folders
+
+
+def _route(row: Replica, view: NodeView, token: str) -> Route:
+    node = view.standing.node
+    return Route(
+        key=row.key,
+        node=node.id,
+        node_name=node.name,
+        endpoint=endpoint_of(row, node.address, token),
+        instance=row.instance,
+        change=row.change,
+        parallel=row.parallel,
+        vram_free=node.resources.available_vram // _VRAM_STEP * _VRAM_STEP,
+        silent=view.standing.reachability is Reachability.SILENT,
+    )
+
+
+def _routable(row: Replica, view: NodeView) -> bool:
+    node = view.standing.node
+    takes_work = node.approved and not node.drained and not node.leaving
+    heard = view.standing.reachability in (Reachability.UP, Reachability.SILENT)
+    same_life = row.boot is None or row.boot == view.boot
+    return row.state is ReplicaState.LOADED and takes_work and heard and same_life and not _gone(row, view)
+
+
+def _gone(row: Replica, view: NodeView) -> bool:
+    """Whether its report says so. That a process is missing counts only if it was to be there by then."""
+    if view.report is None or not row.instance:
+        return False
+    for told in view.report.replicas:
+        if told.instance == row.instance and ReplicaKey(told.model_id, told.replica_index) == row.key:
+            return told.state in _USELESS
+    said_at = view.standing.node.last_heartbeat - _SAID_UNDER_WAY
+    return row.updated_at is not None and row.updated_at < said_at
