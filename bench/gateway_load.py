@@ -1,0 +1,132 @@
+"""Clients that cost little: plain protocols on one event loop, which count what comes and when."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from httptools import HttpResponseParser
+
+HOST = "127.0.0.1"
+ANSWER_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where requests go, and what is asked there."""
+
+    port: int
+    key: str = ""
+
+    def request(self, body: bytes) -> bytes:
+        head = (
+            "POST /v1/chat/completions HTTP/1.1",
+            f"Host: {HOST}:{self.port}",
+            f"Authorization: Bearer {self.key}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+        )
+        return "\r\n".join((*head, "", "")).encode() + body
+
+
+class _Client(asyncio.Protocol):
+    """Asks; what comes is counted by those below."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._parser = HttpResponseParser(self)
+        self.over = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.over.done():
+            self.over.set_exception(ConnectionError("the gateway hung up"))
+
+    def ask(self) -> None:
+        self.transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status != 200 and not self.over.done():
+            self.over.set_exception(ConnectionError(f"the gateway answered {status}"))
+
+
+class Asker(_Client):
+    """One request after the other, until told to stop."""
+
+    def __init__(self, request: bytes, latencies_s: list[float]) -> None:
+        super().__init__(request)
+        self._latencies_s = latencies_s
+        self.left = 0
+
+    def ask(self) -> None:
+        self._asked_s = time.perf_counter()
+        super().ask()
+
+    def on_message_complete(self) -> None:
+        self._latencies_s.append(time.perf_counter() - self._asked_s)
+        self.left -= 1
+        if self.left > 0:
+            self.ask()
+        elif not self.over.done():
+            self.over.set_result(None)
+
+
+class Reader(_Client):
+    """One stream, whose tokens it counts."""
+
+    def __init__(self, request: bytes) -> None:
+        super().__init__(request)
+        self.tokens = 0
+
+    def on_body(self, body: bytes) -> None:
+        self.tokens += body.count(b"data: {")
+
+
+async def ask_many(place: Place, body: bytes, at_once: int, each: int) -> list[float]:
+    """The latency of every request."""
+    latencies_s: list[float] = []
+    loop, request = asyncio.get_running_loop(), place.request(body)
+    askers = [
+        (await loop.create_connection(lambda: Asker(request, latencies_s), HOST, place.port))[1]
+        for _ in range(at_once)
+    ]
+    for asker in askers:
+        asker.left = each
+        asker.ask()
+    try:
+        await asyncio.gather(*(asker.over for asker in askers))
+    finally:
+        for asker in askers:
+            asker.transport.abort()
+    return latencies_s
+
+
+async def with_streams(
+    place: Place, body: bytes, count: int, spread_s: float, then: Callable[[list[Reader]], Awaitable[None]]
+) -> None:
+    """Open streams one after the other within `spread_s`, and go on when all of them flow."""
+    loop, request = asyncio.get_running_loop(), place.request(body)
+    readers: list[Reader] = []
+    try:
+        for _ in range(count):
+            _, reader = await loop.create_connection(lambda: Reader(request), HOST, place.port)
+            readers.append(reader)
+            reader.ask()
+            await asyncio.sleep(spread_s / count)
+        async with asyncio.timeout(ANSWER_LIMIT_S):
+            while not all(reader.tokens for reader in readers):  # noqa: ASYNC110 - of many, seldom.
+                await asyncio.sleep(0.01)
+        await then(readers)
+        for reader in readers:
+            if reader.over.done():
+                await reader.over
+    finally:
+        for reader in readers:
+            reader.over.cancel()
+            reader.transport.abort()

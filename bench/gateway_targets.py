@@ -1,0 +1,153 @@
+"""What is measured side by side: each gateway before the same upstream, on a core of its own."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from tests.support.debian import debian_program
+
+from bench.gateway_load import HOST, Place
+from bench.mock_upstreams import MODEL
+from remuda.host.ports import free_port
+
+START_LIMIT_S = 60.0
+_CORES = sorted(os.sched_getaffinity(0))
+GATEWAY_CORE, OTHER_CORE = _CORES[0], _CORES[-1]
+_NGINX = """\
+daemon off; worker_processes 1; pid {folder}/pid; error_log stderr;
+events {{ worker_connections 8192; }}
+http {{
+  access_log off; client_body_buffer_size 1m; proxy_buffering off; keepalive_requests 1000000;
+  client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+  uwsgi_temp_path {folder}; scgi_temp_path {folder};
+  upstream replica {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 1000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{ proxy_pass http://replica; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    place: Place
+    process: psutil.Process | None = None  # None: no gateway in between.
+
+    def _tree(self) -> list[psutil.Process]:
+        return [] if self.process is None else [self.process, *self.process.children(recursive=True)]
+
+    def cpu_s(self) -> float:
+        """Of all its processes, so far."""
+        times = [process.cpu_times() for process in self._tree()]
+        return float(sum(each.user + each.system for each in times))
+
+    def memory_bytes(self) -> int:
+        """With shared pages divided among those who share them."""
+        return sum(process.memory_full_info().pss for process in self._tree())
+
+
+Target = Callable[[int], AbstractContextManager[Running]]  # From the upstream's port.
+
+
+@contextmanager
+def direct(upstream_port: int) -> Iterator[Running]:
+    yield Running(Place(upstream_port))
+
+
+@contextmanager
+def nginx(upstream_port: int) -> Iterator[Running]:
+    program, port = debian_program("nginx", "nginx-light"), free_port(HOST)
+    with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder:
+        Path(folder).chmod(0o755)  # Its worker is another user.
+        settings = Path(folder) / "nginx.conf"
+        settings.write_text(_NGINX.format(folder=folder, port=port, upstream=upstream_port))
+        with started([program, "-p", folder, "-c", str(settings)], port, GATEWAY_CORE) as process:
+            yield Running(Place(port), process)
+
+
+def frontend(protocol: str) -> Target:
+    """Ours. A whole frontend, once one can be given a replica from outside, would begin here."""
+
+    @contextmanager
+    def target(upstream_port: int) -> Iterator[Running]:
+        port = free_port(HOST)
+        command = [sys.executable, "-m", "bench.gateway_frontend", str(port), str(upstream_port), protocol]
+        with (
+            tempfile.TemporaryFile("w+") as said,
+            started(command, port, GATEWAY_CORE, stdout=said.fileno()) as process,
+        ):
+            said.seek(0)
+            yield Running(Place(port, said.readline().strip()), process)
+
+    return target
+
+
+@contextmanager
+def litellm(upstream_port: int) -> Iterator[Running]:
+    port = free_port(HOST)
+    model = {"model": f"openai/{MODEL}", "api_base": f"http://{HOST}:{upstream_port}/v1", "api_key": "none"}
+    with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder:
+        settings = Path(folder) / "litellm.yaml"
+        settings.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": model}]}))
+        command = ["litellm", "--config", str(settings), "--host", HOST, "--port", str(port)]
+        with started(command, port, GATEWAY_CORE) as process:
+            yield Running(Place(port), process)
+
+
+@contextmanager
+def vllm_router(upstream_port: int) -> Iterator[Running]:
+    port = free_port(HOST)
+    urls = f"http://{HOST}:{upstream_port}"
+    command = ["vllm-router", "--worker-urls", urls, "--host", HOST, "--port", str(port)]
+    with started(command, port, GATEWAY_CORE) as process:
+        yield Running(Place(port), process)
+
+
+def peers() -> dict[str, Target]:
+    """Those that are installed."""
+    known: dict[str, Target] = {"litellm": litellm, "vllm-router": vllm_router}
+    return {name: target for name, target in known.items() if shutil.which(name)}
+
+
+@contextmanager
+def upstream(kind: str) -> Iterator[int]:
+    """The port of a mock replica: `http` or `grpc`."""
+    port = free_port(HOST)
+    with started([sys.executable, "-m", f"bench.mock_upstreams.{kind}_server", str(port)], port, OTHER_CORE):
+        yield port
+
+
+@contextmanager
+def started(
+    command: list[str], port: int, core: int, stdout: int = subprocess.DEVNULL
+) -> Iterator[psutil.Process]:
+    """A process on that core, once it listens."""
+    with ExitStack() as stack:
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {core})  # Inherited by all that it starts.
+        process = subprocess.Popen(command, stdout=stdout)
+        os.sched_setaffinity(0, before)
+        stack.callback(process.wait, 30)
+        stack.callback(process.terminate)
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while not _listens(port):
+            if process.poll() is not None or time.monotonic() > deadline_s:
+                raise SystemExit(f"{command[0]} does not start")
+            time.sleep(0.05)
+        yield psutil.Process(process.pid)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as looking:
+        return looking.connect_ex((HOST, port)) == 0
