@@ -1,4 +1,4 @@
-"""Whole fleets, each lived through from one seed: nothing that a checker claims is ever broken."""
+"""Whole fleets, and operations over them, each lived through from one seed: no claim is ever broken."""
 
 import os
 import subprocess
@@ -6,58 +6,72 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.simulate import explain
+from bench.simulate import STORIES, explain
 
-from tests.sim import calm
-from tests.sim.simulation import Outcome, run_seed
-from tests.sim.storm import EVENTS_LEAST, FAULTS_LEAST
+from tests.sim import calm as calm_of_fleet
+from tests.sim.ops import calm as calm_of_operations
+from tests.sim.simulation import Outcome
 
 SEEDS = 500
-PER_TEST = 20  # Small enough that parallel workers end at about the same time.
+PER_TEST = 5  # Small enough that parallel workers end at about the same time.
+EVENTS_LEAST = 200
+FAULTS_LEAST = 10
 ROOT = Path(__file__).parents[2]
 
 
-def lived_through(seed: int) -> Outcome:
-    outcome = run_seed(seed)
+def lived_through(story: str, seed: int) -> Outcome:
+    outcome = STORIES[story](seed)
     assert outcome.failure is None, explain(outcome)
     return outcome
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
-def test_no_seed_breaks_a_claim(first: int) -> None:
+@pytest.mark.parametrize("story", STORIES)
+def test_no_seed_breaks_a_claim(story: str, first: int) -> None:
     for seed in range(first, first + PER_TEST):
-        trace = lived_through(seed).trace
+        trace = lived_through(story, seed).trace
         assert len(trace.lines) >= EVENTS_LEAST, f"seed {seed}"
         assert trace.fault_count >= FAULTS_LEAST, f"seed {seed}"
 
 
-def test_the_same_seed_is_the_same_story() -> None:
-    first = [lived_through(seed).trace.lines for seed in (3, 14)]
-    again = [lived_through(seed).trace.lines for seed in (14, 3)]
+@pytest.mark.parametrize("story", STORIES)
+def test_the_same_seed_is_the_same_story(story: str) -> None:
+    """Whatever was lived through before it, and however texts are hashed."""
+    first = [lived_through(story, seed).trace.lines for seed in (3, 14)]
+    again = [lived_through(story, seed).trace.lines for seed in (14, 3)]
     assert first == again[::-1]
+    assert first[0] == told_by_another_process(story, 3, hash_seed="1")
 
 
-def test_a_story_does_not_depend_on_how_texts_are_hashed() -> None:
-    assert _told_by_another_process(27, hash_seed="1") == lived_through(27).trace.lines
-
-
-def test_faults_of_every_kind_are_met() -> None:
-    met = set().union(*(lived_through(seed).trace.faults for seed in range(12)))
-    assert len(met) >= 15, sorted(met)
+@pytest.mark.parametrize(("story", "kinds"), [("fleet", 15), ("operations", 13)])
+def test_faults_of_every_kind_are_met(story: str, kinds: int) -> None:
+    met: set[str] = set()
+    for seed in range(20):
+        met |= set(lived_through(story, seed).trace.faults)
+        if len(met) >= kinds:
+            return
+    pytest.fail(f"only these were met: {sorted(met)}")
 
 
 def test_a_failing_seed_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calm, "SETTLED_WITHIN_S", 0.0)
-    monkeypatch.setattr(calm, "unsettled", lambda fleet: ["the weather"])
-    outcome = run_seed(0)
+    monkeypatch.setattr(calm_of_fleet, "SETTLED_WITHIN_S", 0.0)
+    monkeypatch.setattr(calm_of_fleet, "unsettled", lambda fleet: ["the weather"])
+    outcome = STORIES["fleet"](0)
     told = explain(outcome)
     assert "settles_in_time" in told
     assert outcome.trace.lines[-1] in told
     assert "python -m bench.simulate --seed 0 --trace" in told
 
 
-def _told_by_another_process(seed: int, *, hash_seed: str) -> list[str]:
-    script = f"from tests.sim.simulation import run_seed; print(*run_seed({seed}).trace.lines, sep='\\n')"
+def test_a_failing_seed_of_another_story_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calm_of_operations, "unsettled", lambda world: ["the weather"])
+    told = explain(STORIES["operations"](1))
+    assert "everything_ends" in told
+    assert "python -m bench.simulate --of operations --seed 1 --trace" in told
+
+
+def told_by_another_process(story: str, seed: int, *, hash_seed: str) -> list[str]:
+    script = f"from bench.simulate import STORIES; print(*STORIES[{story!r}]({seed}).trace.lines, sep='\\n')"
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     told = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
