@@ -23,6 +23,7 @@ from remuda.cli.bus_wiring import BusPlan, BusStopSender, plan_bus
 from remuda.cli.ops_wiring import Surroundings, open_ops
 from remuda.cli.options import registration_token
 from remuda.cli.running import Runner, Stop, background, log_as, run_until_signal
+from remuda.cli.serving_wiring import Ground, ServingRig
 from remuda.cli.settings import FrontendSettings
 from remuda.core import limits
 from remuda.core.clock import Clock, SystemClock
@@ -102,7 +103,9 @@ async def running_frontend(
         first_key = await _first_admin_key(services) if services.access.keys_required else ""
         app = application(services, build.clock)
         local_url = await build.serve(app, listener)
-        stack.callback(services.ops.feed.close)  # Before the server waits for requests to end.
+        # Before the server waits for requests to end.
+        stack.callback(services.ops.feed.close)
+        stack.push_async_callback(services.inference.running.close)
         build.announce(local_url, services.keyring.local_secret)
         url = addresses.public_url(settings, listener.getsockname()[1])
         log.info("frontend_ready", url=url, database=database.name, version=__version__)
@@ -182,9 +185,30 @@ class _Build:
             self.clock,
             self.entropy,
         )
+        rig = ServingRig(
+            Ground(
+                settings,
+                self.models,
+                database,
+                fleet,
+                registry,
+                bus,
+                frontend,
+                signal,
+                token,
+                self._policy.own_machines,
+                metrics.registry,
+                self.clock,
+                self.entropy,
+            )
+        )
+        ops = await self._stack.enter_async_context(open_ops(around, rig.model_work))
+        serving, inference = await self._stack.enter_async_context(rig.at_work())
         return Services(
             registry=registry,
-            ops=await self._stack.enter_async_context(open_ops(around)),
+            ops=ops,
+            serving=serving,
+            inference=inference,
             keyring=keyring,
             access=Access(
                 token, not addresses.loopback(self._host), addresses.own_names(self._host, settings)
@@ -197,6 +221,10 @@ class _Build:
             wheel=cache(own_wheel),
             join_script=join_script.script,
         )
+
+    @property
+    def models(self) -> Path:
+        return self._settings.models_path or self._folder.models
 
     async def serve(self, app: ASGIApp, listener: socket.socket) -> str:
         """Serve the API; answers the address for processes on this machine."""
@@ -215,7 +243,8 @@ class _Build:
 
     def announce(self, local_url: str, api_key: str) -> None:
         """Tell commands on this machine where we are and how to get in."""
-        write_json(self._folder.endpoint, {"url": local_url, "api_key": api_key, "pid": os.getpid()})
+        where = {"url": local_url, "api_key": api_key, "pid": os.getpid(), "models": str(self.models)}
+        write_json(self._folder.endpoint, where)
         self._stack.callback(self._folder.endpoint.unlink, missing_ok=True)
 
     async def _token(self, secrets: SqlSecretStore) -> SecretStr | None:

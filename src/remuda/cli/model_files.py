@@ -8,7 +8,7 @@ from pathlib import Path
 from remuda.cli.commands import Asked
 from remuda.cli.options import data_folder
 from remuda.core.errors import Invalid
-from remuda.host.folder import DataFolder
+from remuda.host.folder import read_json
 from remuda.models.describing import describe_gguf
 from remuda.models.gguf_file import open_gguf
 from remuda.models.reading import read_model, write_model
@@ -20,7 +20,7 @@ def model_text(file: Path, name: str | None, context: int | None, asked: Asked) 
     """The YAML of the model in this file. A GGUF file is brought to this machine's folder of models."""
     file = file.expanduser()
     if file.suffix.lower() == ".gguf":
-        return _from_gguf(file, name, context, data_folder({"data_dir": asked.data_dir}, os.environ))
+        return _from_gguf(file, name, context, _models_folder(asked))
     if context is not None:
         raise Invalid("--context is for GGUF files", hint="set context_size in the YAML")
     try:
@@ -34,10 +34,17 @@ def model_text(file: Path, name: str | None, context: int | None, asked: Asked) 
     return text if name is None else write_model(config.model_copy(update={"name": name}))
 
 
-def _from_gguf(file: Path, name: str | None, context: int | None, folder: DataFolder) -> str:
+def _models_folder(asked: Asked) -> Path:
+    """Of the frontend that runs on this machine, or will."""
+    folder = data_folder({"data_dir": asked.data_dir}, os.environ)
+    told = read_json(folder.endpoint).get("models")
+    return Path(told) if isinstance(told, str) else folder.models
+
+
+def _from_gguf(file: Path, name: str | None, context: int | None, models: Path) -> str:
     found = open_gguf(file)
     for part in found.parts:
-        _bring(part, folder.models)
+        _bring(part, models)
     config = describe_gguf(found.first.name, found.header, found.first.name)
     changes = {"name": name} if name else {}
     return write_model(

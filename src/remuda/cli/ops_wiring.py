@@ -29,6 +29,7 @@ from remuda.ops.feed import Feed
 from remuda.ops.inventories import Inventories
 from remuda.ops.model import Patience
 from remuda.ops.pins import Pinner
+from remuda.ops.ports import ModelWork
 from remuda.ops.progress_board import ProgressBoard
 from remuda.ops.progress_line import ProgressLine
 from remuda.ops.reconciler import Reconciler
@@ -67,8 +68,20 @@ class Surroundings:
         return "" if isinstance(self.bus.state, Connected) else "the bus is down"
 
 
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What whoever loads models needs of operations."""
+
+    store: SqlOpStore
+    operations: Operations
+    board: ProgressBoard
+
+
+MakeModelWork = Callable[[Workshop], ModelWork]
+
+
 @asynccontextmanager
-async def open_ops(around: Surroundings) -> AsyncIterator[Ops]:
+async def open_ops(around: Surroundings, make_model_work: MakeModelWork) -> AsyncIterator[Ops]:
     """Operations are moved on for as long as the block lasts."""
     settings, clock, entropy = around.settings, around.clock, around.entropy
     keys = Keychain(docker_config_files(os.environ), os.environ)
@@ -83,40 +96,19 @@ async def open_ops(around: Surroundings) -> AsyncIterator[Ops]:
             return Sources(galleries, fetcher=request_fetcher, cache=cache, clock=clock)
 
         own = Sources(galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock)
-        async with _at_work(around, Shelf(own, asked_for), RegistryPinner(client)) as ops:
+        shelf, pinner = Shelf(own, asked_for), RegistryPinner(client)
+        async with _at_work(around, shelf, pinner, make_model_work) as ops:
             yield ops
 
 
 @asynccontextmanager
-async def _at_work(around: Surroundings, shelf: Shelf, pinner: Pinner) -> AsyncIterator[Ops]:
+async def _at_work(
+    around: Surroundings, shelf: Shelf, pinner: Pinner, make_model_work: MakeModelWork
+) -> AsyncIterator[Ops]:
     store, clock, bus, signal = SqlOpStore(around.database), around.clock, around.bus, around.signal
     board = ProgressBoard(store, clock)
     progress = ProgressLine(around.ticks, board.take)
     inventories = Inventories(bus, store, clock, signal.notify)
-    commander = BusCommander(
-        bus,
-        store,
-        board,
-        progress,
-        clock,
-        timeouts=around.timeouts,
-        at_once_max=_REQUESTS_MAX,
-        bus_trouble=around.bus_trouble,
-        changed=signal.notify,
-    )
-    reconciler = Reconciler(
-        store,
-        around.standings,
-        commander,
-        inventories,
-        signal,
-        frontend=around.frontend,
-        clock=clock,
-        entropy=around.entropy,
-        timeouts=around.timeouts,
-        patience=Patience(),
-        bus_trouble=around.bus_trouble,
-    )
     operations = Operations(
         store,
         around.standings,
@@ -130,6 +122,31 @@ async def _at_work(around: Surroundings, shelf: Shelf, pinner: Pinner) -> AsyncI
             at_once=around.settings.nodes_at_once, local_sources=around.settings.allow_local_sources
         ),
         changed=signal.notify,
+    )
+    commander = BusCommander(
+        bus,
+        store,
+        board,
+        progress,
+        clock,
+        timeouts=around.timeouts,
+        at_once_max=_REQUESTS_MAX,
+        bus_trouble=around.bus_trouble,
+        changed=signal.notify,
+        model_work=make_model_work(Workshop(store, operations, board)),
+    )
+    reconciler = Reconciler(
+        store,
+        around.standings,
+        commander,
+        inventories,
+        signal,
+        frontend=around.frontend,
+        clock=clock,
+        entropy=around.entropy,
+        timeouts=around.timeouts,
+        patience=Patience(),
+        bus_trouble=around.bus_trouble,
     )
     feed = Feed(store, signal, board, progress, clock)
     upgrades = UpgradeCheck(operations.look, pinner)

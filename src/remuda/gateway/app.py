@@ -13,6 +13,7 @@ from remuda.core.errors import RemudaError, Unavailable
 from remuda.gateway import join, nodes, openapi, probes
 from remuda.gateway.admin import (
     backends,
+    models,
     node_backends,
     older_backends,
     operations,
@@ -33,6 +34,7 @@ log = structlog.get_logger()
 # The busiest come first, as they are tried in this order.
 _ROUTERS = (
     nodes.routes,
+    models.routes,  # Before those for nodes, whose ids would take /api/nodes/models.
     admin_nodes.routes,
     operations.routes,
     ops_events.routes,
@@ -52,7 +54,7 @@ def application(services: Services, clock: Clock) -> ASGIApp:
     of them: they have a door of their own."""
     guarded = HostGuard(BodyLimit(_api(services)), services.access)
     general = HeadLikeGet(Observation(guarded, services.metrics, clock))
-    return general if services.inference is None else Door(general, services, services.inference, clock)
+    return Door(general, services, services.inference, clock)
 
 
 def api_routes() -> list[APIRoute]:

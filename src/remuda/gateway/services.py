@@ -69,6 +69,8 @@ class Inference:
 class Services:
     registry: Registry
     ops: Ops
+    serving: Serving
+    inference: Inference
     keyring: KeyRing
     access: Access
     metrics: Metrics
@@ -80,8 +82,6 @@ class Services:
     unready: Callable[[], Awaitable[str]]  # Why this frontend cannot do its work; empty when it can.
     wheel: Callable[[], tuple[str, bytes]]  # This program, for machines that join.
     join_script: Callable[[str, str], str]  # From the wheel's address and SHA-256 to the script that joins.
-    serving: Serving | None = None
-    inference: Inference | None = None  # None: this frontend has no models.
 
 
 async def services(request: Request) -> Services:

@@ -6,7 +6,6 @@ import anyio
 
 from remuda.core.clock import Clock
 from remuda.inference.failures import UpstreamFailed
-from remuda.ops.model import State
 from remuda.ops.overlay import Overlay, overlaid
 from remuda.router.current import Tables
 from remuda.router.doubts import Doubts
@@ -52,6 +51,11 @@ class ColdPath:
             with anyio.move_on_after(min(_LOOK_S, left_s or _LOOK_S)):
                 await changed.wait()
 
+    async def look(self, model: str) -> LoadStatus | None:
+        """Of a load under way, whichever frontend it is that loads it."""
+        found = await self._demand.under_way(model)
+        return None if found is None else self._status(found)
+
     def status(self, model: str) -> LoadStatus | None:
         return self._known.get(model)
 
@@ -76,13 +80,14 @@ class ColdPath:
                 raise _nowhere(model, answer)
             case Waits():
                 status = LoadStatus(model)
-            case UnderWay(replica, view):
-                shown = None if view is None else overlaid(view, self._overlay, self._clock.now())
-                if shown is not None and shown.steps[0].state is State.FAILED:
-                    self._demand.forget(model)
-                status = status_of(replica, shown)
+            case UnderWay():
+                status = self._status(answer)
         self._known[model] = status
         return status
+
+    def _status(self, found: UnderWay) -> LoadStatus:
+        view = None if found.view is None else overlaid(found.view, self._overlay, self._clock.now())
+        return status_of(found.replica, view)
 
 
 def _left(wait_s: float | None, spent_s: float) -> float | None:

@@ -87,9 +87,11 @@ class Demand:
                 self._latest[name] = (self._clock.monotonic(), answer)
             return answer
 
-    def forget(self, name: str) -> None:
-        """The next look is a fresh one."""
-        self._latest.pop(name, None)
+    async def under_way(self, name: str) -> UnderWay | None:
+        """A load of it that is not over; nothing is begun."""
+        rows = (await self._replicas.replicas()).rows
+        coming = next((row for row in rows if row.key.model == name and _on_its_way(row)), None)
+        return None if coming is None else await self._under_way(coming)
 
     async def _answer(self, name: str) -> Answer:
         await self._refresh()

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 from remuda.cli.settings import forms
 from remuda.cli.settings.depot import SourceSettings
 from remuda.cli.settings.forms import Duration, File, Port, Words
-from remuda.core import durations
+from remuda.core import durations, limits
 from remuda.core.settings import Setting
 
 _REPLY = timedelta(minutes=15)
@@ -212,6 +212,14 @@ class FrontendSettings(SourceSettings):
     request_wait: Annotated[
         Duration, Setting("How long a request waits for a busy replica.", durations.ACCEPTED)
     ] = timedelta(seconds=60)
+    request_bytes_max: Annotated[
+        Annotated[int, Field(ge=1024, le=1 << 32)],
+        Setting("Largest body of an inference request, in bytes; images come inside.", "a number of bytes"),
+    ] = limits.INFERENCE_BODY_BYTES_MAX
+    shutdown_grace: Annotated[
+        Duration,
+        Setting("How long answers under way may go on when the frontend stops.", durations.ACCEPTED),
+    ] = timedelta(seconds=30)
     file_transfer_timeout: Annotated[
         Duration | None,
         Setting(

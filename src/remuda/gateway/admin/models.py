@@ -11,7 +11,7 @@ from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.nodes import ModelRows
 from remuda.gateway.paths import ModelPath, NodePath
-from remuda.gateway.services import Services, Serving, Svc
+from remuda.gateway.services import Services, Svc
 from remuda.ops.own_view import with_steps
 from remuda.ops.ports import View
 from remuda.wire.nodes import ModelRow, NodeMessage
@@ -42,7 +42,7 @@ async def list_replicas(svc: Svc) -> Response:
 async def list_models(svc: Svc) -> Response:
     """Every configured model, with its replicas."""
     replicas, standings = await _replicas(svc), await svc.registry.standings()
-    known = await _serving(svc).models.configured()
+    known = await svc.serving.models.configured()
     return answer(ModelItems(models=tuple(show.model_item(one, replicas, standings) for one in known)))
 
 
@@ -55,7 +55,7 @@ async def list_models(svc: Svc) -> Response:
 async def add_model(request: Request, svc: Svc) -> Response:
     """Add a model by its YAML, or change the one of its name: its replicas are then replaced."""
     body = await read(request, ModelAdd)
-    told = await _serving(svc).models.add(body.config)
+    told = await svc.serving.models.add(body.config)
     item = show.model_item(told.model, await _replicas(svc), await svc.registry.standings())
     return answer(ModelAdded(model=item, replaced=told.replaced, unknown_keys=told.unknown_keys), 201)
 
@@ -65,7 +65,7 @@ async def add_model(request: Request, svc: Svc) -> Response:
 )
 async def load_model(model: ModelPath, svc: Svc, admin: Admin) -> Response:
     """Load one more replica of it somewhere."""
-    return answer(_op(await _serving(svc).models.load(model, admin), svc), 202)
+    return answer(_op(await svc.serving.models.load(model, admin), svc), 202)
 
 
 @routes.post(
@@ -78,14 +78,14 @@ async def unload_model(model: ModelPath, request: Request, svc: Svc, admin: Admi
     """Unload its replicas: what is in flight ends first. An empty list: there were none."""
     body = await read(request, ModelUnloadBody)
     node = await _node_id(body.node, svc) if body.node else None
-    ops = await _serving(svc).models.unload(model, admin, node=node)
+    ops = await svc.serving.models.unload(model, admin, node=node)
     return answer(ModelOps(operations=tuple(_op(view, svc) for view in ops)), 202)
 
 
 @routes.get("/api/models/{model:path}/load-status", responses=gives(LoadingView, 401, 404))
 async def load_status(model: ModelPath, svc: Svc) -> Response:
     """How far its load is; 404 when none is under way."""
-    status = await _serving(svc).load_status(model)
+    status = await svc.serving.load_status(model)
     if status is None:
         raise NotFound(f"{model} is not being loaded")
     return answer(show.loading_view(status))
@@ -94,14 +94,14 @@ async def load_status(model: ModelPath, svc: Svc) -> Response:
 @routes.get("/api/models/{model:path}", responses=gives(ModelItem, 401, 404))
 async def one_model(model: ModelPath, svc: Svc) -> Response:
     """One model."""
-    found = await _serving(svc).models.get(model)
+    found = await svc.serving.models.get(model)
     return answer(show.model_item(found, await _replicas(svc), await svc.registry.standings()))
 
 
 @routes.delete("/api/models/{model:path}", responses=gives(NodeMessage, 401, 404, 409))
 async def remove_model(model: ModelPath, svc: Svc, admin: Admin) -> Response:
     """Forget a model and unload it. Its files stay where they are."""
-    await _serving(svc).models.remove(model, admin)
+    await svc.serving.models.remove(model, admin)
     return answer(NodeMessage(message="model removed"))
 
 
@@ -130,7 +130,7 @@ async def on_node(node_id: NodePath, svc: Svc) -> Response:
 async def shut_down(request: Request, svc: Svc, admin: Admin) -> Response:
     """Unload a model everywhere."""
     body = await read(request, ModelNamed)
-    ops = await _serving(svc).models.unload(body.model, admin)
+    ops = await svc.serving.models.unload(body.model, admin)
     return answer(ModelOps(operations=tuple(_op(view, svc) for view in ops)))
 
 
@@ -138,18 +138,17 @@ async def shut_down(request: Request, svc: Svc, admin: Admin) -> Response:
 async def preload(request: Request, svc: Svc, admin: Admin) -> Response:
     """Load a model before somebody asks for it."""
     body = await read(request, ModelNamed)
-    return answer(_op(await _serving(svc).models.load(body.model, admin), svc))
+    return answer(_op(await svc.serving.models.load(body.model, admin), svc))
 
 
 async def _replicas(svc: Services) -> tuple[ReplicaView, ...]:
-    serving, standings = _serving(svc), await svc.registry.standings()
+    serving, standings = svc.serving, await svc.registry.standings()
     rows = await serving.models.replicas()
     return tuple(show.replica_view(row, standings, serving) for row in rows)
 
 
 async def _rows(svc: Services) -> Sequence[ModelRow]:
-    serving = _serving(svc)
-    return [show.model_row(row, serving) for row in await serving.models.replicas()]
+    return [show.model_row(row, svc.serving) for row in await svc.serving.models.replicas()]
 
 
 async def _node_id(node: str, svc: Services) -> NodeId:
@@ -162,8 +161,3 @@ async def _node_id(node: str, svc: Services) -> NodeId:
 def _op(view: View, svc: Services) -> OpView:
     operations = svc.ops.operations
     return with_steps(view, operations.now(), operations.board)
-
-
-def _serving(svc: Services) -> Serving:
-    assert svc.serving is not None, "every frontend serves models"
-    return svc.serving
