@@ -1,6 +1,31 @@
-"""What every test can rely on."""
+"""What every test can rely on, and how tests share the processes that run them."""
+
+import os
 
 import pytest
+from xdist.dsession import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+WORKERS_MOST = 8
+SEEDS = "tests/sim/test_simulation.py"
+
+
+class WholeModules(LoadScopeScheduling):  # type: ignore[misc]  # It is untyped.
+    """One process runs all tests of a module, in their order: what they share is set up once, and some tell
+    one story. Seeds of a simulation share nothing, and fill whatever room is left."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return nodeid if module == SEEDS else module
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WholeModules:
+    return WholeModules(config, log)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Twice as many as there are cores: half of the time a test waits, for processes and for time to pass."""
+    return min(2 * (os.cpu_count() or 1), WORKERS_MOST)
 
 
 @pytest.fixture(scope="session")
