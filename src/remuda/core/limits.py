@@ -54,6 +54,9 @@ OPERATIONS_PER_WRITE_MAX = 1000  # Together with their steps.
 OPERATIONS_TURN_S = 300.0  # A change to operations, waiting for thousands asked for before it included.
 ROWS_PER_STATEMENT_MAX = 500
 
+# Operations.
+CANARY_AWAY_S = 300.0  # A roll-out waits this long for a first node that went away; then another goes first.
+
 # Worker.
 FRONTEND_CALL_S = 10.0  # Patience with one call to the frontend.
 FRONTEND_BODY_BYTES_MAX = 4 << 20

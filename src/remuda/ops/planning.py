@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
+from remuda.fleet.health import Reachability
 from remuda.ops import turns
 from remuda.ops.intents import wish_for
 from remuda.ops.model import Dispatch, Moment, OpId, State, Step
@@ -18,6 +20,7 @@ from remuda.ops.turns import Key
 
 AttemptKey = tuple[OpId, NodeId, int]
 _AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
+_CANARY_AWAY: Final = timedelta(seconds=limits.CANARY_AWAY_S)
 _FULL: Final = "as many nodes are at work as may be at once"
 _FIGURES: Final = re.compile(r"\d+")
 
@@ -73,7 +76,8 @@ class _Moves:
         self._operations = {operation.id: operation for operation in live.operations}
         self._requests = {(one.op, one.node, one.attempt): one for one in live.requests}
         away = {node for node, view in nodes.items() if why_away(view.standing)}
-        self._blocked = turns.blocked(live.operations, live.steps, away)
+        lost = {step.key for step in live.steps if _lost(step, nodes.get(step.node))}
+        self._blocked = turns.blocked(live.operations, live.steps, away, lost)
         self._after = {step.key: step for step in live.steps}
         self._dispatches: dict[Key, Dispatch] = {}
         self._begun = 0
@@ -208,7 +212,18 @@ def unwanted(live: Live, nodes: Mapping[NodeId, NodeView]) -> frozenset[AttemptK
     )
 
 
+def _lost(step: Step, view: NodeView | None) -> bool:
+    """Whether others that wait for this step wait no longer: its node has been away for long, or is kept from
+    beginning by an admin, who may never change that."""
+    if view is None or not why_away(view.standing):
+        return False
+    kept = view.standing.reachability is Reachability.UP and step.state is State.PENDING
+    return kept or view.standing.silence >= _CANARY_AWAY
+
+
 def _worth_writing(before: Step, after: Step) -> bool:
     """Reasons tell how long something lasts. That grows with every pass, and is no news."""
+    if after == before:
+        return False
     same_words = _FIGURES.sub("", before.reason) == _FIGURES.sub("", after.reason)
     return after != (replace(before, reason=after.reason) if same_words else before)

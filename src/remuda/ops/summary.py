@@ -4,9 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from remuda.core.ids import NodeId
 from remuda.ops.model import Operation, State, Step, Wish
+
+_AWAY_NAMED_MAX: Final = 3  # Of those that went away while they were at it.
 
 
 class Status(StrEnum):
@@ -67,8 +70,10 @@ def _message(status: Status, steps: Sequence[Step], counts: Counter[State]) -> s
     for state in (State.RUNNING, State.STOPPING, State.PENDING, State.FAILED, State.SKIPPED, State.CANCELLED):
         if counts[state]:
             parts.append(f"{counts[state]} {_WORDS[state]}")
-    failed = [step for step in steps if step.state is State.FAILED]
-    told = "; ".join(f"{step.node_name}: {step.reason}" for step in sorted(failed, key=lambda s: s.node_name))
+    by_name = sorted(steps, key=lambda step: step.node_name)
+    failed = [step for step in by_name if step.state is State.FAILED]
+    away = [step for step in by_name if step.state is State.RUNNING and not step.wait_until and step.reason]
+    told = "; ".join(f"{step.node_name}: {step.reason}" for step in [*failed, *away[:_AWAY_NAMED_MAX]])
     return ", ".join(parts) + (f". {told}" if told else "")
 
 

@@ -14,11 +14,14 @@ _AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
 
 
 def blocked(
-    operations: Iterable[Operation], steps: Iterable[Step], away: Collection[NodeId]
+    operations: Iterable[Operation],
+    steps: Iterable[Step],
+    away: Collection[NodeId],
+    lost: Collection[Key] = (),
 ) -> dict[Key, str]:
     """The pending steps whose turn it is not, and why. `steps` are all that belong to these operations.
 
-    Nodes that are away hold nobody up.
+    Nodes that are away hold nobody up, but for a canary: for that the others wait until it is `lost`.
     """
     by_operation = defaultdict[OpId, list[Step]](list)
     for step in sorted(steps, key=lambda step: step.node):
@@ -36,10 +39,11 @@ def blocked(
     for operation in sorted(operations, key=lambda op: (op.asked_at, op.id)):
         mine = by_operation[operation.id]
         behind = _behind_others(mine, ahead)
-        waits |= _paced(operation, mine, behind, away) | behind
+        waits |= _paced(operation, mine, behind, away, lost) | behind
         for step in mine:
             if not step.state.final:
-                ahead = {(step.node, name): operation.id for name in step.goal.names} | ahead
+                for name in step.goal.names:
+                    ahead.setdefault((step.node, name), operation.id)
     return waits
 
 
@@ -59,7 +63,11 @@ def _midway(step: Step) -> bool:
 
 
 def _paced(
-    operation: Operation, steps: Sequence[Step], behind: Collection[Key], away: Collection[NodeId]
+    operation: Operation,
+    steps: Sequence[Step],
+    behind: Collection[Key],
+    away: Collection[NodeId],
+    lost: Collection[Key],
 ) -> dict[Key, str]:
     """Which of those that have not begun must wait. One that has begun goes on: no node is left half-way.
     Only a canary goes alone in any case, also among those that are tried again."""
@@ -71,11 +79,25 @@ def _paced(
     if operation.roll_out.canary and not any(
         step.state is State.SUCCEEDED and step.attempt for step in steps
     ):
-        why = "one node has to succeed before the others begin"
-        return {step.key: why for step in [*again, *fresh][0 if midway else 1 :]}
+        return _behind_canary(
+            [step for step in midway if step.key not in lost],
+            [step for step in again if step.key not in lost] + fresh,
+            away,
+        )
     busy = [step for step in [*midway, *again] if step.node not in away and step.key not in behind]
     room = max(operation.roll_out.at_once - len(busy), 0)
     return {step.key: "other nodes go first" for step in fresh[room:]}
+
+
+def _behind_canary(
+    midway: Sequence[Step], next_ones: Sequence[Step], away: Collection[NodeId]
+) -> dict[Key, str]:
+    """All of the next ones but the canary, if it is not midway already."""
+    canary = next(iter([*midway, *next_ones]), None)
+    why = "one node has to succeed before the others begin"
+    if canary is not None and canary.node in away:
+        why = f"{canary.node_name} has to succeed first, and is away; if it stays away, another goes first"
+    return {step.key: why for step in next_ones if step is not canary}
 
 
 def halted(operation: Operation, steps: Iterable[Step]) -> str:

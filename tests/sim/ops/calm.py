@@ -51,18 +51,5 @@ def unsettled(world: World) -> list[str]:
 
 
 def _excused(world: World, unfinished: Sequence[StepRow]) -> set[Key]:
-    """Those that wait for a node that stays away: its own, those that follow it as their canary, and those
-    that wait for one of these on their own node."""
-    operations = world.claims.operations
-    excused = {row.key for row in unfinished if world.roster.away(row.node)}
-    while True:
-        canaries = {op for op, _ in excused if operations[op].canary}
-        first = {(node, operations[op].backend) for op, node in excused}
-        more = {
-            row.key
-            for row in unfinished
-            if row.op in canaries or (row.node, operations[row.op].backend) in first
-        }
-        if more <= excused:
-            return excused
-        excused |= more
+    """Those that wait for a node that stays away."""
+    return {row.key for row in unfinished if world.roster.away(row.node)}

@@ -25,6 +25,7 @@ class Claims:
         self._change = 0
         self._sent: set[tuple[NodeId, str, bytes]] = set()
         self._before: dict[Key, str] = {}  # What a node had when its upgrade began.
+        self._begun_s: dict[Key, float] = {}  # When its present attempt began, of those with a canary.
         self._progress: dict[tuple[OpId, NodeId, int], float] = {}
         self._shown: dict[tuple[str, OpId, NodeId, int], float] = {}
 
@@ -65,7 +66,10 @@ class Claims:
             if before is not None and before != after:
                 self._look_at_step(row, before, after)
         if row.canary:
-            self._check_canary(row, steps)
+            begun = [after for before, after in changed if before and after.attempt > before.attempt]
+            self._begun_s |= {step.key: elapsed_s() for step in begun}
+            for step in begun:
+                self._check_canary(row, step, steps)
         if row.finished != all(step.state.final for step in steps):
             self._world.violated("over_exactly_when_all_steps_are", row)
         self._check_progress(row.id)
@@ -154,14 +158,15 @@ class Claims:
         if held.digest != step.digest and not told:
             self._world.violated("success_has_the_pinned_digest", step, held)
 
-    def _check_canary(self, row: OperationRow, steps: Iterable[StepRow]) -> None:
-        """Alone until it has succeeded. One that had this version already proves nothing."""
+    def _check_canary(self, row: OperationRow, begun: StepRow, steps: Iterable[StepRow]) -> None:
+        """Alone until it has succeeded, or was away for so long that another goes first. One that had this
+        version already proves nothing; and what has begun goes on beside another."""
         steps = list(steps)
-        if any(step.state is State.SUCCEEDED and step.attempt for step in steps):
-            return
-        at_work = [step for step in steps if step.state in _AT_WORK]
-        if len(at_work) > 1:
-            self._world.violated("the_canary_goes_alone", row.id, *at_work)
+        proven = any(step.state is State.SUCCEEDED and step.attempt for step in steps)
+        others = [step for step in steps if step.state in _AT_WORK and step.key != begun.key]
+        held = [step for step in others if self._world.roster.lost_s(step.node) < self._begun_s[step.key]]
+        if held and not proven and begun.stage is Stage.APPLY:
+            self._world.violated("the_canary_goes_alone", row.id, begun, *held)
 
     def _check_progress(self, op: OpId) -> None:
         for row in self._world.tables.progress(op):

@@ -7,17 +7,20 @@ from datetime import timedelta
 
 import anyio
 
+from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability, reasons, wire_status
 from remuda.fleet.model import Node
 from remuda.fleet.model import Report as StoredReport
+from tests.sim.clocks import elapsed_s
 from tests.sim.ops.workers import SimulatedWorker
 from tests.sim.ops.world import World
 from tests.support.nodes import node as build_node
 
 _SILENT_AFTER = 3  # Heartbeats.
 _GONE_AFTER = 6
+_CANARY_AWAY = timedelta(seconds=limits.CANARY_AWAY_S)
 
 
 @dataclass(slots=True)
@@ -31,6 +34,7 @@ class Roster:
         self._world = world
         self._entries: dict[NodeId, _Entry] = {}
         self._beats = 0
+        self._lost_s: dict[NodeId, float] = {}
         self._dice = world.dice.fork("roster")
 
     async def run(self) -> None:
@@ -42,6 +46,12 @@ class Roster:
             for worker in list(self._world.workers.values()):
                 if worker.connected and not self._dice.chance(self._world.weather.lost):
                     self._beat(worker)
+            self._note_lost()
+
+    def _note_lost(self) -> None:
+        for node, entry in self._entries.items():
+            if self._silence(entry) >= _CANARY_AWAY:
+                self._lost_s[node] = elapsed_s()
 
     @property
     def _hears(self) -> bool:
@@ -92,6 +102,10 @@ class Roster:
     def standings(self) -> Sequence[Standing]:
         return [self._standing(entry) for entry in self._entries.values()]
 
+    def lost_s(self, node: NodeId) -> float:
+        """When it was last away for so long that no roll-out waits for it to go first."""
+        return self._lost_s.get(node, 0.0)
+
     def away(self, node: NodeId) -> bool:
         """Whether work for it has to wait."""
         entry = self._entries.get(node)
@@ -113,6 +127,9 @@ class Roster:
 
     def _standing(self, entry: _Entry) -> Standing:
         node, reachability = entry.node, self._reachability(entry)
-        silence = timedelta(seconds=self._world.pace.heartbeat_s * (self._beats - entry.heard_at_beat))
+        silence = self._silence(entry)
         why = reasons(node, reachability, silence)
         return Standing(node, reachability, wire_status(node, reachability), silence, why)
+
+    def _silence(self, entry: _Entry) -> timedelta:
+        return timedelta(seconds=self._world.pace.heartbeat_s * (self._beats - entry.heard_at_beat))

@@ -4,13 +4,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
-from remuda.ops.model import Kind, Moment, Operation, OpId, RollOut, State, Step
+from remuda.ops.model import Kind, Moment, Operation, OpId, RollOut, Stage, State, Step
 from remuda.ops.planning import Plan, Room, attempts_at_work, plan, to_hold, unwanted
 from remuda.ops.ports import Inventory, Live, Request
 from remuda.ops.sightings import NodeView
+from remuda.ops.summary import summarise
 from remuda.wire.nodes import InstalledArtifact, Report, Work
 from tests.support.nodes import node
 from tests.unit.ops.build import BOOT, NODE, NOW, OP, a_step, an_operation, running
@@ -20,13 +24,19 @@ THERE = InstalledArtifact(name="cpu-llama-cpp")
 
 
 def a_view(
-    node_id: str = NODE, *, reports: bool = True, away: str = "", work: tuple[Work, ...] = (), **more: Any
+    node_id: str = NODE,
+    *,
+    reports: bool = True,
+    away: str = "",
+    silent_s: float = 0,
+    work: tuple[Work, ...] = (),
+    **more: Any,
 ) -> NodeView:
     reach, status = Reachability.UP, NodeStatus.HEALTHY
     if away:
         reach, status = Reachability.GONE, NodeStatus.OFFLINE
     who = node(id=NodeId(node_id), boot_id=BOOT)
-    standing = Standing(who, reach, status, timedelta(), (away,) if away else ())
+    standing = Standing(who, reach, status, timedelta(seconds=silent_s), (away,) if away else ())
     report = Report(boot_id=BOOT, sequence=1, work=work) if reports else None
     return replace(NodeView(standing, reports, report, None), **more)
 
@@ -204,3 +214,45 @@ def test_a_worker_that_reports_needs_no_held_request() -> None:
     step = running()
     live = Live(NOW + timedelta(seconds=50), (), (step,), (a_request(step),), ())
     assert to_hold(live, {NODE: a_view()}, attempts_at_work([step]), timedelta(seconds=60)) == []
+
+
+# Roll-outs whose first node goes away.
+
+ROLLING = an_operation(kind=Kind.UPGRADE, roll_out=RollOut(2, canary=True, proves=True))
+
+
+def begins_beside(first: Step, view: NodeView) -> bool:
+    """Whether the next node goes first in its place."""
+    views = (view, a_view("node-2"))
+    request = (a_request(first),) if first.state is State.RUNNING else ()
+    decided = a_pass(
+        first, a_step(Kind.UPGRADE, node="node-2"), views=views, operations=(ROLLING,), requests=request
+    )
+    return (OP, "node-2") in decided.dispatches
+
+
+@pytest.mark.parametrize(
+    "first",
+    [running(Kind.UPGRADE), a_step(Kind.UPGRADE, attempt=1, stage=Stage.PROVE)],
+    ids=["at work", "midway"],
+)
+def test_another_node_goes_first_when_the_canary_stays_away(first: Step) -> None:
+    assert not begins_beside(first, a_view(away="not heard", silent_s=limits.CANARY_AWAY_S - 1))
+    assert begins_beside(first, a_view(away="not heard", silent_s=limits.CANARY_AWAY_S))
+
+
+def test_another_node_goes_first_when_the_canary_is_kept_from_going_on() -> None:
+    drained = a_view()
+    drained = replace(drained, standing=replace(drained.standing, status=NodeStatus.DRAINING))
+    assert begins_beside(a_step(Kind.UPGRADE, attempt=1, stage=Stage.PROVE), drained)
+    assert not begins_beside(running(Kind.UPGRADE), drained), "what it has in hand it finishes"
+
+
+def test_a_canary_that_is_away_is_named_with_the_reason() -> None:
+    first, views = running(Kind.UPGRADE), (a_view(away="not heard for 60 s"), a_view("node-2"))
+    waiting = a_step(Kind.UPGRADE, node="node-2")
+    decided = a_pass(first, waiting, views=views, operations=(ROLLING,), requests=(a_request(first),))
+    steps = [after for _, after in decided.changes]
+    assert [step.node for step in steps] == [NODE, "node-2"]
+    assert "name-of-node-1 has to succeed first, and is away" in steps[1].reason
+    assert "name-of-node-1: not heard for 60 s" in summarise(ROLLING, steps, {}).message

@@ -1,5 +1,6 @@
 """Whose turn it is, and when a roll-out stops."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +72,47 @@ def test_nodes_that_are_away_hold_nobody_up() -> None:
     assert blocked([an_operation(roll_out=RollOut(at_once=2))], [*gone, *here], away) == {}
 
 
+def test_the_canary_is_chosen_among_nodes_that_are_there() -> None:
+    steps = [a_step(node=f"n{number}") for number in range(3)]
+    waits = blocked([an_operation(roll_out=ROLLING)], steps, away={NodeId("n0")})
+    assert {node for _, node in waits} == {"n2"}
+
+
+@pytest.mark.parametrize(
+    "canary",
+    [
+        running(node="n0"),
+        a_step(node="n0", attempt=1),
+        a_step(Kind.UPGRADE, node="n0", attempt=1, stage=Stage.PROVE),
+    ],
+    ids=["at work", "to be tried again", "between its stages"],
+)
+def test_a_canary_that_is_away_is_waited_for_until_it_is_lost(canary: Step) -> None:
+    operation, steps = an_operation(roll_out=ROLLING), [canary, a_step(node="n1"), a_step(node="n2")]
+    waits = blocked([operation], steps, away={canary.node})
+    assert {node for _, node in waits} == {"n1", "n2"}
+    assert all("name-of-n0 has to succeed first, and is away" in why for why in waits.values())
+    waits = blocked([operation], steps, away={canary.node}, lost={canary.key})
+    assert {node for _, node in waits} == {"n2"}, "another goes first"
+
+
+def test_a_canary_that_returns_waits_for_the_one_in_its_place() -> None:
+    again, in_its_place = a_step(node="n0", attempt=1), running(node="n1")
+    steps = [again, in_its_place, a_step(node="n2")]
+    waits = blocked([an_operation(roll_out=ROLLING)], steps, away=())
+    assert {node for _, node in waits} == {"n0", "n2"}
+
+
+def test_after_the_canary_a_node_that_is_away_takes_no_place_in_a_batch() -> None:
+    done = a_step(node="n0", state=State.SUCCEEDED, attempt=2)
+    gone = [running(node="n1"), a_step(node="n2", attempt=1)]
+    fresh = [a_step(node=f"n{number}") for number in range(3, 6)]
+    waits = blocked(
+        [an_operation(roll_out=ROLLING)], [done, *gone, *fresh], away={NodeId("n1"), NodeId("n2")}
+    )
+    assert {node for _, node in waits} == {"n5"}
+
+
 def test_a_failure_stops_a_roll_out_that_proves_itself() -> None:
     failed = a_step(Kind.UPGRADE, node="n0", state=State.FAILED, reason="it does not start")
     operation = an_operation(kind=Kind.UPGRADE, roll_out=ROLLING)
@@ -110,6 +152,32 @@ def test_no_more_begin_than_may_be_at_work(
     idle = not any(step.state in (State.RUNNING, State.STOPPING) for step in steps)
     nothing_begun = idle and not any(step.state is State.PENDING and step.attempt for step in steps)
     assert not (fresh and nothing_begun and not begin), "somebody always goes"
+
+
+@given(fleets, st.integers(1, 5), st.booleans(), st.sets(st.integers(0, 30)))
+def test_nodes_that_are_lost_hold_nobody_up(
+    steps: list[Step], at_once: int, canary: bool, lost_numbers: set[int]
+) -> None:
+    lost = [step for step in steps if int(step.node[1:]) in lost_numbers]
+    operation, away = an_operation(roll_out=RollOut(at_once, canary)), {step.node for step in lost}
+    waits = blocked([operation], steps, away, {step.key for step in lost})
+    without = [step for step in steps if step not in lost or step.state.final]
+    assert waits == blocked([operation], without, away=()), "it is as if only the others were meant"
+
+
+@given(fleets, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
+def test_no_canary_begins_beside_another_unless_that_is_lost(
+    steps: list[Step], away_numbers: set[int], lost_numbers: set[int]
+) -> None:
+    away = {NodeId(f"n{number:02}") for number in away_numbers | lost_numbers}
+    lost = {step.key for step in steps if int(step.node[1:]) in lost_numbers}
+    waits = blocked([an_operation(roll_out=RollOut(5, canary=True))], steps, away, lost)
+    if any(step.state is State.SUCCEEDED and step.attempt for step in steps):
+        return
+    pending = [step for step in steps if step.state is State.PENDING and step.node not in away]
+    at_work = [s for s in steps if s.state in (State.RUNNING, State.STOPPING) and s.key not in lost]
+    begin = [step for step in pending if step.key not in waits]
+    assert len(begin) + len(at_work) <= max(1, len(at_work))
 
 
 def test_between_two_stages_nobody_comes_in_between_and_no_second_canary_begins() -> None:
