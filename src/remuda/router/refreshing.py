@@ -1,0 +1,203 @@
+"""Keeps the table up to date: looks when somebody says that something changed, and now and then anyway.
+
+What cannot be read leaves the table as it is, so that loaded models go on answering.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.core.clock import Clock
+from remuda.core.errors import Rejected, RemudaError
+from remuda.core.ids import FrontendId, NodeId
+from remuda.fleet.fleet import Standing
+from remuda.ops.lines import Heard, Lines
+from remuda.ops.node_views import NodeViews
+from remuda.ops.sightings import NodeView
+from remuda.router.building import Configured, build
+from remuda.router.current import Tables
+from remuda.router.ledger import Ledger
+from remuda.router.table import Table
+from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
+from remuda.scheduler.model import Replicas
+from remuda.wire import subjects
+from remuda.wire.codec import OMIT_EMPTY, OptionalMessage, decode, encode
+
+log = structlog.get_logger(__name__)
+
+_EVERY_S: Final = 2.0
+_GAP_S: Final = 0.05  # Between two looks, and between two signals to others, however much changes.
+_FLEET_FRESH_S: Final = 1.0  # A look at all nodes serves so long.
+
+
+class ReplicasChanged(OptionalMessage):
+    """Frontend to frontends, ours: look at the replicas and models again."""
+
+    frontend: Annotated[str, OMIT_EMPTY] = ""  # Who says it, and need not be told.
+
+
+class ReplicaReader(Protocol):
+    """Replicas, and a cheap question for whether they are as they were."""
+
+    async def replicas(self) -> Replicas: ...
+
+    async def latest_change(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the table is made from. `token` opens replicas."""
+
+    replicas: ReplicaReader
+    standings: Callable[[], Awaitable[Sequence[Standing]]]
+    catalogue: Catalogue
+    token: str = field(default="", repr=False)
+
+
+class TableKeeper:
+    def __init__(
+        self,
+        tables: Tables,
+        ledger: Ledger,
+        sources: Sources,
+        lines: Lines,
+        frontend: FrontendId,
+        clock: Clock,
+        *,
+        every_s: float = _EVERY_S,
+    ) -> None:
+        """It looks by itself every so often."""
+        self._tables = tables
+        self._ledger = ledger
+        self._sources = sources
+        self._lines = lines
+        self._frontend = frontend
+        self._clock = clock
+        self._every_s = every_s
+        self._table: Table | None = None
+        self._rows: Replicas | None = None
+        self._views = NodeViews()
+        self._fleet: tuple[float, Mapping[NodeId, NodeView]] | None = None
+        self._reading = anyio.Lock()
+        self._begun = 0  # Looks so far, and the last of them that came to an end.
+        self._done = 0
+        self._wanted = anyio.Event()
+        self._to_tell = anyio.Event()
+        self._well = True
+
+    def notify(self) -> None:
+        """Replicas or models were written here: look at once, and tell the other frontends. Never waits."""
+        self._wanted.set()
+        self._to_tell.set()
+
+    async def refresh(self) -> None:
+        """The table is at least as new as this call when it returns. Raises what the store raises."""
+        begun_before = self._begun
+        async with self._reading:
+            if self._done <= begun_before:  # Else somebody began to look after we had asked.
+                self._begun += 1
+                await self._look()
+                self._done = self._begun
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Started means that the table was read once, if it could be."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen)
+            tasks.start_soon(self._tell_for_ever)
+            await self._try()
+            task_status.started()
+            while True:
+                with anyio.move_on_after(self._every_s):
+                    await self._wanted.wait()
+                self._wanted = anyio.Event()
+                await self._try()
+                await anyio.sleep(_GAP_S)
+
+    async def _try(self) -> None:
+        try:
+            await self.refresh()
+        except RemudaError as error:
+            if self._well:
+                log.warning("table_not_refreshed", reason=error.message)
+            self._well = False
+        else:
+            if not self._well:
+                log.info("table_refreshed_again")
+            self._well = True
+
+    # Looking.
+
+    async def _look(self) -> None:
+        await self._sources.catalogue.refresh()
+        rows = await self._read_rows()
+        models = {name: _configured(model) for name, model in self._sources.catalogue.models.items()}
+        table = build(rows, await self._read_fleet(rows), models, self._sources.token)
+        if table != self._table:
+            self._table = table
+            self._tables.replace(table)
+            self._ledger.keep(frozenset(row.key for row in rows.rows))
+
+    async def _read_rows(self) -> Replicas:
+        replicas = self._sources.replicas
+        if self._rows is None or await replicas.latest_change() != self._rows.change:
+            self._rows = await replicas.replicas()
+        return self._rows
+
+    async def _read_fleet(self, rows: Replicas) -> Mapping[NodeId, NodeView]:
+        """Read after the rows, so that of a worker that was started anew no former replica is believed."""
+        if self._fleet is not None:
+            read_s, nodes = self._fleet
+            if self._clock.monotonic() - read_s < _FLEET_FRESH_S and _knows_all(nodes, rows):
+                return nodes
+        nodes = self._views.of(await self._sources.standings(), ())
+        self._fleet = (self._clock.monotonic(), nodes)
+        return nodes
+
+    # Signals.
+
+    async def _listen(self) -> None:
+        try:
+            await self._lines.subscribe(subjects.REPLICAS_CHANGED, self._hear)
+        except RemudaError as error:
+            log.warning("replicas_signal_not_heard", reason=error.message)
+
+    async def _hear(self, message: Heard) -> None:
+        try:
+            said = decode(ReplicasChanged, message.payload)
+        except Rejected:
+            said = ReplicasChanged()
+        if said.frontend != self._frontend:
+            self._wanted.set()
+
+    async def _tell_for_ever(self) -> None:
+        while True:
+            await self._to_tell.wait()
+            self._to_tell = anyio.Event()
+            try:
+                said = encode(ReplicasChanged(frontend=self._frontend))
+                await self._lines.publish(subjects.REPLICAS_CHANGED, said)
+            except RemudaError as error:  # The others look by themselves, a little later.
+                log.debug("replicas_signal_lost", reason=error.message)
+            await anyio.sleep(_GAP_S)
+
+
+def _knows_all(nodes: Mapping[NodeId, NodeView], rows: Replicas) -> bool:
+    """No replica was loaded in a life of its worker that began since these nodes were read."""
+    return all(
+        row.boot is None or ((view := nodes.get(row.node)) is not None and view.boot == row.boot)
+        for row in rows.rows
+    )
+
+
+def _configured(model: Catalogued) -> Configured:
+    config, updated_at = model.config, model.stored.updated_at
+    needs_bytes = names_file(config) or "/" in config.file
+    return Configured(
+        config=config,
+        present=model.here or not needs_bytes,
+        created=0 if updated_at is None else int(updated_at.timestamp()),
+    )

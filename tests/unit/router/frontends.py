@@ -1,0 +1,105 @@
+"""Frontends in one process: a bus between them, a store they share, and clocks that a test turns."""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from remuda.core.clock import SystemClock
+from remuda.core.errors import BusUnusable, StoreUnusable
+from remuda.fleet.fleet import Standing
+from remuda.ops.lines import Heard
+from remuda.ops.sightings import NodeView
+from remuda.scheduler.model import Replica, ReplicaKey, Replicas, StoredModel
+from tests.support.nodes import NOON
+
+Handler = Callable[[Heard], Awaitable[None]]
+
+
+class HandClock(SystemClock):
+    def __init__(self) -> None:
+        self.passed_s = 1000.0
+
+    def now(self) -> datetime:
+        return NOON + timedelta(seconds=self.passed_s)
+
+    def monotonic(self) -> float:
+        return self.passed_s
+
+
+@dataclass(frozen=True)
+class Sent:
+    subject: str
+    payload: bytes
+
+
+class SharedLines:
+    """Whoever publishes is heard by all at once, itself included."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.sent: list[Sent] = []
+        self._handlers = defaultdict[str, list[Handler]](list)
+
+    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+        raise AssertionError("nobody is asked here")
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        if self.down:
+            raise BusUnusable("the bus is down")
+        self.sent.append(Sent(subject, payload))
+        for handler in self._handlers[subject]:
+            await handler(Sent(subject, payload))
+
+    async def subscribe(self, subject: str, handler: Handler) -> object:
+        self._handlers[subject].append(handler)
+        return self
+
+
+class SharedStore:
+    """Replicas, models and nodes, with a count of how often each was read."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.rows: tuple[Replica, ...] = ()
+        self.change = 0
+        self.nodes: tuple[NodeView, ...] = ()
+        self.models_by_name: dict[str, StoredModel] = {}
+        self.reads: defaultdict[str, int] = defaultdict(int)
+        self.touched: list[Mapping[ReplicaKey, datetime]] = []
+
+    def put(self, *rows: Replica) -> None:
+        self.change += 1
+        self.rows = tuple(replace(row, change=self.change) for row in rows)
+
+    async def replicas(self) -> Replicas:
+        self._read("replicas")
+        return Replicas(NOON, self.change, self.rows)
+
+    async def latest_change(self) -> int:
+        self._read("latest_change")
+        return self.change
+
+    async def standings(self) -> Sequence[Standing]:
+        self._read("standings")
+        return [view.standing for view in self.nodes]
+
+    async def touch(self, used: Mapping[ReplicaKey, datetime]) -> None:
+        self._read("touch")
+        self.touched.append(used)
+
+    async def models(self) -> Sequence[StoredModel]:
+        self._read("models")
+        return list(self.models_by_name.values())
+
+    async def put_model(self, model: StoredModel) -> StoredModel:
+        self.models_by_name[model.name] = model
+        return model
+
+    async def remove_model(self, name: str) -> StoredModel:
+        return self.models_by_name.pop(name)
+
+    def _read(self, what: str) -> None:
+        self.reads[what] += 1
+        if self.down:
+            raise StoreUnusable("the database cannot be used")
