@@ -50,6 +50,23 @@ async def hello(call: Call, sink: Sink) -> None:
     await sink.write(b"data: [DONE]\n\n")
 
 
+class Endless:
+    """A replica that never comes to an end by itself, and knows when it was stopped."""
+
+    def __init__(self) -> None:
+        self.began = self.stopped = 0
+
+    async def __call__(self, call: Call, sink: Sink) -> None:
+        self.began += 1
+        try:
+            if call.stream:
+                await sink.begin(200, SSE)
+                await sink.write(chunk("one"))
+            await anyio.sleep_forever()
+        finally:
+            self.stopped += 1
+
+
 def whole(text: str) -> bytes:
     return (
         b'{"id":"c-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":'
@@ -109,15 +126,33 @@ class ScriptedLoading:
         return False
 
 
-class NoKeys:
+class KeysInMemory:
+    """Implements accounts.ports.KeyStore."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, ApiKey] = {}
+
     async def keys(self) -> tuple[ApiKey, ...]:
-        return ()
+        return tuple(self._held.values())
 
     async def add_key(self, key: ApiKey) -> None:
-        """Kept by the key ring."""
+        self._held[key.id] = key
 
     async def revoke_key(self, key_id: str) -> ApiKey:
-        raise NotImplementedError
+        return self._held.pop(key_id)
+
+
+class ForwardClock(SystemClock):
+    """The system's clock, which can be put forward."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._ahead_s
+
+    def forward(self, seconds: float) -> None:
+        self._ahead_s += seconds
 
 
 def route_to(model: str, index: int = 0, node: str = "gpu-1", parallel: int = 0) -> Route:
@@ -144,6 +179,7 @@ class Gateway:
     keyring: KeyRing
     metrics: Metrics
     running: Running
+    clock: ForwardClock
     door: Door
     port: int = 0
 
@@ -165,10 +201,10 @@ def gateway(
     body_bytes_max: int = 64 << 20,
 ) -> Gateway:
     """Not yet on any socket. It has the model `m` with one replica, on gpu-1."""
-    clock, entropy = SystemClock(), SystemEntropy()
+    clock, entropy = ForwardClock(), SystemEntropy()
     tables, ledger, upstreams, loading = Tables(), Ledger(), ScriptedUpstreams(), ScriptedLoading()
     tables.replace(table(model("m", route_to("m"))))
-    metrics, keyring, running = Metrics("test"), KeyRing(NoKeys(), clock, entropy), Running(grace_s)
+    metrics, keyring, running = Metrics("test"), KeyRing(KeysInMemory(), clock, entropy), Running(grace_s)
     figures = Figures(metrics.registry, tables, ledger)
     dispatcher = Dispatcher(
         tables, ledger, upstreams, loading, clock, waits or Waits(), waiting_changed=figures.waiting_changed
@@ -179,7 +215,7 @@ def gateway(
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
     services = cast(Services, _Few(access, keyring, entropy))  # The door looks at nothing else.
     door = Door(_nothing_here, services, inference, clock)
-    return Gateway(tables, ledger, upstreams, loading, keyring, metrics, running, door)
+    return Gateway(tables, ledger, upstreams, loading, keyring, metrics, running, clock, door)
 
 
 @dataclass(frozen=True)

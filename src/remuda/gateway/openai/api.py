@@ -54,17 +54,18 @@ class Api:
         exchange = Exchange(
             ask.kind, self.request_id(headers), send, line, self._clock, expose_node=self._expose_node
         )
-        with self._running.holding(exchange):
+        self._running.began(exchange)
+        if line is not None:
+            line.when_lost = exchange.leave
+        try:
+            await self._answer(ask, headers, receive, exchange, line)
+        finally:
             if line is not None:
-                line.when_lost = exchange.leave
-            try:
-                await self._answer(ask, headers, receive, exchange, line)
-            finally:
-                if line is not None:
-                    line.when_lost = None
-                ended_s = self._clock.monotonic()
-                self._figures.answered(exchange, ended_s)
-                self._log.answered(exchange, ended_s)
+                line.when_lost = None
+            self._running.ended(exchange)
+            ended_s = self._clock.monotonic()
+            self._figures.answered(exchange, ended_s)
+            self._log.answered(exchange, ended_s)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> str:
         """The client's own, if it can go into a header and a log line; else a new one."""
@@ -139,14 +140,13 @@ class Api:
         raise InvalidField(f"the body did not arrive within {limits.INFERENCE_BODY_READ_S:.0f} s")
 
     async def _received(self, receive: Receive) -> bytes:
-        message = await receive()
-        body: bytes = message.get("body", b"")
-        if not message.get("more_body"):
-            return body
-        parts, size = [body], len(body)
-        while message.get("more_body"):
+        parts, size, more = [], 0, True
+        while more:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                raise InvalidField("the request ended before its body did")
             parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
             size += len(parts[-1])
             if size > self._body_bytes_max:
                 raise self._too_large()

@@ -11,6 +11,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.gateway.client_line import ClientLine
 from remuda.gateway.openai.errors import refusal
+from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Kind, Tally
 from remuda.router.dispatch import Journey
 from remuda.router.ports import LoadStatus
@@ -38,6 +39,7 @@ class Exchange:
         "_held",
         "_held_bytes",
         "_line",
+        "_over",
         "_passing",
         "_send",
         "_started",
@@ -86,6 +88,7 @@ class Exchange:
         self.status = 200
         self.error = ""
         self._started = False  # The head was sent.
+        self._over = False  # So was the end.
         self._passing = False  # What is written goes out at once.
         self._content_type = b""
         self._held: list[bytes] = []
@@ -94,8 +97,9 @@ class Exchange:
 
     def leave(self) -> None:
         """The client is gone: stop whatever is done for it."""
-        self.gone = True
-        self.scope.cancel()
+        if not self._over:
+            self.gone = True
+            self.scope.cancel()
 
     def end(self, why: RemudaError) -> None:
         """Stop, and tell the client why."""
@@ -126,6 +130,8 @@ class Exchange:
 
     async def finish(self) -> None:
         """The answer is whole."""
+        if not self._content_type:
+            raise UpstreamFailed(Fault.BROKE, "the replica said nothing")
         if self._passing:
             if not self.begun:
                 await self._pass_on()
@@ -137,6 +143,8 @@ class Exchange:
 
     async def fail(self, error: RemudaError) -> None:
         """Tell the client, in the way that is left."""
+        if self._over:
+            return
         told = refusal(error)
         self.status, self.error = told.status, told.code
         if not self._started:
@@ -183,6 +191,7 @@ class Exchange:
     async def _put(self, data: bytes, *, more: bool = True) -> None:
         if self.gone:
             await checkpoint()  # Raises: the scope was cancelled.
+        self._over = not more
         message = {"type": "http.response.body", "body": data, "more_body": more}
         if self._line is None or not self._line.congested:
             await self._send(message)
@@ -190,10 +199,11 @@ class Exchange:
         with anyio.move_on_after(_STALL_S) as patience:
             await self._send(message)
         if patience.cancelled_caught:
-            self._drop()
             self.leave()
+            self._drop()
 
     def _drop(self) -> None:
+        self._over = True
         if self._line is None:
             raise ConnectionAbortedError("the answer cannot be ended well")
         self._line.hang_up()

@@ -1,7 +1,5 @@
 """The inference requests that this frontend is answering, and how they end when it stops."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import anyio
@@ -28,15 +26,13 @@ class Running:
     def __len__(self) -> int:
         return len(self._live)
 
-    @contextmanager
-    def holding(self, exchange: Exchange) -> Iterator[None]:
+    def began(self, exchange: Exchange) -> None:
         self._live.add(exchange)
-        try:
-            yield
-        finally:
-            self._live.discard(exchange)
-            if self.stopping and not self._live:
-                self._idle.set()
+
+    def ended(self, exchange: Exchange) -> None:
+        self._live.discard(exchange)
+        if self.stopping and not self._live:
+            self._idle.set()
 
     async def close(self) -> None:
         """From now on requests are refused. Those under way get time to end; what is left then is ended,

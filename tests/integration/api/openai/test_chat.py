@@ -1,28 +1,14 @@
 """Chat through the gateway on a real socket."""
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 
-from tests.support.scripted_upstreams import Gateway, chunk, gateway, serving, whole
+from tests.support.scripted_upstreams import chunk, whole
 
 pytestmark = pytest.mark.anyio
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 ASK = {"model": "m", "messages": MESSAGES}
-
-
-@pytest.fixture
-async def served() -> AsyncIterator[Gateway]:
-    async with serving(gateway()) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=20) as client:
-        yield client
 
 
 async def test_a_whole_answer_has_its_length(client: httpx.AsyncClient) -> None:

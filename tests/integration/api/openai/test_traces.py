@@ -1,0 +1,154 @@
+"""What remains of a request: headers, one log line, and figures."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+
+from remuda.core import log
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.model import Call, Sink
+from tests.integration.api.openai.asking import ASK, ASK_STREAM, CHAT, STREAM
+from tests.support.raw_http import raw_client
+from tests.support.scripted_upstreams import Endless, Gateway, gateway, serving
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def output() -> Iterator[io.StringIO]:
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield io.StringIO()
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(output: io.StringIO) -> list[dict[str, Any]]:
+    said = (json.loads(line) for line in output.getvalue().splitlines())
+    return [line for line in said if line["event"] == "inference_answered"]
+
+
+async def post(served: Gateway, body: dict[str, Any], **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        return await client.post(CHAT, json=body, headers=headers)
+
+
+@pytest.mark.parametrize("body", [ASK, STREAM])
+async def test_the_node_is_named_in_headers_where_that_is_switched_on(body: dict[str, Any]) -> None:
+    async with serving(gateway(expose_node=True)) as served:
+        reply = await post(served, body)
+    assert (reply.headers["x-remuda-node"], reply.headers["x-localai-node"]) == ("gpu-1", "id-of-gpu-1")
+
+
+async def test_the_node_is_not_named_otherwise(served: Gateway) -> None:
+    assert "x-remuda-node" not in (await post(served, ASK)).headers
+
+
+async def test_a_clients_own_request_id_is_kept(served: Gateway) -> None:
+    assert (await post(served, ASK, **{"x-request-id": "mine-1"})).headers["x-request-id"] == "mine-1"
+
+
+@pytest.mark.parametrize("given", ["", "two words", "x" * 200, "é", "rmd_0123456789abcdef0123", 'a"b'])
+async def test_an_id_that_fits_nowhere_or_looks_like_a_secret_is_replaced(
+    served: Gateway, given: str
+) -> None:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        headers = [(b"x-request-id", given.encode("latin-1"))]
+        replies = [await client.post(CHAT, json=ASK, headers=headers) for _ in range(2)]
+    minted = [reply.headers["x-request-id"] for reply in replies]
+    assert all(one.startswith("req-") for one in minted)
+    assert minted[0] != minted[1]
+
+
+async def test_a_request_leaves_one_line_of_json(output: io.StringIO) -> None:
+    log.configure("info", "json", output)
+    async with serving(gateway()) as served:
+        await post(served, STREAM, **{"x-request-id": "mine-1"})
+    (line,) = lines(output)
+    numbers = {name: line.pop(name) for name in ("ttft_ms", "total_ms", "timestamp")}
+    assert line == {
+        "request_id": "mine-1",
+        "caller": "",
+        "kind": "chat",
+        "model": "m",
+        "node": "gpu-1",
+        "status": 200,
+        "stream": True,
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "waited_ms": 0.0,
+        "error": "",
+        "event": "inference_answered",
+        "level": "info",
+    }
+    assert 0 < numbers["ttft_ms"] <= numbers["total_ms"] < 10_000
+
+
+async def test_for_people_the_line_is_as_readable_as_others(output: io.StringIO) -> None:
+    log.configure("info", "console", output)
+    async with serving(gateway()) as served:
+        await post(served, ASK, **{"x-request-id": "mine-1"})
+    (line,) = [line for line in output.getvalue().splitlines() if "inference_answered" in line]
+    assert "request_id=mine-1" in line
+    assert "status=200" in line
+
+
+async def test_a_frontend_that_logs_less_leaves_no_line(output: io.StringIO) -> None:
+    log.configure("warning", "json", output)
+    async with serving(gateway()) as served:
+        await post(served, ASK)
+    assert output.getvalue() == ""
+
+
+async def test_what_fails_in_a_stream_is_logged_and_counted_as_failed(output: io.StringIO) -> None:
+    log.configure("info", "json", output)
+
+    async def breaks(call: Call, sink: Sink) -> None:
+        await sink.begin(200, b"text/event-stream")
+        await sink.write(b"data: {}\n\n")
+        raise UpstreamFailed(Fault.BROKE, "crashed")
+
+    async with serving(gateway()) as served:
+        served.upstreams.script = breaks
+        await post(served, STREAM)
+        (line,) = lines(output)
+        assert (line["status"], line["error"]) == (502, "backend_failed")
+        assert figure(served, "requests_total", kind="chat", model="m", node="gpu-1", status="502") == 1
+
+
+async def test_a_client_that_left_is_counted_as_one(served: Gateway) -> None:
+    served.upstreams.script = endless = Endless()
+    async with raw_client(served.port) as raw:
+        await raw.send(ASK_STREAM)
+        await wait_until(lambda: endless.began)
+        assert figure(served, "in_flight", model="m", node="gpu-1") == 1
+    await wait_until(
+        lambda: figure(served, "requests_total", kind="chat", model="m", node="gpu-1", status="499")
+    )
+    assert figure(served, "in_flight", model="m", node="gpu-1") is None
+
+
+async def test_tokens_and_times_are_counted_by_model(served: Gateway) -> None:
+    await post(served, STREAM)
+    assert figure(served, "tokens_total", model="m", node="gpu-1", type="prompt") == 3
+    assert figure(served, "tokens_total", model="m", node="gpu-1", type="completion") == 2
+    assert figure(served, "time_to_first_token_seconds_count", model="m") == 1
+    assert figure(served, "time_per_token_seconds_count", model="m") == 1
+
+
+async def test_what_strangers_ask_for_never_becomes_a_label(served: Gateway) -> None:
+    for name in ("stranger-1", "stranger-2"):
+        await post(served, ASK | {"model": name})
+    assert b"stranger" not in served.metrics.rendered()
+    assert figure(served, "requests_total", kind="chat", model="", node="", status="404") == 2
+
+
+def figure(served: Gateway, name: str, **labels: str) -> float | None:
+    return served.metrics.registry.get_sample_value(f"remuda_inference_{name}", labels)

@@ -1,0 +1,167 @@
+"""Bodies that cannot be used are refused with the field's name; whatever else is sent, nothing breaks."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.gateway.openai.errors import InvalidField
+from remuda.gateway.openai.parsing import ASKS
+from remuda.inference.model import Request
+from remuda.inference.requests import NULL, ChatRequest, CompletionRequest, EmbeddingRequest
+
+CHAT = ASKS["/v1/chat/completions"].parse
+COMPLETION = ASKS["/v1/completions"].parse
+EMBEDDING = ASKS["/v1/embeddings"].parse
+RERANK = ASKS["/v1/rerank"].parse
+HI = [{"role": "user", "content": "hi"}]
+DEEP = 100_000
+
+
+def refused(parse: Callable[[bytes], Request], body: bytes) -> InvalidField:
+    with pytest.raises(InvalidField) as caught:
+        parse(body)
+    return caught.value
+
+
+def chat(**changes: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": HI} | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": [{}]}, "messages[0].role"),
+        ({"messages": [{"role": 1}]}, "messages[0].role"),
+        ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
+        ({"messages": [*HI, {"role": "user", "content": 3}]}, "messages[1].content"),
+        ({"messages": [{"role": "user", "content": [{"text": "hi"}]}]}, "messages[0].content[0].type"),
+        ({"model": ""}, "model"),
+        ({"model": 7}, "model"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 1 << 31}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"seed": 10**30}, "seed"),
+        ({"stream": "yes"}, "stream"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ],
+)
+def test_a_wrong_field_is_named(changes: dict[str, Any], param: str) -> None:
+    error = refused(CHAT, chat(**changes))
+    assert error.param == param
+    assert error.message.startswith(param)
+
+
+@pytest.mark.parametrize("body", [b'{"messages": [{"role": "user"}]}', b"{}"])
+def test_a_missing_field_is_named(body: bytes) -> None:
+    error = refused(CHAT, body)
+    assert (error.param, error.message) == (error.param, f"{error.param} is missing")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"hello", b'{"model": "m",}', b"\xef\xbb\xbf{}"])
+def test_what_is_not_json_is_told_so(body: bytes) -> None:
+    assert "JSON" in refused(CHAT, body).message
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"1e400", b"true"])
+def test_json_that_is_no_object_is_refused(body: bytes) -> None:
+    refused(CHAT, body)
+
+
+@pytest.mark.parametrize("field", ["user", "unheard_of", "messages"])
+def test_bytes_that_are_no_utf8_are_refused_wherever_they_stand(field: str) -> None:
+    body = chat(**{field: "MARK"}).replace(b"MARK", b"\xff\xfe")
+    assert "UTF-8" in refused(CHAT, body).message
+
+
+@pytest.mark.parametrize("field", ["unheard_of", "messages", "tools", "logit_bias"])
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_deep_nesting_is_refused(field: str, opening: bytes, closing: bytes) -> None:
+    body = chat(**{field: "DEEP"}).replace(b'"DEEP"', opening * DEEP + b"1" + closing * DEEP)
+    refused(CHAT, body)
+
+
+@pytest.mark.parametrize("field", ["parameters", "unheard_of"])
+def test_a_schema_nested_deeply_is_refused(field: str) -> None:
+    tools = [{"type": "function", "function": {"name": "f", field: "DEEP"}}]
+    body = chat(tools=tools).replace(b'"DEEP"', b"[" * DEEP + b"]" * DEEP)
+    assert "deeply" in refused(CHAT, body).message
+
+
+def test_a_long_wrong_value_is_not_quoted_in_full() -> None:
+    assert len(refused(CHAT, chat(tool_choice="x" * 10_000)).message) < 500
+
+
+def test_a_value_that_looks_like_a_place_does_not_hide_the_place() -> None:
+    assert refused(CHAT, chat(tool_choice="a - at `$.b`")).param == "tool_choice"
+
+
+def test_json_that_is_passed_on_is_left_as_it_was_written() -> None:
+    schema = b'{"type": "object",  "a": [1e2]}'
+    tools = [{"type": "function", "function": {"name": "f", "parameters": "SCHEMA"}}]
+    request = CHAT(chat(tools=tools).replace(b'"SCHEMA"', schema))
+    assert isinstance(request, ChatRequest)
+    assert request.tools is not None
+    assert bytes(request.tools[0].function.parameters) == schema
+
+
+def test_json_that_is_not_there_is_null() -> None:
+    request = CHAT(chat(tools=[{"type": "function", "function": {"name": "f"}}]))
+    assert isinstance(request, ChatRequest)
+    assert request.tools is not None
+    assert request.tools[0].function.parameters == NULL
+
+
+@pytest.mark.parametrize("given", ["one", ["one", "two"], [1, 2], [[1], [2, 3]]])
+def test_texts_come_in_four_forms(given: object) -> None:
+    prompt = COMPLETION(json.dumps({"model": "m", "prompt": given}).encode())
+    text = EMBEDDING(json.dumps({"model": "m", "input": given}).encode())
+    assert isinstance(prompt, CompletionRequest)
+    assert isinstance(text, EmbeddingRequest)
+    assert prompt.prompt == text.input == given
+
+
+@pytest.mark.parametrize("given", [[], ["one", 2], [[1], "two"], [-1], [1.5], {}, 3, [["one"]]])
+def test_other_forms_of_text_are_refused(given: object) -> None:
+    assert refused(EMBEDDING, json.dumps({"model": "m", "input": given}).encode()).param.startswith("input")
+    assert refused(COMPLETION, json.dumps({"model": "m", "prompt": given}).encode()).param.startswith(
+        "prompt"
+    )
+
+
+def test_a_rerank_without_documents_is_refused() -> None:
+    assert refused(RERANK, b'{"model": "m", "query": "q", "documents": []}').param == "documents"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = st.sampled_from([*ChatRequest.__struct_fields__, "prompt", "input", "documents", "query", "other"])
+BODIES = st.dictionaries(FIELDS, JSON, max_size=8).map(lambda body: json.dumps(body).encode())
+
+
+@given(body=BODIES | JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=200))
+def test_whatever_is_sent_is_a_request_or_refused(body: bytes) -> None:
+    assert all(understood(ask.parse, body) or refused(ask.parse, body).message for ask in ASKS.values())
+
+
+def understood(parse: Callable[[bytes], Request], body: bytes) -> bool:
+    with suppress(InvalidField):
+        return bool(parse(body).model)
+    return False
