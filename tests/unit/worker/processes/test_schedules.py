@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,10 +87,11 @@ async def play(rig: Rig, turn: Turn) -> None:
             rig.machine.stamps[folder] = rig.machine.folder_stamp(folder) + "1"
 
 
-@settings(max_examples=2000, deadline=None)
-@given(turns, st.lists(any_script, max_size=12))
+@pytest.mark.parametrize("share", range(4))  # Each has the time that one test has.
+@settings(max_examples=500, deadline=None)
+@given(plan=turns, scripts=st.lists(any_script, max_size=12))
 def test_no_schedule_leaves_anything_behind_or_runs_a_key_twice(
-    plan: list[Turn], scripts: list[Script]
+    share: int, plan: list[Turn], scripts: list[Script]
 ) -> None:
     left = list(scripts)
 
