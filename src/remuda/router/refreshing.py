@@ -10,6 +10,7 @@ from typing import Annotated, Final, Protocol
 import anyio
 import structlog
 from anyio.abc import TaskStatus
+from anyio.to_thread import run_sync
 
 from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
@@ -134,8 +135,10 @@ class TableKeeper:
     async def _look(self) -> None:
         await self._sources.catalogue.refresh()
         rows = await self._read_rows()
+        nodes = await self._read_fleet(rows)
         models = {name: _configured(model) for name, model in self._sources.catalogue.models.items()}
-        table = build(rows, await self._read_fleet(rows), models, self._sources.token)
+        # In a thread: with thousands of replicas it takes longer than any stream should wait for its turn.
+        table = await run_sync(build, rows, nodes, models, self._sources.token)
         if table != self._table:
             self._table = table
             self._tables.replace(table)
@@ -153,7 +156,7 @@ class TableKeeper:
             read_s, nodes = self._fleet
             if self._clock.monotonic() - read_s < _FLEET_FRESH_S and _knows_all(nodes, rows):
                 return nodes
-        nodes = self._views.of(await self._sources.standings(), ())
+        nodes = await run_sync(self._views.of, await self._sources.standings(), ())
         self._fleet = (self._clock.monotonic(), nodes)
         return nodes
 
