@@ -67,8 +67,8 @@ def test_a_line_that_does_not_end_passes_in_parts() -> None:
 
 
 def test_usage_is_the_last_one_told() -> None:
-    text = b'"usage":null "prompt_tokens": 1 "usage":{"prompt_tokens":7,"completion_tokens" : 9,"x":{"y":1}}'
+    text = b'"usage":{"prompt_tokens": 1} "usage":{"prompt_tokens":7,"completion_tokens" : 9,"x":{"y":1}}'
 
     assert usage_in(text) == (7, 9)
     assert usage_in(b'{"usage":{"prompt_tokens":7}}') == (7, 0)
-    assert usage_in(b'{"text":"\\"prompt_tokens\\":7"}') is None
+    assert usage_in(b'{"usage":null,"text":"\\"prompt_tokens\\":7"}') is None

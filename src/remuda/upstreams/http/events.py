@@ -12,6 +12,7 @@ LINE_HELD_BYTES_MAX: Final = 64 << 10  # Of a line whose end has not come; a lon
 _TAIL_BYTES: Final = 4 << 10  # Holds the last events.
 _CHUNK: Final = b'data: {"'  # Within a JSON string the quote would be escaped.
 _END: Final = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*$")
+_USAGE: Final = b'"usage"'
 _PROMPT: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,15})')
 _COMPLETION: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,15})')
 
@@ -58,9 +59,10 @@ class Events:
 
 
 def usage_in(text: bytes) -> tuple[int, int] | None:
-    """Tokens of prompt and completion as an answer's `usage` tells them, at its end or near it."""
-    prompt = _PROMPT.findall(text)
-    if not prompt:
+    """Tokens of prompt and completion, as the last `usage` in an answer tells them."""
+    at = text.rfind(_USAGE)
+    prompt = _PROMPT.search(text, at) if at >= 0 else None
+    if prompt is None:
         return None
-    completion = _COMPLETION.findall(text)
-    return int(prompt[-1]), int(completion[-1]) if completion else 0
+    completion = _COMPLETION.search(text, at)
+    return int(prompt[1]), int(completion[1]) if completion else 0
