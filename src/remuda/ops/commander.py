@@ -227,9 +227,10 @@ class BusCommander:
         return None if problem is None else replies.in_legacy_words(problem)
 
     async def _remove(self, step: Step) -> Problem | None:
+        """One name after another, until nothing is left under any of them."""
         for call in (replies.call(Verb.REMOVE, step), *replies.other_names(step)):
             problem = replies.problem_in(Verb.REMOVE, await self._say(call), step)
-            if not replies.not_found(problem):
+            if problem is not None and not replies.not_found(problem):
                 return problem
         return None
 

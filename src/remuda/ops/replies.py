@@ -57,7 +57,7 @@ class Call:
 
 
 def call(verb: Verb, step: Step) -> Call:
-    """The first thing to say; REMOVE may need `other_names` too. CANCEL has its own."""
+    """What to say; for REMOVE the first thing, and `other_names` follow."""
     match verb:
         case Verb.INSTALL | Verb.PROVE:  # To prove is to start it: free where it is installed.
             return _install(step, force=False)
@@ -79,8 +79,8 @@ def forced_install(step: Step) -> Call:
 
 
 def other_names(step: Step) -> tuple[Call, ...]:
-    """A meta backend may be on the disk under its build's name alone: to be tried in turn where a name was
-    not found."""
+    """The rest of a removal: a meta backend may be on the disk in several builds, or under a build's name
+    alone."""
     names = dict.fromkeys(name for name in step.goal.names if name != step.source.backend)
     return tuple(_delete(step, name) for name in names)
 

@@ -284,10 +284,18 @@ class _Planner:
         return [self._removed_from(node, names) for node in nodes]
 
     def _removed_from(self, node: NodeView, names: tuple[str, ...]) -> Draft:
+        """All that goes by the name, every build of a meta backend; by a build's own name that one alone."""
         has = found(node, names)
+        own = next((one for one in has if one.name.lower() == self.bare.lower()), None)
+        if (
+            len(names) == 1
+            and own is not None
+            and not any(one.alias.lower() == own.name.lower() for one in has)
+        ):
+            return Draft(self._step(node, replace(self.wanted.source, backend=own.name), Goal((own.name,))))
         source = replace(self.wanted.source, backend=has[0].name if has else self.bare)
-        listed = [name for one in has for name in (one.name, one.alias)]
-        return Draft(self._step(node, source, Goal(_distinct(*listed, self.bare, *(() if has else names)))))
+        listed = [*(one.name for one in has), *(one.alias for one in has)] if has else names
+        return Draft(self._step(node, source, Goal(_distinct(*listed, self.bare))))
 
     # Steps.
 

@@ -92,7 +92,7 @@ def planned(
     selection: Selection = ALL,
     rolling: bool = False,
     local_sources: bool = False,
-    **source: str,
+    **source: Any,
 ) -> Plan:
     roll_out = RollOut(2, canary=True, proves=True) if rolling else RollOut(16)
     wanted = Wanted(kind, Source(backend, **source), selection, roll_out)

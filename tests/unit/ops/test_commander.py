@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from remuda.core.errors import StoreUnusable
 from remuda.ops.commander import Timeouts
-from remuda.ops.model import Kind, OpId, Outcome, Patience, Source, Stage, Verb
+from remuda.ops.model import Goal, Kind, OpId, Outcome, Patience, Source, Stage, Verb
 from remuda.ops.planning import attempts_at_work
-from remuda.wire.backends import BackendDeleteReply, BackendInstallReply, BackendUpgradeReply
-from remuda.wire.codec import Message
+from remuda.wire.backends import BackendDelete, BackendDeleteReply, BackendInstallReply, BackendUpgradeReply
+from remuda.wire.codec import Message, decode
 from tests.integration.ops.rig import done, worker
 from tests.integration.ops.virtual import (
     World,
@@ -250,6 +250,28 @@ def test_what_was_not_found_under_any_name_counts_as_gone() -> None:
         await settled(world)
         assert world.worker.times("backend.delete") == 2
         assert await outcome(world) == Outcome(1)
+
+    virtually(test)
+
+
+def test_a_removal_removes_every_build_that_is_there() -> None:
+    async def test(world: World) -> None:
+        disk = {"cpu-llama-cpp", "cuda12-llama-cpp", "other"}
+
+        async def delete(payload: bytes) -> Message:
+            name = decode(BackendDelete, payload).backend
+            if name not in disk:
+                return BackendDeleteReply(error=f"backend not found: {name}")
+            disk.remove(name)
+            return BackendDeleteReply(success=True)
+
+        await world.worker.on("backend.delete", delete)
+        names = Goal(("cpu-llama-cpp", "cuda12-llama-cpp", "llama-cpp"))
+        step = replace(await begun(world, Kind.REMOVE), goal=names, source=Source("cpu-llama-cpp"))
+        await send(world, step, Verb.REMOVE)
+        await settled(world)
+        assert await outcome(world) == Outcome(1)
+        assert disk == {"other"}
 
     virtually(test)
 

@@ -304,6 +304,25 @@ def test_a_removal_names_what_the_node_has() -> None:
     assert step.goal.names == ("cuda12-llama-cpp", "llama-cpp")
 
 
+def test_a_removal_of_a_meta_backend_is_for_all_its_builds() -> None:
+    both = artifact("cpu-llama-cpp", alias="llama-cpp"), artifact("cuda12-llama-cpp", alias="llama-cpp")
+    step = steps(planned("llama-cpp", a_node("n", *both, artifact("lone")), kind=Kind.REMOVE))["n"]
+    assert step.source.backend == "cpu-llama-cpp"
+    assert step.goal.names == ("cpu-llama-cpp", "cuda12-llama-cpp", "llama-cpp")
+
+
+def test_a_removal_of_one_build_leaves_the_other_alone() -> None:
+    both = artifact("cpu-llama-cpp", alias="llama-cpp"), artifact("cuda12-llama-cpp", alias="llama-cpp")
+    step = steps(planned("cuda12-llama-cpp", a_node("n", *both), kind=Kind.REMOVE))["n"]
+    assert step.source.backend == "cuda12-llama-cpp"
+    assert step.goal.names == ("cuda12-llama-cpp",), "under their common alias there is the other one"
+
+
+def test_a_removal_by_the_alias_of_what_came_from_elsewhere_finds_it() -> None:
+    step = steps(planned("pet", a_node("n", artifact("homemade", alias="pet")), kind=Kind.REMOVE))["n"]
+    assert (step.source.backend, step.goal.names) == ("homemade", ("homemade", "pet"))
+
+
 def test_what_no_gallery_knows_can_be_removed_where_a_node_has_it() -> None:
     found = steps(planned("homemade", a_node("has", artifact("homemade")), a_node("lacks"), kind=Kind.REMOVE))
     assert found.keys() == {"has", "lacks"}
