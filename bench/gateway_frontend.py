@@ -18,21 +18,18 @@ from remuda.core.entropy import SystemEntropy
 from remuda.gateway.server import serve
 from remuda.host.ports import listen
 from remuda.inference.model import Endpoint
+from remuda.upstreams.grpc.upstream import GrpcUpstream
 from remuda.upstreams.http.client import Pool
-from remuda.upstreams.pool import ClosableUpstream, OpenUpstreams
+from remuda.upstreams.pool import OpenUpstreams
 
 HOST = "127.0.0.1"
 
 
 async def run(port: int, upstream_port: int, protocol: str) -> None:
     clock, entropy = SystemClock(), SystemEntropy()
-
-    def grpc_upstream(endpoint: Endpoint) -> ClosableUpstream:
-        from remuda.upstreams.grpc.upstream import GrpcUpstream
-
-        return GrpcUpstream(endpoint, clock, entropy)
-
-    upstreams = OpenUpstreams(clock, http=Pool(), grpc_factory=grpc_upstream)
+    upstreams = OpenUpstreams(
+        clock, http=Pool(), grpc_factory=lambda endpoint: GrpcUpstream(endpoint, clock, entropy)
+    )
     endpoint = Endpoint(
         f"{HOST}:{upstream_port}", "" if protocol == "grpc" else protocol, token="bench-token"
     )
