@@ -1,0 +1,89 @@
+"""What is done about replicas without being asked."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from remuda.core.ids import NodeId
+from remuda.models.config import ModelConfig
+from remuda.ops.model import OpId
+from remuda.scheduler.chores import Circumstances, Forget, Unload, chores
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+KEEP = timedelta(minutes=30)
+QWEN = ModelConfig(name="qwen", backend="echo")
+
+
+def row(state: ReplicaState = ReplicaState.LOADED, *, age: timedelta = KEEP, revision: str = "") -> Replica:
+    return Replica(
+        ReplicaKey("qwen", 0),
+        NodeId("n1"),
+        state,
+        OpId("op-1"),
+        "echo",
+        revision or QWEN.revision,
+        updated_at=NOW - age,
+    )
+
+
+def around(
+    config: ModelConfig | None = QWEN,
+    *,
+    live: tuple[str, ...] = (),
+    leaving: tuple[ReplicaKey, ...] = (),
+    busy: int = 0,
+) -> Circumstances:
+    configs = {} if config is None else {config.id: config}
+    return Circumstances(NOW, configs, {OpId(op) for op in live}, leaving, KEEP, lambda key: busy)
+
+
+def test_idle_replica_is_unloaded_after_its_time() -> None:
+    assert chores([row()], around()) == [Unload(row(), "nobody asked for it")]
+
+
+def test_replica_that_was_used_lately_stays() -> None:
+    assert chores([row(age=KEEP - timedelta(seconds=1))], around()) == []
+
+
+def test_replica_with_a_request_in_flight_is_not_idle() -> None:
+    assert chores([row()], around(busy=1)) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        QWEN.model_copy(update={"pinned": True}),
+        QWEN.model_copy(update={"keep_alive": timedelta(hours=2)}),
+        QWEN.model_copy(update={"keep_alive": timedelta()}),
+    ],
+    ids=["pinned", "kept for longer", "kept for ever"],
+)
+def test_model_says_itself_how_long_it_stays(config: ModelConfig) -> None:
+    assert chores([row()], around(config)) == []
+
+
+def test_replica_of_another_configuration_goes_at_once() -> None:
+    old = row(age=timedelta(), revision="older")
+    assert chores([old], around()) == [Unload(old, "its configuration changed")]
+
+
+def test_replica_of_a_removed_model_goes() -> None:
+    assert chores([row()], around(None)) == [Unload(row(), "its model was removed")]
+
+
+def test_load_that_nobody_carries_out_any_more_is_forgotten() -> None:
+    loading = row(ReplicaState.LOADING)
+    assert chores([loading], around()) == [Forget(loading)]
+    assert chores([loading], around(live=("op-1",))) == []
+
+
+def test_load_that_has_just_begun_is_left_alone() -> None:
+    assert chores([row(ReplicaState.STAGING, age=timedelta(seconds=1))], around()) == []
+
+
+def test_unload_that_failed_is_asked_for_again_and_not_all_the_time() -> None:
+    stuck = row(ReplicaState.UNLOADING, age=timedelta(minutes=1))
+    assert chores([stuck], around()) == [Unload(stuck, "")]
+    assert chores([stuck], around(leaving=(stuck.key,))) == []
+    assert chores([row(ReplicaState.UNLOADING, age=timedelta(seconds=30))], around()) == []
