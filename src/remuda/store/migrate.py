@@ -2,8 +2,6 @@
 
 from datetime import datetime
 
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Connection, delete, func, insert, inspect, select, text
 
 from remuda.core import limits
@@ -52,6 +50,9 @@ def _current_version(connection: Connection, name: str) -> int:
 
 
 def _upgrade(connection: Connection, now: datetime) -> None:
+    from alembic import command  # As long to import as all of SQLAlchemy, and most starts need none of it.
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", "remuda.store:migrations")
     config.attributes["connection"] = connection
