@@ -23,6 +23,7 @@ from remuda.gateway.admin import (
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.guards import HostGuard, TokenRefused
+from remuda.gateway.heartbeat_lane import HeartbeatLane
 from remuda.gateway.layers import BodyLimit, HeadLikeGet, Observation
 from remuda.gateway.messages import answer, refusal
 from remuda.gateway.openai.door import Door
@@ -52,7 +53,8 @@ _ROUTERS = (
 def application(services: Services, clock: Clock) -> ASGIApp:
     """The whole application: the routes, and the layers that requests pass. Those for inference pass none
     of them: they have a door of their own."""
-    guarded = HostGuard(BodyLimit(_api(services)), services.access)
+    lane = HeartbeatLane(_api(services), services, _failed)
+    guarded = HostGuard(BodyLimit(lane), services.access)
     general = HeadLikeGet(Observation(guarded, services.metrics, clock))
     return Door(general, services, services.inference, clock)
 
@@ -78,6 +80,12 @@ def _api(services: Services) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, _caller_left)
     app.add_exception_handler(Exception, _bug)
     return app
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """What is answered where no route of the application has been looked for."""
+    handlers = ((RemudaError, _expected), (ClientDisconnect, _caller_left), (Exception, _bug))
+    return await next(handle for kind, handle in handlers if isinstance(error, kind))(request, error)
 
 
 async def _expected(_: Request, error: Exception) -> Response:
