@@ -8,12 +8,14 @@ from typing import Final
 import anyio
 from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, or_, select, update
 
+from remuda.core import limits
 from remuda.core.errors import Conflict
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import Operation, OpId, Step
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
 from remuda.store import ops_submit
 from remuda.store.database import Database
+from remuda.store.failures import unusable
 from remuda.store.ops_changes import take_turn
 from remuda.store.ops_rows import Values, batches
 from remuda.store.ops_submit import Wished
@@ -53,8 +55,14 @@ class SqlReplicaStore:
         self, replica: Replica, operation: Operation, step: Step, seen: int, evict: Collection[ReplicaKey]
     ) -> Replica | None:
         wished = Wished(operation, (step,))
-        async with self._claiming:
-            return await self._database.transact(lambda c, now: _claim(c, now, replica, wished, seen, evict))
+        try:
+            with anyio.fail_after(limits.OPERATIONS_TURN_S):
+                async with self._claiming:
+                    return await self._database.transact(
+                        lambda c, now: _claim(c, now, replica, wished, seen, evict)
+                    )
+        except TimeoutError:
+            raise unusable(self._database.name, "too many replicas are claimed at once") from None
 
     async def move(self, before: Replica, after: Replica) -> Replica | None:
         assert (before.key, before.node) == (after.key, after.node), "a replica stays where it is"
