@@ -9,11 +9,11 @@ import msgspec
 
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
-from remuda.inference.model import Call, Kind
+from remuda.inference.model import Call, Endpoint, Kind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.models.config import ModelConfig
-from remuda.upstreams.grpc.channels import Channel
-from remuda.upstreams.grpc.upstream import GrpcUpstream, Patience
+from remuda.upstreams.grpc.generating import Patience
+from remuda.upstreams.grpc.upstream import GrpcUpstream
 
 USUAL = Patience()
 PARROT = ModelConfig.model_validate({"name": "polly", "backend": "echo", "parameters": {"model": "parrot"}})
@@ -82,8 +82,9 @@ def chat(text: str = "one two three", model: ModelConfig = PARROT, **body: objec
 async def upstream_at(
     address: str, token: str = "", patience: Patience = USUAL
 ) -> AsyncIterator[GrpcUpstream]:
-    channel = Channel(address, token)
+    upstream = GrpcUpstream(Endpoint(address, token=token), SystemClock(), SeededEntropy(7), patience)
     try:
-        yield GrpcUpstream(channel, SystemClock(), SeededEntropy(7), patience)
+        yield upstream
+        assert upstream.open_calls == 0
     finally:
-        await channel.close()
+        await upstream.aclose()

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
+from remuda.models.tool_text import tool_calls_in
 from remuda.rpc import backend_pb2 as pb
+from remuda.upstreams.grpc.tools import Reading
 
 
 class Said(NamedTuple):
@@ -16,6 +20,10 @@ class Said(NamedTuple):
     reasoning: str = ""
     calls: Sequence[pb.ToolCallDelta] = ()
     logprobs: bytes = b""
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[msgspec.Raw]
 
 
 class Runes:
@@ -39,43 +47,66 @@ class Usage:
 
 class Hearing:
     """One answer. `wary`: a reply that is mere text may be the words of an error whose status is to follow,
-    as llama.cpp sends them, so it is told only when something else has come."""
+    as llama.cpp sends them, so it is told only when something else has come. `reading`: tool calls are
+    looked for in the text, unless the backend has taken them out; until its end nothing of it is told."""
 
-    def __init__(self, tokens_max: int, *, wary: bool = False) -> None:
+    def __init__(
+        self,
+        tokens_max: int = 0,
+        *,
+        wary: bool = False,
+        logprobs: bool = False,
+        reading: Reading | None = None,
+    ) -> None:
         self.usage = Usage()
         self._tokens_max = tokens_max
         self._wary = wary
+        self._logprobs = logprobs
+        self._reading = reading
         self._suspect = b""
         self._runes = Runes()
         self._by_deltas = False
         self._called = False
+        self._held: list[str] = []
 
     def hear(self, reply: pb.Reply) -> Said | None:
         """None: a sign of life, no more."""
         usage = self.usage
         usage.completion_tokens = reply.tokens or usage.completion_tokens
         usage.prompt_tokens = reply.prompt_tokens or usage.prompt_tokens
-        message = reply.message
-        deltas = reply.chat_deltas
-        if self._wary:
-            message, self._suspect = self._sorted(reply)
+        message = self._trusted(reply) if self._wary else reply.message
         content = reasoning = ""
         calls: Sequence[pb.ToolCallDelta] = ()
-        if deltas:
+        if deltas := reply.chat_deltas:
             content, reasoning, calls = _joined(deltas)
             self._by_deltas = self._by_deltas or bool(content or reasoning or calls)
             self._called = self._called or bool(calls)
         if not self._by_deltas:
             content = self._runes.feed(message)
-        logprobs = reply.logprobs
+        if self._reading is not None and (self._reading.bound or not self._by_deltas):
+            self._held.append(content)
+            content = ""
+        logprobs = _checked(reply.logprobs) if self._logprobs else b""
         if content or reasoning or calls or logprobs:
             return Said(content, reasoning, calls, logprobs)
         return None
 
-    def end(self) -> Said | None:
+    def end(self) -> Said:
         """What was held back until now."""
-        content = "" if self._by_deltas else self._runes.feed(self._suspect, last=True)
-        return Said(content) if content else None
+        rest = "" if self._by_deltas else self._runes.feed(self._suspect, last=True)
+        reading = self._reading
+        if reading is None:
+            return Said(rest)
+        text = "".join(self._held) + rest
+        if self._called or (self._by_deltas and not reading.bound):
+            return Said(text if reading.bound else "")
+        parsed = tool_calls_in(text, reading.names, reading.no_action or "")
+        self._called = bool(parsed.calls)
+        calls = [
+            pb.ToolCallDelta(index=index, name=call.name, arguments=call.arguments_json)
+            for index, call in enumerate(parsed.calls)
+        ]
+        return Said(parsed.content, calls=calls)
 
     @property
     def finish_reason(self) -> str:
@@ -83,11 +114,22 @@ class Hearing:
             return "tool_calls"
         return "length" if 0 < self._tokens_max <= self.usage.completion_tokens else "stop"
 
-    def _sorted(self, reply: pb.Reply) -> tuple[bytes, bytes]:
-        """What may be told now, and what may not yet."""
+    def _trusted(self, reply: pb.Reply) -> bytes:
+        """What may be told now; the rest is kept."""
+        before, self._suspect = self._suspect, b""
         if reply.message and not reply.chat_deltas and not reply.tokens:
-            return self._suspect, reply.message
-        return self._suspect + reply.message, b""
+            self._suspect = reply.message
+            return before
+        return before + reply.message
+
+
+def _checked(logprobs: bytes) -> bytes:
+    """Empty for what could not stand in an answer."""
+    try:
+        content = msgspec.json.decode(logprobs, type=_Logprobs).content
+    except msgspec.DecodeError:
+        return b""
+    return b'{"content":%b}' % msgspec.json.encode(content)
 
 
 def _joined(deltas: Sequence[pb.ChatDelta]) -> tuple[str, str, Sequence[pb.ToolCallDelta]]:

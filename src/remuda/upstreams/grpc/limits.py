@@ -15,3 +15,6 @@ HEALTH_S = 3.0
 CLOSE_S = 1.0
 HTTP_POLL_S = 0.5
 HTTP_CALL_S = 5.0
+INPUTS_MAX = 2048  # Of one request for embeddings, and documents to be ranked.
+GENERATIONS_MAX = 256  # Of one request: prompts, times the answers wanted for each.
+LOAD_S = 24 * 3600.0  # No load takes longer; whoever waits for one sets the bound that counts.

@@ -1,7 +1,7 @@
 """OpenAI's answers as bytes. Pure; pieces of a stream are spliced from templates: one is made per token."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -96,7 +96,7 @@ class ChatPen:
         if (index, call.index) in self._known_calls:
             return b'{"index":%d,"function":{"arguments":%b}}' % (call.index, arguments)
         self._known_calls.add((index, call.index))
-        call_id = call.id or made_up_id(self._call, index, call.index)
+        call_id = call.id or _made_up_id(self._call, index, call.index)
         return b'{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}' % (
             call.index,
             _encode(call_id),
@@ -162,28 +162,31 @@ class CompletionPen:
         )
 
 
-def made_up_id(call: Call, index: int, number: int) -> str:
+def choice_of(call: Call, index: int, said: Sequence[Said], finish_reason: str) -> Choice:
+    """All of it, from what was said one after the other."""
+    calls: dict[int, ToolCall] = {}
+    for delta in (delta for part in said for delta in part.calls):
+        known = calls.setdefault(delta.index, ToolCall(delta.id or _made_up_id(call, index, delta.index)))
+        known.name = known.name or delta.name
+        known.arguments += delta.arguments
+    return Choice(
+        content="".join(part.content for part in said),
+        reasoning="".join(part.reasoning for part in said),
+        calls=[calls[number] for number in sorted(calls)],
+        logprobs=next((part.logprobs for part in said if part.logprobs), b""),
+        finish_reason=finish_reason,
+    )
+
+
+def _made_up_id(call: Call, index: int, number: int) -> str:
     """Of a tool call that its backend left without one."""
     return f"call_{call.request_id}_{index}_{number}"
-
-
-def checked_logprobs(text: bytes) -> bytes:
-    """Empty for what could not stand in an answer."""
-    try:
-        probabilities = msgspec.json.decode(text, type=_Logprobs)
-    except msgspec.DecodeError:
-        return b""
-    return b'{"content":%b}' % _encode(probabilities.content)
-
-
-class _Logprobs(msgspec.Struct):
-    content: list[msgspec.Raw]
 
 
 class _Likely(msgspec.Struct):
     token: str = ""
     logprob: float = 0.0
-    top_logprobs: list["_Likely"] = field(default_factory=list)
+    top_logprobs: list["_Likely"] = []
 
 
 class _LikelyTokens(msgspec.Struct):

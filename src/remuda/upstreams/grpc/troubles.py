@@ -1,5 +1,6 @@
 """From the status a call ended with to what the client is told, and whether another replica may try. Pure."""
 
+import re
 from typing import Final
 
 import grpc
@@ -7,46 +8,61 @@ import grpc
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.upstreams.grpc import limits
 
-_NOT_LOADED: Final = "model not loaded"
-_OTHER_MODEL: Final = "model identity mismatch"
+_MESSAGE_MAX: Final = f"{limits.MESSAGE_BYTES_MAX >> 20} MiB"
+_REFUSED: Final = (Fault.REFUSED, 400, "refuses this")
+_BROKE: Final = (Fault.BROKE, 502, "broke off")
+_SHUT: Final = (Fault.UNREACHABLE, 502, "does not let this frontend in")
+_BY_STATUS: Final = {
+    grpc.StatusCode.INVALID_ARGUMENT: _REFUSED,
+    grpc.StatusCode.OUT_OF_RANGE: _REFUSED,
+    grpc.StatusCode.UNIMPLEMENTED: (Fault.REFUSED, 400, "cannot do this"),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (Fault.FAILED, 429, "is out of resources"),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (Fault.SILENT, 504, "ran out of time"),
+    grpc.StatusCode.UNAUTHENTICATED: _SHUT,
+    grpc.StatusCode.PERMISSION_DENIED: _SHUT,
+    grpc.StatusCode.UNAVAILABLE: _BROKE,
+    grpc.StatusCode.CANCELLED: _BROKE,
+}
+# Said by backends, and by gRPC itself on either side.
+_NOT_LOADED: Final = re.compile("model not loaded|model identity mismatch")
+_BROKEN_OFF: Final = re.compile("stream removed|rst_stream")
+_GARBAGE: Final = "parsing http/2"
 _TOO_LARGE_FOR_US: Final = "received message larger than max"
 _TOO_LARGE_TO_SEND: Final = "sent message larger than max"
-_NOT_ITS_OWN_WORDS: Final = ("stream removed", "rst_stream", "http/2", "http2", "protocol error")
+# What gRPC puts before the reason: clients have no use for it, and addresses are none of their business.
+_TRANSPORT: Final = re.compile(
+    r"failed to connect to all addresses; last error: "
+    r"|\b(UNAVAILABLE|UNKNOWN|INTERNAL): "
+    r"|\b(ipv4|ipv6|unix):\S+:? ?"
+)
 
 
 def failure_of(code: grpc.StatusCode, details: str, model: str, *, heard: bool) -> UpstreamFailed:
     """`heard`: it had said something before."""
-    words, lower = details[: limits.WORDS_CHARS_MAX], details.lower()
-    if code is grpc.StatusCode.FAILED_PRECONDITION or _NOT_LOADED in lower or _OTHER_MODEL in lower:
+    words, lower = words_of(details), details.lower()
+    if code is grpc.StatusCode.FAILED_PRECONDITION or _NOT_LOADED.search(lower):
         return UpstreamFailed(Fault.NOT_LOADED, f"the replica does not hold {model}: {words}", status=503)
-    match code:
-        case grpc.StatusCode.UNAVAILABLE if not heard:
-            return UpstreamFailed(Fault.UNREACHABLE, f"the backend of {model} cannot be reached: {words}")
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-            return broke(model, words)
-        case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
-            return UpstreamFailed(
-                Fault.UNREACHABLE,
-                f"the backend of {model} does not let this frontend in: {words}",
-                hint="frontend and worker need the same gRPC token",
-            )
-        case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.OUT_OF_RANGE:
-            return UpstreamFailed(Fault.REFUSED, f"the backend of {model} refuses this: {words}", status=400)
-        case grpc.StatusCode.UNIMPLEMENTED:
-            return UpstreamFailed(
-                Fault.REFUSED, f"the backend of {model} cannot do this: {words}", status=400
-            )
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return _exhausted(words, lower, model)
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return UpstreamFailed(
-                Fault.SILENT, f"the backend of {model} ran out of time: {words}", status=504
-            )
-        case grpc.StatusCode.INTERNAL | grpc.StatusCode.UNKNOWN if any(
-            sign in lower for sign in _NOT_ITS_OWN_WORDS
-        ):
-            return broke(model, words)
-    return UpstreamFailed(Fault.FAILED, f"the backend of {model} failed: {words or code.name}")
+    if _GARBAGE in lower:
+        return undecodable(model)
+    if code is grpc.StatusCode.UNAVAILABLE and not heard:
+        return UpstreamFailed(Fault.UNREACHABLE, f"the backend of {model} cannot be reached: {words}")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_TO_SEND in lower:
+        message = f"the request is too large for the backend of {model}, which takes {_MESSAGE_MAX}"
+        return UpstreamFailed(Fault.REFUSED, message, status=413)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_FOR_US in lower:
+        message = f"the backend of {model} sent more than {_MESSAGE_MAX} in one message"
+        return UpstreamFailed(Fault.FAILED, message)
+    usual = _BROKE if _BROKEN_OFF.search(lower) else (Fault.FAILED, 502, "failed")
+    fault, status, verb = _BY_STATUS.get(code, usual)
+    hint = "the frontend and its workers need the same gRPC token" if verb == _SHUT[2] else ""
+    return UpstreamFailed(
+        fault, f"the backend of {model} {verb}: {words or code.name}", status=status, hint=hint
+    )
+
+
+def words_of(details: str) -> str:
+    """A backend's own words, as far as they can be told."""
+    return _TRANSPORT.sub("", details)[: limits.WORDS_CHARS_MAX]
 
 
 def broke(model: str, why: str) -> UpstreamFailed:
@@ -59,18 +75,3 @@ def undecodable(model: str) -> UpstreamFailed:
 
 def silent(model: str, seconds: float) -> UpstreamFailed:
     return UpstreamFailed(Fault.SILENT, f"the backend of {model} said nothing for {seconds:g} s", status=504)
-
-
-def _exhausted(words: str, lower: str, model: str) -> UpstreamFailed:
-    if _TOO_LARGE_TO_SEND in lower:
-        return UpstreamFailed(
-            Fault.REFUSED,
-            f"this is too large for the backend of {model}: {limits.MESSAGE_BYTES_MAX >> 20} MiB at most",
-            status=413,
-        )
-    if _TOO_LARGE_FOR_US in lower:
-        return UpstreamFailed(
-            Fault.FAILED,
-            f"the backend of {model} sent more than {limits.MESSAGE_BYTES_MAX >> 20} MiB in one message",
-        )
-    return UpstreamFailed(Fault.FAILED, f"the backend of {model} is out of resources: {words}", status=429)

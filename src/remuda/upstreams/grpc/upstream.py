@@ -1,95 +1,132 @@
 """A replica that speaks backend.proto, as the router sees it: a call goes in, OpenAI's answer comes out."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import assert_never
 
+import anyio
 import grpc.aio
 from google.protobuf.message import DecodeError
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.inference.model import Call, Sink
-from remuda.inference.requests import ChatRequest
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.model import Call, Endpoint, Sink
+from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc import limits, predicting, troubles
+from remuda.upstreams.grpc import limits, predicting, troubles, vectors
 from remuda.upstreams.grpc.channels import Channel
 from remuda.upstreams.grpc.exchange import Exchange, HungUp, Silence
-from remuda.upstreams.grpc.hearing import Hearing, Said
-from remuda.upstreams.grpc.rendering import ChatPen, Pen
+from remuda.upstreams.grpc.generating import Patience, Writer, side_by_side
+from remuda.upstreams.grpc.predicting import Generation
+from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, Pen
 
-_EVENTS = b"text/event-stream"
 _JSON = b"application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a backend may say nothing."""
-
-    silence_s: float = limits.SILENCE_S
-    whole_s: float = limits.WHOLE_S
-
-
 class GrpcUpstream:
-    """`Upstream` over one channel."""
+    """Implements inference.model.Upstream, over a connection of its own."""
 
-    def __init__(self, channel: Channel, clock: Clock, entropy: Entropy, patience: Patience) -> None:
-        self._channel = channel
+    def __init__(
+        self, endpoint: Endpoint, clock: Clock, entropy: Entropy, patience: Patience | None = None
+    ) -> None:
+        self._channel = Channel(endpoint.address, endpoint.token)
         self._clock = clock
         self._entropy = entropy
-        self._patience = patience
+        self._patience = patience or Patience()
+        self._open = 0
+        self._forgotten = False
+
+    @property
+    def open_calls(self) -> int:
+        return self._open
 
     async def serve(self, call: Call, sink: Sink) -> None:
-        model = call.model.id
+        if self._forgotten:
+            raise UpstreamFailed(Fault.UNREACHABLE, f"this replica of {call.model.id} is no more")
+        self._open += 1
         try:
-            await self._serve(call, sink)
-        except grpc.aio.AioRpcError as error:
-            raise troubles.failure_of(
-                error.code(), error.details() or "", model, heard=call.tally.first_token_s is not None
-            ) from error
-        except Silence as silence:
-            raise troubles.silent(model, silence.seconds) from silence
-        except HungUp as error:
-            raise troubles.broke(model, "its connection was closed") from error
-        except DecodeError as error:
-            raise troubles.undecodable(model) from error
+            with _failures_told(call):
+                await self._serve(call, sink)
+        finally:
+            self._open -= 1
+            await self._close_if_left()
+
+    async def aclose(self) -> None:
+        """Take no more calls, and hang up when the last one has ended."""
+        self._forgotten = True
+        await self._close_if_left()
+
+    async def _close_if_left(self) -> None:
+        if self._forgotten and not self._open:
+            with anyio.move_on_after(limits.CLOSE_S, shield=True):
+                await self._channel.close()
 
     async def _serve(self, call: Call, sink: Sink) -> None:
-        request = call.request
-        assert isinstance(request, ChatRequest)
-        pen = ChatPen(call, request)
-        (generation,) = predicting.chat_generations(call, request, self._draw)
-        await self._stream(call, 0, generation.options, pen, sink)
+        match call.request:
+            case ChatRequest() as request:
+                generations = predicting.chat_generations(call, request, self._draw)
+                await self._write(call, generations, ChatPen(call, request), sink)
+            case CompletionRequest() as request:
+                generations = predicting.completion_generations(call, request, self._draw)
+                echoed = [generation.echoed for generation in generations]
+                await self._write(call, generations, CompletionPen(call, request, echoed), sink)
+            case EmbeddingRequest() as request:
+                await self._embed(call, request, sink)
+            case RerankRequest() as request:
+                await self._rerank(call, request, sink)
+            case other:
+                assert_never(other)
 
-    async def _stream(self, call: Call, index: int, options: pb.PredictOptions, pen: Pen, sink: Sink) -> None:
-        hearing = Hearing(options.Tokens, wary=predicting.is_llama(call.model))
-        open_call = self._channel.stream("PredictStream", options.SerializeToString())
-        decode, opened = pb.Reply.FromString, False
-        with Exchange(open_call, self._patience.silence_s) as exchange:
-            while (message := await exchange.read()) is not None:
-                said = hearing.hear(decode(message))
-                if said is None:
-                    continue
-                self._heard(call)
-                if opened:
-                    await sink.write(pen.piece(index, said))
-                else:
-                    opened = True
-                    await sink.begin(200, _EVENTS)
-                    await sink.write(pen.opening(index) + pen.piece(index, said))
-        last = hearing.end() or Said()
-        call.tally.prompt_tokens = hearing.usage.prompt_tokens
-        call.tally.completion_tokens += hearing.usage.completion_tokens
-        if not opened:
-            await sink.begin(200, _EVENTS)
-        rest = b"" if opened else pen.opening(index)
-        if last.content:
-            rest += pen.piece(index, last)
-        await sink.write(rest + pen.closing(index, hearing.finish_reason) + pen.ending(hearing.usage))
+    async def _write(self, call: Call, generations: Sequence[Generation], pen: Pen, sink: Sink) -> None:
+        writer = Writer(self._channel, call, pen, self._clock, self._patience)
+        await (writer.stream if call.stream else writer.whole)(generations, sink)
 
-    def _heard(self, call: Call) -> None:
-        now_s = self._clock.monotonic()
-        if call.tally.first_token_s is None:
-            call.tally.first_token_s = now_s
-        call.tally.last_token_s = now_s
+    async def _embed(self, call: Call, request: EmbeddingRequest, sink: Sink) -> None:
+        results: dict[int, pb.EmbeddingResult] = {}
+
+        async def embed(index: int, options: pb.PredictOptions) -> None:
+            message = await self._whole("Embedding", options.SerializeToString())
+            results[index] = pb.EmbeddingResult.FromString(message)
+
+        inputs = vectors.embedding_options(call, request)
+        jobs: list[Callable[[], Awaitable[None]]] = [partial(embed, *one) for one in enumerate(inputs)]
+        await side_by_side(jobs)
+        in_order = [results[index] for index in range(len(inputs))]
+        call.tally.prompt_tokens = sum(result.prompt_tokens for result in in_order)
+        answer = vectors.embedding_list(request, in_order, call.tally.prompt_tokens)
+        await sink.begin(200, _JSON)
+        await sink.write(answer)
+
+    async def _rerank(self, call: Call, request: RerankRequest, sink: Sink) -> None:
+        asked = vectors.rerank_request(call, request).SerializeToString()
+        result = pb.RerankResult.FromString(await self._whole("Rerank", asked))
+        call.tally.prompt_tokens = result.usage.prompt_tokens
+        answer = vectors.rerank_answer(request, result)
+        await sink.begin(200, _JSON)
+        await sink.write(answer)
+
+    async def _whole(self, method: str, request: bytes) -> bytes:
+        with Exchange(self._channel.unary(method, request), self._patience.silence_s) as exchange:
+            return await exchange.whole()
 
     def _draw(self) -> int:
         return int(self._entropy.fraction() * predicting.SEEDS)
+
+
+@contextmanager
+def _failures_told(call: Call) -> Iterator[None]:
+    """What goes wrong between here and the backend becomes UpstreamFailed."""
+    model = call.model.id
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        heard = call.tally.first_token_s is not None
+        raise troubles.failure_of(error.code(), error.details() or "", model, heard=heard) from error
+    except Silence as silence:
+        raise troubles.silent(model, silence.seconds) from silence
+    except HungUp as error:
+        raise troubles.broke(model, "its connection was closed") from error
+    except DecodeError as error:
+        raise troubles.undecodable(model) from error

@@ -1,0 +1,123 @@
+"""Backends' processes as whoever loads models sees them: load this, and are you well."""
+
+from typing import Final
+
+import anyio
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from remuda.core.errors import BackendFailed
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.model import Endpoint
+from remuda.models.config import ModelConfig
+from remuda.rpc import backend_pb2 as pb
+from remuda.scheduler.ports import Place
+from remuda.upstreams.grpc import limits
+from remuda.upstreams.grpc.channels import Channel
+from remuda.upstreams.grpc.exchange import Exchange
+from remuda.upstreams.grpc.loading import model_options
+from remuda.upstreams.grpc.troubles import words_of
+from remuda.upstreams.http.client import Address, Pool
+
+HTTP: Final = "http"
+_HEALTH: Final = pb.HealthMessage().SerializeToString()
+_SIGNS_OF_LIFE: Final = ("/health", "/v1/models")  # Not every server has the first.
+_OK: Final = 200
+_MISSING: Final = 404
+_SHUT: Final = (401, 403)
+
+
+class GrpcEngine:
+    """Implements scheduler.ports.Engine. `threads` is what a model that names no number is loaded with."""
+
+    def __init__(self, http: Pool, *, threads: int) -> None:
+        self._http = http
+        self._threads = threads
+
+    async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
+        """Takes as long as it takes: whoever calls this says how long that may be."""
+        if endpoint.protocol == HTTP:
+            await self._until_it_answers(endpoint, model)
+            return
+        options = model_options(model, place, threads=self._threads)
+        try:
+            answer = await _answer(endpoint, "LoadModel", options.SerializeToString())
+            result = pb.Result.FromString(answer)
+        except grpc.aio.AioRpcError as error:
+            words = words_of(error.details() or "")
+            raise BackendFailed(f"loading {model.id} failed: {error.code().name}: {words}") from error
+        except DecodeError as error:
+            raise BackendFailed(f"loading {model.id} was answered with what cannot be understood") from error
+        if not result.success:
+            words = result.message[: limits.WORDS_CHARS_MAX] or "the backend does not say why"
+            raise BackendFailed(f"{model.id} could not be loaded: {words}")
+
+    async def healthy(self, endpoint: Endpoint) -> bool | None:
+        with anyio.move_on_after(limits.HEALTH_S):
+            return await (
+                _http_health(self._http, endpoint) if endpoint.protocol == HTTP else _health(endpoint)
+            )
+        return None
+
+    async def _until_it_answers(self, endpoint: Endpoint, model: ModelConfig) -> None:
+        while True:
+            try:
+                with anyio.move_on_after(limits.HTTP_CALL_S):
+                    status = await _status(self._http, endpoint)
+                    if status == _OK:
+                        return
+                    if status in _SHUT:
+                        raise BackendFailed(
+                            f"the server of {model.id} does not let this frontend in: {status}"
+                        )
+            except UpstreamFailed:
+                pass  # It does not listen yet, or hangs up until it is ready.
+            await anyio.sleep(limits.HTTP_POLL_S)
+
+
+async def _health(endpoint: Endpoint) -> bool | None:
+    try:
+        reply = pb.Reply.FromString(await _answer(endpoint, "Health", _HEALTH))
+    except grpc.aio.AioRpcError as error:
+        return False if error.code() is grpc.StatusCode.UNAVAILABLE else None
+    except DecodeError:
+        return None
+    return True if reply.message == b"OK" else None
+
+
+async def _answer(endpoint: Endpoint, method: str, request: bytes) -> bytes:
+    """Over a connection of its own: one that is kept would pause before it tries a refused port again."""
+    channel = Channel(endpoint.address, endpoint.token)
+    try:
+        with Exchange(channel.unary(method, request), limits.LOAD_S) as exchange:
+            return await exchange.whole()
+    finally:
+        with anyio.move_on_after(limits.CLOSE_S, shield=True):
+            await channel.close()
+
+
+async def _http_health(pool: Pool, endpoint: Endpoint) -> bool | None:
+    try:
+        return True if await _status(pool, endpoint) == _OK else None
+    except UpstreamFailed as failure:
+        return False if failure.fault is Fault.UNREACHABLE else None
+
+
+async def _status(pool: Pool, endpoint: Endpoint) -> int:
+    """What a server that speaks HTTP answers when it is asked how it is."""
+    host, _, port = endpoint.address.rpartition(":")
+    status = 0
+    for path in _SIGNS_OF_LIFE:
+        lines = (
+            f"GET {endpoint.path}{path} HTTP/1.1",
+            f"Host: {endpoint.address}",
+            *((f"Authorization: Bearer {endpoint.token}",) if endpoint.token else ()),
+        )
+        head = "\r\n".join((*lines, "", "")).encode()
+        answer = await pool.exchange(Address(host.strip("[]"), int(port)), head, b"")
+        status = answer.status
+        pool.release(answer)
+        if status != _MISSING:
+            break
+    return status

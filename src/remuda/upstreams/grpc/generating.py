@@ -1,0 +1,142 @@
+"""Text from a backend to a client: streamed piece by piece, or whole; one answer or several side by side."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+
+from remuda.core.clock import Clock
+from remuda.inference.model import Call, Sink
+from remuda.rpc import backend_pb2 as pb
+from remuda.upstreams.grpc import limits
+from remuda.upstreams.grpc.channels import Channel
+from remuda.upstreams.grpc.dialects import is_llama
+from remuda.upstreams.grpc.exchange import Exchange
+from remuda.upstreams.grpc.hearing import Hearing, Usage
+from remuda.upstreams.grpc.predicting import Generation
+from remuda.upstreams.grpc.rendering import Choice, Pen, choice_of
+
+_EVENTS = b"text/event-stream"
+_JSON = b"application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a backend may say nothing."""
+
+    silence_s: float = limits.SILENCE_S  # Within a stream.
+    whole_s: float = limits.WHOLE_S  # Before an answer that comes in one piece.
+
+
+class Telling:
+    """The stream in which all answers of one request are told. It begins with the first word of any."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._begun = False
+        self._turn = anyio.Lock(fast_acquire=True)
+
+    async def tell(self, data: bytes) -> None:
+        async with self._turn:
+            if not self._begun:
+                await self._sink.begin(200, _EVENTS)
+                self._begun = True
+            await self._sink.write(data)
+
+
+class Writer:
+    """Answers one call for text."""
+
+    def __init__(self, channel: Channel, call: Call, pen: Pen, clock: Clock, patience: Patience) -> None:
+        self._channel = channel
+        self._call = call
+        self._pen = pen
+        self._clock = clock
+        self._patience = patience
+        self._prompt_tokens: dict[int, int] = {}
+        self._completion_tokens = 0
+
+    async def stream(self, generations: Sequence[Generation], sink: Sink) -> None:
+        telling = Telling(sink)
+        await side_by_side(
+            [partial(self._stream, index, one, telling) for index, one in enumerate(generations)]
+        )
+        await telling.tell(self._pen.ending(self._usage()))
+
+    async def whole(self, generations: Sequence[Generation], sink: Sink) -> None:
+        choices: dict[int, Choice] = {}
+        await side_by_side(
+            [partial(self._whole, index, one, choices) for index, one in enumerate(generations)]
+        )
+        answer = self._pen.whole([choices[index] for index in range(len(generations))], self._usage())
+        await sink.begin(200, _JSON)
+        await sink.write(answer)
+
+    async def _stream(self, index: int, generation: Generation, telling: Telling) -> None:
+        options, pen, decode = generation.options, self._pen, pb.Reply.FromString
+        hearing = Hearing(
+            options.Tokens,
+            wary=is_llama(self._call.model),
+            logprobs=generation.logprobs,
+            reading=generation.reading,
+        )
+        opening = pen.opening(index)
+        open_call = self._channel.stream("PredictStream", options.SerializeToString())
+        with Exchange(open_call, self._patience.silence_s) as exchange:
+            while (message := await exchange.read()) is not None:
+                said = hearing.hear(decode(message))
+                if said is not None:
+                    self._heard()
+                    await telling.tell(opening + pen.piece(index, said))
+                    opening = b""
+        last = hearing.end()
+        self._count(generation, hearing.usage)
+        rest = pen.piece(index, last) if last.content or last.calls else b""
+        await telling.tell(opening + rest + pen.closing(index, hearing.finish_reason))
+
+    async def _whole(self, index: int, generation: Generation, choices: dict[int, Choice]) -> None:
+        open_call = self._channel.unary("Predict", generation.options.SerializeToString())
+        with Exchange(open_call, self._patience.whole_s) as exchange:
+            reply = pb.Reply.FromString(await exchange.whole())
+        self._heard()
+        hearing = Hearing(generation.options.Tokens, logprobs=generation.logprobs, reading=generation.reading)
+        said = [part for part in (hearing.hear(reply), hearing.end()) if part is not None]
+        choices[index] = choice_of(self._call, index, said, hearing.finish_reason)
+        self._count(generation, hearing.usage)
+
+    def _heard(self) -> None:
+        tally = self._call.tally
+        tally.last_token_s = now_s = self._clock.monotonic()
+        if tally.first_token_s is None:
+            tally.first_token_s = now_s
+
+    def _count(self, generation: Generation, usage: Usage) -> None:
+        """A prompt counts once, however many answers it gets."""
+        known = self._prompt_tokens.get(generation.prompt, 0)
+        self._prompt_tokens[generation.prompt] = max(known, usage.prompt_tokens)
+        self._completion_tokens += usage.completion_tokens
+        self._call.tally.prompt_tokens = sum(self._prompt_tokens.values())
+        self._call.tally.completion_tokens = self._completion_tokens
+
+    def _usage(self) -> Usage:
+        return Usage(self._call.tally.prompt_tokens, self._call.tally.completion_tokens)
+
+
+async def side_by_side(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """All of them, a few at a time. The first failure ends the others, and is raised as it is."""
+    if len(jobs) == 1:
+        await jobs[0]()
+        return
+    few = anyio.Semaphore(limits.SIDE_BY_SIDE_MAX, fast_acquire=True)
+
+    async def one(job: Callable[[], Awaitable[None]]) -> None:
+        async with few:
+            await job()
+
+    try:
+        async with anyio.create_task_group() as group:
+            for job in jobs:
+                group.start_soon(one, job)
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None

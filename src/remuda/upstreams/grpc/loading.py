@@ -1,0 +1,110 @@
+"""From a configuration and the place of its files to what a backend is told to load. Pure."""
+
+import posixpath
+from collections.abc import Iterator
+
+import msgspec
+
+from remuda.models.config import GPU_LAYERS_ALL, ModelConfig
+from remuda.models.memory import BATCH_DEFAULT, effective_context
+from remuda.rpc import backend_pb2 as pb
+from remuda.scheduler.ports import Place
+from remuda.upstreams.grpc.dialects import is_llama
+
+_PARALLEL = "parallel"
+
+
+def model_options(config: ModelConfig, place: Place, *, threads: int) -> pb.ModelOptions:
+    """`threads` is for a model that names no number of them."""
+    parameters = config.parameters
+    options = pb.ModelOptions(
+        Model=parameters.model,
+        ModelFile=place.model_file,
+        ModelPath=place.models_path,
+        ContextSize=effective_context(config, None),
+        NBatch=_batch(config),
+        Threads=max(config.threads or threads, 1),
+        NGPULayers=GPU_LAYERS_ALL if config.gpu_layers is None else config.gpu_layers,
+        MMap=config.mmap is not False,
+        FlashAttention=config.flash_attention,
+        MMProj=_below(place, config.mmproj),
+        DraftModel=_below(place, config.draft_model),
+        LoraAdapters=config.lora_adapters,
+        LoraScales=config.lora_scales,
+        Options=[*config.options, *_slots(config)],
+        Overrides=config.overrides,
+        EngineArgs=msgspec.json.encode(config.engine_args).decode() if config.engine_args else "",
+        LimitImagePerPrompt=config.limit_mm_per_prompt.image,
+        LimitVideoPerPrompt=config.limit_mm_per_prompt.video,
+        LimitAudioPerPrompt=config.limit_mm_per_prompt.audio,
+        EnableScore=_scores(config),
+    )
+    for field, value in _as_written(config):
+        if value:
+            setattr(options, field, value)
+    return options
+
+
+def _batch(config: ModelConfig) -> int:
+    """A text that becomes one vector or one score has to go through in one piece."""
+    if config.parameters.batch:
+        return config.parameters.batch
+    whole = config.embeddings or config.reranking or _scores(config)
+    return effective_context(config, None) if whole else BATCH_DEFAULT
+
+
+def _scores(config: ModelConfig) -> bool:
+    return "score" in config.known_usecases
+
+
+def _slots(config: ModelConfig) -> Iterator[str]:
+    """How many requests llama.cpp is to take at once, unless its options say so themselves."""
+    told = any(option.partition(":")[0].strip() in (_PARALLEL, f"n_{_PARALLEL}") for option in config.options)
+    if config.parallel and is_llama(config) and not told:
+        yield f"{_PARALLEL}:{config.parallel}"
+
+
+def _below(place: Place, name: str) -> str:
+    """Always within the folder of models, also if it is written like a path from the root."""
+    return posixpath.join(place.models_path, name.lstrip("/")) if name and place.models_path else name
+
+
+def _as_written(config: ModelConfig) -> Iterator[tuple[str, object]]:
+    parameters = config.parameters
+    yield "Seed", parameters.seed if parameters.seed != -1 else None
+    yield "Tokenizer", parameters.tokenizer
+    yield "RopeFreqBase", parameters.rope_freq_base
+    yield "RopeFreqScale", parameters.rope_freq_scale
+    yield "F16Memory", config.f16
+    yield "MLock", config.mmlock
+    yield "LowVRAM", config.low_vram
+    yield "NUMA", config.numa
+    yield "Embeddings", config.embeddings
+    yield "Reranking", config.reranking
+    yield "NoMulMatQ", config.no_mulmatq
+    yield "NoKVOffload", config.no_kv_offloading
+    yield "MainGPU", config.main_gpu
+    yield "TensorSplit", config.tensor_split
+    yield "CacheTypeKey", config.cache_type_k
+    yield "CacheTypeValue", config.cache_type_v
+    yield "RopeScaling", config.rope_scaling
+    yield "YarnExtFactor", config.yarn_ext_factor
+    yield "YarnAttnFactor", config.yarn_attn_factor
+    yield "YarnBetaFast", config.yarn_beta_fast
+    yield "YarnBetaSlow", config.yarn_beta_slow
+    yield "RMSNormEps", config.rms_norm_eps
+    yield "NGQA", config.ngqa
+    yield "LoraAdapter", config.lora_adapter
+    yield "LoraBase", config.lora_base
+    yield "LoraScale", config.lora_scale
+    yield "Type", config.type
+    yield "Quantization", config.quantization
+    yield "LoadFormat", config.load_format
+    yield "GPUMemoryUtilization", config.gpu_memory_utilization
+    yield "TrustRemoteCode", config.trust_remote_code
+    yield "EnforceEager", config.enforce_eager
+    yield "SwapSpace", config.swap_space
+    yield "MaxModelLen", config.max_model_len
+    yield "TensorParallelSize", config.tensor_parallel_size
+    yield "DisableLogStatus", config.disable_log_stats
+    yield "DType", config.dtype

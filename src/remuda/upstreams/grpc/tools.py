@@ -1,0 +1,89 @@
+"""Which tools a chat may call, the grammar that binds its answer, and how calls are found in it. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from pydantic import JsonValue
+
+from remuda.core.errors import Invalid
+from remuda.inference.requests import ChatRequest, NamedTool, ResponseFormat, Tool
+from remuda.models.config import ModelConfig
+from remuda.models.grammar import JSON_GRAMMAR, ToolSpec, grammar_of_schema, grammar_of_tools
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How tool calls are found in a text. `bound`: by its grammar the whole text is one."""
+
+    names: frozenset[str]
+    no_action: str | None = None  # The tool that stands for a plain answer.
+    bound: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an answer has to keep to."""
+
+    grammar: str = ""
+    reading: Reading | None = None  # None: there is nothing to call.
+
+
+def offered_tools(request: ChatRequest) -> Sequence[Tool]:
+    """Those that may be called now: the one that was named, else all. Invalid for one that is not there."""
+    choice = request.tool_choice
+    if not request.tools or choice == "none":
+        return ()
+    if not isinstance(choice, NamedTool):
+        return request.tools
+    named = [tool for tool in request.tools if tool.function.name == choice.function.name]
+    if not named:
+        raise Invalid(f"tool_choice names {choice.function.name[:80]!r}, which is not among tools")
+    return named
+
+
+def rules_for(config: ModelConfig, request: ChatRequest, *, own_template: bool) -> Rules:
+    """`own_template`: the backend applies the model's own, which also knows how that model calls tools."""
+    tools = offered_tools(request)
+    names = frozenset(tool.function.name for tool in tools)
+    strict = any(tool.function.strict for tool in tools)
+    function = config.function
+    if tools and (strict or not (own_template or function.grammar.disable)):
+        forced = isinstance(request.tool_choice, NamedTool) or request.tool_choice == "required"
+        answers = not (strict or forced or function.disable_no_action)
+        no_action = function.no_action_function_name if answers else None
+        grammar = grammar_of_tools(
+            [_spec(tool) for tool in tools],
+            parallel=function.grammar.parallel_calls and request.parallel_tool_calls is not False,
+            no_action=no_action,
+        )
+        return Rules(grammar, Reading(names, no_action, bound=True))
+    grammar = _format_grammar(request.response_format) or request.grammar or ""
+    return Rules(grammar, Reading(names) if tools else None)
+
+
+def _spec(tool: Tool) -> ToolSpec:
+    function = tool.function
+    return ToolSpec(
+        name=function.name,
+        description=function.description or "",
+        parameters=_json(function.parameters),
+        strict=bool(function.strict),
+    )
+
+
+def _format_grammar(wanted: ResponseFormat | None) -> str:
+    match wanted:
+        case ResponseFormat(type="json_object"):
+            return JSON_GRAMMAR
+        case ResponseFormat(type="json_schema", json_schema=schema):
+            return JSON_GRAMMAR if schema is None else grammar_of_schema(_json(schema.schema))
+    return ""
+
+
+def _json(raw: msgspec.Raw) -> JsonValue:
+    try:
+        value: JsonValue = msgspec.json.decode(raw)
+    except RecursionError:
+        raise Invalid("a JSON schema is nested too deeply") from None
+    return value

@@ -1,0 +1,151 @@
+"""The gRPC upstream, our llama.cpp backend and a model that makes sense, all the way."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from remuda.core.clock import SystemClock
+from remuda.core.entropy import SeededEntropy
+from remuda.inference.model import Endpoint, Kind
+from remuda.models.config import ModelConfig
+from remuda.scheduler.ports import Place
+from remuda.upstreams.grpc.engine import GrpcEngine
+from remuda.upstreams.grpc.upstream import GrpcUpstream
+from remuda.upstreams.http.client import Pool
+from tests.integration.backends.llama_cpp_process import TOKEN, started
+from tests.integration.upstreams.grpc_rig import Client, call_of, chat
+from tests.support.models import smollm2
+
+pytestmark = pytest.mark.anyio
+
+FILE = "smol/model.gguf"
+SMOL = ModelConfig.model_validate(
+    {
+        "name": "smol",
+        "backend": "llama-cpp",
+        "context_size": 1024,
+        "parameters": {"model": FILE, "temperature": 0},
+    }
+)
+TEMPLATED = SMOL.model_validate(
+    {
+        **SMOL.model_dump(),
+        "stopwords": ["<|im_end|>"],
+        "template": {
+            "chat_message": "<|im_start|>{{.RoleName}}\n{{.Content}}<|im_end|>",
+            "chat": "{{.Input}}\n<|im_start|>assistant\n",
+            "function": (
+                "<|im_start|>system\nCall one of these functions: {{toJson .Functions}}<|im_end|>\n"
+                "{{.Input}}\n<|im_start|>assistant\n"
+            ),
+        },
+    }
+)
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "inhabitants": {"type": "integer"}},
+    "required": ["city", "inhabitants"],
+    "additionalProperties": False,
+}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather in a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Paris", "Ulm"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+async def upstream(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GrpcUpstream]:
+    with started(tmp_path_factory.mktemp("llama")) as process:
+        endpoint = Endpoint(process.address, token=TOKEN)
+        await GrpcEngine(Pool(), threads=1).load(endpoint, SMOL, Place(model_file=str(smollm2())))
+        opened = GrpcUpstream(endpoint, SystemClock(), SeededEntropy(7))
+        yield opened
+        await opened.aclose()
+
+
+async def test_a_question_is_answered_in_a_sentence(upstream: GrpcUpstream) -> None:
+    client = Client()
+
+    await upstream.serve(
+        chat("Name the capital of France.", SMOL, max_tokens=40, stream_options={"include_usage": True}),
+        client,
+    )
+
+    usage = client.events[-1]["usage"]
+    assert "Paris" in client.text
+    assert usage["prompt_tokens"] > 5
+    assert 3 < usage["completion_tokens"] <= 40
+
+
+async def test_written_templates_lead_to_the_same_answer(upstream: GrpcUpstream) -> None:
+    client = Client()
+
+    await upstream.serve(chat("Name the capital of France.", TEMPLATED, max_tokens=40, stream=False), client)
+
+    (choice,) = client.json["choices"]
+    assert "Paris" in choice["message"]["content"]
+
+
+@pytest.mark.parametrize("model", [SMOL, TEMPLATED], ids=["own template", "written templates"])
+async def test_an_answer_keeps_to_its_schema(upstream: GrpcUpstream, model: ModelConfig) -> None:
+    client = Client()
+    wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+
+    await upstream.serve(
+        chat("Which city is the capital of France?", model, response_format=wanted, max_tokens=80), client
+    )
+
+    assert set(json.loads(client.text)) == {"city", "inhabitants"}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+async def test_a_tool_that_must_be_called_is_called_by_grammar(upstream: GrpcUpstream, stream: bool) -> None:
+    client = Client()
+    body: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "stream": stream, "max_tokens": 80}
+
+    await upstream.serve(chat("What is the weather in Paris?", TEMPLATED, **body), client)
+
+    assert _called(client, stream) == ("weather", {"city": "Paris"}, "tool_calls")
+
+
+def _called(client: Client, stream: bool) -> tuple[str, Any, str]:
+    """The tool, its arguments, and why the answer ended."""
+    choices = [event["choices"][0] for event in client.events] if stream else client.json["choices"]
+    told = [choice["delta" if stream else "message"].get("tool_calls", []) for choice in choices]
+    pieces = [call["function"] for calls in told for call in calls]
+    arguments = json.loads("".join(piece["arguments"] for piece in pieces))
+    return pieces[0]["name"], arguments, choices[-1]["finish_reason"]
+
+
+async def test_a_text_is_continued_with_probabilities(upstream: GrpcUpstream) -> None:
+    client = Client()
+    body = {"prompt": "The capital of France is", "max_tokens": 4, "logprobs": 2}
+
+    await upstream.serve(call_of(Kind.COMPLETION, body, SMOL), client)
+
+    (choice,) = client.json["choices"]
+    assert "Paris" in choice["text"]
+    assert choice["finish_reason"] == "length"
+    assert len(choice["logprobs"]["tokens"]) == 4
+
+
+async def test_probabilities_of_a_chat_come_with_their_tokens(upstream: GrpcUpstream) -> None:
+    client = Client()
+
+    await upstream.serve(chat("Say yes.", SMOL, max_tokens=3, logprobs=True, top_logprobs=2), client)
+
+    told = [event["choices"][0].get("logprobs") for event in client.events]
+    tokens = [token for part in told if part for token in part["content"]]
+    assert len(tokens) == 3
+    assert {len(token["top_logprobs"]) for token in tokens} == {2}

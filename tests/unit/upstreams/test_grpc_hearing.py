@@ -1,0 +1,129 @@
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.rpc import backend_pb2 as pb
+from remuda.upstreams.grpc.hearing import Hearing, Runes, Said
+from remuda.upstreams.grpc.tools import Reading
+
+WEATHER = Reading(frozenset({"weather"}))
+CALL = json.dumps({"name": "weather", "arguments": {"city": "Ulm"}})
+
+
+def _content(hearing: Hearing, *replies: pb.Reply) -> str:
+    said = [hearing.hear(reply) or Said() for reply in replies]
+    return "".join(part.content for part in [*said, hearing.end()])
+
+
+@given(st.text(), st.lists(st.integers(0, 400)))
+def test_text_cut_anywhere_comes_out_whole(text: str, cuts: list[int]) -> None:
+    data, runes = text.encode(), Runes()
+    places = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    pieces = [data[start:end] for start, end in itertools.pairwise(places)]
+
+    told = [runes.feed(piece) for piece in pieces]
+
+    assert "".join(told) + runes.feed(b"", last=True) == text
+
+
+@given(st.lists(st.binary()))
+def test_whatever_bytes_come_are_told_as_one_decoding_would(pieces: list[bytes]) -> None:
+    runes = Runes()
+
+    told = "".join(runes.feed(piece) for piece in pieces) + runes.feed(b"", last=True)
+
+    assert told == b"".join(pieces).decode(errors="replace")
+
+
+def test_deltas_that_come_together_are_joined() -> None:
+    reply = pb.Reply(
+        chat_deltas=[
+            pb.ChatDelta(content="a", reasoning_content="x"),
+            pb.ChatDelta(content="b", tool_calls=[pb.ToolCallDelta(name="f")]),
+        ]
+    )
+
+    said = Hearing().hear(reply)
+
+    assert said is not None
+    assert (said.content, said.reasoning, [call.name for call in said.calls]) == ("ab", "x", ["f"])
+
+
+def test_a_delta_without_words_leaves_the_text_in_force() -> None:
+    assert _content(Hearing(), pb.Reply(message=b"hi", chat_deltas=[pb.ChatDelta()])) == "hi"
+
+
+def test_probabilities_are_told_only_when_asked_for() -> None:
+    reply = pb.Reply(message=b"a", logprobs=b'{"content": [{"token": "a"}]}')
+
+    unasked, asked = Hearing().hear(reply), Hearing(logprobs=True).hear(reply)
+
+    assert unasked == Said("a")
+    assert asked == Said("a", logprobs=b'{"content":[{"token": "a"}]}')
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"content": 1}', b"\xff"])
+def test_probabilities_that_cannot_be_read_are_left_out(garbage: bytes) -> None:
+    assert Hearing(logprobs=True).hear(pb.Reply(message=b"a", logprobs=garbage)) == Said("a")
+
+
+def test_text_that_may_be_an_errors_is_held_until_more_comes() -> None:
+    hearing = Hearing(wary=True)
+
+    first = hearing.hear(pb.Reply(message=b"one"))
+    second = hearing.hear(pb.Reply(message=b"two"))
+    third = hearing.hear(pb.Reply(message=b"three", tokens=3))
+
+    assert (first, second, third) == (None, Said("one"), Said("twothree"))
+
+
+def test_a_call_in_the_text_of_a_backend_without_deltas_is_found() -> None:
+    hearing = Hearing(reading=WEATHER)
+
+    heard = [hearing.hear(pb.Reply(message=piece.encode())) for piece in (CALL[:9], CALL[9:])]
+    last = hearing.end()
+
+    assert heard == [None, None]
+    assert [(call.name, json.loads(call.arguments)) for call in last.calls] == [("weather", {"city": "Ulm"})]
+    assert (last.content, hearing.finish_reason) == ("", "tool_calls")
+
+
+def test_plain_text_is_told_though_a_tool_could_have_been_called() -> None:
+    hearing = Hearing(reading=WEATHER)
+
+    assert _content(hearing, pb.Reply(message=b"Sunny, "), pb.Reply(message=b"I think.")) == "Sunny, I think."
+    assert hearing.finish_reason == "stop"
+
+
+def test_deltas_are_told_at_once_though_a_tool_could_be_called() -> None:
+    hearing = Hearing(reading=WEATHER)
+
+    said = hearing.hear(pb.Reply(message=b"hi", chat_deltas=[pb.ChatDelta(content="hi")]))
+
+    assert said is not None
+    assert said.content == "hi"
+    assert hearing.end() == Said()
+
+
+def test_a_call_under_a_grammar_is_found_in_deltas_too() -> None:
+    hearing = Hearing(reading=Reading(frozenset({"weather"}), bound=True))
+
+    said = hearing.hear(pb.Reply(message=CALL.encode(), chat_deltas=[pb.ChatDelta(content=CALL)]))
+
+    assert said is None
+    assert [call.name for call in hearing.end().calls] == ["weather"]
+
+
+def test_text_beside_calls_that_the_backend_took_out_is_dropped() -> None:
+    """It is the calls once more, in the model's own words."""
+    hearing = Hearing(reading=WEATHER)
+    call = pb.ToolCallDelta(name="weather", arguments="{}")
+
+    hearing.hear(pb.Reply(message=b"<tool_call>{}</tool_call>"))
+    hearing.hear(pb.Reply(chat_deltas=[pb.ChatDelta(tool_calls=[call])]))
+
+    assert hearing.end() == Said()
+    assert hearing.finish_reason == "tool_calls"

@@ -1,0 +1,28 @@
+from remuda.inference.model import Kind
+from remuda.rpc import backend_pb2 as pb
+from remuda.upstreams.grpc import methods
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Backend"]
+
+
+def test_every_method_of_the_service_is_either_inference_or_control() -> None:
+    assert methods.INFERENCE | methods.CONTROL.keys() == {method.name for method in SERVICE.methods}
+    assert not methods.INFERENCE & methods.CONTROL.keys()
+
+
+def test_every_kind_of_request_is_counted_whatever_it_calls() -> None:
+    assert set(methods.BY_KIND) == set(Kind)
+    assert all(called <= methods.INFERENCE for called in methods.BY_KIND.values())
+
+
+def test_what_carries_a_models_identity_is_inference() -> None:
+    checked = {
+        method.name for method in SERVICE.methods if "ModelIdentity" in method.input_type.fields_by_name
+    }
+
+    assert checked <= methods.INFERENCE
+
+
+def test_a_method_is_called_by_its_full_name() -> None:
+    assert SERVICE.full_name == methods.SERVICE
+    assert methods.path("Predict") == "/backend.Backend/Predict"
