@@ -76,7 +76,7 @@ def list_ops(asked: Asked, state: str, backend: str, node: str, limit: int) -> N
 
 
 @group.command("history", epilog=examples("remuda ops history", "remuda ops history --clear"))
-@click.option("--clear", is_flag=True, help="Put all away that is over.")
+@click.option("--clear", is_flag=True, help="Put all away that is over, out of the history too.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
 @client_command
 def show_history(asked: Asked, clear: bool, limit: int) -> None:

@@ -133,7 +133,8 @@ class Operation:
     idempotency_key: str = ""
     selection: str = ""  # Which nodes were asked for, in words.
     finished_at: datetime | None = None
-    dismissed: bool = False
+    dismissed: bool = False  # No longer listed among what needs somebody's eye; the history has it.
+    cleared: bool = False  # Nor is it in the history.
     version: int = 0
 
 

@@ -44,6 +44,7 @@ def op_view(view: View) -> OpView:
         expires_at=operation.expires,
         idempotency_key=operation.idempotency_key,
         dismissed=operation.dismissed,
+        cleared=operation.cleared,
         change=view.change,
     )
 

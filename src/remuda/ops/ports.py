@@ -89,7 +89,8 @@ class Filter:
     finished: bool | None = None  # None: both.
     backend: str = ""
     node: NodeId | None = None
-    dismissed: bool = False  # Those that a person has put away, too.
+    dismissed: bool = False  # Those that a person has put away, too, however long ago.
+    history: bool = False  # The same, but for those that were cleared from the history.
     failed: bool = False  # Only those with a step that failed.
     limit: int = 50
     ids: tuple[OpId, ...] = field(default=())
@@ -139,8 +140,12 @@ class OpStore(Protocol):
         """Begin failed steps afresh: these, or all. Conflict when none of them can be."""
         ...
 
-    async def dismiss(self, ops: Collection[OpId] | None) -> int:
-        """Put finished operations away: these, or all. How many there were."""
+    async def dismiss(self, ops: Collection[OpId]) -> int:
+        """Put these away, as far as they are finished. How many there were."""
+        ...
+
+    async def clear_history(self) -> int:
+        """Put all finished operations away, and out of the history. How many there were."""
         ...
 
     async def view(self, op: OpId) -> View:

@@ -232,8 +232,12 @@ class Operations:
             raise Invalid(f"operation {op} has nothing to do with {', '.join(unknown[:5])}")
         return {known[name] for name in nodes}
 
-    async def dismiss(self, ops: Collection[OpId] | None) -> int:
-        """Put finished operations away: these, or all."""
-        count = await self._store.dismiss(ops)
+    async def dismiss(self, op: OpId) -> None:
+        """Put a finished operation away. The history keeps it."""
+        await self._store.dismiss([op])
         self._changed()
-        return count
+
+    async def clear_history(self) -> None:
+        """Put all finished operations away, and out of the history."""
+        await self._store.clear_history()
+        self._changed()

@@ -90,8 +90,11 @@ class SqlOpStore:
     async def retry(self, op: OpId, nodes: Collection[NodeId] | None, by: str) -> Operation:
         return await self._change(lambda c, now: ops_intents.retry(c, now, op, nodes, by))
 
-    async def dismiss(self, ops: Collection[OpId] | None) -> int:
+    async def dismiss(self, ops: Collection[OpId]) -> int:
         return await self._change(lambda c, now: ops_intents.dismiss(c, ops))
+
+    async def clear_history(self) -> int:
+        return await self._change(lambda c, now: ops_intents.clear_history(c))
 
     async def view(self, op: OpId) -> View:
         return await self._database.read(lambda c, now: ops_views.view(c, op))

@@ -31,6 +31,7 @@ _MEETS = and_(  # What others have not ended on nodes of this operation.
 )
 _MET_STEPS = select(steps).where(_MEETS).order_by(steps.c.op_id, steps.c.node)
 _MET_OPERATIONS = select(operations).where(operations.c.id.in_(select(steps.c.op_id).where(_MEETS)))
+_OVER = select(operations).where(operations.c.finished_at.is_not(None))
 _ENDED = select(steps).where(steps.c.op_id == bindparam("op"), steps.c.ended_at.is_not(None))
 
 
@@ -83,6 +84,7 @@ def retry(
         wish=Wish.RUN if operation.wish is Wish.CANCEL else operation.wish,
         finished_at=None,
         dismissed=False,
+        cleared=False,
         version=operation.version + 1,
     )
     update_operation(connection, operation)
@@ -90,14 +92,24 @@ def retry(
     return operation
 
 
-def dismiss(connection: Connection, ops: Collection[OpId] | None) -> int:
+def dismiss(connection: Connection, ops: Collection[OpId]) -> int:
     latest = take_turn(connection)
-    over = select(operations).where(operations.c.finished_at.is_not(None), operations.c.dismissed.is_(False))
-    wanted = [over] if ops is None else [over.where(operations.c.id.in_(batch)) for batch in batches(ops)]
-    shown = [to_operation(row) for query in wanted for row in connection.execute(query)]
-    if not shown:
-        return 0
-    for operation in shown:
-        update_operation(connection, replace(operation, dismissed=True, version=operation.version + 1))
-    number_changes(connection, latest, [operation.id for operation in shown])
-    return len(shown)
+    listed = _OVER.where(operations.c.dismissed.is_(False))
+    found = [
+        row for batch in batches(ops) for row in connection.execute(listed.where(operations.c.id.in_(batch)))
+    ]
+    return _rewrite(connection, latest, [replace(to_operation(row), dismissed=True) for row in found])
+
+
+def clear_history(connection: Connection) -> int:
+    latest = take_turn(connection)
+    found = connection.execute(_OVER.where(operations.c.cleared.is_(False))).all()
+    cleared = [replace(to_operation(row), dismissed=True, cleared=True) for row in found]
+    return _rewrite(connection, latest, cleared)
+
+
+def _rewrite(connection: Connection, latest: int, changed: Sequence[Operation]) -> int:
+    for operation in changed:
+        update_operation(connection, replace(operation, version=operation.version + 1))
+    number_changes(connection, latest, [operation.id for operation in changed])
+    return len(changed)

@@ -114,6 +114,7 @@ def to_operation(row: Row[tuple[object]]) -> Operation:
         selection=row.selection,
         finished_at=row.finished_at,
         dismissed=row.dismissed,
+        cleared=row.cleared,
         version=row.version,
     )
 
@@ -132,6 +133,7 @@ def _operation_columns(operation: Operation) -> Values:
         "selection": operation.selection,
         "finished_at": operation.finished_at,
         "dismissed": operation.dismissed,
+        "cleared": operation.cleared,
         "version": operation.version,
     }
 

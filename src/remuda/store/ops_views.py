@@ -102,7 +102,8 @@ def _conditions(which: Filter) -> Iterable[ColumnElement[bool]]:
     if which.node is not None:
         yield operations.c.id.in_(select(steps.c.op_id).where(steps.c.node == which.node))
     if not which.dismissed:
-        yield operations.c.dismissed.is_(False)
+        put_away = operations.c.cleared if which.history else operations.c.dismissed
+        yield put_away.is_(False)
     if which.failed:
         failed = select(steps.c.node).where(steps.c.op_id == operations.c.id, steps.c.state == State.FAILED)
         yield failed.exists()

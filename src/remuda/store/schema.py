@@ -16,6 +16,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
 )
 
 from remuda.core.errors import Problem
@@ -24,7 +25,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -183,6 +184,7 @@ operations = Table(
     Column("selection", Text, nullable=False),
     Column("finished_at", Instant),
     Column("dismissed", Boolean, nullable=False),
+    Column("cleared", Boolean, nullable=False, server_default=false()),  # From the history, too.
     Column("version", Integer, nullable=False),
     UniqueConstraint("idempotency_key", name="operations_idempotency_key_key"),
 )

@@ -380,6 +380,7 @@ class OpView(Message):
     expires_at: Annotated[Timestamp | None, OMIT_NONE] = None
     idempotency_key: Annotated[str, OMIT_EMPTY] = ""
     dismissed: bool = False
+    cleared: Annotated[bool, OMIT_EMPTY] = False  # From the history.
     change: Int64 = 0  # Grows with whatever changes; the id of this state in the stream of events.
     whole: bool = True  # False, in a stream: only those steps are here that have changed.
     steps: Annotated[Many[StepView] | None, OMIT_NONE] = None

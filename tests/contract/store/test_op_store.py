@@ -231,7 +231,7 @@ async def test_retry_brings_back_all_that_failed_or_was_cancelled(op_store: OpSt
         ONE,
         OPEN_FOR,
     )
-    await op_store.dismiss(None)
+    await op_store.clear_history()
     operation = await op_store.retry(OP, None, "bob")
     assert (operation.wish, operation.finished_at, operation.dismissed) == (Wish.RUN, None, False)
     states = {step.node: (step.state, step.failures, step.attempt) for step in await the_steps(op_store)}
@@ -268,16 +268,17 @@ async def test_retry_is_the_newest_wish_and_replaces_its_opposite(op_store: OpSt
     assert step.replaced_by == OP
 
 
-async def test_dismissed_operations_are_hidden_until_asked_for(op_store: OpStore) -> None:
+async def test_dismissed_operations_are_in_the_history_alone_until_that_is_cleared(op_store: OpStore) -> None:
     for op in ("op-1", "op-2", "op-3"):
         await submitted(op_store, an_operation(op, backend=op))
     for op in ("op-1", "op-2"):
         await end(op_store, op)
     assert await op_store.dismiss([OP, OpId("op-3")]) == 1
     assert await listed(op_store) == ["op-3", "op-2"]
-    assert await op_store.dismiss(None) == 1
-    assert await op_store.dismiss(None) == 0
-    assert await listed(op_store) == ["op-3"]
+    assert await listed(op_store, Filter(history=True)) == ["op-3", "op-2", "op-1"]
+    assert await op_store.clear_history() == 2
+    assert await op_store.clear_history() == 0
+    assert await listed(op_store) == await listed(op_store, Filter(history=True)) == ["op-3"]
     assert await listed(op_store, Filter(dismissed=True)) == ["op-3", "op-2", "op-1"]
 
 

@@ -199,7 +199,8 @@ async def test_release_of_the_first_schema_goes_on_working_beside_the_second(
     upgraded = await open_database(database_url, clock=SystemClock())
     try:
         after = await upgraded.read(lambda c, now: columns(c))
-        assert {table: after[table] for table in before} == before, "only tables were added"
+        changed = {table: set(known) - set(after[table]) for table, known in before.items()}
+        assert not any(changed.values()), "what was there is as it was"
         info = await upgraded.read(lambda c, now: c.execute(schema_info.select()).one())
         assert info.min_compatible_version == 1
         older = SqlFleetStore(first_schema)

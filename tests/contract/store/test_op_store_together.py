@@ -6,6 +6,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from remuda.core import limits
 from remuda.core.ids import NodeId
 from remuda.fleet.ports import FleetStore, Note
 from remuda.ops.model import Kind, OpId, Outcome, State, Step, Wish
@@ -120,7 +121,11 @@ async def test_many_wishes_at_once_are_all_taken(database: Database, op_store: O
     assert len((await op_store.live()).steps) == 2000
 
 
-async def test_what_is_under_way_moves_on_while_many_wishes_wait(op_store: OpStore) -> None:
+async def test_what_is_under_way_moves_on_while_many_wishes_wait(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OPERATIONS_PER_WRITE_MAX", 20)  # Ten operations with a step each.
+    op_store = SqlOpStore(database)
     await submitted(op_store, an_operation("first", backend="whisper"))
     taken: list[int] = []
 

@@ -226,7 +226,14 @@ async def test_the_same_wish_is_joined_and_a_key_used_for_something_else_is_refu
     assert (other.status_code, "click-1" in error(other)) == (409, True)
 
 
-async def test_a_failed_operation_stays_listed_until_it_is_dismissed(frontend: LiveFrontend) -> None:
+async def past(frontend: LiveFrontend) -> dict[str, Json]:
+    reply = await frontend.admin.get("/api/operations/history")
+    return {one["jobID"]: one for one in reply.json()["operations"]}
+
+
+async def test_a_failed_operation_stays_listed_until_it_is_dismissed_and_then_in_the_history(
+    frontend: LiveFrontend,
+) -> None:
     await drained(frontend, "expiring")
     accepted = await submit(frontend, backend="llama-cpp", nodes=["expiring"], expires_s=0.05)
     op = accepted["operation"]["id"]
@@ -236,6 +243,23 @@ async def test_a_failed_operation_stays_listed_until_it_is_dismissed(frontend: L
     assert (item["error"].startswith("expiring: "), item["cancellable"]) == (True, False)
     assert (await frontend.admin.post(f"/api/operations/{op}/dismiss")).status_code == 200
     assert await listed(frontend, op) is None
+    kept = (await past(frontend))[op]
+    assert (kept["outcome"], "time ran out" in kept["error"]) == ("failed", True)
+    await frontend.admin.delete("/api/operations/history")
+    assert op not in await past(frontend)
+    assert (await operation(frontend, op))["cleared"], "its own page is still there"
+
+
+async def test_clearing_the_history_hides_failed_operations_from_the_list_too(frontend: LiveFrontend) -> None:
+    await drained(frontend, "expired")
+    body = {"backend": "llama-cpp", "nodes": ["expired"], "expires_s": 0.05}
+    op = (await submit(frontend, **body))["operation"]["id"]
+    await until_status(frontend, op, "failed")
+    await frontend.admin.delete("/api/operations/history")
+    assert await listed(frontend, op) is None
+    assert op not in await past(frontend)
+    await frontend.admin.post(f"/api/ops/{op}/retry")
+    assert await listed(frontend, op) is not None, "whoever asks for it again sees it again"
 
 
 async def test_an_operation_under_way_is_not_dismissed(frontend: LiveFrontend) -> None:

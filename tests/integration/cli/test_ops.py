@@ -33,6 +33,7 @@ def test_operations_are_listed_shown_put_away_and_kept_in_the_history(rig: Fleet
     assert id[:8] not in rig.remuda("ops", "list", "--backend", "echo", "--node", "up").stdout
     assert id[:8] in rig.remuda("ops", "history").stdout
     assert rig.remuda("ops", "history", "--clear").stdout == "what is over was put away\n"
+    assert id[:8] not in rig.remuda("ops", "history").stdout
 
 
 def test_an_operation_that_is_not_there_is_not_found(rig: FleetRig) -> None:

@@ -31,16 +31,16 @@ async def list_operations(svc: Svc) -> Response:
 
 @routes.get("/history", responses=gives(PastItems, 401))
 async def past_operations(svc: Svc) -> Response:
-    """What is over, newest first."""
-    views = await svc.ops.operations.views(Filter(finished=True, limit=_HISTORY_MAX))
+    """What is over, newest first; also what was dismissed."""
+    views = await svc.ops.operations.views(Filter(finished=True, history=True, limit=_HISTORY_MAX))
     shown = (view for view in views if not view.operation.kind.of_model)
     return answer(PastItems(operations=tuple(wire_view.past_item(view) for view in shown)))
 
 
 @routes.delete("/history", responses=gives(DoneReply, 401))
 async def clear_history(svc: Svc) -> Response:
-    """Put all that is over away."""
-    await svc.ops.operations.dismiss(None)
+    """Put all that is over away, and out of the history."""
+    await svc.ops.operations.clear_history()
     return answer(DoneReply())
 
 
@@ -58,8 +58,8 @@ async def pause_operation(op_id: OpPath, svc: Svc) -> Response:
 
 @routes.post("/{op_id}/dismiss", responses=gives(DoneReply, 401, 404))
 async def dismiss_operation(op_id: OpPath, svc: Svc) -> Response:
-    """Put an operation away that is over. Of one that is not, nothing changes."""
-    await svc.ops.operations.dismiss([op_id])
+    """List it no longer, if it is over; the history keeps it. Of one that is not over nothing changes."""
+    await svc.ops.operations.dismiss(op_id)
     return answer(DoneReply(message="Operation dismissed"))
 
 

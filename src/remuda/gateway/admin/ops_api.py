@@ -55,7 +55,7 @@ async def list_ops(
     state: Annotated[Literal["live", "finished", "all"], Query(description="Which to list.")] = "all",
     backend: Annotated[str, Query(max_length=1024, description="As it was asked for.")] = "",
     node: Annotated[str, Query(max_length=1024, description="A node's name or id.")] = "",
-    dismissed: Annotated[bool, Query(description="Also those that were put away.")] = False,
+    dismissed: Annotated[bool, Query(description="Also those put away, as far as history has them.")] = False,
     limit: Annotated[int, Query(ge=1, le=_PAGE_MAX)] = 50,
 ) -> Response:
     """Operations, newest first, without their steps."""
@@ -65,7 +65,7 @@ async def list_ops(
         finished={"live": False, "finished": True, "all": None}[state],
         backend=backend,
         node=await _node_id(node, svc) if node else None,
-        dismissed=dismissed,
+        history=dismissed,
         limit=limit,
     )
     return answer(OpViews(operations=tuple(op_view(view) for view in await svc.ops.operations.views(which))))
@@ -125,11 +125,11 @@ async def retry_op(op_id: OpPath, request: Request, svc: Svc, admin: Admin) -> R
 
 @routes.post("/{op_id}/dismiss", responses=gives(OpView, 401, 404, 409))
 async def dismiss_op(op_id: OpPath, svc: Svc) -> Response:
-    """Put an operation away that is over."""
+    """Put an operation away that is over; the history keeps it."""
     view = await svc.ops.operations.view(op_id)
     if view.operation.finished_at is None:
         raise Conflict("the operation is not over", hint="cancel it first")
-    await svc.ops.operations.dismiss([op_id])
+    await svc.ops.operations.dismiss(op_id)
     return _shown(await svc.ops.operations.view(op_id), svc)
 
 
