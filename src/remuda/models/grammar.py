@@ -6,6 +6,7 @@ of the schema, and others than those named only where the schema says so.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -33,6 +34,7 @@ _CHOICES: Final = ("anyOf", "oneOf")
 _NOTES: Final = frozenset(
     {"$defs", "definitions", "title", "description", "default", "examples", "$schema", "$id"}
 )
+_PLACE: Final = re.compile(r"[0-9]{1,8}")
 
 Schema = Mapping[str, JsonValue]
 Place = tuple[str, ...]
@@ -167,7 +169,7 @@ class _Writer:
         found: JsonValue = self._root
         for step in pointer.split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            if isinstance(found, list) and _PLACE.fullmatch(key) and int(key) < len(found):
                 found = found[int(key)]
             elif isinstance(found, dict) and key in found:
                 found = found[key]

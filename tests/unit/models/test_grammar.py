@@ -158,6 +158,7 @@ LOOP: Schema = {"$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a"}}}}, "$
         ),
         ({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}, "the schema at #/"),
         ({"items": {"$ref": "#/$defs/x"}}, "the schema at #/items: #/$defs/x refers to nothing"),
+        ({"$ref": "#/anyOf/" + "9" * 5000, "anyOf": [{}]}, "the schema at #: #/anyOf/999"),
         ({"$ref": "other.json"}, "the schema at #: other.json is not within this schema"),
         ({"$ref": "#/$defs", "$defs": [1]}, "the schema at #: #/$defs is no schema"),
         (deep(200), "the schema at #/items/items"),
@@ -188,6 +189,12 @@ def test_definitions_used_twice_are_written_once() -> None:
     schema = doubling(lambda next_: {"properties": {"a": next_, "b": next_}})
 
     assert len(grammar_of_schema(schema)) < 20_000
+
+
+def test_half_a_character_does_no_harm() -> None:
+    assert grammar_of_schema(
+        {"properties": {"\ud800": {"enum": ["\ud800"]}}, "additionalProperties": True}
+    ).encode()
 
 
 def test_the_same_schema_has_the_same_grammar() -> None:
