@@ -125,16 +125,15 @@ def remove_model(asked: Asked, name: str) -> None:
 )
 @model_argument
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is loaded.")
-@click.pass_context
 @client_command
-def load_model(asked: Asked, ctx: click.Context, name: str, no_wait: bool) -> None:
+def load_model(asked: Asked, name: str, no_wait: bool) -> None:
     """Load one more replica of a model somewhere, before somebody asks for it."""
     from remuda.cli.ops_wait import Waiting, see_through
     from remuda.wire.operations import OpView
 
     with connect(asked) as client:
         op = client.call("POST", "api", "models", name, "load").read(OpView)
-    ctx.exit(see_through(asked, [op], Waiting(wait=not no_wait)))
+    click.get_current_context().exit(see_through(asked, [op], Waiting(wait=not no_wait)))
 
 
 @group.command(
@@ -143,9 +142,8 @@ def load_model(asked: Asked, ctx: click.Context, name: str, no_wait: bool) -> No
 @model_argument
 @click.option("--node", default="", help="Only on this node.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is gone.")
-@click.pass_context
 @client_command
-def unload_model(asked: Asked, ctx: click.Context, name: str, node: str, no_wait: bool) -> None:
+def unload_model(asked: Asked, name: str, node: str, no_wait: bool) -> None:
     """Unload a model's replicas. What they are answering is finished first."""
     from remuda.cli.ops_wait import Waiting, see_through
     from remuda.wire.serving import ModelOps
@@ -155,7 +153,7 @@ def unload_model(asked: Asked, ctx: click.Context, name: str, node: str, no_wait
         ops = client.call("POST", "api", "models", name, "unload", body=body).read(ModelOps).operations
     if not ops and not asked.as_json:
         click.echo(one_line(f"{name}: it was not loaded"))
-    ctx.exit(see_through(asked, ops, Waiting(wait=not no_wait), together=True))
+    click.get_current_context().exit(see_through(asked, ops, Waiting(wait=not no_wait), together=True))
 
 
 def _models(client: "AdminClient") -> "tuple[ModelItem, ...]":

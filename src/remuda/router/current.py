@@ -6,6 +6,9 @@ from types import MappingProxyType
 import anyio
 
 from remuda.router.table import Entry, Route, Table
+from remuda.scheduler.model import ReplicaKey
+
+_Id = tuple[ReplicaKey, int]  # What stays the same while figures about a route change.
 
 
 class Tables:
@@ -15,21 +18,26 @@ class Tables:
         self.now = Table()
         self.changed = anyio.Event()
         self._whole = Table()
-        self._left_out: frozenset[Route] = frozenset()
+        self._left_out: frozenset[_Id] = frozenset()
 
     def replace(self, table: Table) -> None:
         """Those in doubt stay left out; of those that are gone nothing is remembered."""
         self._whole = table
-        self._left_out &= {route for entry in table.models.values() for route in entry.routes}
+        self._left_out &= {_id(route) for entry in table.models.values() for route in entry.routes}
         self._publish()
+
+    def has(self, route: Route) -> bool:
+        """Whether it can be chosen."""
+        entry = self.now.models.get(route.key.model)
+        return entry is not None and _id(route) in map(_id, entry.routes)
 
     def leave_out(self, route: Route) -> None:
         """Do not choose it, though it is in the table."""
-        self._left_out |= {route}
+        self._left_out |= {_id(route)}
         self._publish()
 
     def take_back(self, route: Route) -> None:
-        self._left_out -= {route}
+        self._left_out -= {_id(route)}
         self._publish()
 
     def _publish(self) -> None:
@@ -37,9 +45,13 @@ class Tables:
         self.changed.set()
         self.changed = anyio.Event()
 
-    def _without(self, routes: frozenset[Route]) -> Table:
+    def _without(self, gone: frozenset[_Id]) -> Table:
         def less(entry: Entry) -> Entry:
-            return replace(entry, routes=tuple(route for route in entry.routes if route not in routes))
+            return replace(entry, routes=tuple(route for route in entry.routes if _id(route) not in gone))
 
         models = {name: less(entry) for name, entry in self._whole.models.items()}
         return replace(self._whole, models=MappingProxyType(models))
+
+
+def _id(route: Route) -> _Id:
+    return route.key, route.change

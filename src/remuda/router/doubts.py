@@ -68,8 +68,7 @@ class Doubts:
         if looking is not None:
             with anyio.move_on_after(_VERDICT_S):
                 await looking.wait()
-        entry = self._tables.now.models.get(route.key.model)
-        return entry is None or route not in entry.routes
+        return not self._tables.has(route)
 
     async def _look(self, route: Route, fault: Fault) -> None:
         try:
