@@ -21,6 +21,11 @@ def installed(rig: FleetRig) -> dict[str, list[str]]:
     return {item["name"]: [node["node_name"] for node in item["nodes"]] for item in backends}
 
 
+def operations(rig: FleetRig) -> object:
+    """Everything that was ever asked for."""
+    return rig.up.get("/api/ops?limit=1000")
+
+
 def test_a_backend_is_installed_listed_and_removed(rig: FleetRig) -> None:
     op = rig.json("backends", "install", "echo")
     table = rig.remuda("backends").stdout
@@ -90,22 +95,22 @@ def test_what_galleries_offer_is_shown_with_the_nodes_it_fits(rig: FleetRig) -> 
 def test_what_cannot_be_installed_is_refused_and_nothing_is_begun(
     rig: FleetRig, words: tuple[str, ...], code: Exit, complaint: str
 ) -> None:
-    before = rig.json("ops", "list", "--limit", "1000")
+    before = operations(rig)
 
     refused = rig.remuda("backends", "install", *words, code=code)
 
     assert complaint in refused.stderr
-    assert rig.json("ops", "list", "--limit", "1000") == before
+    assert operations(rig) == before
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(rig: FleetRig) -> None:
     rig.push("shouter")
-    before = rig.json("ops", "list", "--limit", "1000")
+    before = operations(rig)
 
     planned = rig.remuda("backends", "install", "shouter", "--dry-run").stdout
 
     assert planned.splitlines()[1].split()[:4] == ["up", "to", "do", "cpu-shouter"]
-    assert rig.json("ops", "list", "--limit", "1000") == before
+    assert operations(rig) == before
 
 
 def test_the_same_key_asks_once(rig: FleetRig) -> None:
