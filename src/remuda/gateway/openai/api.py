@@ -3,6 +3,7 @@
 Nothing here waits for anything but the client and the replica that answers.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping
 from itertools import count
@@ -19,7 +20,7 @@ from remuda.core.log import masked
 from remuda.gateway.client_line import ClientLine, line_of
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.errors import InvalidField
-from remuda.gateway.openai.exchange import CLIENT_GONE, Exchange
+from remuda.gateway.openai.exchange import CLIENT_GONE, ClientGone, Exchange
 from remuda.gateway.openai.parsing import Ask
 from remuda.gateway.openai.request_log import RequestLog
 from remuda.gateway.openai.running import Stopping
@@ -58,7 +59,9 @@ class Api:
         if line is not None:
             line.when_lost = exchange.leave
         try:
-            await self._answer(ask, headers, receive, exchange, line)
+            await self._see_through(ask, headers, receive, exchange, line)
+        except ClientGone:
+            exchange.status = CLIENT_GONE
         finally:
             if line is not None:
                 line.when_lost = None
@@ -74,6 +77,24 @@ class Api:
             return given
         return f"{self._id_prefix}{next(self._ids):x}"
 
+    async def _see_through(
+        self,
+        ask: Ask,
+        headers: Mapping[bytes, bytes],
+        receive: Receive,
+        exchange: Exchange,
+        line: ClientLine | None,
+    ) -> None:
+        """Answer, unless the exchange is ended before."""
+        try:
+            await self._answer(ask, headers, receive, exchange, line)
+        except asyncio.CancelledError:
+            if not exchange.interrupted():
+                raise
+            if exchange.ended_by is None:
+                raise ClientGone from None
+            await exchange.fail(exchange.ended_by)
+
     async def _answer(
         self,
         ask: Ask,
@@ -82,23 +103,20 @@ class Api:
         exchange: Exchange,
         line: ClientLine | None,
     ) -> None:
-        with exchange.scope:
-            try:
-                call = await self._admit(ask, headers, receive, exchange, line)
-                if line is not None:
-                    await self._dispatcher.answer(call, exchange, exchange.journey, exchange.meanwhile)
-                else:
-                    await self._answer_watching(call, exchange, receive)
-                await exchange.finish()
-            except RemudaError as error:
-                await exchange.fail(error)
-            except Exception as bug:
-                log.error("inference_failed", request_id=exchange.request_id, exc_info=bug)
-                await exchange.fail(Defect("internal error; the frontend's log has the details"))
-        if exchange.gone:
-            exchange.status = CLIENT_GONE
-        elif exchange.ended_by is not None:
-            await exchange.fail(exchange.ended_by)
+        try:
+            call = await self._admit(ask, headers, receive, exchange, line)
+            if line is not None:
+                await self._dispatcher.answer(call, exchange, exchange.journey, exchange.meanwhile)
+            else:
+                await self._answer_watching(call, exchange, receive)
+            await exchange.finish()
+        except RemudaError as error:
+            await exchange.fail(error)
+        except ClientGone:
+            raise
+        except Exception as bug:
+            log.error("inference_failed", request_id=exchange.request_id, exc_info=bug)
+            await exchange.fail(Defect("internal error; the frontend's log has the details"))
 
     async def _admit(
         self,
@@ -157,12 +175,12 @@ class Api:
 
     async def _answer_watching(self, call: Call, exchange: Exchange, receive: Receive) -> None:
         """Under a server that is not ours: it tells only those who ask that the client is gone."""
-        failure: RemudaError | None = None
+        failure: RemudaError | ClientGone | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_watch, receive, exchange)
             try:
                 await self._dispatcher.answer(call, exchange, exchange.journey, exchange.meanwhile)
-            except RemudaError as error:
+            except (RemudaError, ClientGone) as error:
                 failure = error
             tasks.cancel_scope.cancel()
         if failure is not None:

@@ -1,10 +1,10 @@
 """One request and its answer on the client's line: held back while the answer may still become another one,
 and ended properly whatever happens."""
 
+import asyncio
 from typing import Final
 
 import anyio
-from anyio.lowlevel import checkpoint
 from starlette.types import Send
 
 from remuda.core.clock import Clock
@@ -28,8 +28,16 @@ _COMMENT_EVERY_S: Final = 3.0
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
+class ClientGone(Exception):
+    """Nobody is there to be answered."""
+
+
 class Exchange:
-    """Implements inference.model.Sink, and keeps what the log and the figures are told at the end."""
+    """Implements inference.model.Sink, and keeps what the log and the figures are told at the end.
+
+    Made by the task that answers the request. It is that task's own cancellation that stops the work, not a
+    cancel scope, which would cost as much as all checks of a request together.
+    """
 
     __slots__ = (
         "_clock",
@@ -43,6 +51,7 @@ class Exchange:
         "_passing",
         "_send",
         "_started",
+        "_task",
         "began_s",
         "begun",
         "caller",
@@ -53,7 +62,6 @@ class Exchange:
         "kind",
         "model",
         "request_id",
-        "scope",
         "status",
         "stream",
         "tally",
@@ -75,7 +83,7 @@ class Exchange:
         self._line = line
         self._clock = clock
         self._expose_node = expose_node
-        self.scope = anyio.CancelScope()
+        self._task = asyncio.current_task()
         self.began_s = clock.monotonic()
         self.tally = Tally()
         self.journey = Journey()
@@ -99,12 +107,20 @@ class Exchange:
         """The client is gone: stop whatever is done for it."""
         if not self._over:
             self.gone = True
-            self.scope.cancel()
+            self._interrupt()
 
     def end(self, why: RemudaError) -> None:
         """Stop, and tell the client why."""
-        self.ended_by = why
-        self.scope.cancel()
+        if not self._over:
+            self.ended_by = why
+            self._interrupt()
+
+    def interrupted(self) -> bool:
+        """The task was cancelled by this exchange: that is over now. Else it was by whoever runs the task."""
+        if self._task is None or not (self.gone or self.ended_by):
+            return False
+        self._task.uncancel()
+        return True
 
     async def begin(self, status: int, content_type: bytes) -> None:
         """Only noted: until the first bytes the request may be given to another replica."""
@@ -190,7 +206,7 @@ class Exchange:
 
     async def _put(self, data: bytes, *, more: bool = True) -> None:
         if self.gone:
-            await checkpoint()  # Raises: the scope was cancelled.
+            raise ClientGone
         self._over = not more
         message = {"type": "http.response.body", "body": data, "more_body": more}
         if self._line is None or not self._line.congested:
@@ -199,8 +215,13 @@ class Exchange:
         with anyio.move_on_after(_STALL_S) as patience:
             await self._send(message)
         if patience.cancelled_caught:
-            self.leave()
+            self.gone = True
             self._drop()
+            raise ClientGone
+
+    def _interrupt(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
     def _drop(self) -> None:
         self._over = True
