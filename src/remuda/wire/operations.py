@@ -270,6 +270,10 @@ class BackendFits(Message):
     backends: dict[str, list[str]] = {}
 
 
+class BackendUsecases(RootModel[dict[str, list[str]]]):
+    """Frontend to admin: what each backend is for, by its name."""
+
+
 class RollOutBody(OptionalMessage):
     """Admin to frontend: at which pace."""
 

@@ -78,6 +78,13 @@ async def test_a_page_has_the_fields_of_the_contract(frontend: LiveFrontend) -> 
     )
 
 
+async def test_what_backends_are_for_is_told_by_name(frontend: LiveFrontend) -> None:
+    reply = await frontend.admin.get("/api/backends/usecases")
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["llama-cpp"] == ["chat", "completion"]
+    assert reply.json()["versioned"] == []
+
+
 async def test_pages_are_cut_searched_and_sorted(frontend: LiveFrontend) -> None:
     assert [one["name"] for one in (await page(frontend, term="inference c", items=1))["backends"]] == [
         "llama-cpp"

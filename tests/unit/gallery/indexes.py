@@ -61,8 +61,9 @@ def unreadable(name: str = "localai") -> Reading:
     return Reading(gallery(name), trouble="it cannot be reached")
 
 
-def concrete(name: str, uri: str = "", alias: str = "") -> Entry:
-    return Entry(name=name, line=1, alias=alias, uri=uri or f"registry.example/backends:latest-{name}")
+def concrete(name: str, uri: str = "", alias: str = "", tags: tuple[str, ...] = ()) -> Entry:
+    uri = uri or f"registry.example/backends:latest-{name}"
+    return Entry(name=name, line=1, alias=alias, uri=uri, tags=tags)
 
 
 def meta(name: str, **builds: str) -> Entry:

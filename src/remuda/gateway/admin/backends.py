@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import Invalid, NotFound
+from remuda.gallery.usecases import usecases
 from remuda.gateway.admin.asking import ask, job, wait_for
 from remuda.gateway.backend_pages import Catalogue, Wanted
 from remuda.gateway.guards import Admin, require_admin
@@ -20,6 +21,7 @@ from remuda.ops.upgrades import Upgrade
 from remuda.wire.operations import (
     BackendFits,
     BackendsPage,
+    BackendUsecases,
     DoneReply,
     DriftedNode,
     ExternalInstallBody,
@@ -63,6 +65,12 @@ async def backend_fits(svc: Svc) -> Response:
     nodes, readings = await svc.ops.operations.look()
     able = [node.standing.node.name for node in nodes if not why_no_target(node.standing)]
     return answer(BackendFits(nodes=tuple(able), backends=fits(nodes, readings)))
+
+
+@routes.get("/usecases", responses=gives(BackendUsecases, 401))
+async def backend_usecases(svc: Svc) -> Response:
+    """What backends are for, as far as their galleries tell."""
+    return answer(BackendUsecases(usecases(await svc.ops.operations.readings())))
 
 
 @routes.post("/install/{backend:path}", responses={**gives(JobReply, 400, 401, 404), **CONCRETE})
