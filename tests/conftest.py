@@ -3,11 +3,16 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.dsession import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 WORKERS_MOST = 8
 SEEDS = "tests/sim/test_simulation.py"
+
+# How fast inputs are made up says how busy the machine is, and nothing about what is tested.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 class WholeModules(LoadScopeScheduling):  # type: ignore[misc]  # It is untyped.
