@@ -38,7 +38,7 @@ class Pool:
             except UpstreamFailed as failure:
                 if failure.fault is not Fault.UNREACHABLE:
                     raise
-                # The server was closing it while it lay idle. It has not read the request: ask anew.
+                # The server gave it up while it lay idle, as far as can be told: ask anew, once.
         return await self._asked(await self._connected(address), address, head, body)
 
     def release(self, connection: Connection) -> None:
@@ -54,6 +54,7 @@ class Pool:
         """Hang up everywhere. Requests under way fail."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         for connection in [*self._busy, *self._resting()]:
             connection.abort()
         self._idle.clear()
