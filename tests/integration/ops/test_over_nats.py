@@ -1,18 +1,23 @@
 """Operations over a real nats-server and a real database, with workers that report."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from itertools import count
 
 import anyio
 import pytest
+from sqlalchemy import select
 from structlog.testing import capture_logs
 
+from remuda.bus.messages import Incoming
 from remuda.ops.commander import Timeouts
-from remuda.ops.model import Kind, State, Wish
+from remuda.ops.model import Kind, Source, State, Wish
+from remuda.ops.ports import Filter
 from remuda.store.open import open_database
-from remuda.wire.backends import BackendCancelReply, BackendInstallReply
-from remuda.wire.codec import Message
+from remuda.store.schema import attempts
+from remuda.wire.backends import BackendCancelReply, BackendInstall, BackendInstallReply
+from remuda.wire.codec import Message, decode
 from remuda.wire.nodes import Work
 from tests.integration.ops.conftest import Place
 from tests.integration.ops.rig import BUILD, OpsFrontend, ScriptedWorker, done, ops_frontend, patient, worker
@@ -234,4 +239,44 @@ async def test_a_frontend_that_dies_leaves_the_rest_to_another_and_nothing_is_se
         node.installed = [BUILD]
         await until_state(second, State.SUCCEEDED, reporting=node)
         assert node.times("backend.install") == 1
+    await database.close()
+
+
+async def test_two_frontends_that_race_over_many_operations_send_each_attempt_once(place: Place) -> None:
+    nodes = [await worker(place.theirs, place.database, f"node-{one}", reports=True) for one in range(5)]
+    for node in nodes:
+        await node.on("backend.install", done)
+    seen: Counter[tuple[str, str, int]] = Counter()
+
+    async def count(message: Incoming) -> None:
+        request = decode(BackendInstall, message.payload)
+        seen[message.subject, request.op_id, request.attempt] += 1
+
+    ops = [f"op-{number:02}" for number in range(40)]
+    database = await open_database(place.database_url, clock=CLOCK)
+    async with (
+        connected(place.bus_url) as listener,
+        connected(place.bus_url) as other_bus,
+        ops_frontend(place.ours, place.database, CLOCK, name="one") as one,
+        ops_frontend(other_bus, database, CLOCK, name="other") as other,
+    ):
+        await listener.subscribe("nodes.*.backend.install", count, concurrent=True)
+        for op in ops:
+            source = Source(op, galleries="[]")
+            submitter = one if int(op[3:]) % 2 else other
+            await submitter.submit([node.node for node in nodes], op=op, source=source)
+            one.signal.notify()  # Both look at the same moment.
+            other.signal.notify()
+
+        async def all_over() -> bool:
+            return not (await one.store.live()).operations
+
+        await wait_until(all_over, within=60, what="all operations over")
+        views = await other.store.views(Filter(limit=len(ops)))
+        owners = await database.read(lambda c, now: set(c.scalars(select(attempts.c.owner))))
+    steps = [step for view in views for step in view.steps]
+    assert {(step.state, step.attempt) for step in steps} == {(State.SUCCEEDED, 1)}
+    assert len(seen) == len(steps) == len(ops) * len(nodes)
+    assert set(seen.values()) == {1}, "the bus carried none twice"
+    assert owners == {"one", "other"}, "and it was a race"
     await database.close()

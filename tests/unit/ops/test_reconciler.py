@@ -372,17 +372,6 @@ def two_frontends(test: Callable[[World, World], Awaitable[None]]) -> None:
     run_virtually(main)
 
 
-def test_of_two_frontends_one_sends() -> None:
-    async def test(one: World, other: World) -> None:
-        await one.worker.on("backend.install", after(1, BackendInstallReply(success=True)))
-        await one.frontend.submit([one.worker.node])
-        other.frontend.signal.notify()
-        await time_passes(60)
-        assert one.worker.times("backend.install") == (await other.frontend.step()).attempt == 1
-
-    two_frontends(test)
-
-
 def test_a_wish_recorded_on_one_frontend_wakes_the_other() -> None:
     async def test(one: World, other: World) -> None:
         changed = other.frontend.signal.changed
