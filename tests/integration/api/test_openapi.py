@@ -70,7 +70,7 @@ def _loaded(frontend: LiveFrontend) -> Any:
         "adminKey": {"bearer": frontend.running.first_admin_key or "none is needed"},
     }
     config = schemathesis.Config.from_dict({"auth": {"openapi": keys}})
-    return schemathesis.openapi.from_url(f"{frontend.url}/openapi.json", config=config)
+    return schemathesis.openapi.from_url(f"{frontend.url}/openapi.json", config=config, timeout=60)
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
