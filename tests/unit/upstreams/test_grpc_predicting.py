@@ -10,7 +10,7 @@ from remuda.inference.model import Kind
 from remuda.inference.requests import ChatRequest, CompletionRequest
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc.predicting import Generation, chat_generations, completion_generations
+from remuda.upstreams.grpc.predicting import Generation, Preset, chat_generations, completion_generations
 from tests.unit.upstreams.grpc_calls import HELLO, call_of, config_of
 
 SEEN, HEARD = "A" * 64, "B" * 64
@@ -20,7 +20,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type
 def _chats(config: ModelConfig | None = None, **body: Any) -> Sequence[Generation]:
     call = call_of(Kind.CHAT, {**HELLO, **body}, config)
     assert isinstance(call.request, ChatRequest)
-    return chat_generations(call, call.request, itertools.count(100).__next__)
+    return chat_generations(Preset(call.model), call, call.request, itertools.count(100).__next__)
 
 
 def _chat(config: ModelConfig | None = None, **body: Any) -> pb.PredictOptions:
@@ -31,7 +31,7 @@ def _chat(config: ModelConfig | None = None, **body: Any) -> pb.PredictOptions:
 def _completions(config: ModelConfig | None = None, **body: Any) -> Sequence[Generation]:
     call = call_of(Kind.COMPLETION, body, config)
     assert isinstance(call.request, CompletionRequest)
-    return completion_generations(call, call.request, itertools.count(100).__next__)
+    return completion_generations(Preset(call.model), call, call.request, itertools.count(100).__next__)
 
 
 def _parameters(**keys: object) -> ModelConfig:

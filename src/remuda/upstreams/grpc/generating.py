@@ -59,10 +59,13 @@ class Writer:
 
     async def stream(self, generations: Sequence[Generation], sink: Sink) -> None:
         telling = Telling(sink)
-        await side_by_side(
-            [partial(self._stream, index, one, telling) for index, one in enumerate(generations)]
-        )
-        await telling.tell(self._pen.ending(self._usage()))
+        if len(generations) == 1:
+            rest = await self._stream(0, generations[0], telling)
+        else:
+            jobs = [partial(self._tell_all, index, one, telling) for index, one in enumerate(generations)]
+            await side_by_side(jobs)
+            rest = b""
+        await telling.tell(rest + self._pen.ending(self._usage()))
 
     async def whole(self, generations: Sequence[Generation], sink: Sink) -> None:
         choices: dict[int, Choice] = {}
@@ -73,7 +76,11 @@ class Writer:
         await sink.begin(200, _JSON)
         await sink.write(answer)
 
-    async def _stream(self, index: int, generation: Generation, telling: Telling) -> None:
+    async def _tell_all(self, index: int, generation: Generation, telling: Telling) -> None:
+        await telling.tell(await self._stream(index, generation, telling))
+
+    async def _stream(self, index: int, generation: Generation, telling: Telling) -> bytes:
+        """Tell what is said as it comes; returns what is left to be told."""
         options, pen, decode = generation.options, self._pen, pb.Reply.FromString
         hearing = Hearing(
             options.Tokens,
@@ -93,7 +100,7 @@ class Writer:
         last = hearing.end()
         self._count(generation, hearing.usage)
         rest = pen.piece(index, last) if last.content or last.calls else b""
-        await telling.tell(opening + rest + pen.closing(index, hearing.finish_reason))
+        return opening + rest + pen.closing(index, hearing.finish_reason)
 
     async def _whole(self, index: int, generation: Generation, choices: dict[int, Choice]) -> None:
         open_call = self._channel.unary("Predict", generation.options.SerializeToString())

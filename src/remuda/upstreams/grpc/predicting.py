@@ -1,6 +1,6 @@
 """From a request and its model's configuration to what a backend is asked for text. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,10 +24,28 @@ TOP_K_OF_LLAMA: Final = 40
 MIROSTAT_ETA_USUAL: Final = 0.1
 MIROSTAT_TAU_USUAL: Final = 5.0
 _ROLES: Final = {"developer": "system", "function": "tool"}  # Those that chat templates know by another name.
+_SAMPLING: Final = (  # What a request may say of them goes before what the configuration says.
+    ("max_tokens", "Tokens"),
+    ("temperature", "Temperature"),
+    ("top_p", "TopP"),
+    ("top_k", "TopK"),
+    ("min_p", "MinP"),
+    ("frequency_penalty", "FrequencyPenalty"),
+    ("presence_penalty", "PresencePenalty"),
+    ("repeat_penalty", "Penalty"),
+)
 _encode: Final = msgspec.json.Encoder().encode
 
 Draw = Callable[[], int]
 Texts = ChatRequest | CompletionRequest
+
+
+class Preset:
+    """What a model's configuration says of all requests for it, made ready once."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.options = _preset_options(config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +66,11 @@ class _AsSent(msgspec.Struct):
     tool_choice: msgspec.Raw = msgspec.Raw(b"")
 
 
-def chat_generations(call: Call, request: ChatRequest, draw: Draw) -> Sequence[Generation]:
+def chat_generations(preset: Preset, call: Call, request: ChatRequest, draw: Draw) -> Sequence[Generation]:
     """As many as are asked for. `draw` gives seeds. Invalid for what no backend could be asked."""
-    config = call.model
+    config = preset.config
     own_template = config.template.use_tokenizer_template or not config.template.written
-    options = _sampling(call, request)
+    options = _sampling(preset, call, request)
     if own_template:
         options.UseTokenizerTemplate = True
         options.Messages.extend(_messages(config, request.messages))
@@ -76,7 +94,9 @@ def chat_generations(call: Call, request: ChatRequest, draw: Draw) -> Sequence[G
     ]
 
 
-def completion_generations(call: Call, request: CompletionRequest, draw: Draw) -> Sequence[Generation]:
+def completion_generations(
+    preset: Preset, call: Call, request: CompletionRequest, draw: Draw
+) -> Sequence[Generation]:
     """For each prompt as many as are asked for. Invalid for what no backend could be asked."""
     if request.suffix:
         raise Invalid(
@@ -87,14 +107,14 @@ def completion_generations(call: Call, request: CompletionRequest, draw: Draw) -
     prompts = _prompts(request)
     if len(prompts) * (request.n or 1) > limits.GENERATIONS_MAX:
         raise Invalid(f"more than {limits.GENERATIONS_MAX} answers are asked for at once")
-    options = _sampling(call, request)
-    options.Grammar = request.grammar or call.model.grammar
+    options = _sampling(preset, call, request)
+    options.Grammar = request.grammar or preset.config.grammar
     if request.logprobs is not None:
         options.Logprobs = options.TopLogprobs = request.logprobs or 1
     return [
         Generation(seeded, number, prompt if request.echo else "", logprobs=request.logprobs is not None)
         for number, prompt in enumerate(prompts)
-        for seeded in _seeded(_prompted(options, call.model, prompt), request, call.model, draw)
+        for seeded in _seeded(_prompted(options, preset.config, prompt), request, preset.config, draw)
     ]
 
 
@@ -179,75 +199,77 @@ def _function(tool: Tool) -> dict[str, object]:
     return {"name": function.name, **described, "parameters": function.parameters}
 
 
-def _sampling(call: Call, request: Texts) -> pb.PredictOptions:
+def _sampling(preset: Preset, call: Call, request: Texts) -> pb.PredictOptions:
     """All that chat and text completions have in common: the request's word, else the configuration's."""
-    config, parameters = call.model, call.model.parameters
-    options = pb.PredictOptions(
-        Tokens=_tokens_max(request) or parameters.max_tokens or 0,
-        TopK=int(_first(request.top_k, parameters.top_k, TOP_K_OF_LLAMA if is_llama(config) else 0)),
-        TopP=_first(request.top_p, parameters.top_p, TOP_P_USUAL),
-        MinP=_first(request.min_p, parameters.min_p, 0.0),
-        Temperature=_first(request.temperature, parameters.temperature, TEMPERATURE_USUAL),
-        Penalty=_first(request.repeat_penalty, parameters.repeat_penalty, 0.0),
-        FrequencyPenalty=_first(request.frequency_penalty, parameters.frequency_penalty, 0.0),
-        PresencePenalty=_first(request.presence_penalty, parameters.presence_penalty, 0.0),
-        TypicalP=_first(parameters.typical_p, 1.0),
-        TailFreeSamplingZ=_first(parameters.tfz, 1.0),
-        MirostatETA=_first(config.mirostat_eta, MIROSTAT_ETA_USUAL),
-        MirostatTAU=_first(config.mirostat_tau, MIROSTAT_TAU_USUAL),
-        StopPrompts=[*config.stopwords, *_stops(request.stop)],
-        ModelIdentity=parameters.model,
-        CorrelationId=call.request_id,
-        Metadata=_metadata(config, request),
-    )
-    for field, value in _of_configuration(config):
-        if value:
+    options = _copy(preset.options)
+    options.CorrelationId = call.request_id
+    for name, field in _SAMPLING:
+        value = getattr(request, name)
+        if value is not None:
             setattr(options, field, value)
+    if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
+        options.Tokens = request.max_completion_tokens
+    if request.stop:
+        options.StopPrompts.extend((request.stop,) if isinstance(request.stop, str) else request.stop)
     if request.logit_bias:
         options.LogitBias = _encode(request.logit_bias).decode()
+    if metadata := _metadata(preset.config, request):
+        options.Metadata.update(metadata)
     return options
 
 
-def _of_configuration(config: ModelConfig) -> Sequence[tuple[str, object]]:
-    """What no request can change, and is seldom given."""
+def _preset_options(config: ModelConfig) -> pb.PredictOptions:
     parameters = config.parameters
-    return (
-        ("Threads", config.threads),
-        ("Repeat", parameters.repeat_last_n),
-        ("Batch", parameters.batch),
-        ("NKeep", parameters.n_keep),
-        ("IgnoreEOS", parameters.ignore_eos),
-        ("F16KV", config.f16),
-        ("Mirostat", config.mirostat),
-        ("MainGPU", config.main_gpu),
-        ("TensorSplit", config.tensor_split),
-        ("PromptCachePath", config.prompt_cache_path),
-        ("PromptCacheAll", config.prompt_cache_all),
-        ("PromptCacheRO", config.prompt_cache_ro),
-        ("RopeFreqBase", parameters.rope_freq_base),
-        ("RopeFreqScale", parameters.rope_freq_scale),
-        ("NegativePrompt", parameters.negative_prompt),
-        ("NegativePromptScale", parameters.negative_prompt_scale),
-        ("NDraft", config.n_draft),
-        ("MLock", config.mmlock),
-        ("MMap", config.mmap),
+    options = pb.PredictOptions(
+        TopK=TOP_K_OF_LLAMA if is_llama(config) else 0,
+        TopP=TOP_P_USUAL,
+        Temperature=TEMPERATURE_USUAL,
+        TypicalP=1.0,
+        TailFreeSamplingZ=1.0,
+        MirostatETA=MIROSTAT_ETA_USUAL,
+        MirostatTAU=MIROSTAT_TAU_USUAL,
+        StopPrompts=config.stopwords,
+        ModelIdentity=parameters.model,
     )
+    for field, value in _configured(config):
+        if value is not None:
+            setattr(options, field, value)
+    return options
 
 
-def _first(*values: float | None) -> float:
-    return next(value for value in values if value is not None)
-
-
-def _tokens_max(request: Texts) -> int | None:
-    if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
-        return request.max_completion_tokens
-    return request.max_tokens
-
-
-def _stops(stop: str | list[str] | None) -> Sequence[str]:
-    if stop is None:
-        return ()
-    return (stop,) if isinstance(stop, str) else stop
+def _configured(config: ModelConfig) -> Iterator[tuple[str, object]]:
+    parameters = config.parameters
+    yield "Tokens", parameters.max_tokens
+    yield "Temperature", parameters.temperature
+    yield "TopP", parameters.top_p
+    yield "TopK", parameters.top_k
+    yield "MinP", parameters.min_p
+    yield "Penalty", parameters.repeat_penalty
+    yield "FrequencyPenalty", parameters.frequency_penalty
+    yield "PresencePenalty", parameters.presence_penalty
+    yield "TailFreeSamplingZ", parameters.tfz
+    yield "TypicalP", parameters.typical_p
+    yield "Repeat", parameters.repeat_last_n
+    yield "Batch", parameters.batch
+    yield "NKeep", parameters.n_keep
+    yield "IgnoreEOS", parameters.ignore_eos
+    yield "RopeFreqBase", parameters.rope_freq_base
+    yield "RopeFreqScale", parameters.rope_freq_scale
+    yield "NegativePrompt", parameters.negative_prompt
+    yield "NegativePromptScale", parameters.negative_prompt_scale
+    yield "Threads", config.threads
+    yield "F16KV", config.f16
+    yield "Mirostat", config.mirostat
+    yield "MirostatETA", config.mirostat_eta
+    yield "MirostatTAU", config.mirostat_tau
+    yield "MainGPU", config.main_gpu
+    yield "TensorSplit", config.tensor_split
+    yield "PromptCachePath", config.prompt_cache_path
+    yield "PromptCacheAll", config.prompt_cache_all
+    yield "PromptCacheRO", config.prompt_cache_ro
+    yield "NDraft", config.n_draft
+    yield "MLock", config.mmlock
+    yield "MMap", config.mmap
 
 
 def _metadata(config: ModelConfig, request: Texts) -> Mapping[str, str]:

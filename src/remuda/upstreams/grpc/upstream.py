@@ -19,7 +19,7 @@ from remuda.upstreams.grpc import limits, predicting, troubles, vectors
 from remuda.upstreams.grpc.channels import Channel
 from remuda.upstreams.grpc.exchange import Exchange, HungUp, Silence
 from remuda.upstreams.grpc.generating import Patience, Writer, side_by_side
-from remuda.upstreams.grpc.predicting import Generation
+from remuda.upstreams.grpc.predicting import Generation, Preset
 from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, Pen
 
 _JSON = b"application/json"
@@ -35,6 +35,7 @@ class GrpcUpstream:
         self._clock = clock
         self._entropy = entropy
         self._patience = patience or Patience()
+        self._preset: Preset | None = None
         self._open = 0
         self._forgotten = False
 
@@ -66,10 +67,12 @@ class GrpcUpstream:
     async def _serve(self, call: Call, sink: Sink) -> None:
         match call.request:
             case ChatRequest() as request:
-                generations = predicting.chat_generations(call, request, self._draw)
+                generations = predicting.chat_generations(self._preset_for(call), call, request, self._draw)
                 await self._write(call, generations, ChatPen(call, request), sink)
             case CompletionRequest() as request:
-                generations = predicting.completion_generations(call, request, self._draw)
+                generations = predicting.completion_generations(
+                    self._preset_for(call), call, request, self._draw
+                )
                 echoed = [generation.echoed for generation in generations]
                 await self._write(call, generations, CompletionPen(call, request, echoed), sink)
             case EmbeddingRequest() as request:
@@ -110,6 +113,12 @@ class GrpcUpstream:
     async def _whole(self, method: str, request: bytes) -> bytes:
         with Exchange(self._channel.unary(method, request), self._patience.silence_s) as exchange:
             return await exchange.whole()
+
+    def _preset_for(self, call: Call) -> Preset:
+        """A replica has one model: the last request's is this one's, unless its configuration changed."""
+        if self._preset is None or self._preset.config is not call.model:
+            self._preset = Preset(call.model)
+        return self._preset
 
     def _draw(self) -> int:
         return int(self._entropy.fraction() * predicting.SEEDS)
