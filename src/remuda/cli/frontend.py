@@ -42,7 +42,7 @@ from remuda.gateway.dialer import Dialer
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.server import serve
-from remuda.gateway.services import Access, Services
+from remuda.gateway.services import Access, Inference, Ops, Services, Serving
 from remuda.host import join_script
 from remuda.host.folder import DataFolder, write_json
 from remuda.host.identity import stable_id
@@ -185,25 +185,10 @@ class _Build:
             self.clock,
             self.entropy,
         )
-        rig = ServingRig(
-            Ground(
-                settings,
-                self.models,
-                database,
-                fleet,
-                registry,
-                bus,
-                frontend,
-                signal,
-                token,
-                self._policy.own_machines,
-                metrics.registry,
-                self.clock,
-                self.entropy,
-            )
+        ground = Ground(
+            around, self.models, fleet, registry, token, self._policy.own_machines, metrics.registry
         )
-        ops = await self._stack.enter_async_context(open_ops(around, rig.model_work))
-        serving, inference = await self._stack.enter_async_context(rig.at_work())
+        ops, serving, inference = await self._open_work(ground)
         return Services(
             registry=registry,
             ops=ops,
@@ -221,6 +206,12 @@ class _Build:
             wheel=cache(own_wheel),
             join_script=join_script.script,
         )
+
+    async def _open_work(self, ground: Ground) -> tuple[Ops, Serving, Inference]:
+        """Operations first: they end last, for serving still needs them when it ends."""
+        rig = ServingRig(ground)
+        ops = await self._stack.enter_async_context(open_ops(ground.around, rig.model_work))
+        return ops, *await self._stack.enter_async_context(rig.at_work())
 
     @property
     def models(self) -> Path:

@@ -10,13 +10,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-from remuda.bus.client import Bus
-from remuda.cli.ops_wiring import Workshop
+from remuda.cli.ops_wiring import Surroundings, Workshop
 from remuda.cli.running import background
-from remuda.cli.settings import FrontendSettings
-from remuda.core.clock import Clock
-from remuda.core.entropy import Entropy
-from remuda.core.ids import FrontendId, MachineId
+from remuda.core.ids import MachineId
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.gateway.openai.figures import Figures
@@ -24,7 +20,6 @@ from remuda.gateway.openai.running import Running
 from remuda.gateway.services import Inference, Serving
 from remuda.inference.model import Endpoint
 from remuda.ops.model import Step
-from remuda.ops.signal import ChangeSignal
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
 from remuda.router.doubts import Doubts
@@ -46,7 +41,6 @@ from remuda.scheduler.unloads import Unloads
 from remuda.scheduler.upkeep import Habits, Upkeep
 from remuda.scheduler.work import ReplicaWork
 from remuda.scheduler.worker_calls import BusWorker
-from remuda.store.database import Database
 from remuda.store.models import SqlModelStore
 from remuda.store.replicas import SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
@@ -59,19 +53,13 @@ from remuda.upstreams.pool import OpenUpstreams
 class Ground:
     """What a frontend has before it serves. `own_machines`: workers that share our folder of models."""
 
-    settings: FrontendSettings
+    around: Surroundings
     models_path: Path
-    database: Database
     fleet: FleetStore
     registry: Registry
-    bus: Bus
-    frontend: FrontendId
-    signal: ChangeSignal
     token: SecretStr | None
     own_machines: Collection[MachineId]
     figures: CollectorRegistry
-    clock: Clock
-    entropy: Entropy
 
     @property
     def secret(self) -> str:
@@ -83,23 +71,25 @@ class ServingRig:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        settings, clock = ground.settings, ground.clock
-        self._replicas = SqlReplicaStore(ground.database)
-        self._model_store = SqlModelStore(ground.database)
+        settings, clock = ground.around.settings, ground.around.clock
+        self._replicas = SqlReplicaStore(ground.around.database)
+        self._model_store = SqlModelStore(ground.around.database)
         self._catalogue = Catalogue(self._model_store, ground.models_path)
         self._tables, self._ledger = Tables(), Ledger()
         sources = Sources(self._replicas, ground.registry.standings, self._catalogue, ground.secret)
-        self._keeper = TableKeeper(self._tables, self._ledger, sources, ground.bus, ground.frontend, clock)
+        self._keeper = TableKeeper(
+            self._tables, self._ledger, sources, ground.around.bus, ground.around.frontend, clock
+        )
         self._peers = PeerLoads(
-            ground.frontend,
+            ground.around.frontend,
             self._tables,
             self._ledger,
-            ground.bus,
+            ground.around.bus,
             clock,
             listening=ground.fleet.frontends,
             touch=self._replicas.touch,
         )
-        self._worker = BusWorker(ground.bus)
+        self._worker = BusWorker(ground.around.bus)
         self._http = Pool()
         self._engine = GrpcEngine(self._http, threads=os.cpu_count() or 1)
         self._shared = settings.distributed_shared_models
@@ -112,7 +102,7 @@ class ServingRig:
             live = shop.board.of(step.op, step.node)
             return 0.0 if live is None else live.current_bytes + (live.fraction or 0.0)
 
-        settings = self._ground.settings
+        settings = self._ground.around.settings
         limits = LoadLimits(settings.nats_backend_install_timeout, settings.nats_model_load_timeout)
         tools = Tools(
             self._replicas,
@@ -132,37 +122,92 @@ class ServingRig:
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[tuple[Serving, Inference]]:
         """Requests are answered for as long as the block lasts."""
-        ground, shop, clock = self._ground, self._shop, self._ground.clock
-        settings = ground.settings
-        unloads = Unloads(shop.store, ground.registry.standings, clock, ground.entropy, ground.signal.notify)
-        placing = Placing(
+        ground, settings, clock = self._ground, self._ground.around.settings, self._ground.around.clock
+        unloads = self._unloads()
+        placing = self._placing(unloads)
+        doubts = self._doubts()
+        cold = ColdPath(self._demand(placing), self._tables, doubts, self._shop.board, clock)
+        folder = ModelFolder(
+            ground.models_path, self._model_store, ground.around.frontend, self._keeper.notify
+        )
+        figures = Figures(ground.figures, self._tables, self._ledger)
+        upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
+        waits = Waits(
+            settings.model_load_wait.total_seconds() or None,
+            settings.request_wait.total_seconds(),
+            settings.requests_waiting_max,
+        )
+        dispatcher = Dispatcher(
+            self._tables,
+            self._ledger,
+            upstreams,
+            cold,
+            clock,
+            waits,
+            waiting_changed=figures.waiting_changed,
+        )
+        inference = Inference(
+            dispatcher,
+            self._tables,
+            figures,
+            Running(settings.shutdown_grace.total_seconds()),
+            body_bytes_max=settings.request_bytes_max,
+            expose_node=settings.expose_node_header,
+        )
+        serving = Serving(self._models(placing, unloads), self._peers.everywhere, self._unloads_at, cold.look)
+        runners = (folder.run, self._keeper.run, self._peers.run, doubts.run, self._upkeep(unloads).run)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(upstreams.aclose)
+            await stack.enter_async_context(background(*runners))
+            yield serving, inference
+
+    def _unloads(self) -> Unloads:
+        ground = self._ground
+        return Unloads(
+            self._shop.store,
+            ground.registry.standings,
+            ground.around.clock,
+            ground.around.entropy,
+            ground.around.signal.notify,
+        )
+
+    def _placing(self, unloads: Unloads) -> Placing:
+        ground = self._ground
+        by = Placement(self._shop.operations.look, self._peers.everywhere, ground.own_machines, self._shared)
+        return Placing(
             self._replicas,
             self._catalogue,
-            Placement(shop.operations.look, self._peers.everywhere, ground.own_machines, self._shared),
+            by,
             unloads,
-            clock=clock,
-            entropy=ground.entropy,
+            clock=ground.around.clock,
+            entropy=ground.around.entropy,
             changed=self._changed,
         )
-        models = Models(
+
+    def _models(self, placing: Placing, unloads: Unloads) -> Models:
+        return Models(
             self._catalogue,
             self._model_store,
             self._replicas,
-            shop.store,
+            self._shop.store,
             placing,
             unloads,
             changed=self._changed,
         )
-        demand = Demand(
+
+    def _demand(self, placing: Placing) -> Demand:
+        return Demand(
             self._replicas,
-            shop.store,
+            self._shop.store,
             self._catalogue,
             placing,
-            clock,
+            self._ground.around.clock,
             routable=self._routable,
             refresh=self._keeper.refresh,
         )
-        doubts = Doubts(
+
+    def _doubts(self) -> Doubts:
+        return Doubts(
             self._tables,
             self._replicas,
             self._engine,
@@ -170,62 +215,29 @@ class ServingRig:
             changed=self._keeper.notify,
             refresh=self._keeper.refresh,
         )
-        cold = ColdPath(demand, self._tables, doubts, shop.board, clock)
-        truth = TruthKeeper(
-            self._replicas, self._worker, shop.operations.nodes, shop.store.live, self._keeper.notify
-        )
-        upkeep = Upkeep(
+
+    def _upkeep(self, unloads: Unloads) -> Upkeep:
+        store, operations = self._shop.store, self._shop.operations
+        truth = TruthKeeper(self._replicas, self._worker, operations.nodes, store.live, self._keeper.notify)
+        return Upkeep(
             self._replicas,
-            shop.store.live,
+            store.live,
             self._catalogue,
             truth,
             unloads,
             in_flight=self._peers.everywhere,
             changed=self._keeper.notify,
             wake=lambda: self._tables.changed,
-            habits=Habits(settings.keep_alive),
+            habits=Habits(self._ground.around.settings.keep_alive),
         )
-        folder = ModelFolder(ground.models_path, self._model_store, ground.frontend, self._keeper.notify)
-        figures = Figures(ground.figures, self._tables, self._ledger)
-        async with AsyncExitStack() as stack:
-            upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
-            stack.push_async_callback(upstreams.aclose)
-            runners = (folder.run, self._keeper.run, self._peers.run, doubts.run, upkeep.run)
-            await stack.enter_async_context(background(*runners))
-            dispatcher = Dispatcher(
-                self._tables,
-                self._ledger,
-                upstreams,
-                cold,
-                clock,
-                Waits(
-                    settings.model_load_wait.total_seconds() or None,
-                    settings.request_wait.total_seconds(),
-                    settings.requests_waiting_max,
-                ),
-                waiting_changed=figures.waiting_changed,
-            )
-            running = Running(settings.shutdown_grace.total_seconds())
-            serving = Serving(models, self._peers.everywhere, self._unloads_at, cold.look)
-            yield (
-                serving,
-                Inference(
-                    dispatcher,
-                    self._tables,
-                    figures,
-                    running,
-                    body_bytes_max=settings.request_bytes_max,
-                    expose_node=settings.expose_node_header,
-                ),
-            )
 
     def _changed(self) -> None:
         """Of replicas and of operations: a load is both."""
         self._keeper.notify()
-        self._ground.signal.notify()
+        self._ground.around.signal.notify()
 
     def _grpc(self, endpoint: Endpoint) -> GrpcUpstream:
-        return GrpcUpstream(endpoint, self._ground.clock, self._ground.entropy)
+        return GrpcUpstream(endpoint, self._ground.around.clock, self._ground.around.entropy)
 
     def _routable(self, model: str) -> bool:
         entry = self._tables.now.models.get(model)
@@ -234,4 +246,4 @@ class ServingRig:
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)
         config = None if found is None else found.config
-        return unloads_at(replica, config, self._ground.settings.keep_alive)
+        return unloads_at(replica, config, self._ground.around.settings.keep_alive)

@@ -9,6 +9,7 @@ from remuda.core.ids import BootId
 from remuda.gateway import views
 from remuda.gateway.guards import require_token, same_secret
 from remuda.gateway.messages import Described, answer, body, gives, read, takes
+from remuda.gateway.model_views import model_rows
 from remuda.gateway.paths import NodePath
 from remuda.gateway.services import Services, Svc
 from remuda.wire import nodes as wire
@@ -102,7 +103,7 @@ async def deregister(node_id: NodePath, request: Request, svc: Svc) -> Response:
 async def models(node_id: NodePath, svc: Svc) -> Response:
     """The replicas on this node."""
     await svc.registry.standing(node_id)
-    return answer(ModelRows([]))
+    return answer(ModelRows([row for row in await model_rows(svc) if row.node_id == node_id]))
 
 
 async def _leaving_boot(request: Request) -> BootId | None:

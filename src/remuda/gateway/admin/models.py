@@ -1,12 +1,10 @@
 """Models and their replicas: configured, loaded, unloaded, looked at."""
 
-from collections.abc import Sequence
-
 from fastapi import APIRouter, Depends, Request, Response
 
 from remuda.core.errors import NotFound
 from remuda.core.ids import NodeId
-from remuda.gateway.admin import model_views as show
+from remuda.gateway import model_views as show
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.nodes import ModelRows
@@ -14,7 +12,8 @@ from remuda.gateway.paths import ModelPath, NodePath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.own_view import with_steps
 from remuda.ops.ports import View
-from remuda.wire.nodes import ModelRow, NodeMessage
+from remuda.wire.models import ModelUnload
+from remuda.wire.nodes import NodeMessage
 from remuda.wire.operations import OpView
 from remuda.wire.serving import (
     LoadingView,
@@ -112,7 +111,7 @@ async def remove_model(model: ModelPath, svc: Svc, admin: Admin) -> Response:
 async def loaded_everywhere(svc: Svc) -> Response:
     """Replicas that are loaded on healthy nodes."""
     healthy = {one.node.id for one in await svc.registry.standings() if one.status == "healthy"}
-    rows = [row for row in await _rows(svc) if row.state == "loaded" and row.node_id in healthy]
+    rows = [row for row in await show.model_rows(svc) if row.state == "loaded" and row.node_id in healthy]
     return answer(ModelRows(rows))
 
 
@@ -120,7 +119,35 @@ async def loaded_everywhere(svc: Svc) -> Response:
 async def on_node(node_id: NodePath, svc: Svc) -> Response:
     """The replicas on one node."""
     await svc.registry.standing(node_id)
-    return answer(ModelRows([row for row in await _rows(svc) if row.node_id == node_id]))
+    return answer(ModelRows([row for row in await show.model_rows(svc) if row.node_id == node_id]))
+
+
+@routes.post(
+    "/api/nodes/{node_id}/models/unload",
+    openapi_extra=takes(ModelUnload),
+    responses=gives(NodeMessage, 400, 401, 404),
+)
+async def unload_from_node(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
+    """Unload a model from one node. It goes as soon as nothing is in flight there."""
+    await _unload_from(node_id, request, svc, admin)
+    return answer(NodeMessage(message="model unloaded"))
+
+
+@routes.post(
+    "/api/nodes/{node_id}/models/delete",
+    openapi_extra=takes(ModelUnload),
+    responses=gives(NodeMessage, 400, 401, 404),
+)
+async def delete_from_node(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
+    """The same, in the words of peers: its files stay."""
+    await _unload_from(node_id, request, svc, admin)
+    return answer(NodeMessage(message="model deleted from node"))
+
+
+async def _unload_from(node_id: NodeId, request: Request, svc: Services, admin: str) -> None:
+    body = await read(request, ModelUnload)
+    await svc.registry.standing(node_id)
+    await svc.serving.models.unload(body.model_name, admin, node=node_id)
 
 
 # LocalAI's own, by model.
@@ -145,10 +172,6 @@ async def _replicas(svc: Services) -> tuple[ReplicaView, ...]:
     serving, standings = svc.serving, await svc.registry.standings()
     rows = await serving.models.replicas()
     return tuple(show.replica_view(row, standings, serving) for row in rows)
-
-
-async def _rows(svc: Services) -> Sequence[ModelRow]:
-    return [show.model_row(row, svc.serving) for row in await svc.serving.models.replicas()]
 
 
 async def _node_id(node: str, svc: Services) -> NodeId:

@@ -1,15 +1,15 @@
-"""Models and replicas in the words of the admin API. Pure."""
+"""Models and replicas in the words of the API."""
 
 from collections.abc import Iterable, Sequence
 
 from remuda.fleet.fleet import Standing
-from remuda.gateway.services import Serving
+from remuda.gateway.services import Services, Serving
 from remuda.models.memory import effective_context
 from remuda.router.ports import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.wire.codec import GO_ZERO_TIME
-from remuda.wire.nodes import ModelRow, Report
+from remuda.wire.nodes import ModelRow, NodeView, Report
 from remuda.wire.serving import LoadingView, ModelItem, ReplicaView
 
 
@@ -36,7 +36,21 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
     )
 
 
-def model_row(row: Replica, serving: Serving) -> ModelRow:
+async def model_rows(svc: Services) -> list[ModelRow]:
+    """Every replica there is."""
+    return [_model_row(row, svc.serving) for row in await svc.serving.models.replicas()]
+
+
+def counted(view: NodeView, rows: Iterable[ModelRow]) -> NodeView:
+    """The same node with what it serves."""
+    mine = [row for row in rows if row.node_id == view.id]
+    loaded = sum(row.state == ReplicaState.LOADED for row in mine)
+    return view.model_copy(
+        update={"model_count": loaded, "in_flight_count": sum(row.in_flight for row in mine)}
+    )
+
+
+def _model_row(row: Replica, serving: Serving) -> ModelRow:
     """In the contract's words. Its id is the process key: unique, and the same for as long as it is there."""
     return ModelRow(
         id=str(row.key),
