@@ -25,12 +25,14 @@ from bench import gateway_targets as targets
 from bench.gateway_load import Reader, ask_many, with_streams
 from bench.gateway_targets import Running, Target
 from bench.mock_upstreams import HOLD, MODEL, TOKENS_PER_S
+from bench.processes import api_of, proportional_mib, remuda
 
 AT_ONCE: Final = 32
 WARM_UP: Final = 30  # Requests of each client, not counted.
 ONE_BY_ONE: Final = 1000
 IDLE_STREAMS: Final = 500
 PROMPT: Final = "You look after a herd of horses. " * 55
+BASE_AIM_MB: Final = 120.0
 US, MB, KB = 1e6, 1e6, 1e3
 
 
@@ -121,6 +123,14 @@ def main() -> None:
                 measure(target, grpc_port, seen[name], job)
             print(f"round {number + 1} of {job.rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
     show(seen)
+    print(f"a whole frontend at rest: {whole_frontend_mb():.1f} MB (aim < {BASE_AIM_MB:.0f})")
+
+
+def whole_frontend_mb() -> float:
+    """With store, bus and fleet, which the process measured above does without; nats-server not counted."""
+    with remuda("frontend", "--port", "0") as started:
+        api_of(started)
+        return proportional_mib(started.process) * 2**20 / MB
 
 
 def show(seen: dict[str, Seen]) -> None:

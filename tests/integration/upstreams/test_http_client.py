@@ -28,6 +28,12 @@ _HEAD = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n"
 _OK = "HTTP/1.1 200 OK\r\n"
 
 
+@pytest.fixture(scope="module", params=[True, False], ids=["uvloop", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    """Both event loops: their transports differ in what they promise."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 async def _ask(server: ScriptedServer, pool: Pool) -> tuple[int, bytes]:
     host, _, port = server.address.partition(":")
     connection = await pool.exchange(Address(host, int(port)), _HEAD, b"{}")
