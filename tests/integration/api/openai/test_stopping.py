@@ -54,5 +54,7 @@ async def test_what_does_not_end_in_time_is_ended_and_told(ask: bytes) -> None:
 
 
 async def test_one_with_nothing_to_do_stops_at_once() -> None:
+    running = gateway().running
     with anyio.fail_after(1):
-        await gateway().running.close()
+        await running.close()
+    assert running.stopping
