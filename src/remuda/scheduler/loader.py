@@ -24,7 +24,8 @@ from remuda.wire.nodes import Report
 
 log = structlog.get_logger(__name__)
 
-_ABANDON_S: Final = 20.0  # A worker that does not answer by then loses the process at a later look.
+_STOP_S: Final = 20.0  # A worker that does not answer by then loses the process at a later look.
+_FORGET_S: Final = 10.0
 _LOOK_S: Final = 1.0
 
 
@@ -63,6 +64,8 @@ class Loader:
         found = await self._claimed(step)
         if isinstance(found, Problem):
             return found
+        if found[0].state is ReplicaState.LOADED:  # Whoever loaded it died before it could say so.
+            return None
         task = _Load(self._tools, step, *found)
         over = False
         try:
@@ -89,17 +92,25 @@ class Loader:
         return replica, model
 
     async def _abandon(self, replica: Replica, *, stop: bool) -> None:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(_ABANDON_S):
-            try:
-                if stop:
-                    await stop_process(self._tools.worker, replica)
-            except RemudaError as error:  # Its worker's report will show it, and it is stopped then.
-                log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason=error.message)
-            try:
-                await self._tools.store.remove(replica)
-            except RemudaError as error:
-                log.warning("replica_not_forgotten", replica=str(replica.key), reason=error.message)
+        with anyio.CancelScope(shield=True):
+            if stop:
+                await self._stop(replica)
+            with anyio.move_on_after(_FORGET_S):
+                try:
+                    await self._tools.store.remove(replica)
+                except RemudaError as error:  # Upkeep finds that nobody loads it any more.
+                    log.warning("replica_not_forgotten", replica=str(replica.key), reason=error.message)
             self._tools.changed()
+
+    async def _stop(self, replica: Replica) -> None:
+        """If its worker does not, its report will show the process, and it is stopped then."""
+        with anyio.move_on_after(_STOP_S) as patience:
+            try:
+                await stop_process(self._tools.worker, replica)
+            except RemudaError as error:
+                log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason=error.message)
+        if patience.cancelled_caught:
+            log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason="no answer")
 
 
 async def stop_process(worker: Worker, replica: Replica) -> None:

@@ -1,0 +1,10 @@
+"""Everything here that waits does so in virtual time."""
+
+import pytest
+
+from tests.sim.loop import VirtualLoop
+
+
+@pytest.fixture(scope="package")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    return "asyncio", {"loop_factory": VirtualLoop}

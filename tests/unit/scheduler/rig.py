@@ -1,0 +1,289 @@
+"""One frontend's scheduler on a database in memory, with workers and backends that do what a test says."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from remuda.core.entropy import SeededEntropy
+from remuda.core.errors import BackendFailed, NodeUnreachable, RemudaError
+from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.fleet.fleet import Fleet, Standing
+from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.model import Report as StoredReport
+from remuda.fleet.model import Resources
+from remuda.inference.model import Endpoint
+from remuda.models.config import ModelConfig
+from remuda.models.reading import read_model
+from remuda.ops.model import OpId, State, Step
+from remuda.ops.node_views import NodeViews
+from remuda.ops.sightings import NodeView
+from remuda.scheduler import wishes
+from remuda.scheduler.catalogue import Catalogue
+from remuda.scheduler.loader import Loader, LoadLimits, Tools
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel
+from remuda.scheduler.ports import Place
+from remuda.store.inline import InlineDatabase
+from remuda.store.models import SqlModelStore
+from remuda.store.ops import SqlOpStore
+from remuda.store.replicas import SqlReplicaStore
+from remuda.wire.backends import BackendInstall, BackendInstallReply
+from remuda.wire.codec import encode
+from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
+from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica
+from tests.sim.clocks import START, HostClock
+from tests.sim.ops.rows import fresh_tables, node_id
+from tests.support.nodes import THRESHOLDS
+from tests.support.nodes import node as fleet_node
+
+GB = 10**9
+NODE, OTHER_NODE = node_id(0), node_id(1)
+OURS, OTHERS = FrontendId("ours"), FrontendId("others")
+YAML = "name: qwen\nbackend: llama-cpp\nparameters: {model: qwen.gguf}\n"
+
+
+def a_model(name: str = "qwen", more: str = "") -> str:
+    return f"name: {name}\nbackend: llama-cpp\nparameters: {{model: {name}.gguf}}\n{more}"
+
+
+class InlineCatalogue(Catalogue):
+    """In virtual time there are no threads."""
+
+    async def refresh(self) -> None:
+        self._known = self._read(await self._store.models())
+
+
+@dataclass
+class Machine:
+    """A node, as it would tell of itself. `silent_s`: so long ago it was heard last."""
+
+    id: NodeId
+    name: str
+    boot: str = "boot-1"
+    address: str = "10.0.0.5:50051"
+    ram_gb: float = 64.0
+    used_gb: float = 0.0
+    reports: bool = True
+    silent_s: float = 0.0
+    sequence: int = 1
+    installed: tuple[str, ...] = ("llama-cpp",)
+    models_path: str = ""
+    files: dict[str, int] = field(default_factory=dict)
+    running: tuple[RunningReplica, ...] = ()
+    drained: bool = False
+
+    def standing(self, clock: HostClock) -> Standing:
+        now, boot = clock.now(), BootId(self.boot)
+        report = Report(
+            boot_id=boot,
+            sequence=self.sequence,
+            installed=tuple(InstalledArtifact(name=f"cpu-{one}", alias=one) for one in self.installed),
+            replicas=self.running,
+            models_path=self.models_path,
+            model_files=tuple(ModelFile(path=path, size=size) for path, size in self.files.items()),
+        )
+        node = fleet_node(
+            id=self.id,
+            name=self.name,
+            boot_id=boot,
+            address=self.address,
+            version="0.1.0" if self.reports else "",
+            drained=self.drained,
+            report=StoredReport(boot, self.sequence, encode(report).decode()) if self.reports else None,
+            resources=Resources(
+                total_ram=int(self.ram_gb * GB), available_ram=int((self.ram_gb - self.used_gb) * GB)
+            ),
+            last_heartbeat=now - timedelta(seconds=self.silent_s),
+        )
+        hearing = Hearing((Span(START - timedelta(hours=1), now),))
+        return Fleet(now, hearing, [node]).standing(node, THRESHOLDS)
+
+
+class ScriptedWorker:
+    """Implements scheduler.ports.Worker for all nodes. What was asked of it is in `asked`, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[BackendInstall | ModelStop] = []
+        self.reply = BackendInstallReply(success=True, address="10.0.0.5:50100", instance="i-1")
+        self.takes_s = 0.0
+        self.stop_takes_s = 0.0
+        self.trouble: RemudaError | None = None  # With installs.
+        self.stop_trouble: RemudaError | None = None
+        self.stop_reply = ModelStopReply(matched=True, terminated=True)
+        self.runs: dict[NodeId, Sequence[RunningModel]] = {}
+
+    @property
+    def installs(self) -> list[BackendInstall]:
+        return [one for one in self.asked if isinstance(one, BackendInstall)]
+
+    @property
+    def stopped(self) -> list[str]:
+        return [one.instance for one in self.asked if isinstance(one, ModelStop)]
+
+    async def install(self, node: NodeId, request: BackendInstall) -> BackendInstallReply:
+        self.asked.append(request)
+        await anyio.sleep(self.takes_s)
+        if self.trouble is not None:
+            raise self.trouble
+        return self.reply
+
+    async def stop(self, node: NodeId, request: ModelStop) -> ModelStopReply:
+        self.asked.append(request)
+        await anyio.sleep(self.stop_takes_s)
+        if self.stop_trouble is not None:
+            raise self.stop_trouble
+        return self.stop_reply
+
+    async def running(self, node: NodeId) -> ModelsRunningReply:
+        if node not in self.runs:
+            raise NodeUnreachable(f"{node} does not listen")
+        return ModelsRunningReply(models=tuple(self.runs[node]))
+
+
+class ScriptedEngine:
+    """Implements scheduler.ports.Engine."""
+
+    def __init__(self) -> None:
+        self.loads: list[tuple[Endpoint, str, Place]] = []
+        self.probed: list[Endpoint] = []
+        self.takes_s = 0.0
+        self.refusal = ""
+        self.health: list[bool | None] = []  # One after another; then it is well.
+
+    async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
+        self.loads.append((endpoint, model.id, place))
+        await anyio.sleep(self.takes_s)
+        if self.refusal:
+            raise BackendFailed(self.refusal)
+
+    async def healthy(self, endpoint: Endpoint) -> bool | None:
+        self.probed.append(endpoint)
+        return self.health.pop(0) if self.health else True
+
+
+@dataclass
+class ScriptedFrontends:
+    """Implements scheduler.ports.Frontends."""
+
+    living: Collection[FrontendId] = (OURS,)
+    seen: dict[FrontendId, int] = field(default_factory=lambda: {OURS: 1 << 30})
+    held: dict[tuple[FrontendId, ReplicaKey], int] = field(default_factory=dict)
+
+    async def alive(self) -> Collection[FrontendId]:
+        return self.living
+
+    def has_seen(self, frontend: FrontendId, change: int) -> bool:
+        return self.seen.get(frontend, 0) >= change
+
+    def in_flight(self, frontend: FrontendId, key: ReplicaKey) -> int:
+        return self.held.get((frontend, key), 0)
+
+
+class Rig:
+    """`changes` counts how often everybody was told that rows were written."""
+
+    def __init__(self, models_path: Path = Path("/models")) -> None:
+        self.clock = HostClock()
+        self.database = InlineDatabase(fresh_tables(self.clock).connections)
+        self.replicas = SqlReplicaStore(self.database)
+        self.models = SqlModelStore(self.database)
+        self.operations = SqlOpStore(self.database)
+        self.catalogue = InlineCatalogue(self.models, models_path)
+        self.worker, self.engine, self.frontends = ScriptedWorker(), ScriptedEngine(), ScriptedFrontends()
+        self.machines = [Machine(NODE, "gpu-1"), Machine(OTHER_NODE, "gpu-2")]
+        self.entropy = SeededEntropy(1)
+        self.changes = 0
+        self.moved = 0.0
+        self.views_of = NodeViews()
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    @property
+    def machine(self) -> Machine:
+        return self.machines[0]
+
+    async def standings(self) -> Sequence[Standing]:
+        return [one.standing(self.clock) for one in self.machines]
+
+    async def nodes(self) -> Sequence[NodeView]:
+        return list(self.views_of.of(await self.standings(), ()).values())
+
+    async def configure(self, *texts: str) -> None:
+        for text in texts or (YAML,):
+            config = read_model(text)
+            await self.models.put_model(StoredModel(config.id, text, config.revision, "added"))
+        await self.catalogue.refresh()
+
+    def loader(self, limits: LoadLimits | None = None, *, shared: bool = False) -> Loader:
+        return Loader(
+            Tools(
+                self.replicas,
+                self.worker,
+                self.engine,
+                self.catalogue,
+                self.standings,
+                lambda step: self.moved,
+                self.changed,
+                "secret",
+                shared,
+                limits or LoadLimits(),
+            )
+        )
+
+    async def rows(self) -> tuple[Replica, ...]:
+        return (await self.replicas.replicas()).rows
+
+    async def row(self, model: str = "qwen") -> Replica:
+        return next(row for row in await self.rows() if row.key.model == model)
+
+    async def claimed(
+        self, model: str = "qwen", node: NodeId = NODE, index: int = 0, *, evict: Sequence[ReplicaKey] = ()
+    ) -> tuple[Replica, Step]:
+        """A replica that is to be loaded, and the step that is to do it, at its first attempt."""
+        found = self.catalogue.find(model)
+        revision = "" if found is None else found.config.revision
+        key, op = ReplicaKey(model, index), OpId(self.entropy.uuid())
+        source = wishes.source_of(key, "llama-cpp", revision, galleries="[]")
+        operation, step = wishes.load(op, key, node, "gpu-1", source, by="test", now=self.clock.now())
+        replica = Replica(key, node, ReplicaState.STAGING, op, "llama-cpp", revision, memory_bytes=GB)
+        seen = await self.replicas.replicas()
+        claimed = await self.replicas.claim(replica, operation, step, seen.change, evict)
+        assert claimed is not None
+        return claimed, replace(step, state=State.RUNNING, attempt=1)
+
+    async def loaded(self, model: str = "qwen", node: NodeId = NODE, index: int = 0) -> Replica:
+        """One that serves."""
+        claimed, step = await self.claimed(model, node, index)
+        serving = replace(
+            claimed,
+            state=ReplicaState.LOADED,
+            address="10.0.0.5:50100",
+            instance=f"i-{model}-{index}",
+            boot=BootId("boot-1"),
+        )
+        written = await self.replicas.move(claimed, serving)
+        assert written is not None
+        await self.over(step)
+        return written
+
+    async def over(self, step: Step, state: State = State.SUCCEEDED) -> None:
+        """Its operation ends."""
+        [stored] = (await self.operations.view(step.op)).steps
+        await self.operations.commit([replace(stored, state=state)], OURS, timedelta(seconds=60))
+
+    def runs(self, *rows: Replica, state: str = "ready") -> tuple[RunningReplica, ...]:
+        """What its worker says of these."""
+        return tuple(
+            RunningReplica(
+                model_id=row.key.model,
+                replica_index=row.key.index,
+                backend=row.backend,
+                address=row.address,
+                state=state,
+                instance=row.instance,
+            )
+            for row in rows
+        )

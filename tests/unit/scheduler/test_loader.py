@@ -1,0 +1,339 @@
+"""A load ends with a replica that answers, or with no row; what it gave up half-way is stopped."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from remuda.core.errors import NodeUnreachable, Problem
+from remuda.core.ids import BootId
+from remuda.ops.model import OpId, Step
+from remuda.scheduler.loader import Loader, LoadLimits
+from remuda.scheduler.model import ReplicaState
+from remuda.scheduler.ports import Place
+from remuda.wire.backends import BackendInstallReply
+from remuda.wire.models import ModelStop, ModelStopReply
+from tests.support.waiting import wait_until
+from tests.unit.scheduler.rig import Rig, a_model
+
+pytestmark = pytest.mark.anyio
+
+DAY_S = 24 * 3600.0
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    made = Rig()
+    await made.configure()
+    return made
+
+
+async def problem_of(loader: Loader, step: Step) -> Problem:
+    problem = await loader.load(step)
+    assert problem is not None
+    return problem
+
+
+# What it does when all is well.
+
+
+async def test_replica_is_loaded_in_the_process_that_the_worker_started(rig: Rig) -> None:
+    _, step = await rig.claimed()
+    assert await rig.loader().load(step) is None
+    row = await rig.row()
+    assert (row.state, row.address, row.instance) == (ReplicaState.LOADED, "10.0.0.5:50100", "i-1")
+    assert row.boot == "boot-1"
+    [(endpoint, model, _)] = rig.engine.loads
+    assert (endpoint.address, endpoint.token, model) == ("10.0.0.5:50100", "secret", "qwen")
+    assert rig.worker.stopped == []
+    assert rig.changes == 2, "everybody is told that it is loading, and that it is loaded"
+
+
+async def test_worker_is_asked_for_this_replica_by_this_attempt(rig: Rig) -> None:
+    _, step = await rig.claimed()
+    await rig.loader().load(step)
+    [asked] = rig.worker.installs
+    assert (asked.backend, asked.model_id, asked.replica_index) == ("llama-cpp", "qwen", 0)
+    assert (asked.op_id, asked.attempt, asked.backend_galleries) == (step.op, 1, "[]")
+
+
+async def test_no_address_in_the_answer_means_that_of_the_node(rig: Rig) -> None:
+    rig.worker.reply = BackendInstallReply(success=True)
+    _, step = await rig.claimed()
+    assert await rig.loader().load(step) is None
+    assert (await rig.row()).address == rig.machine.address
+    assert rig.engine.loads[0][0].address == rig.machine.address
+
+
+@pytest.mark.parametrize(
+    ("told", "shared", "place"),
+    [
+        ("", False, Place("/models", "/models/qwen.gguf")),
+        ("/srv/models", False, Place("/srv/models", "/srv/models/qwen.gguf")),
+        ("/srv/models", True, Place("/models", "/models/qwen.gguf")),
+    ],
+)
+async def test_model_is_where_its_node_says_unless_all_share_our_folder(
+    rig: Rig, told: str, shared: bool, place: Place
+) -> None:
+    rig.machine.models_path = told
+    _, step = await rig.claimed()
+    await rig.loader(shared=shared).load(step)
+    assert rig.engine.loads[0][2] == place
+    assert rig.worker.installs[0].model_path == place.model_file
+
+
+async def test_model_that_is_no_file_is_left_to_the_backend(rig: Rig) -> None:
+    await rig.configure("name: remote\nbackend: llama-cpp\nparameters: {model: org/weights}\n")
+    _, step = await rig.claimed("remote")
+    await rig.loader().load(step)
+    assert rig.engine.loads[0][2] == Place("/models", "")
+
+
+async def test_load_waits_until_those_that_make_room_are_gone(rig: Rig) -> None:
+    await rig.configure(a_model("old"))
+    old = await rig.loaded("old")
+    _, step = await rig.claimed(evict=[old.key])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.loader().load, step)
+        await anyio.sleep(30)
+        assert rig.worker.asked == [], "nothing is begun before there is room"
+        assert await rig.replicas.remove(await rig.row("old"))
+        await wait_until(lambda: bool(rig.engine.loads))
+
+
+# Every way to fail leaves no row.
+
+
+async def test_room_that_is_not_made_ends_the_load(rig: Rig) -> None:
+    await rig.configure(a_model("old"))
+    old = await rig.loaded("old")
+    _, step = await rig.claimed(evict=[old.key])
+    problem = await problem_of(rig.loader(), step)
+    assert problem.message == "those that were to make room on gpu-1 did not go in time"
+    assert [row.key.model for row in await rig.rows()] == ["old"]
+    assert rig.worker.asked == []
+
+
+async def test_node_that_left_the_fleet_ends_the_load(rig: Rig) -> None:
+    _, step = await rig.claimed()
+    rig.machines.clear()
+    problem = await problem_of(rig.loader(), step)
+    assert "no longer in the fleet" in problem.message
+    assert await rig.rows() == ()
+
+
+async def test_install_that_fails_tells_the_workers_words(rig: Rig) -> None:
+    rig.worker.reply = BackendInstallReply(error="no space left on the disk")
+    _, step = await rig.claimed()
+    problem = await problem_of(rig.loader(), step)
+    assert problem.message == "llama-cpp on gpu-1: no space left on the disk"
+    assert not problem.retryable, "the next request may choose another node"
+    assert await rig.rows() == ()
+    assert rig.worker.stopped == []
+
+
+async def test_worker_that_does_not_listen_ends_the_load(rig: Rig) -> None:
+    rig.worker.trouble = NodeUnreachable("nobody listens there")
+    _, step = await rig.claimed()
+    assert (await problem_of(rig.loader(), step)).message == "nobody listens there"
+    assert await rig.rows() == ()
+
+
+async def test_process_that_refused_its_model_stays_warm(rig: Rig) -> None:
+    rig.engine.refusal = "unknown model architecture"
+    _, step = await rig.claimed()
+    assert (await problem_of(rig.loader(), step)).message == "unknown model architecture"
+    assert await rig.rows() == ()
+    assert rig.worker.stopped == []
+
+
+async def test_row_that_was_forgotten_meanwhile_ends_the_load(rig: Rig) -> None:
+    rig.engine.takes_s = 5
+    _, step = await rig.claimed()
+
+    async def forget() -> None:
+        await wait_until(lambda: bool(rig.engine.loads))
+        assert await rig.replicas.remove(await rig.row())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(forget)
+        problem = await problem_of(rig.loader(), step)
+    assert problem.message == "qwen#0 was given up while it was being loaded"
+    assert await rig.rows() == ()
+
+
+async def test_defect_of_the_engine_leaves_neither_row_nor_process(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(rig.engine, "load", broken)
+    _, step = await rig.claimed()
+    with pytest.raises(ExceptionGroup):
+        await rig.loader().load(step)
+    assert await rig.rows() == ()
+    assert rig.worker.stopped == ["i-1"]
+
+
+# Deadlines.
+
+
+async def test_load_call_that_takes_too_long_stops_exactly_its_process(rig: Rig) -> None:
+    rig.engine.takes_s = DAY_S
+    _, step = await rig.claimed()
+    problem = await problem_of(rig.loader(LoadLimits(load=timedelta(seconds=90))), step)
+    assert problem.message == "qwen was not loaded on gpu-1 within 90 s"
+    assert anyio.current_time() < 100
+    assert rig.worker.asked[-1] == ModelStop(
+        model_name="qwen",
+        process_key="qwen#0",
+        expected_address="10.0.0.5:50100",
+        instance="i-1",
+        config_revision=step.source.revision,
+    )
+    assert await rig.rows() == ()
+
+
+async def test_install_during_which_nothing_moves_is_given_up(rig: Rig) -> None:
+    rig.worker.takes_s = DAY_S
+    _, step = await rig.claimed()
+    problem = await problem_of(rig.loader(), step)
+    assert problem.code == "load_timed_out"
+    assert anyio.current_time() == pytest.approx(25 * 60, abs=5)
+    assert await rig.rows() == ()
+
+
+async def test_bytes_that_move_push_the_deadline_on(rig: Rig) -> None:
+    rig.worker.takes_s = 3600.0
+    _, step = await rig.claimed()
+    async with anyio.create_task_group() as tasks:
+
+        async def trickle() -> None:
+            while True:
+                await anyio.sleep(60)
+                rig.moved += 1
+
+        tasks.start_soon(trickle)
+        assert await rig.loader().load(step) is None
+        tasks.cancel_scope.cancel()
+    assert (await rig.row()).state is ReplicaState.LOADED
+
+
+async def test_bytes_that_stop_to_move_end_it_five_minutes_later(rig: Rig) -> None:
+    rig.worker.takes_s = DAY_S
+    _, step = await rig.claimed()
+    async with anyio.create_task_group() as tasks:
+
+        async def trickle() -> None:
+            for _ in range(40):
+                await anyio.sleep(60)
+                rig.moved += 1
+
+        tasks.start_soon(trickle)
+        problem = await problem_of(rig.loader(), step)
+    assert problem.code == "load_timed_out"
+    assert anyio.current_time() == pytest.approx(45 * 60, abs=5)
+
+
+# Cancelled.
+
+
+async def test_cancelled_load_stops_its_process_and_leaves_no_row(rig: Rig) -> None:
+    rig.engine.takes_s = DAY_S
+    _, step = await rig.claimed()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.loader().load, step)
+        await wait_until(lambda: bool(rig.engine.loads))
+        tasks.cancel_scope.cancel()
+    assert rig.worker.stopped == ["i-1"]
+    assert await rig.rows() == ()
+
+
+async def test_worker_that_hangs_keeps_no_row_of_what_was_given_up(rig: Rig) -> None:
+    rig.engine.takes_s = rig.worker.stop_takes_s = DAY_S
+    _, step = await rig.claimed()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.loader().load, step)
+        await wait_until(lambda: bool(rig.engine.loads))
+        tasks.cancel_scope.cancel()
+    assert anyio.current_time() < 60
+    assert await rig.rows() == ()
+
+
+async def test_worker_that_cannot_stop_it_keeps_no_row_of_it(rig: Rig) -> None:
+    rig.engine.takes_s = DAY_S
+    rig.worker.stop_reply = ModelStopReply(matched=True, error="it does not end")
+    _, step = await rig.claimed()
+    await problem_of(rig.loader(LoadLimits(load=timedelta(seconds=9))), step)
+    assert await rig.rows() == ()
+
+
+# Taken over, or over before it began.
+
+
+async def test_load_of_a_dead_owner_begins_with_stopping_what_that_had_begun(rig: Rig) -> None:
+    claimed, step = await rig.claimed()
+    begun = replace(
+        claimed, state=ReplicaState.LOADING, address="10.0.0.5:50099", instance="i-0", boot=BootId("boot-1")
+    )
+    assert await rig.replicas.move(claimed, begun) is not None
+    assert await rig.loader().load(replace(step, attempt=2)) is None
+    stop, install = rig.worker.asked
+    assert isinstance(stop, ModelStop)
+    assert (stop.instance, stop.expected_address) == ("i-0", "10.0.0.5:50099")
+    assert install == rig.worker.installs[0]
+    assert (await rig.row()).instance == "i-1"
+
+
+async def test_process_of_a_dead_owner_that_does_not_end_ends_the_load(rig: Rig) -> None:
+    claimed, step = await rig.claimed()
+    begun = replace(claimed, state=ReplicaState.LOADING, address="10.0.0.5:50099", instance="i-0")
+    assert await rig.replicas.move(claimed, begun) is not None
+    rig.worker.stop_reply = ModelStopReply(matched=True, error="it is stuck in the driver")
+    problem = await problem_of(rig.loader(), replace(step, attempt=2))
+    assert problem.message == "qwen#0 was not stopped: it is stuck in the driver"
+    assert await rig.rows() == ()
+
+
+async def test_load_whose_owner_died_after_it_was_done_is_done(rig: Rig) -> None:
+    claimed, step = await rig.claimed()
+    serving = await rig.replicas.move(
+        claimed, replace(claimed, state=ReplicaState.LOADED, address="a:1", instance="i-0")
+    )
+    assert await rig.loader().load(replace(step, attempt=2)) is None
+    assert rig.worker.asked == [], "it serves: nobody takes it away from those it serves"
+    assert await rig.rows() == (serving,)
+
+
+async def test_model_that_changed_before_its_load_began_is_not_loaded(rig: Rig) -> None:
+    _, step = await rig.claimed()
+    await rig.models.put_model(
+        replace((await rig.models.models())[0], text=a_model("qwen", "context_size: 512\n"), revision="other")
+    )
+    assert (await problem_of(rig.loader(), step)).code == "model_changed"
+    assert await rig.rows() == ()
+    assert rig.worker.asked == []
+
+
+async def test_model_that_was_removed_before_its_load_began_is_not_loaded(rig: Rig) -> None:
+    _, step = await rig.claimed()
+    await rig.models.remove_model("qwen")
+    assert (await problem_of(rig.loader(), step)).code == "model_changed"
+    assert await rig.rows() == ()
+
+
+async def test_load_of_a_row_that_is_gone_does_nothing(rig: Rig) -> None:
+    claimed, step = await rig.claimed()
+    assert await rig.replicas.remove(claimed)
+    problem = await problem_of(rig.loader(), step)
+    assert (problem.code, problem.message) == ("cancelled", "qwen#0 is not wanted any more")
+    assert rig.worker.asked == []
+
+
+async def test_row_of_another_operation_is_none_of_its_business(rig: Rig) -> None:
+    claimed, step = await rig.claimed()
+    assert (await problem_of(rig.loader(), replace(step, op=OpId("another")))).code == "cancelled"
+    assert await rig.rows() == (claimed,)
