@@ -5,7 +5,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Count, Int64, Many, Message, Number, Timestamp
+from remuda.wire.codec import (
+    OMIT_EMPTY,
+    OMIT_NONE,
+    Count,
+    Int64,
+    Many,
+    Message,
+    Number,
+    OptionalMessage,
+    Timestamp,
+)
 from remuda.wire.operations import OpView
 
 
@@ -70,7 +80,7 @@ class ModelAdded(Message):
     unknown_keys: Many[str] = ()
 
 
-class ModelUnloadBody(Message):
+class ModelUnloadBody(OptionalMessage):
     """Admin to frontend: on which node; empty: on all."""
 
     node: str = ""
