@@ -22,6 +22,7 @@ LINGER_S = 30.0  # What follows a refusal is read for so long: many callers read
 KEEP_ALIVE_S = 75.0  # Longer than the usual pause between heartbeats, so that they share a connection.
 BODY_READ_S = 30.0
 INFERENCE_BODY_BYTES_MAX = 64 << 20  # Unless set otherwise; images come inside, as text.
+INFERENCE_BODIES_BYTES_MAX = 1 << 30  # Of all requests under way together.
 INFERENCE_BODY_READ_S = 120.0
 KEYS_REFRESH_EVERY_S = 0.8  # How late a key revoked on another frontend may still work.
 KEEP_ALIVE_S = 75.0  # Longer than a heartbeat interval: a worker keeps its one connection.

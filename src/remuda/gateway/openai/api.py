@@ -26,6 +26,7 @@ from remuda.gateway.openai.request_log import RequestLog
 from remuda.gateway.openai.running import Stopping
 from remuda.gateway.services import Inference
 from remuda.inference.model import Call
+from remuda.router.errors import Overloaded
 
 log = structlog.get_logger()
 _SANE_ID: Final = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
@@ -44,6 +45,8 @@ class Api:
         self._figures = inference.figures
         self._expose_node = inference.expose_node
         self._body_bytes_max = inference.body_bytes_max
+        self._bodies_bytes_max = max(limits.INFERENCE_BODIES_BYTES_MAX, inference.body_bytes_max)
+        self._bodies_bytes = 0  # Of all requests under way.
         self._admission = admission
         self._clock = clock
         self._log = RequestLog(clock)
@@ -66,6 +69,7 @@ class Api:
             if line is not None:
                 line.when_lost = None
             self._running.ended(exchange)
+            self._bodies_bytes -= exchange.body_bytes
             ended_s = self._clock.monotonic()
             self._figures.answered(exchange, ended_s)
             self._log.answered(exchange, ended_s)
@@ -131,7 +135,7 @@ class Api:
         key = self._admission.caller(headers)
         if key is not None:
             exchange.caller = key.name
-        body = await self._body(headers, receive, line)
+        body = await self._body(headers, receive, exchange, line)
         request = ask.parse(body)
         model = self._admission.model(request.model, key).config
         exchange.model = model.id
@@ -147,27 +151,32 @@ class Api:
         exchange.stream = call.stream
         return call
 
-    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive, line: ClientLine | None) -> bytes:
+    async def _body(
+        self, headers: Mapping[bytes, bytes], receive: Receive, exchange: Exchange, line: ClientLine | None
+    ) -> bytes:
         # The server has seen to it that this is a number.
         if int(headers.get(b"content-length", 0)) > self._body_bytes_max:
             raise self._too_large()
         if line is not None and line.request_is_here:
-            return await self._received(receive)
+            return await self._received(receive, exchange)
         with anyio.move_on_after(limits.INFERENCE_BODY_READ_S):
-            return await self._received(receive)
+            return await self._received(receive, exchange)
         raise InvalidField(f"the body did not arrive within {limits.INFERENCE_BODY_READ_S:.0f} s")
 
-    async def _received(self, receive: Receive) -> bytes:
-        parts, size, more = [], 0, True
+    async def _received(self, receive: Receive, exchange: Exchange) -> bytes:
+        parts, more = [], True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise InvalidField("the request ended before its body did")
             parts.append(message.get("body", b""))
             more = message.get("more_body", False)
-            size += len(parts[-1])
-            if size > self._body_bytes_max:
+            self._bodies_bytes += len(parts[-1])
+            exchange.body_bytes += len(parts[-1])
+            if exchange.body_bytes > self._body_bytes_max:
                 raise self._too_large()
+            if self._bodies_bytes > self._bodies_bytes_max:
+                raise Overloaded("the requests under way are too large together", hint="try again in a while")
         return b"".join(parts)
 
     def _too_large(self) -> TooLarge:

@@ -54,6 +54,7 @@ class Exchange:
         "_task",
         "began_s",
         "begun",
+        "body_bytes",
         "caller",
         "ended_by",
         "error",
@@ -87,6 +88,7 @@ class Exchange:
         self.began_s = clock.monotonic()
         self.tally = Tally()
         self.journey = Journey()
+        self.body_bytes = 0
         self.caller = ""
         self.model = ""
         self.stream = False

@@ -4,10 +4,11 @@ import anyio
 import httpx
 import pytest
 
+from remuda.core import limits
 from remuda.router.dispatch import Waits
 from tests.integration.api.openai.asking import ASK, ASK_CHAT, ASK_STREAM, CHAT
 from tests.support.raw_http import RawClient, post, raw_client
-from tests.support.scripted_upstreams import Endless, Gateway, gateway, model, route_to, serving, table
+from tests.support.scripted_upstreams import Endless, Gateway, gateway, hello, model, route_to, serving, table
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +37,23 @@ async def test_a_body_that_becomes_too_large_is_refused_before_it_ends(
         tasks.start_soon(pour)
         reply = await raw.reply()
     assert (reply.status, reply.json["error"]["code"]) == (413, "too_large")
+
+
+async def test_requests_that_are_too_large_together_are_told_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "INFERENCE_BODIES_BYTES_MAX", 1000)
+    async with serving(gateway(body_bytes_max=1000)) as served:
+        served.upstreams.script = endless = Endless()
+        large = post(CHAT, ASK | {"user": "x" * 600})
+        async with raw_client(served.port) as first, raw_client(served.port) as second:
+            await first.send(large)
+            await wait_until(lambda: endless.began)
+            assert (await second.ask(large)).status == 429
+        served.upstreams.script = hello
+        async with raw_client(served.port) as third:
+            await wait_until(lambda: len(served.running) == 0)
+            assert (await third.ask(large)).status == 200
 
 
 async def test_who_waits_for_a_go_ahead_does_not_send_what_is_refused(

@@ -1,0 +1,64 @@
+"""An exchange on a line that does not work as it should."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from remuda.core.clock import SystemClock
+from remuda.gateway.openai import exchange as module
+from remuda.gateway.openai.exchange import ClientGone, Exchange
+from remuda.inference.model import Kind
+
+pytestmark = pytest.mark.anyio
+
+
+class Line:
+    """A line on which writing stalls after the head."""
+
+    when_lost: Callable[[], None] | None = None
+    request_is_here = True
+
+    def __init__(self) -> None:
+        self.congested = False
+        self.hung_up = False
+
+    async def send(self, message: Any) -> None:
+        if self.congested:
+            await anyio.sleep_forever()
+        self.congested = True
+
+    def hang_up(self) -> None:
+        self.hung_up = True
+
+
+def on(line: Line) -> Exchange:
+    return Exchange(Kind.CHAT, "id", line.send, line, SystemClock(), expose_node=False)
+
+
+async def test_a_reader_that_takes_nothing_for_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STALL_S", 0.05)
+    line = Line()
+    exchange = on(line)
+    await exchange.begin(200, b"text/event-stream")
+    with anyio.fail_after(5), pytest.raises(ClientGone):
+        await exchange.write(b"data: 1\n\n")
+    assert (line.hung_up, exchange.gone) == (True, True)
+
+
+async def test_writing_to_a_client_that_is_gone_raises() -> None:
+    line = Line()
+    exchange = on(line)
+    await exchange.begin(200, b"text/event-stream")
+    exchange.gone = True
+    with pytest.raises(ClientGone):
+        await exchange.write(b"data: 1\n\n")
+
+
+async def test_a_client_that_leaves_after_its_answer_has_not_left() -> None:
+    line = Line()
+    exchange = on(line)
+    exchange._over = True
+    exchange.leave()
+    assert not exchange.gone
