@@ -1,0 +1,49 @@
+"""OpenAI's API on a whole frontend: its own shape of errors, the frontend's keys, and no way around them."""
+
+import pytest
+
+from tests.support.frontends import LiveFrontend
+
+pytestmark = pytest.mark.anyio
+
+ASK = {"model": "none", "messages": [{"role": "user", "content": "hi"}]}
+CHAT = "/v1/chat/completions"
+
+
+async def test_on_loopback_everyone_may_ask(frontend: LiveFrontend) -> None:
+    reply = await frontend.anyone.post(CHAT, json=ASK)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert (await frontend.anyone.get("/v1/models")).json()["object"] == "list"
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", CHAT), ("GET", "/v1/models"), ("GET", "/v1/models/m")])
+async def test_on_a_network_a_key_is_asked_for(open_frontend: LiveFrontend, method: str, path: str) -> None:
+    reply = await open_frontend.anyone.request(method, path, json=ASK)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+async def test_the_registration_token_is_no_key(open_frontend: LiveFrontend) -> None:
+    assert (await open_frontend.worker.post(CHAT, json=ASK)).status_code == 401
+
+
+async def test_a_key_for_inference_opens_this_and_nothing_else(open_frontend: LiveFrontend) -> None:
+    wanted = {"name": "app", "role": "user", "models": ["qwen"]}
+    made = (await open_frontend.admin.post("/api/keys", json=wanted)).json()
+    headers = {"Authorization": f"Bearer {made['key']}"}
+    assert made["models"] == ["qwen"]
+    assert (await open_frontend.anyone.get("/v1/models", headers=headers)).status_code == 200
+    assert (await open_frontend.anyone.post(CHAT, json=ASK, headers=headers)).status_code == 404
+    for path in ("/api/nodes", "/api/keys", "/metrics"):
+        assert (await open_frontend.anyone.get(path, headers=headers)).status_code == 403
+
+
+async def test_an_admins_key_is_for_everything(open_frontend: LiveFrontend) -> None:
+    assert (await open_frontend.admin.get("/v1/models")).status_code == 200
+    refused = await open_frontend.admin.post("/api/keys", json={"name": "x", "models": ["qwen"]})
+    assert refused.status_code == 400
+
+
+async def test_figures_of_inference_are_among_the_frontends(frontend: LiveFrontend) -> None:
+    await frontend.anyone.post(CHAT, json=ASK)
+    counted = 'remuda_inference_requests_total{kind="chat",model="",node="",status="404"}'
+    assert counted in (await frontend.admin.get("/metrics")).text
