@@ -279,9 +279,9 @@ async def test_a_backend_that_dies_at_its_fifth_token_has_broken_off(tmp_path: P
 
     with loaded(tmp_path) as (process, _):
         async with upstream_at(process.address) as upstream:
-            failure = await _failure(
-                upstream, client, text="1 2 3 4 5 6 7", metadata={"echo_crash_at_token": "5"}
-            )
+            # With time between tokens, or the process is gone before they are sent.
+            dying = {"echo_crash_at_token": "5", "echo_token_rate": "20"}
+            failure = await _failure(upstream, client, text="1 2 3 4 5 6 7", metadata=dying)
 
     assert failure.fault is Fault.BROKE
     assert b'"content":" 5"' in client.body

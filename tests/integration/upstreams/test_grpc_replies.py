@@ -168,6 +168,31 @@ async def test_text_that_might_have_been_an_error_is_told_when_it_was_none() -> 
     assert client.text == "one two"
 
 
+@pytest.mark.parametrize(("knows", "prompt"), [(True, "<my-eye>look"), (False, "<__media__>look")])
+async def test_a_rendered_prompt_marks_pictures_as_its_backend_wants_it(knows: bool, prompt: str) -> None:
+    prompts: list[str] = []
+
+    async def metadata(request: pb.ModelOptions, context: Any) -> pb.ModelMetadataResponse:
+        return pb.ModelMetadataResponse(media_marker="<my-eye>")
+
+    async def predict(request: pb.PredictOptions, context: Any) -> pb.Reply:
+        prompts.append(request.Prompt)
+        return text("a horse")
+
+    templates = {"chat_message": "{{.Content}}", "chat": "{{.Input}}"}
+    model = ModelConfig.model_validate({**LLAMA.model_dump(), "template": templates})
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 64}}
+    messages = [{"role": "user", "content": [picture, {"type": "text", "text": "look"}]}]
+    body = {"messages": messages}
+    async with (
+        scripted(Predict=predict, **({"ModelMetadata": metadata} if knows else {})) as address,
+        upstream_at(address) as upstream,
+    ):
+        await upstream.serve(call_of(Kind.CHAT, body, model), Client())
+
+    assert prompts == [prompt]
+
+
 async def test_a_whole_chat_is_one_object() -> None:
     async def predict(request: pb.PredictOptions, context: Any) -> pb.Reply:
         delta = pb.ChatDelta(content="hi", reasoning_content="hm")

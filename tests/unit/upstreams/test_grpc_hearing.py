@@ -127,3 +127,13 @@ def test_text_beside_calls_that_the_backend_took_out_is_dropped() -> None:
 
     assert hearing.end() == Said()
     assert hearing.finish_reason == "tool_calls"
+
+
+def test_thoughts_in_the_text_of_a_chat_are_told_apart() -> None:
+    hearing = Hearing(thoughts=True)
+
+    told = [hearing.hear(pb.Reply(message=piece)) or Said() for piece in (b"<think>h", b"m</think>", b"yes")]
+    told.append(hearing.end())
+
+    assert "".join(part.reasoning for part in told) == "hm"
+    assert "".join(part.content for part in told) == "yes"

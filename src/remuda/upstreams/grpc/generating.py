@@ -13,7 +13,7 @@ from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.channels import Channel
 from remuda.upstreams.grpc.dialects import is_llama
 from remuda.upstreams.grpc.exchange import Exchange
-from remuda.upstreams.grpc.hearing import Hearing, Usage
+from remuda.upstreams.grpc.hearing import NOTHING, Hearing, Usage
 from remuda.upstreams.grpc.predicting import Generation
 from remuda.upstreams.grpc.rendering import Choice, Pen, choice_of
 
@@ -82,12 +82,7 @@ class Writer:
     async def _stream(self, index: int, generation: Generation, telling: Telling) -> bytes:
         """Tell what is said as it comes; returns what is left to be told."""
         options, pen, decode = generation.options, self._pen, pb.Reply.FromString
-        hearing = Hearing(
-            options.Tokens,
-            wary=is_llama(self._call.model),
-            logprobs=generation.logprobs,
-            reading=generation.reading,
-        )
+        hearing = _hearing(generation, wary=is_llama(self._call.model))
         opening = pen.opening(index)
         open_call = self._channel.stream("PredictStream", options.SerializeToString())
         with Exchange(open_call, self._patience.silence_s) as exchange:
@@ -99,7 +94,7 @@ class Writer:
                     opening = b""
         last = hearing.end()
         self._count(generation, hearing.usage)
-        rest = pen.piece(index, last) if last.content or last.calls else b""
+        rest = b"" if last == NOTHING else pen.piece(index, last)
         return opening + rest + pen.closing(index, hearing.finish_reason)
 
     async def _whole(self, index: int, generation: Generation, choices: dict[int, Choice]) -> None:
@@ -107,7 +102,7 @@ class Writer:
         with Exchange(open_call, self._patience.whole_s) as exchange:
             reply = pb.Reply.FromString(await exchange.whole())
         self._heard()
-        hearing = Hearing(generation.options.Tokens, logprobs=generation.logprobs, reading=generation.reading)
+        hearing = _hearing(generation)
         said = [part for part in (hearing.hear(reply), hearing.end()) if part is not None]
         choices[index] = choice_of(self._call, index, said, hearing.finish_reason)
         self._count(generation, hearing.usage)
@@ -128,6 +123,16 @@ class Writer:
 
     def _usage(self) -> Usage:
         return Usage(self._call.tally.prompt_tokens, self._call.tally.completion_tokens)
+
+
+def _hearing(generation: Generation, *, wary: bool = False) -> Hearing:
+    return Hearing(
+        generation.options.Tokens,
+        wary=wary,
+        logprobs=generation.logprobs,
+        reading=generation.reading,
+        thoughts=generation.chat,
+    )
 
 
 async def side_by_side(jobs: Sequence[Callable[[], Awaitable[None]]]) -> None:

@@ -6,12 +6,13 @@ Deltas tell content, reasoning and tool calls apart; of a backend that sends non
 from codecs import utf_8_decode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from remuda.models.tool_text import tool_calls_in
 from remuda.rpc import backend_pb2 as pb
+from remuda.upstreams.grpc.thoughts import Thoughts
 from remuda.upstreams.grpc.tools import Reading
 
 
@@ -20,6 +21,9 @@ class Said(NamedTuple):
     reasoning: str = ""
     calls: Sequence[pb.ToolCallDelta] = ()
     logprobs: bytes = b""
+
+
+NOTHING: Final = Said()
 
 
 class _Logprobs(msgspec.Struct):
@@ -48,7 +52,8 @@ class Usage:
 class Hearing:
     """One answer. `wary`: a reply that is mere text may be the words of an error whose status is to follow,
     as llama.cpp sends them, so it is told only when something else has come. `reading`: tool calls are
-    looked for in the text, unless the backend has taken them out; until its end nothing of it is told."""
+    looked for in the text, unless the backend has taken them out; until its end nothing of it is told.
+    `thoughts`: they are, too."""
 
     def __init__(
         self,
@@ -57,6 +62,7 @@ class Hearing:
         wary: bool = False,
         logprobs: bool = False,
         reading: Reading | None = None,
+        thoughts: bool = False,
     ) -> None:
         self.usage = Usage()
         self._tokens_max = tokens_max
@@ -65,6 +71,7 @@ class Hearing:
         self._reading = reading
         self._suspect = b""
         self._runes = Runes()
+        self._thoughts = Thoughts() if thoughts else None
         self._by_deltas = False
         self._called = False
         self._held: list[str] = []
@@ -82,7 +89,7 @@ class Hearing:
             self._by_deltas = self._by_deltas or bool(content or reasoning or calls)
             self._called = self._called or bool(calls)
         if not self._by_deltas:
-            content = self._runes.feed(message)
+            content, reasoning = self._read(self._runes.feed(message))
         if self._reading is not None and (self._reading.bound or not self._by_deltas):
             self._held.append(content)
             content = ""
@@ -93,26 +100,31 @@ class Hearing:
 
     def end(self) -> Said:
         """What was held back until now."""
-        rest = "" if self._by_deltas else self._runes.feed(self._suspect, last=True)
+        rest = thought = ""
+        if not self._by_deltas:
+            rest, thought = self._read(self._runes.feed(self._suspect, last=True), last=True)
         reading = self._reading
         if reading is None:
-            return Said(rest)
+            return Said(rest, thought)
         text = "".join(self._held) + rest
         if self._called or (self._by_deltas and not reading.bound):
-            return Said(text if reading.bound else "")
+            return Said(text if reading.bound else "", thought)
         parsed = tool_calls_in(text, reading.names, reading.no_action or "")
         self._called = bool(parsed.calls)
         calls = [
             pb.ToolCallDelta(index=index, name=call.name, arguments=call.arguments_json)
             for index, call in enumerate(parsed.calls)
         ]
-        return Said(parsed.content, calls=calls)
+        return Said(parsed.content, thought, calls)
 
     @property
     def finish_reason(self) -> str:
         if self._called:
             return "tool_calls"
         return "length" if 0 < self._tokens_max <= self.usage.completion_tokens else "stop"
+
+    def _read(self, text: str, *, last: bool = False) -> tuple[str, str]:
+        return (text, "") if self._thoughts is None else self._thoughts.feed(text, last=last)
 
     def _trusted(self, reply: pb.Reply) -> bytes:
         """What may be told now; the rest is kept."""

@@ -55,6 +55,7 @@ class Generation:
     options: pb.PredictOptions
     prompt: int = 0  # Which of the request's prompts it answers.
     echoed: str = ""  # What the client wants told before it.
+    chat: bool = False
     reading: Reading | None = None
     logprobs: bool = False
 
@@ -89,7 +90,7 @@ def chat_generations(preset: Preset, call: Call, request: ChatRequest, draw: Dra
     rules = rules_for(config, request, own_template=own_template)
     options.Grammar = rules.grammar
     return [
-        Generation(seeded, reading=rules.reading, logprobs=bool(request.logprobs))
+        Generation(seeded, chat=True, reading=rules.reading, logprobs=bool(request.logprobs))
         for seeded in _seeded(options, request, config, draw)
     ]
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import assert_never
 
 import anyio
+import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
@@ -17,12 +18,15 @@ from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingR
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits, predicting, troubles, vectors
 from remuda.upstreams.grpc.channels import Channel
+from remuda.upstreams.grpc.dialects import is_llama
 from remuda.upstreams.grpc.exchange import Exchange, HungUp, Silence
 from remuda.upstreams.grpc.generating import Patience, Writer, side_by_side
+from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.predicting import Generation, Preset
 from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, Pen
 
 _JSON = b"application/json"
+_NO_OPTIONS = pb.ModelOptions().SerializeToString()
 
 
 class GrpcUpstream:
@@ -68,6 +72,7 @@ class GrpcUpstream:
         match call.request:
             case ChatRequest() as request:
                 generations = predicting.chat_generations(self._preset_for(call), call, request, self._draw)
+                await self._mark_media(call, generations)
                 await self._write(call, generations, ChatPen(call, request), sink)
             case CompletionRequest() as request:
                 generations = predicting.completion_generations(
@@ -81,6 +86,23 @@ class GrpcUpstream:
                 await self._rerank(call, request, sink)
             case other:
                 assert_never(other)
+
+    async def _mark_media(self, call: Call, generations: Sequence[Generation]) -> None:
+        """Some backends have a marker of their own for what a prompt shows, and another one in each life."""
+        options = generations[0].options
+        if not (
+            options.Prompt and (options.Images or options.Audios or options.Videos) and is_llama(call.model)
+        ):
+            return
+        try:
+            answer = await self._whole("ModelMetadata", _NO_OPTIONS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            return
+        if marker := pb.ModelMetadataResponse.FromString(answer).media_marker:
+            for generation in generations:
+                generation.options.Prompt = generation.options.Prompt.replace(MARKER, marker)
 
     async def _write(self, call: Call, generations: Sequence[Generation], pen: Pen, sink: Sink) -> None:
         writer = Writer(self._channel, call, pen, self._clock, self._patience)
