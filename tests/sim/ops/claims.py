@@ -8,11 +8,12 @@ from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import Kind, OpId, Stage, State
 from tests.sim.clocks import elapsed_s
 from tests.sim.ops.rows import OperationRow, StepRow
-from tests.sim.ops.workers import InHand, SimulatedWorker, build_of
+from tests.sim.ops.workers import InHand, Life, SimulatedWorker, build_of
 from tests.sim.ops.world import World
 
 Key = tuple[OpId, NodeId]
 _AT_WORK = (State.RUNNING, State.STOPPING)
+_PASS_TRIPS = 4  # To the database, from looking at the fleet to having written what is begun.
 _COMMANDS = ("backend.install", "backend.upgrade", "backend.delete", "backend.rollback")
 
 
@@ -99,22 +100,23 @@ class Claims:
             self._check_end(row, new)
 
     def _check_failure(self, old: StepRow, new: StepRow) -> None:
-        """Nobody who is still at it has failed. A foreign worker may take longer than anybody waits."""
+        """Nobody who is still at it has failed. A foreign worker may take longer than anybody waits; and one
+        that has just started may be sent what was meant for its life before: its registration, which is heard
+        afterwards, is all that tells of that life's end."""
         worker = self._world.workers.get(old.node)
         if worker is None or worker.life is None or not worker.connected:
             return
-        patience = self._world.pace.patience
-        waited_s = (
-            0.0 if worker.reports else (patience.silence + self._world.pace.timeouts.remove).total_seconds()
-        )
         for hand in worker.life.hands:
             same = (hand.op, hand.attempt) == (old.op, old.attempt)
-            if (
-                same
-                and (worker.reports or elapsed_s() - hand.begun_s < waited_s)
-                and not self._answered(worker, hand)
-            ):
+            known = worker.reports or self._waited_for(hand, worker.life)
+            if same and known and not self._answered(worker, hand):
                 self._world.violated("still_at_work_is_no_failure", old, new)
+
+    def _waited_for(self, hand: InHand, life: Life) -> bool:
+        pace = self._world.pace
+        waited_s = (pace.patience.silence + pace.timeouts.remove).total_seconds()
+        just_started = hand.begun_s - life.began_s <= _PASS_TRIPS * pace.store_most_s
+        return elapsed_s() - hand.begun_s < waited_s and not just_started
 
     def _answered(self, worker: SimulatedWorker, hand: InHand) -> bool:
         """It has told how it ended already: what is in hand is the same request, brought twice by the bus."""

@@ -56,6 +56,7 @@ class InHand:
 @dataclass(slots=True, eq=False)
 class Life:
     boot: BootId
+    began_s: float = field(default_factory=elapsed_s)
     tasks: TaskGroup | None = None
     hands: list[InHand] = field(default_factory=list)
     locks: dict[str, anyio.Lock] = field(default_factory=dict)
