@@ -32,7 +32,7 @@ class ReplicaView(Message):
     protocol: str = ""
     in_flight: Count = 0  # Over all frontends, as far as they have told.
     parallel: Count = 0  # How many requests it takes at once; 0: nobody knows.
-    memory_bytes: Count = 0
+    memory_bytes: Uint64 = 0
     in_vram: bool = False
     op_id: str = ""  # The operation that loaded it.
     why: Annotated[str, OMIT_EMPTY] = ""  # It is unloading: for what reason.
@@ -54,8 +54,8 @@ class ModelItem(Message):
     usecases: Many[str] = ()
     revision: str = ""
     origin: str = ""  # `added`, or the file that describes it.
-    size_bytes: Count = 0  # Of its file; 0: nobody knows.
-    memory_bytes: Count = 0  # Estimated, loaded; 0: nobody knows.
+    size_bytes: Uint64 = 0  # Of its file; 0: nobody knows.
+    memory_bytes: Uint64 = 0  # Estimated, loaded; 0: nobody knows.
     context_size: Count = 0
     nodes_with_files: Many[str] = ()
     replicas: Many[ReplicaView] = ()

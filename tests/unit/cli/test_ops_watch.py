@@ -166,7 +166,7 @@ def test_the_list_has_a_row_per_operation_and_why_one_failed() -> None:
 def test_a_narrow_terminal_keeps_what_matters() -> None:
     table = rendered(op_table([an_op(a_step())], NOON, Console(width=50, file=StringIO())), width=50)
 
-    assert table.splitlines()[0].split() == ["ID", "KIND", "BACKEND", "DONE", "STATE", "ASKED"]
+    assert table.splitlines()[0].split() == ["ID", "KIND", "WHAT", "DONE", "STATE", "ASKED", "BY"]
 
 
 def test_the_page_of_an_operation_has_its_attempts_and_their_problems() -> None:

@@ -1,0 +1,145 @@
+"""`remuda models` and `remuda chat`: what becomes of files, and what people are shown."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from remuda.cli.chat import Reply, _about, _pieces
+from remuda.cli.commands import Asked
+from remuda.cli.model_files import model_text
+from remuda.cli.model_tables import model_table, replica_table, size
+from remuda.core.errors import Invalid, PeerFailed
+from remuda.models.reading import read_model
+from remuda.wire.serving import ModelItem, ReplicaView
+from tests.support.models import tiny_model
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    return Asked(data_dir=str(tmp_path / "data"))
+
+
+def models_of(asked: Asked) -> Path:
+    assert asked.data_dir is not None
+    return Path(asked.data_dir) / "models"
+
+
+def shown(table: object) -> str:
+    output = Console(width=200, file=StringIO())
+    output.print(table)
+    assert isinstance(output.file, StringIO)
+    return output.file.getvalue()
+
+
+def test_gguf_file_alone_becomes_a_model_and_lies_where_models_are(tmp_path: Path, asked: Asked) -> None:
+    file = tmp_path / "Tiny-Test.Q4_1.gguf"
+    os.link(tiny_model(), file)
+    config = read_model(model_text(file, None, None, asked))
+
+    assert config.backend == "llama-cpp"
+    assert config.file == file.name
+    assert (models_of(asked) / file.name).samefile(file), "linked, for models are large"
+
+
+def test_name_and_context_can_be_given(tmp_path: Path, asked: Asked) -> None:
+    config = read_model(model_text(tiny_model(), "mine", 512, asked))
+    assert (config.id, config.context_size) == ("mine", 512)
+
+
+def test_adding_the_same_file_again_is_no_trouble_and_another_of_its_name_is(
+    tmp_path: Path, asked: Asked
+) -> None:
+    model_text(tiny_model(), None, None, asked)
+    model_text(tiny_model(), None, None, asked)
+    other = tmp_path / tiny_model().name
+    other.write_bytes(tiny_model().read_bytes() + b"more")
+
+    with pytest.raises(Invalid, match="another file of this name"):
+        model_text(other, None, None, asked)
+
+
+def test_yaml_is_checked_before_it_is_sent(tmp_path: Path, asked: Asked) -> None:
+    file = tmp_path / "qwen.yaml"
+    file.write_text("name: qwen\nbackend: echo\ncontext_size: many\n")
+    with pytest.raises(Invalid, match="context_size"):
+        model_text(file, None, None, asked)
+
+    file.write_text("name: qwen\nbackend: echo\n")
+    assert read_model(model_text(file, "other", None, asked)).id == "other"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", None], ids=["empty", "no text", "missing"])
+def test_file_that_is_no_model_is_refused_by_name(
+    tmp_path: Path, asked: Asked, content: bytes | None
+) -> None:
+    file = tmp_path / "odd.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(Invalid, match=r"odd\.yaml"):
+        model_text(file, None, None, asked)
+
+
+def test_table_of_replicas_says_where_how_busy_and_until_when() -> None:
+    replica = ReplicaView(
+        model="qwen",
+        node="gpu-1",
+        state="loaded",
+        in_flight=2,
+        parallel=4,
+        memory_bytes=3 << 30,
+        in_vram=True,
+        last_used=NOON - timedelta(seconds=5),
+        unloads_at=NOON + timedelta(minutes=30),
+    )
+    row = shown(replica_table([replica], NOON, Console(width=200, file=StringIO()))).splitlines()[1]
+
+    assert row.split("  ")[0] == "qwen"
+    for part in ("gpu-1", "loaded", "2/4", "3.0 GiB VRAM", "5s ago", "in 30m"):
+        assert part in row
+
+
+def test_empty_tables_say_what_to_do() -> None:
+    output = Console(width=200, file=StringIO())
+    assert "remuda models add" in shown(model_table([], output))
+    assert "nothing is loaded" in shown(replica_table([], NOON, output))
+
+
+def test_state_of_a_model_comes_from_its_replicas() -> None:
+    loaded = ReplicaView(model="qwen", state="loaded")
+    models = [
+        ModelItem(name="a"),
+        ModelItem(name="b", replicas=(loaded,)),
+        ModelItem(name="c", replicas=(loaded, loaded)),
+        ModelItem(name="d", replicas=(ReplicaView(model="d", state="loading"),)),
+    ]
+    text = shown(model_table(models, Console(width=200, file=StringIO())))
+
+    states = [line.split("  ")[1:] for line in text.splitlines()[1:]]
+    found = [next(cell.strip() for cell in cells if cell.strip()) for cells in states]
+    assert found == ["not loaded", "loaded", "loaded on 2", "loading"]
+
+
+def test_sizes_are_short() -> None:
+    assert [size(0), size(94 << 20), size(3 << 30)] == ["-", "94 MiB", "3.0 GiB"]
+
+
+def test_pieces_of_a_stream_become_text_and_figures() -> None:
+    reply = Reply(node="gpu-1", first_s=0.5, seconds=2.5)
+    events: list[dict[str, object]] = [
+        {"choices": [{"delta": {"role": "assistant"}}]},
+        {"choices": [{"delta": {"content": "Hello"}}]},
+        {"choices": [], "usage": {"completion_tokens": 21}},
+    ]
+    assert [text for event in events for text in _pieces(event, reply)] == ["Hello"]
+    assert _about(reply) == "from gpu-1, 21 tokens, 10.0 tok/s, first word after 0.5 s"
+
+
+def test_error_in_the_stream_is_told() -> None:
+    with pytest.raises(PeerFailed, match="the backend crashed"):
+        list(_pieces({"error": {"message": "the backend crashed"}}, Reply()))
