@@ -15,6 +15,7 @@ from remuda.wire.codec import (
     Number,
     OptionalMessage,
     Timestamp,
+    Uint64,
 )
 from remuda.wire.operations import OpView
 
