@@ -1,0 +1,69 @@
+"""What is written is what the official client reads."""
+
+from openai.types import Completion, CreateEmbeddingResponse
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from remuda.inference.model import Kind
+from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest
+from remuda.rpc import backend_pb2 as pb
+from remuda.upstreams.grpc.hearing import Said, Usage
+from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, choice_of
+from remuda.upstreams.grpc.vectors import embedding_list
+from tests.unit.upstreams.grpc_calls import HELLO, call_of
+
+PROBABILITIES = b'{"content":[{"token":"hi","logprob":-0.5,"bytes":[104,105],"top_logprobs":[]}]}'
+SAID = Said("hi", "hm", [pb.ToolCallDelta(index=0, id="c", name="f", arguments="{}")], PROBABILITIES)
+
+
+def _events(data: bytes) -> list[bytes]:
+    events = [event.removeprefix(b"data: ") for event in data.split(b"\n\n")]
+    assert events[-2:] == [b"[DONE]", b""]
+    return events[:-2]
+
+
+def test_a_streamed_chat_is_valid() -> None:
+    call = call_of(Kind.CHAT, {**HELLO, "stream_options": {"include_usage": True}})
+    assert isinstance(call.request, ChatRequest)
+    pen = ChatPen(call, call.request)
+
+    data = pen.opening(0) + pen.piece(0, SAID) + pen.closing(0, "tool_calls") + pen.ending(Usage(1, 2))
+
+    first, piece, closing, usage = [ChatCompletionChunk.model_validate_json(one) for one in _events(data)]
+    assert first.choices[0].delta.role == "assistant"
+    assert piece.choices[0].delta.tool_calls is not None
+    assert piece.choices[0].logprobs is not None
+    assert closing.choices[0].finish_reason == "tool_calls"
+    assert usage.usage is not None
+    assert usage.usage.total_tokens == 3
+
+
+def test_a_whole_chat_is_valid() -> None:
+    call = call_of(Kind.CHAT, HELLO)
+    assert isinstance(call.request, ChatRequest)
+
+    data = ChatPen(call, call.request).whole([choice_of(call, 0, [SAID], "stop")], Usage(1, 2))
+
+    (choice,) = ChatCompletion.model_validate_json(data).choices
+    assert choice.message.tool_calls is not None
+    assert choice.logprobs is not None
+
+
+def test_a_completion_is_valid() -> None:
+    call = call_of(Kind.COMPLETION, {"prompt": "p"})
+    assert isinstance(call.request, CompletionRequest)
+    pen = CompletionPen(call, call.request, [""])
+
+    whole = pen.whole([choice_of(call, 0, [SAID], "length")], Usage(1, 2))
+    piece = _events(pen.opening(0) + pen.piece(0, SAID) + pen.ending(Usage()))[0]
+
+    assert Completion.model_validate_json(whole).choices[0].finish_reason == "length"
+    assert b'"finish_reason":null' in piece
+
+
+def test_a_list_of_embeddings_is_valid() -> None:
+    request = call_of(Kind.EMBEDDING, {"input": "a"}).request
+    assert isinstance(request, EmbeddingRequest)
+
+    data = embedding_list(request, [pb.EmbeddingResult(embeddings=[0.5, 0.25])], 3)
+
+    assert CreateEmbeddingResponse.model_validate_json(data).data[0].embedding == [0.5, 0.25]
