@@ -53,10 +53,16 @@ def _pending(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     # While others go first on this node, what it has now is not what it will have.
     if step.stage is Stage.APPLY and not seen.blocked and (how := _goal_met(step, seen)):
         return _succeeded(step, how), None
-    if step.expires is not None and at.now >= step.expires and step.stage is Stage.APPLY:
+    if step.stage is Stage.APPLY and _expired(step, seen, at.now):
         return _close(replace(step, problem=EXPIRED), State.FAILED, EXPIRED.message), None
     reason = _why_not_yet(step, seen, wish, at.now)
     return (replace(step, reason=reason), None) if reason else _begin(step, seen, at)
+
+
+def _expired(step: Step, seen: Sighting, now: datetime) -> bool:
+    """A load that somebody began and died over is taken over after its time, but not waited for."""
+    begun = step.kind is Kind.LOAD and step.attempt and not seen.away
+    return step.expires is not None and now >= step.expires and not begun
 
 
 def _goal_met(step: Step, seen: Sighting) -> str:

@@ -1,0 +1,294 @@
+"""Loads and unloads are steps like any other; but a frontend is at work on them, and somebody waits."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remuda.core.errors import Problem
+from remuda.core.ids import BootId, NodeId
+from remuda.fleet.fleet import Fleet
+from remuda.fleet.hearing import Hearing, Span
+from remuda.ops import turns
+from remuda.ops.commander import Timeouts
+from remuda.ops.intents import replaced, wish_for
+from remuda.ops.model import Kind, Moment, Operation, OpId, Patience, State, Step, Verb, Wish
+from remuda.ops.planning import Plan, Room, attempts_at_work, plan, to_hold
+from remuda.ops.ports import Live, Request
+from remuda.ops.sightings import NodeView
+from remuda.scheduler import wishes
+from remuda.scheduler.model import ReplicaKey
+from remuda.wire.nodes import Report
+from tests.support.nodes import THRESHOLDS, node
+from tests.unit.ops.build import BOOT, NODE, NOW, a_step, an_operation
+
+OPEN_FOR = timedelta(seconds=60)
+OWNERS_MOST = 3
+QWEN = ReplicaKey("qwen", 0)
+
+
+def asked_for(kind: Kind, op: str = "op-1", key: ReplicaKey = QWEN) -> tuple[Operation, Step]:
+    source = wishes.source_of(key, "llama-cpp", "abc")
+    make = wishes.load if kind is Kind.LOAD else wishes.unload
+    return make(OpId(op), key, NodeId(NODE), "gpu-1", source, by="test", now=NOW)
+
+
+def a_view(now: datetime, *, silent_s: float = 0, boot: str = BOOT, **facts: Any) -> NodeView:
+    who = node(id=NODE, boot_id=BootId(boot), last_heartbeat=now - timedelta(seconds=silent_s))
+    who = replace(who, **facts)
+    hearing = Hearing((Span(NOW - timedelta(hours=2), now),))
+    standing = Fleet(now, hearing, [who]).standing(who, THRESHOLDS)
+    return NodeView(standing, True, Report(boot_id=boot, sequence=1), None)
+
+
+class Course:
+    """One step over time: the plan of each pass is carried out at once."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.operation, self.step = asked_for(kind)
+        self.now = NOW
+        self.request: Request | None = None
+        self.sent: list[Verb] = []
+
+    def pass_once(self, after_s: float = 0, view: NodeView | None = None, *, there: bool = True) -> Step:
+        self.now += timedelta(seconds=after_s)
+        requests = () if self.request is None else (self.request,)
+        live = Live(self.now, (self.operation,), (self.step,), requests, ())
+        seen = view or a_view(self.now)
+        decided = plan(live, {seen.standing.node.id: seen} if there else {}, self._moment, Room(9))
+        self._take(decided)
+        return self.step
+
+    def _moment(self, step: Step) -> Moment:
+        return Moment(self.now, 0.5, Timeouts().patience(step, Patience()))
+
+    def _take(self, decided: Plan) -> None:
+        for _, after in decided.changes:
+            begun = after.attempt > self.step.attempt
+            self.step = after
+            if begun:
+                self.request = Request(
+                    after.op, after.node, after.attempt, self.now, open_until=self.now + OPEN_FOR
+                )
+            elif after.state not in (State.RUNNING, State.STOPPING):
+                self.request = None
+        self.sent += [dispatch.verb for dispatch in decided.dispatches.values()]
+
+    def hold(self) -> None:
+        """Its owner lives."""
+        if self.request is not None and not self.request.ended:
+            self.request = replace(self.request, open_until=self.now + OPEN_FOR)
+
+    def answer(self, problem: Problem | None = None) -> None:
+        if self.request is not None:
+            self.request = replace(self.request, ended=True, problem=problem)
+
+
+# Whatever happens.
+
+problems = st.sampled_from(
+    (None, Problem("backend_failed", "it crashed"), Problem("node_unreachable", "gone", retryable=True))
+)
+events = st.one_of(
+    st.tuples(st.just("pass"), st.sampled_from((0.0, 1.0, 7.0, 31.0, 61.0, 121.0, 1000.0))),
+    st.tuples(st.just("hold"), st.none()),
+    st.tuples(st.just("answer"), problems),
+    st.tuples(st.just("silent"), st.sampled_from((0.0, 0.0, 35.0, 70.0))),
+    st.tuples(st.just("drained"), st.booleans()),
+    st.tuples(st.just("boot"), st.sampled_from((BOOT, "boot-2"))),
+    st.tuples(st.just("wish"), st.sampled_from((Wish.RUN, Wish.RUN, Wish.RUN, Wish.CANCEL))),
+    st.tuples(st.just("removed"), st.sampled_from((False,) * 9 + (True,))),
+)
+
+
+class Whims:
+    """What is so at the moment, as the events have it."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+        self.facts: dict[str, Any] = {"silent_s": 0.0, "drained": False, "boot": BOOT}
+        self.there = True
+
+    def meet(self, what: str, how: Any) -> None:
+        course = self.course
+        match what:
+            case "pass":
+                facts = dict(self.facts)
+                view = a_view(course.now + timedelta(seconds=how), **facts)
+                course.pass_once(how, view, there=self.there)
+            case "hold":
+                course.hold()
+            case "answer":
+                course.answer(how)
+            case "silent":
+                self.facts["silent_s"] = how
+            case "wish":
+                course.operation = replace(course.operation, wish=how)
+            case "removed":
+                self.there = not how
+            case _:
+                self.facts[what] = how
+
+
+@settings(max_examples=400)
+@given(st.sampled_from((Kind.LOAD, Kind.UNLOAD)), st.lists(events, max_size=60))
+def test_every_history_keeps_the_rules(kind: Kind, history: list[tuple[str, Any]]) -> None:
+    course = Course(kind)
+    whims = Whims(course)
+    for what, how in history:
+        before = course.step
+        sent = len(course.sent)
+        whims.meet(what, how)
+        after = course.step
+        if before.state.final:
+            assert after == before, "what is final stays as it is"
+            assert len(course.sent) == sent
+        assert after.attempt in (before.attempt, before.attempt + 1)
+        assert after.attempt <= OWNERS_MOST, "nobody tries for ever"
+        assert after.failures <= OWNERS_MOST
+        assert set(course.sent) <= {Verb(kind.value), Verb.CANCEL}
+
+
+@given(st.sampled_from((Kind.LOAD, Kind.UNLOAD)), st.lists(events, max_size=40))
+def test_once_the_world_is_kind_it_ends(kind: Kind, history: list[tuple[str, Any]]) -> None:
+    course = Course(kind)
+    whims = Whims(course)
+    for what, how in history:
+        whims.meet(what, how)
+    for _ in range(20):
+        course.pass_once(31)
+        course.answer()
+    assert course.step.state.final
+
+
+@settings(max_examples=200)
+@given(st.lists(events, max_size=40))
+def test_on_a_node_that_stays_away_a_load_ends(history: list[tuple[str, Any]]) -> None:
+    course = Course(Kind.LOAD)
+    whims = Whims(course)
+    for what, how in history:
+        whims.meet(what, how)
+    for _ in range(5):
+        course.pass_once(31, a_view(course.now, silent_s=600))
+    assert course.step.state.final, "another node may take the model"
+
+
+# One by one.
+
+
+def test_load_that_was_begun_fails_when_its_node_goes_away() -> None:
+    course = Course(Kind.LOAD)
+    assert course.pass_once(1).state is State.RUNNING
+    step = course.pass_once(1, a_view(course.now, silent_s=35))
+    assert (step.state, step.problem and step.problem.code) == (State.FAILED, "node_unreachable")
+
+
+def test_load_that_could_not_begin_within_a_minute_fails() -> None:
+    course = Course(Kind.LOAD)
+    drained = a_view(course.now, drained=True)
+    assert course.pass_once(59, drained).state is State.PENDING
+    step = course.pass_once(1, drained)
+    assert (step.state, step.problem and step.problem.code) == (State.FAILED, "expired")
+
+
+def test_load_whose_owner_holds_it_lasts_as_long_as_it_takes() -> None:
+    course = Course(Kind.LOAD)
+    for _ in range(200):
+        course.pass_once(30)
+        course.hold()
+    assert (course.step.state, course.step.attempt) == (State.RUNNING, 1)
+
+
+def test_load_of_a_dead_owner_is_taken_over_within_three_minutes() -> None:
+    course = Course(Kind.LOAD)
+    course.pass_once(1)
+    for _ in range(36):
+        course.pass_once(5)
+    assert (course.step.state, course.step.attempt) == (State.RUNNING, 2)
+
+
+def test_load_is_not_taken_over_more_often_than_three_owners_have_died() -> None:
+    course = Course(Kind.LOAD)
+    for _ in range(200):
+        course.pass_once(5)
+    assert (course.step.state, course.step.attempt) == (State.FAILED, OWNERS_MOST)
+
+
+def test_worker_that_restarts_under_a_load_is_left_to_whoever_loads() -> None:
+    course = Course(Kind.LOAD)
+    course.pass_once(1)
+    step = course.pass_once(1, a_view(course.now, boot="boot-2"))
+    assert (step.state, step.attempt) == (State.RUNNING, 1)
+
+
+def test_unload_is_done_on_a_draining_node() -> None:
+    course = Course(Kind.UNLOAD)
+    assert course.pass_once(1, a_view(course.now, drained=True)).state is State.RUNNING
+    course.answer()
+    assert course.pass_once(1, a_view(course.now, drained=True)).state is State.SUCCEEDED
+
+
+def test_load_is_not_begun_on_a_draining_node() -> None:
+    course = Course(Kind.LOAD)
+    assert course.pass_once(1, a_view(course.now, drained=True)).state is State.PENDING
+
+
+def test_unload_waits_for_a_node_that_is_away() -> None:
+    course = Course(Kind.UNLOAD)
+    for _ in range(10):
+        assert course.pass_once(600, a_view(course.now, silent_s=600)).state is State.PENDING
+    assert course.pass_once(1).state is State.RUNNING
+
+
+@pytest.mark.parametrize(("first", "then"), [(Kind.LOAD, Kind.UNLOAD), (Kind.UNLOAD, Kind.LOAD)])
+def test_the_newest_of_two_opposite_wishes_counts(first: Kind, then: Kind) -> None:
+    operation, old = asked_for(first)
+    _, new = asked_for(then, "op-2")
+    [marked] = replaced([new], [old])
+    assert marked.replaced_by == "op-2"
+    assert wish_for(marked, operation) is Wish.CANCEL
+
+
+def test_loads_of_other_replicas_replace_nothing() -> None:
+    _, old = asked_for(Kind.UNLOAD)
+    _, new = asked_for(Kind.LOAD, "op-2", ReplicaKey("qwen", 1))
+    assert replaced([new], [old]) == []
+
+
+def test_load_waits_for_an_unload_at_the_same_place_to_end() -> None:
+    unload, going = asked_for(Kind.UNLOAD)
+    load, coming = asked_for(Kind.LOAD, "op-2")
+    going = replace(going, state=State.RUNNING, attempt=1)
+    waits = turns.blocked([unload, load], [going, coming], ())
+    assert set(waits) == {coming.key}
+
+
+@pytest.mark.parametrize("kind", [Kind.INSTALL, Kind.UPGRADE, Kind.REMOVE])
+def test_loads_and_what_is_done_to_backends_do_not_wait_for_each_other(kind: Kind) -> None:
+    load, loading = asked_for(Kind.LOAD)
+    work = an_operation("op-2", kind)
+    for mine, others in ((State.RUNNING, State.PENDING), (State.PENDING, State.RUNNING)):
+        steps = [replace(loading, state=mine), a_step(kind, op="op-2", state=others)]
+        assert turns.blocked([load, work], steps, ()) == {}
+    assert replaced([a_step(kind, op="op-2")], [loading]) == []
+
+
+def test_what_we_load_is_held_also_on_nodes_that_report() -> None:
+    operation, step = asked_for(Kind.LOAD)
+    step = replace(step, state=State.RUNNING, attempt=1)
+    request = Request(step.op, step.node, 1, NOW, open_until=NOW + timedelta(seconds=20))
+    live = Live(NOW, (operation,), (step,), (request,), ())
+    key = (step.op, step.node, 1)
+    nodes = {NodeId(NODE): a_view(NOW)}
+    assert to_hold(live, nodes, {key}, OPEN_FOR) == [key]
+    assert to_hold(live, nodes, (), OPEN_FOR) == [], "somebody else's"
+
+
+def test_load_that_nobody_wants_is_dropped_at_once() -> None:
+    _, step = asked_for(Kind.LOAD)
+    running = replace(step, state=State.RUNNING, attempt=1)
+    assert attempts_at_work([running]) == {(step.op, step.node, 1)}
+    assert attempts_at_work([replace(running, state=State.STOPPING)]) == frozenset()
