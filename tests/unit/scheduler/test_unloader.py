@@ -1,0 +1,175 @@
+"""An unload: nobody routes there any more, what is in flight ends, the process stops, the row goes; in this
+order."""
+
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from remuda.core.errors import NodeUnreachable, Problem
+from remuda.ops.model import OpId, Step
+from remuda.scheduler import wishes
+from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.unloader import Unloader
+from remuda.wire.models import ModelStop, ModelStopReply
+from tests.sim.clocks import START
+from tests.support.waiting import wait_until
+from tests.unit.scheduler.rig import NODE, OTHER_NODE, OTHERS, OURS, Rig
+
+pytestmark = pytest.mark.anyio
+
+DRAIN = timedelta(minutes=5)
+
+
+@pytest.fixture
+async def rig() -> Rig:
+    made = Rig()
+    await made.configure()
+    return made
+
+
+def unloader(rig: Rig) -> Unloader:
+    return Unloader(rig.replicas, rig.worker, rig.frontends, rig.changed, DRAIN)
+
+
+def an_unload(replica: Replica, why: str = "nobody asked for it") -> Step:
+    source = wishes.source_of(replica.key, replica.backend, replica.revision, why=why)
+    return wishes.unload(OpId("u-1"), replica.key, replica.node, "gpu-1", source, by="test", now=START)[1]
+
+
+class Going:
+    """An unload under way, and how it ended."""
+
+    def __init__(self, rig: Rig, replica: Replica) -> None:
+        self.over = anyio.Event()
+        self.problem: Problem | None = None
+        self._rig, self._step = rig, an_unload(replica)
+
+    async def run(self) -> None:
+        self.problem = await unloader(self._rig).unload(self._step)
+        self.over.set()
+
+
+async def test_idle_replica_is_marked_stopped_and_forgotten(rig: Rig) -> None:
+    replica = await rig.loaded()
+    assert await unloader(rig).unload(an_unload(replica)) is None
+    assert rig.worker.asked == [
+        ModelStop(
+            model_name="qwen",
+            process_key="qwen#0",
+            expected_address=replica.address,
+            instance=replica.instance,
+            config_revision=replica.revision,
+        )
+    ]
+    assert await rig.rows() == ()
+    assert rig.changes >= 2, "everybody is told when it is marked, and when it is gone"
+
+
+async def test_row_says_why_it_goes(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.frontends.held[OURS, replica.key] = 1
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Going(rig, replica).run)
+        await anyio.sleep(1)
+        row = await rig.row()
+        assert (row.state, row.why) == (ReplicaState.UNLOADING, "nobody asked for it")
+        tasks.cancel_scope.cancel()
+
+
+async def test_process_lives_until_every_frontend_knows_and_has_nothing_in_flight(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.frontends.living = (OURS, OTHERS)
+    rig.frontends.held[OTHERS, replica.key] = 2
+    going = Going(rig, replica)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(going.run)
+        await anyio.sleep(60)
+        assert rig.worker.asked == [], "the other has not said that it knows"
+        rig.frontends.seen[OTHERS] = (await rig.row()).change
+        await anyio.sleep(60)
+        assert rig.worker.asked == [], "it has two requests there"
+        rig.frontends.held.clear()
+        with anyio.fail_after(1):
+            await going.over.wait()
+    assert rig.worker.stopped == [replica.instance]
+
+
+async def test_frontend_that_dies_is_not_waited_for(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.frontends.living = (OURS, OTHERS)
+    going = Going(rig, replica)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(going.run)
+        await anyio.sleep(60)
+        rig.frontends.living = (OURS,)
+        with anyio.fail_after(1):
+            await going.over.wait()
+    assert await rig.rows() == ()
+
+
+async def test_whoever_reads_for_ever_is_cut_off_in_the_end(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.frontends.held[OURS, replica.key] = 1
+    began_s = anyio.current_time()
+    assert await unloader(rig).unload(an_unload(replica)) is None
+    assert anyio.current_time() - began_s == pytest.approx(DRAIN.total_seconds(), abs=1)
+    assert rig.worker.stopped == [replica.instance]
+    assert await rig.rows() == ()
+
+
+async def test_worker_that_does_not_listen_is_tried_again_later(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.worker.stop_trouble = NodeUnreachable("nobody listens there")
+    problem = await unloader(rig).unload(an_unload(replica))
+    assert problem is not None
+    assert problem.retryable
+    assert (await rig.row()).state is ReplicaState.UNLOADING, "a process may be there: it is not forgotten"
+    rig.worker.stop_trouble = None
+    assert await unloader(rig).unload(an_unload(replica)) is None
+    assert await rig.rows() == ()
+
+
+async def test_process_that_does_not_end_keeps_its_row(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.worker.stop_reply = ModelStopReply(matched=True, error="it is stuck in the driver")
+    problem = await unloader(rig).unload(an_unload(replica))
+    assert problem is not None
+    assert "it is stuck in the driver" in problem.message
+    assert len(await rig.rows()) == 1
+
+
+async def test_process_that_is_another_by_now_is_left_alone_and_the_row_goes(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.worker.stop_reply = ModelStopReply(matched=True, error="instance mismatch")
+    assert await unloader(rig).unload(an_unload(replica)) is None
+    assert await rig.rows() == ()
+
+
+async def test_replica_that_is_gone_already_is_no_failure(rig: Rig) -> None:
+    replica = await rig.loaded()
+    assert await rig.replicas.remove(replica)
+    assert await unloader(rig).unload(an_unload(replica)) is None
+    assert rig.worker.asked == []
+
+
+async def test_replica_of_the_same_number_on_another_node_is_not_meant(rig: Rig) -> None:
+    elsewhere = await rig.loaded(node=OTHER_NODE)
+    meant = an_unload(elsewhere)
+    assert meant.node == OTHER_NODE
+    here = Step(meant.op, NODE, "gpu-1", meant.kind, meant.source, meant.goal)
+    assert await unloader(rig).unload(here) is None
+    assert await rig.rows() == (elsewhere,)
+
+
+async def test_use_that_is_noted_meanwhile_does_not_keep_it(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.frontends.held[OURS, replica.key] = 1
+    going = Going(rig, replica)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(going.run)
+        await wait_until(lambda: rig.changes > 0)
+        await rig.replicas.touch({replica.key: rig.clock.now()})
+        rig.frontends.held.clear()
+    assert going.problem is None
+    assert await rig.rows() == ()
