@@ -2,8 +2,7 @@
 when the first failed before it said anything."""
 
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -71,15 +70,21 @@ class Dispatcher:
             await self._try(call, sink, journey, meanwhile)
 
     async def _try(self, call: Call, sink: Sink, journey: Journey, meanwhile: Meanwhile) -> None:
-        async with self._seat(call, journey, meanwhile) as route:
-            journey.route = route
-            journey.tried.append(route)
-            try:
-                await self._upstreams.at(route.endpoint).serve(call, sink)
-            except UpstreamFailed as failure:
-                if failure.elsewhere:
-                    self._loading.doubt(route, failure)
-                raise
+        model = call.model.id
+        route = self._free(model, journey) or await self._wait_for_seat(model, journey, meanwhile)
+        # Nothing was awaited since it was found to have room, so it still has.
+        self._ledger.begin(route)
+        journey.route = route
+        journey.tried.append(route)
+        try:
+            await self._upstreams.at(route.endpoint).serve(call, sink)
+        except UpstreamFailed as failure:
+            if failure.elsewhere:
+                self._loading.doubt(route, failure)
+            raise
+        finally:
+            self._ledger.end(route)
+            self._next_please(model)
 
     async def _another(self, model: str, journey: Journey) -> bool:
         """Whether there is a replica to try, or will be one because the one that failed is gone."""
@@ -87,32 +92,24 @@ class Dispatcher:
             return True
         return await self._loading.gone(journey.tried[-1])
 
-    @asynccontextmanager
-    async def _seat(self, call: Call, journey: Journey, meanwhile: Meanwhile) -> AsyncIterator[Route]:
-        """A replica with room for one more, held for as long as the block lasts."""
-        model = call.model.id
-        route = self._free(model, journey)
-        if route is None:
-            began_s = self._clock.monotonic()
-            route = await self._wait_for_seat(model, journey, meanwhile)
-            journey.waited_s += self._clock.monotonic() - began_s
-        try:
-            with self._ledger.holding(route):
-                yield route
-        finally:
-            self._next_please(model)
-
     def _free(self, model: str, journey: Journey) -> Route | None:
         return choose(self._open_to(model, journey), self._ledger.load, self._ledger.last_turn)
 
-    def _open_to(self, model: str, journey: Journey) -> list[Route]:
+    def _open_to(self, model: str, journey: Journey) -> Sequence[Route]:
         """Not those that have failed this very request."""
         entry = self._tables.now.models.get(model)
         routes = () if entry is None else entry.routes
-        return [route for route in routes if route not in journey.tried] if journey.tried else list(routes)
+        return [route for route in routes if route not in journey.tried] if journey.tried else routes
 
     async def _wait_for_seat(self, model: str, journey: Journey, meanwhile: Meanwhile) -> Route:
-        began_s, seat_by_s = self._clock.monotonic(), 0.0
+        began_s = self._clock.monotonic()
+        try:
+            return await self._seat(model, journey, meanwhile, began_s)
+        finally:
+            journey.waited_s += self._clock.monotonic() - began_s
+
+    async def _seat(self, model: str, journey: Journey, meanwhile: Meanwhile, began_s: float) -> Route:
+        seat_by_s = 0.0
         while True:
             changed = self._tables.changed
             if not self._open_to(model, journey):

@@ -1,6 +1,5 @@
 """Requests in flight: counted by the process that holds them, in this one place."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -12,27 +11,38 @@ class Ledger:
     """What this frontend has in flight, and what the others said they have (see peers.py)."""
 
     def __init__(self) -> None:
-        self._own: Counter[ReplicaKey] = Counter()
+        self._own: dict[ReplicaKey, int] = {}
         self._turns: dict[ReplicaKey, int] = {}
         self._turn = 0
         self._elsewhere: Mapping[ReplicaKey, int] = {}
 
-    @contextmanager
-    def holding(self, route: Route) -> Iterator[None]:
-        """One request is in flight there for as long as this block lasts, however it ends."""
+    def begin(self, route: Route) -> None:
+        """One more request is in flight there. Whoever says so says `end` too, however the request ends."""
         key = route.key
         self._turn += 1
         self._turns[key] = self._turn
-        self._own[key] += 1
+        self._own[key] = self._own.get(key, 0) + 1
+
+    def end(self, route: Route) -> None:
+        key = route.key
+        left = self._own[key] - 1
+        assert left >= 0, "it has begun"
+        if left:
+            self._own[key] = left
+        else:
+            del self._own[key]
+
+    @contextmanager
+    def holding(self, route: Route) -> Iterator[None]:
+        """One request is in flight there for as long as this block lasts."""
+        self.begin(route)
         try:
             yield
         finally:
-            self._own[key] -= 1
-            if not self._own[key]:
-                del self._own[key]
+            self.end(route)
 
     def load(self, route: Route) -> int:
-        return self._own[route.key] + self._elsewhere.get(route.key, 0)
+        return self._own.get(route.key, 0) + self._elsewhere.get(route.key, 0)
 
     def last_turn(self, route: Route) -> int:
         return self._turns.get(route.key, 0)
