@@ -91,7 +91,7 @@ BREAKS = {
         "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before"
     ),
     "what is lost is waited for": Break(
-        "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=73
+        "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=2
     ),
     "changes have no number": Break(
         "remuda.store.ops_attempts.number_changes", lambda *_: None, "every_change_has_a_number"
