@@ -18,7 +18,7 @@ from tests.integration.backends.llama_cpp_process import TOKEN, started
 from tests.integration.upstreams.grpc_rig import Client, call_of, chat
 from tests.support.models import smollm2
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
 
 FILE = "smol/model.gguf"
 SMOL = ModelConfig.model_validate(

@@ -117,6 +117,17 @@ def test_a_call_under_a_grammar_is_found_in_deltas_too() -> None:
     assert [call.name for call in hearing.end().calls] == ["weather"]
 
 
+def test_words_that_are_no_call_are_told_at_once_though_a_grammar_was_sent() -> None:
+    hearing = Hearing(reading=Reading(frozenset({"weather"}), bound=True))
+
+    said = [
+        hearing.hear(pb.Reply(chat_deltas=[pb.ChatDelta(content=piece)])) for piece in ("\n", "Sun", "ny {")
+    ]
+
+    assert [part and part.content for part in said] == [None, "\nSun", "ny {"]
+    assert hearing.end() == Said()
+
+
 def test_text_beside_calls_that_the_backend_took_out_is_dropped() -> None:
     """It is the calls once more, in the model's own words."""
     hearing = Hearing(reading=WEATHER)

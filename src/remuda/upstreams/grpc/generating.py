@@ -1,6 +1,7 @@
 """Text from a backend to a client: streamed piece by piece, or whole; one answer or several side by side."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,10 +33,10 @@ class Patience:
 class Telling:
     """The stream in which all answers of one request are told. It begins with the first word of any."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, *, alone: bool) -> None:
         self._sink = sink
         self._begun = False
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._turn = nullcontext() if alone else anyio.Lock(fast_acquire=True)
 
     async def tell(self, data: bytes) -> None:
         async with self._turn:
@@ -58,8 +59,9 @@ class Writer:
         self._completion_tokens = 0
 
     async def stream(self, generations: Sequence[Generation], sink: Sink) -> None:
-        telling = Telling(sink)
-        if len(generations) == 1:
+        alone = len(generations) == 1
+        telling = Telling(sink, alone=alone)
+        if alone:
             rest = await self._stream(0, generations[0], telling)
         else:
             jobs = [partial(self._tell_all, index, one, telling) for index, one in enumerate(generations)]

@@ -24,6 +24,7 @@ class Said(NamedTuple):
 
 
 NOTHING: Final = Said()
+_CALLS_BEGIN: Final = ("{", "[", "")
 
 
 class _Logprobs(msgspec.Struct):
@@ -90,9 +91,8 @@ class Hearing:
             self._called = self._called or bool(calls)
         if not self._by_deltas:
             content, reasoning = self._read(self._runes.feed(message))
-        if self._reading is not None and (self._reading.bound or not self._by_deltas):
-            self._held.append(content)
-            content = ""
+        if self._reading is not None and content and (self._reading.bound or not self._by_deltas):
+            content = self._hold(content)
         logprobs = _checked(reply.logprobs) if self._logprobs else b""
         if content or reasoning or calls or logprobs:
             return Said(content, reasoning, calls, logprobs)
@@ -122,6 +122,16 @@ class Hearing:
         if self._called:
             return "tool_calls"
         return "length" if 0 < self._tokens_max <= self.usage.completion_tokens else "stop"
+
+    def _hold(self, content: str) -> str:
+        """Keep it back, unless it is plainly no call: not every backend keeps to a grammar, and those that
+        send deltas have calls taken out. Returns what may be told now."""
+        begins = "".join(self._held).isspace() or not self._held
+        self._held.append(content)
+        if not (self._by_deltas and begins and content.lstrip()[:1] not in _CALLS_BEGIN):
+            return ""
+        self._reading = None
+        return "".join(self._held)
 
     def _read(self, text: str, *, last: bool = False) -> tuple[str, str]:
         return (text, "") if self._thoughts is None else self._thoughts.feed(text, last=last)

@@ -34,6 +34,9 @@ class Media:
         return bool(self.images or self.videos or self.audios)
 
 
+NO_MEDIA: Final = Media()
+
+
 @dataclass(slots=True)
 class _Found:
     images: list[str] = field(default_factory=list)
@@ -51,6 +54,8 @@ class _Enclosed(msgspec.Struct):
 
 def media_in(messages: Sequence[Message]) -> Media:
     """All there is, in order. Invalid for what cannot be passed on."""
+    if all(isinstance(message.content, str) for message in messages):
+        return NO_MEDIA
     found = _Found()
     for part in _parts(messages):
         match part.type:

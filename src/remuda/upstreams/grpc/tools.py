@@ -45,10 +45,12 @@ def offered_tools(request: ChatRequest) -> Sequence[Tool]:
 def rules_for(config: ModelConfig, request: ChatRequest, *, own_template: bool) -> Rules:
     """`own_template`: the backend applies the model's own, which also knows how that model calls tools."""
     tools = offered_tools(request)
+    if not tools:
+        return Rules(_format_grammar(request.response_format) or request.grammar or "")
     names = frozenset(tool.function.name for tool in tools)
     strict = any(tool.function.strict for tool in tools)
     function = config.function
-    if tools and (strict or not (own_template or function.grammar.disable)):
+    if strict or not (own_template or function.grammar.disable):
         forced = isinstance(request.tool_choice, NamedTool) or request.tool_choice == "required"
         answers = not (strict or forced or function.disable_no_action)
         no_action = function.no_action_function_name if answers else None
@@ -58,8 +60,7 @@ def rules_for(config: ModelConfig, request: ChatRequest, *, own_template: bool) 
             no_action=no_action,
         )
         return Rules(grammar, Reading(names, no_action, bound=True))
-    grammar = _format_grammar(request.response_format) or request.grammar or ""
-    return Rules(grammar, Reading(names) if tools else None)
+    return Rules(_format_grammar(request.response_format) or request.grammar or "", Reading(names))
 
 
 def _spec(tool: Tool) -> ToolSpec:
