@@ -102,6 +102,12 @@ async def test_metrics_have_the_documented_names(frontend: LiveFrontend) -> None
         "remuda_store_up",
         "remuda_bus_up",
         "remuda_build_info",
+        "remuda_inference_requests",
+        "remuda_inference_tokens",
+        "remuda_inference_time_to_first_token_seconds",
+        "remuda_inference_time_per_token_seconds",
+        "remuda_inference_waiting",
+        "remuda_inference_in_flight",
     }
     assert found["remuda_build_info"].samples[0].labels == {"version": __version__}
     statuses = {sample.labels["status"] for sample in found["remuda_nodes"].samples}

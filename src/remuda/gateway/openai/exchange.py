@@ -46,6 +46,7 @@ class Exchange:
         "_expose_node",
         "_held",
         "_held_bytes",
+        "_last",
         "_line",
         "_over",
         "_passing",
@@ -103,6 +104,7 @@ class Exchange:
         self._content_type = b""
         self._held: list[bytes] = []
         self._held_bytes = 0
+        self._last = b""  # What was written last.
         self._comment_at_s = self.began_s + _SILENCE_S
 
     def leave(self) -> None:
@@ -136,6 +138,7 @@ class Exchange:
         if self._passing:
             if not self.begun:
                 await self._pass_on()
+            self._last = data
             await self._put(data)
             return
         self._held.append(data)
@@ -170,7 +173,8 @@ class Exchange:
         elif self.begun and not self._content_type.startswith(SSE):
             self._drop()
         else:
-            await self._put(told.event + _DONE, more=False)
+            cut_off = self._last and not self._last.endswith(b"\n\n")
+            await self._put((b"\n\n" if cut_off else b"") + told.event + _DONE, more=False)
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer at once."""
@@ -185,6 +189,7 @@ class Exchange:
             return
         self._comment_at_s = now_s + _COMMENT_EVERY_S
         if not self._started:
+            self.status = 200
             await self._start(_SSE_HEADERS)
         await self._put(_comment(status))
 

@@ -43,6 +43,17 @@ async def test_a_failure_after_the_first_byte_is_an_event_and_the_line_can_be_us
     assert (await raw.ask(ASK_STREAM)).status == 200
 
 
+async def test_an_event_that_was_cut_off_does_not_swallow_the_error(served: Gateway, raw: RawClient) -> None:
+    async def cut_off(call: Call, sink: Sink) -> None:
+        await sink.begin(200, SSE)
+        await sink.write(b'data: {"half')
+        raise UpstreamFailed(Fault.BROKE, "the backend crashed")
+
+    served.upstreams.script = cut_off
+    _, error, *_ = (await raw.ask(ASK_STREAM)).body.split(b"\n\n")
+    assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "backend_failed"
+
+
 async def test_a_replica_that_fails_at_once_is_replaced_by_another(served: Gateway, raw: RawClient) -> None:
     served.tables.replace(table(model("m", route_to("m"), route_to("m", 1, "gpu-2"))))
     served.upstreams.scripts["gpu-1:0"] = breaks_before
