@@ -41,7 +41,7 @@ class Inventories:
         self._clock = clock
         self._changed = changed
         self._every = every
-        self._asked_s: dict[NodeId, float] = {}
+        self._asked_s: dict[NodeId, tuple[BootId, float]] = {}
         self._slots = anyio.CapacityLimiter(_AT_ONCE_MAX)
         self._tasks: TaskGroup | None = None
 
@@ -54,21 +54,21 @@ class Inventories:
             self._tasks = None
 
     def want(self, nodes: Iterable[tuple[NodeId, BootId]], *, anew: bool = False) -> None:
-        """Ask these soon, each at most once per pace; `anew`: at once, for what they told is old. Returns at
-        once."""
+        """Ask these soon, each life of a worker at most once per pace; `anew`: at once, for what they told is
+        old. Returns at once."""
         assert self._tasks is not None, "questions are asked only while it runs"
         now_s = self._clock.monotonic()
         for node, boot in nodes:
-            asked_s = self._asked_s.get(node)
-            if anew or asked_s is None or now_s - asked_s >= self._every.total_seconds():
-                self._asked_s[node] = now_s
+            asked, asked_s = self._asked_s.get(node, (None, 0.0))
+            if anew or asked != boot or now_s - asked_s >= self._every.total_seconds():
+                self._asked_s[node] = (boot, now_s)
                 self._tasks.start_soon(self._ask, node, boot)
 
     async def refresh(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None:
         """Ask these now, and return when each has answered or will not. Who does not answer is left out."""
         async with anyio.create_task_group() as asking:
             for node, boot in nodes:
-                self._asked_s[node] = self._clock.monotonic()
+                self._asked_s[node] = (boot, self._clock.monotonic())
                 asking.start_soon(self._ask, node, boot)
 
     async def _ask(self, node: NodeId, boot: BootId) -> None:

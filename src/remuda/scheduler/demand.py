@@ -2,16 +2,18 @@
 wait for it together with all others who want it."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import anyio
 
 from remuda.core.clock import Clock
-from remuda.core.errors import Conflict, Problem
-from remuda.ops.model import Kind
+from remuda.core.errors import Conflict, NodeUnreachable, Problem
+from remuda.core.ids import NodeId
+from remuda.ops.model import Kind, Step
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
@@ -21,6 +23,7 @@ _ASK_AGAIN_S: Final = 1.0  # The store is asked so often at most, for all who wa
 _FAILED_FOR: Final = timedelta(seconds=15)  # So long a failed load answers for itself.
 _RECENT: Final = 20
 REQUESTS: Final = "requests"  # Who asked, where nobody in particular did.
+NOBODY: Final[Mapping[NodeId, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,12 @@ Answer = UnderWay | Failed | Waits | Unplaceable | None
 
 
 class Placer(Protocol):
-    async def begin(self, model: Catalogued, by: str) -> Replica | Unplaceable | None:
-        """Choose a node and record that the model is to be loaded there. None: things have changed meanwhile,
-        look again. Conflict when it is being loaded already."""
+    async def begin(
+        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
+    ) -> Replica | Unplaceable | None:
+        """Choose a node, none of those to avoid for now (each with its reason), and record that the model is
+        to be loaded there. None: things have changed meanwhile, look again. Conflict when it is being loaded
+        already."""
         ...
 
 
@@ -104,33 +110,46 @@ class Demand:
         coming = [row for row in seen.rows if row.key.model == model.config.id and _on_its_way(row)]
         if coming:
             return await self._under_way(coming[0])
-        return await self._failed_lately(model, seen.now) or await self._begin(model)
+        failed = await self._failed_lately(model, seen.now)
+        for step in failed:
+            if not _unreachable(step):
+                return Failed(step.problem or Problem("load_failed", step.reason), step.node_name)
+        # Of a node that could not be reached nothing is known about the model: another one may take it.
+        return await self._begin(
+            model, {step.node: "it could not be reached a moment ago" for step in failed}
+        )
 
     async def _under_way(self, replica: Replica) -> UnderWay:
         found = await self._operations.views(Filter(ids=(replica.op,), limit=1, dismissed=True))
         return UnderWay(replica, found[0] if found else None)
 
-    async def _failed_lately(self, model: Catalogued, now: datetime) -> Failed | None:
+    async def _failed_lately(self, model: Catalogued, now: datetime) -> Sequence[Step]:
+        """The steps of its loads that have just failed, the latest first."""
         recent = Filter(
             finished=True, failed=True, backend=model.config.backend, dismissed=True, limit=_RECENT
         )
-        for view in await self._operations.views(recent):
-            operation = view.operation
-            ours = operation.kind is Kind.LOAD and operation.source.model == model.config.id
-            lately = operation.finished_at is not None and now - operation.finished_at < _FAILED_FOR
-            if ours and lately and operation.source.revision == model.config.revision:
-                step = view.steps[0]
-                return Failed(step.problem or Problem("load_failed", step.reason), step.node_name)
-        return None
+        return [
+            view.steps[0]
+            for view in await self._operations.views(recent)
+            if (operation := view.operation).kind is Kind.LOAD
+            and operation.source.model == model.config.id
+            and operation.source.revision == model.config.revision
+            and operation.finished_at is not None
+            and now - operation.finished_at < _FAILED_FOR
+        ]
 
-    async def _begin(self, model: Catalogued) -> Answer:
+    async def _begin(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> Answer:
         try:
-            begun = await self._placer.begin(model, REQUESTS)
+            begun = await self._placer.begin(model, REQUESTS, avoid)
         except Conflict:  # Another frontend was quicker.
             return None
         if isinstance(begun, Unplaceable):
             return Waits(begun) if begun.waiting_helps else begun
         return None if begun is None else UnderWay(begun, None)
+
+
+def _unreachable(step: Step) -> bool:
+    return step.problem is not None and step.problem.code == NodeUnreachable.code
 
 
 def _on_its_way(row: Replica) -> bool:

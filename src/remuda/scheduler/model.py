@@ -102,11 +102,13 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
-    """What a node has to offer. `unfit` says why it cannot be considered at all; empty: it can."""
+    """What a node has to offer. `unfit` says why it cannot be considered at all; empty: it can. `passing`:
+    that is only for the moment."""
 
     node: NodeId
     name: str
     unfit: str = ""
+    passing: bool = False
     has_backend: bool = False
     has_file: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)

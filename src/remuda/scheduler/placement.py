@@ -65,7 +65,7 @@ def _look(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
 
 def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
     if offer.unfit:
-        return _Refusal(offer.unfit)
+        return _Refusal(offer.unfit, waiting_helps=offer.passing)
     lacking = [f"{key}={value}" for key, value in need.selector.items() if offer.labels.get(key) != value]
     if lacking:
         return _Refusal(f"it has no label {' and no label '.join(sorted(lacking))}, which the model asks for")

@@ -11,6 +11,7 @@ from remuda.ops.model import OpId
 from remuda.ops.sightings import NodeView
 from remuda.scheduler import wishes
 from remuda.scheduler.catalogue import Catalogue, Catalogued
+from remuda.scheduler.demand import NOBODY
 from remuda.scheduler.model import (
     Need,
     NodeOffer,
@@ -64,12 +65,14 @@ class Placing:
         self._entropy = entropy
         self._changed = changed
 
-    async def begin(self, model: Catalogued, by: str) -> Replica | Unplaceable | None:
+    async def begin(
+        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
+    ) -> Replica | Unplaceable | None:
         seen = await self._store.replicas()
         nodes, readings = await self._by.look()
         need = model.need(_size_elsewhere(nodes, model))
         supply = supplies(need.backend, nodes, readings)
-        placed = place(need, self._offers(need, model, nodes, seen, supply))
+        placed = place(need, self._offers(need, model, nodes, seen, supply, avoid))
         if isinstance(placed, Unplaceable):
             return placed
         node = next(view for view in nodes if view.standing.node.id == placed.node)
@@ -82,10 +85,19 @@ class Placing:
         return claimed
 
     def _offers(
-        self, need: Need, model: Catalogued, nodes: Sequence[NodeView], seen: Replicas, supply: Supplies
+        self,
+        need: Need,
+        model: Catalogued,
+        nodes: Sequence[NodeView],
+        seen: Replicas,
+        supply: Supplies,
+        avoid: Mapping[NodeId, str],
     ) -> list[NodeOffer]:
         def unfit(node: NodeId) -> str:
-            return supply[node].why_not if node in supply else ""
+            return avoid.get(node) or (supply[node].why_not if node in supply else "")
+
+        def passing(node: NodeId) -> bool:
+            return node in avoid or (node in supply and not supply[node].told)
 
         pinned = {one.config.id for one in self._catalogue.models.values() if one.config.pinned}
         fleet = Fleet(nodes, seen, self._by.in_flight, pinned, unfit, self._by.shared)
@@ -95,6 +107,7 @@ class Placing:
                 offer,
                 has_backend=offer.node in supply and supply[offer.node].has,
                 has_file=offer.has_file or (model.here and offer.node in here),
+                passing=offer.unfit == unfit(offer.node) and passing(offer.node),
             )
             for offer in offers(need, fleet)
         ]

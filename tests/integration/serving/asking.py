@@ -74,7 +74,13 @@ def stream(frontend: Frontend, model: str, text: str = "one two three", **more: 
 
 def add_echo(frontend: Frontend, name: str = "echo", *options: str, **keys: object) -> None:
     """A model of the echo backend: it needs no file, and does what requests and options tell it."""
-    config = {"name": name, "backend": "echo", "options": list(options), "parameters": {"model": name}, **keys}
+    config = {
+        "name": name,
+        "backend": "echo",
+        "options": list(options),
+        "parameters": {"model": name},
+        **keys,
+    }
     answer = frontend.ask("POST", "/api/models", {"config": json.dumps(config)})
     assert answer.status_code == 201, answer.text
 
