@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from remuda.core.entropy import SeededEntropy
-from remuda.core.errors import BackendFailed, NodeUnreachable, RemudaError
+from remuda.core.errors import BackendFailed, NodeUnreachable, Problem, RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.hearing import Hearing, Span
@@ -269,10 +269,11 @@ class Rig:
         await self.over(step)
         return written
 
-    async def over(self, step: Step, state: State = State.SUCCEEDED) -> None:
+    async def over(self, step: Step, state: State = State.SUCCEEDED, problem: Problem | None = None) -> None:
         """Its operation ends."""
         [stored] = (await self.operations.view(step.op)).steps
-        await self.operations.commit([replace(stored, state=state)], OURS, timedelta(seconds=60))
+        ended = replace(stored, state=state, problem=problem)
+        await self.operations.commit([ended], OURS, timedelta(seconds=60))
 
     def runs(self, *rows: Replica, state: str = "ready") -> tuple[RunningReplica, ...]:
         """What its worker says of these."""

@@ -1,0 +1,245 @@
+"""What a request meets when its model has no route: it waits for the one load there is, and is told how that
+went; or why there is none."""
+
+from dataclasses import replace
+from datetime import timedelta
+from types import MappingProxyType
+
+import anyio
+import pytest
+
+from remuda.core.errors import Problem
+from remuda.core.ids import NodeId
+from remuda.models.reading import read_model
+from remuda.ops.live_progress import LiveProgress
+from remuda.ops.model import OpId, State
+from remuda.router.current import Tables
+from remuda.router.doubts import Doubts
+from remuda.router.errors import LoadFailed, ModelLoading, NoCapacity
+from remuda.router.loading import ColdPath
+from remuda.router.ports import LoadStatus
+from remuda.router.table import Entry, Route, Table
+from remuda.scheduler.endpoints import endpoint_of
+from remuda.scheduler.model import Replica
+from tests.sim.loop import VirtualLoop
+from tests.support.waiting import wait_until
+from tests.unit.scheduler.placers import DemandRig
+from tests.unit.scheduler.rig import GB, OURS, YAML, a_model
+
+pytestmark = pytest.mark.anyio
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    return "asyncio", {"loop_factory": VirtualLoop}
+
+
+class Asking(DemandRig):
+    """Requests of one frontend. What each was told meanwhile, and how it ended, is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = Tables()
+        self.live: LiveProgress | None = None
+        self.told: list[LoadStatus] = []
+        self.served = 0
+        self.refused: list[Exception] = []
+        doubts = Doubts(
+            self.tables,
+            self.replicas,
+            self.engine,
+            self.worker,
+            changed=self.changed,
+            refresh=anyio.lowlevel.checkpoint,
+        )
+        self.cold = ColdPath(self.demand, self.tables, doubts, self, self.clock)
+
+    def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
+        """Implements ops.overlay.Overlay."""
+        return self.live
+
+    async def ask(self, wait_s: float | None = WAIT_S, model: str = "qwen") -> None:
+        try:
+            await self.cold.bring(model, wait_s, self._meanwhile)
+            self.served += 1
+        except (ModelLoading, LoadFailed, NoCapacity) as error:
+            self.refused.append(error)
+
+    async def _meanwhile(self, status: LoadStatus) -> None:
+        self.told.append(status)
+
+    async def routed(self) -> None:
+        """What is being loaded is ready, and the table knows."""
+        row = await self.row()
+        route = Route(row.key, row.node, "gpu-1", endpoint_of(row, "10.0.0.5:50100", ""))
+        entry = Entry(read_model(YAML), (route,), True)
+        self.routable.add("qwen")
+        self.tables.replace(Table(MappingProxyType({"qwen": entry}), row.change))
+
+    async def begun(self) -> Replica:
+        """A frontend is at the load."""
+        row = await self.row()
+        [step] = (await self.operations.view(row.op)).steps
+        running = replace(step, state=State.RUNNING, attempt=1)
+        await self.operations.commit([running], OURS, timedelta(seconds=60))
+        return row
+
+    async def load_failed(self, why: str) -> None:
+        row = await self.row()
+        [step] = (await self.operations.view(row.op)).steps
+        await self.over(step, State.FAILED, Problem("backend_failed", why, hint="use another file"))
+        assert await self.replicas.remove(row)
+
+
+@pytest.fixture
+async def asking() -> Asking:
+    made = Asking()
+    await made.configure()
+    return made
+
+
+async def test_six_who_wait_cause_one_load_and_are_served_the_moment_it_is_ready(asking: Asking) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(6):
+            tasks.start_soon(asking.ask)
+        await anyio.sleep(30.5)
+        assert len(await asking.rows()) == 1
+        assert asking.served == 0
+        ready_s = anyio.current_time()
+        await asking.routed()
+    assert (asking.served, asking.refused) == (6, [])
+    assert anyio.current_time() - ready_s < 0.1
+
+
+async def test_whoever_waits_is_told_every_second_how_far_it_is(asking: Asking) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asking.ask)
+        await wait_until(lambda: bool(asking.told))
+        await asking.begun()
+        await anyio.sleep(2)
+        asking.live = LiveProgress(1, fraction=0.5, current_bytes=50, total_bytes=100)
+        await anyio.sleep(3)
+        assert asking.told[-1] == LoadStatus("qwen", "installing", "gpu-1", 40.0, 50, 100, 1, 1)
+        assert asking.cold.status("qwen") == asking.told[-1]
+        assert 5 <= len(asking.told) <= 8
+        tasks.cancel_scope.cancel()
+
+
+async def test_wait_that_runs_out_is_told_with_the_state_of_the_load(asking: Asking) -> None:
+    await asking.ask(wait_s=10)
+    [error] = asking.refused
+    assert isinstance(error, ModelLoading)
+    assert error.status.model == "qwen"
+    assert error.retry_after_s == 10
+    assert anyio.current_time() == pytest.approx(10, abs=1.5)
+    assert len(await asking.rows()) == 1, "the load goes on"
+
+
+@pytest.mark.parametrize(("waited_s", "retry_after_s"), [(0.0, 5), (1.0, 5), (60.0, 60), (400.0, 300)])
+async def test_time_to_come_back_is_neither_at_once_nor_in_an_hour(
+    asking: Asking, waited_s: float, retry_after_s: int
+) -> None:
+    await asking.ask(wait_s=waited_s)
+    [error] = asking.refused
+    assert isinstance(error, ModelLoading)
+    assert error.retry_after_s == retry_after_s
+
+
+async def test_without_a_limit_it_waits_for_as_long_as_it_takes(asking: Asking) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asking.ask, None)
+        await anyio.sleep(1200)
+        assert asking.refused == []
+        await asking.routed()
+    assert asking.served == 1
+
+
+async def test_load_that_fails_tells_everybody_why(asking: Asking) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(asking.ask)
+        await anyio.sleep(5)
+        await asking.load_failed("unknown architecture")
+    assert [type(error) for error in asking.refused] == [LoadFailed] * 3
+    [first, *_] = asking.refused
+    assert isinstance(first, LoadFailed)
+    assert first.message == "qwen could not be loaded on gpu-1: unknown architecture"
+    assert first.hint == "use another file"
+    assert asking.cold.status("qwen") is None
+
+
+async def test_whoever_asks_soon_after_a_failure_is_told_it_at_once(asking: Asking) -> None:
+    await asking.ask(wait_s=1)
+    await asking.load_failed("unknown architecture")
+    asked_s = anyio.current_time()
+    await asking.ask()
+    assert isinstance(asking.refused[-1], LoadFailed)
+    assert anyio.current_time() - asked_s < 2
+    assert await asking.rows() == ()
+
+
+async def test_model_that_no_node_can_take_is_refused_at_once_with_reasons(asking: Asking) -> None:
+    for machine in asking.machines:
+        machine.files = {}
+    await asking.ask()
+    [error] = asking.refused
+    assert isinstance(error, NoCapacity)
+    assert error.message.startswith("no node can take qwen: gpu-1: ")
+    assert "; gpu-2: " in error.message
+    assert anyio.current_time() < 1
+
+
+async def test_without_nodes_it_says_how_to_get_one(asking: Asking) -> None:
+    asking.machines.clear()
+    await asking.ask()
+    [error] = asking.refused
+    assert isinstance(error, NoCapacity)
+    assert error.message == "no node can take qwen: there are no nodes"
+
+
+async def test_busy_fleet_is_waited_for_and_refused_only_then(asking: Asking) -> None:
+    await asking.configure(a_model("big"))
+    asking.machines.pop(1)
+    asking.machine.files["big.gguf"] = 50 * GB
+    old = await asking.loaded()
+    asking.machine.used_gb = 4
+    await anyio.sleep(30)
+    asking.busy[old.key] = 1
+    await asking.ask(wait_s=20, model="big")
+    [error] = asking.refused
+    assert isinstance(error, NoCapacity)
+    assert "busy" in error.message
+    assert asking.told[0] == LoadStatus("big")
+    assert anyio.current_time() == pytest.approx(50, abs=2)
+
+
+async def test_room_that_comes_free_while_one_waits_is_used(asking: Asking) -> None:
+    await asking.configure(a_model("big"))
+    asking.machines.pop(1)
+    asking.machine.files["big.gguf"] = 50 * GB
+    old = await asking.loaded()
+    asking.machine.used_gb = 4
+    await anyio.sleep(30)
+    asking.busy[old.key] = 1
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asking.ask, 20.0, "big")
+        await anyio.sleep(5)
+        asking.busy.clear()
+        await anyio.sleep(3)
+        assert (await asking.row("big")).node == asking.machine.id
+        tasks.cancel_scope.cancel()
+
+
+async def test_leaving_early_stops_nothing(asking: Asking) -> None:
+    with anyio.move_on_after(3):
+        await asking.ask()
+    assert len(await asking.rows()) == 1
+    assert not (await asking.operations.live()).steps[0].state.final
+
+
+async def test_load_of_another_frontend_is_seen(asking: Asking) -> None:
+    assert await asking.cold.look("qwen") is None
+    await asking.of_a_frontend().look("qwen")
+    assert await asking.cold.look("qwen") == LoadStatus("qwen", "pending", "gpu-1")

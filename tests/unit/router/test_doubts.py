@@ -1,0 +1,175 @@
+"""A replica that failed a request is looked at before anything is concluded: busy is not dead."""
+
+from collections.abc import AsyncIterator
+from types import MappingProxyType
+
+import anyio
+import pytest
+
+from remuda.core.errors import NodeUnreachable, StoreUnusable
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.model import Endpoint
+from remuda.models.reading import read_model
+from remuda.router.current import Tables
+from remuda.router.doubts import Doubts
+from remuda.router.table import Entry, Route, Table
+from remuda.scheduler.endpoints import endpoint_of
+from tests.sim.loop import VirtualLoop
+from tests.unit.scheduler.rig import YAML, Rig
+
+pytestmark = pytest.mark.anyio
+
+REFUSED = UpstreamFailed(Fault.UNREACHABLE, "connection refused")
+NOT_LOADED = UpstreamFailed(Fault.NOT_LOADED, "it answers as another model")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    return "asyncio", {"loop_factory": VirtualLoop}
+
+
+class Doubting(Rig):
+    """A frontend with one route, to a replica that serves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = Tables()
+        self.doubts = Doubts(
+            self.tables,
+            self.replicas,
+            self.engine,
+            self.worker,
+            changed=self.changed,
+            refresh=self.refresh,
+        )
+
+    async def refresh(self) -> None:
+        """The table, from what is stored."""
+        found = await self.replicas.replicas()
+        routes = tuple(
+            Route(row.key, row.node, "gpu-1", endpoint_of(row, "", ""), row.instance, row.change)
+            for row in found.rows
+        )
+        entry = Entry(read_model(YAML), routes)
+        self.tables.replace(Table(MappingProxyType({"qwen": entry}), found.change))
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        return self.tables.now.models["qwen"].routes
+
+
+@pytest.fixture
+async def doubting() -> AsyncIterator[Doubting]:
+    made = Doubting()
+    await made.configure()
+    await made.loaded()
+    await made.refresh()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(made.doubts.run)
+        yield made
+        tasks.cancel_scope.cancel()
+
+
+async def test_replica_in_doubt_is_not_chosen_until_it_has_shown_that_it_is_well(doubting: Doubting) -> None:
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert not doubting.tables.has(route)
+    assert not await doubting.doubts.verdict(route)
+    assert doubting.routes == (route,)
+    assert len(await doubting.rows()) == 1
+
+
+async def test_busy_is_not_dead(doubting: Doubting) -> None:
+    doubting.engine.health = [None]
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert not await doubting.doubts.verdict(route)
+    assert len(doubting.engine.probed) == 1
+
+
+async def test_probe_that_is_not_answered_in_time_is_busy(
+    doubting: Doubting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(endpoint: Endpoint) -> bool | None:
+        await anyio.sleep_forever()
+        return None
+
+    monkeypatch.setattr(doubting.engine, "healthy", hang)
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert not await doubting.doubts.verdict(route)
+    assert len(await doubting.rows()) == 1
+
+
+async def test_refused_once_and_answered_then_is_well(doubting: Doubting) -> None:
+    doubting.engine.health = [False, True]
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert not await doubting.doubts.verdict(route)
+    assert doubting.routes == (route,)
+
+
+async def test_refused_twice_is_forgotten_by_everybody(doubting: Doubting) -> None:
+    doubting.engine.health = [False, False]
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert await doubting.doubts.verdict(route)
+    assert await doubting.rows() == ()
+    assert doubting.changes == 1
+    assert doubting.worker.stopped == [], "there is nothing to stop"
+
+
+async def test_process_with_another_model_is_forgotten_and_stopped(doubting: Doubting) -> None:
+    [route] = doubting.routes
+    doubting.doubts.add(route, NOT_LOADED)
+    assert await doubting.doubts.verdict(route)
+    assert doubting.engine.probed == [], "that it answers is known"
+    assert await doubting.rows() == ()
+    assert doubting.worker.stopped == [route.instance]
+
+
+async def test_worker_that_cannot_stop_it_changes_nothing_about_that(doubting: Doubting) -> None:
+    doubting.worker.stop_trouble = NodeUnreachable("nobody listens there")
+    [route] = doubting.routes
+    doubting.doubts.add(route, NOT_LOADED)
+    assert await doubting.doubts.verdict(route)
+    assert await doubting.rows() == ()
+
+
+async def test_many_failures_are_one_look(doubting: Doubting) -> None:
+    doubting.engine.health = [False, True]
+    [route] = doubting.routes
+    for _ in range(50):
+        doubting.doubts.add(route, REFUSED)
+    await doubting.doubts.verdict(route)
+    assert len(doubting.engine.probed) == 2
+
+
+async def test_replica_that_was_loaded_again_meanwhile_is_not_forgotten(doubting: Doubting) -> None:
+    doubting.engine.health = [False, False]
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert await doubting.replicas.remove(await doubting.row())
+    again = await doubting.loaded()
+    assert await doubting.doubts.verdict(route), "that very one is gone"
+    assert await doubting.rows() == (again,)
+    assert [one.change for one in doubting.routes] == [again.change]
+
+
+async def test_while_the_store_is_away_nothing_is_concluded(
+    doubting: Doubting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise StoreUnusable("it cannot be reached")
+
+    monkeypatch.setattr(doubting.replicas, "replicas", away)
+    doubting.engine.health = [False, False]
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert not await doubting.doubts.verdict(route)
+    assert doubting.routes == (route,)
+
+
+async def test_replica_without_doubts_has_its_verdict_at_once(doubting: Doubting) -> None:
+    [route] = doubting.routes
+    assert not await doubting.doubts.verdict(route)

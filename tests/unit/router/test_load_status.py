@@ -1,0 +1,62 @@
+"""How far a load is, in the contract's words."""
+
+from dataclasses import replace
+
+import pytest
+
+from remuda.core.ids import NodeId
+from remuda.ops.model import Kind, Operation, OpId, State, Step
+from remuda.ops.ports import Progress, View
+from remuda.router.load_status import status_of
+from remuda.router.ports import LoadStatus
+from remuda.scheduler import wishes
+from remuda.scheduler.model import ReplicaState
+from tests.support.nodes import NOON
+from tests.unit.scheduler.standing import a_row
+
+STAGING = a_row(state=ReplicaState.STAGING)
+NODE = NodeId("id-gpu-1")
+
+
+def its_load() -> tuple[Operation, Step]:
+    source = wishes.source_of(STAGING.key, "llama-cpp", "abc")
+    return wishes.load(OpId("load-1"), STAGING.key, NODE, "gpu-1", source, by="test", now=NOON)
+
+
+def a_view(state: State, *heard: Progress) -> View:
+    operation, step = its_load()
+    assert operation.kind is Kind.LOAD
+    step = replace(step, state=state, attempt=2)
+    return View(operation, (step,), 1, progress=tuple((NODE, one) for one in heard))
+
+
+def test_load_that_was_just_made_is_pending() -> None:
+    assert status_of(STAGING, None) == LoadStatus("qwen", "pending")
+
+
+def test_load_that_waits_for_its_turn_says_where() -> None:
+    assert status_of(STAGING, a_view(State.PENDING)) == LoadStatus("qwen", "pending", "gpu-1")
+
+
+@pytest.mark.parametrize(
+    ("state", "told"), [(State.FAILED, "failed"), (State.CANCELLED, "pending"), (State.STOPPING, "pending")]
+)
+def test_load_that_is_over_says_so(state: State, told: str) -> None:
+    assert status_of(STAGING, a_view(state)).state == told
+
+
+def test_bytes_of_the_backend_are_the_first_four_fifths() -> None:
+    heard = Progress(2, fraction=0.25, current_bytes=10, total_bytes=40)
+    assert status_of(STAGING, a_view(State.RUNNING, heard)) == LoadStatus(
+        "qwen", "installing", "gpu-1", 20.0, 10, 40, 1, 1
+    )
+
+
+def test_what_an_earlier_attempt_had_is_no_news() -> None:
+    heard = Progress(1, fraction=0.9, current_bytes=36, total_bytes=40)
+    assert status_of(STAGING, a_view(State.RUNNING, heard)).progress == 0.0
+
+
+def test_process_that_takes_in_its_model_is_loading() -> None:
+    loading = replace(STAGING, state=ReplicaState.LOADING)
+    assert status_of(loading, a_view(State.RUNNING)) == LoadStatus("qwen", "loading", "gpu-1", 80.0)

@@ -1,0 +1,89 @@
+"""Placing and demand as a frontend has them, on the rig's stores."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import anyio
+
+from remuda.core.ids import MachineId, NodeId
+from remuda.gallery.model import Reading
+from remuda.ops.sightings import NodeView
+from remuda.scheduler.catalogue import Catalogued
+from remuda.scheduler.demand import NOBODY, Demand
+from remuda.scheduler.model import Replica, ReplicaKey, Unplaceable
+from remuda.scheduler.placing import Placement, Placing
+from remuda.scheduler.unloads import Unloads
+from tests.unit.scheduler.rig import GB, Rig
+
+
+class PlacingRig(Rig):
+    """Every node has the backend and qwen.gguf, of 4 GB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy: dict[ReplicaKey, int] = {}
+        self.here: Collection[MachineId] = ()
+        self.readings: Sequence[Reading] = ()
+        self.shared = False
+        for machine in self.machines:
+            machine.files = {"qwen.gguf": 4 * GB}
+
+    async def look(self) -> tuple[Sequence[NodeView], Sequence[Reading]]:
+        return await self.nodes(), self.readings
+
+    def placing(self) -> Placing:
+        by = Placement(self.look, lambda key: self.busy.get(key, 0), self.here, self.shared)
+        unloads = Unloads(self.operations, self.standings, self.clock, self.entropy, self.changed)
+        return Placing(
+            self.replicas,
+            self.catalogue,
+            by,
+            unloads,
+            clock=self.clock,
+            entropy=self.entropy,
+            changed=self.changed,
+        )
+
+    def model(self, name: str = "qwen") -> Catalogued:
+        found = self.catalogue.find(name)
+        assert found is not None
+        return found
+
+
+class CountingPlacer:
+    """Counts how often a place is looked for, which takes a moment."""
+
+    def __init__(self, placing: Placing) -> None:
+        self.asked: list[str] = []
+        self._placing = placing
+
+    async def begin(
+        self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
+    ) -> Replica | Unplaceable | None:
+        self.asked.append(model.config.id)
+        await anyio.sleep(0.2)
+        return await self._placing.begin(model, by, avoid)
+
+
+class DemandRig(PlacingRig):
+    """`routable` are the models that have a route, as this frontend's table has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.routable: set[str] = set()
+        self.refreshed = 0
+        self.placer = CountingPlacer(self.placing())
+        self.demand = self.of_a_frontend()
+
+    def of_a_frontend(self) -> Demand:
+        return Demand(
+            self.replicas,
+            self.operations,
+            self.catalogue,
+            self.placer,
+            self.clock,
+            routable=lambda name: name in self.routable,
+            refresh=self._refresh,
+        )
+
+    async def _refresh(self) -> None:
+        self.refreshed += 1

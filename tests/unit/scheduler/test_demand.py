@@ -1,0 +1,218 @@
+"""However many ask, and of however many frontends, one load is under way; and how it ended is told to all."""
+
+import anyio
+import pytest
+
+from remuda.core.errors import Problem
+from remuda.ops.model import Kind, State
+from remuda.ops.ports import Filter
+from remuda.scheduler.demand import Answer, Demand, Failed, UnderWay, Waits
+from remuda.scheduler.model import Replica, Unplaceable
+from tests.unit.scheduler.placers import DemandRig
+from tests.unit.scheduler.rig import GB, a_model
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def rig() -> DemandRig:
+    made = DemandRig()
+    await made.configure()
+    return made
+
+
+async def all_at_once(*asked: tuple[Demand, str]) -> list[Answer]:
+    answers: list[Answer] = []
+
+    async def ask(demand: Demand, name: str) -> None:
+        answers.append(await demand.look(name))
+
+    async with anyio.create_task_group() as tasks:
+        for demand, name in asked:
+            tasks.start_soon(ask, demand, name)
+    return answers
+
+
+async def loads(rig: DemandRig) -> int:
+    views = await rig.operations.views(Filter())
+    return sum(view.operation.kind is Kind.LOAD for view in views)
+
+
+async def failed(
+    rig: DemandRig, replica: Replica, why: str = "unknown architecture", code: str = "backend_failed"
+) -> None:
+    """Its load ends so, and its row is gone."""
+    [step] = (await rig.operations.view(replica.op)).steps
+    await rig.over(step, State.FAILED, Problem(code, why, hint="use another file"))
+    assert await rig.replicas.remove(replica)
+
+
+# One load.
+
+
+async def test_six_who_ask_at_once_cause_one_load(rig: DemandRig) -> None:
+    answers = await all_at_once(*[(rig.demand, "qwen")] * 6)
+    assert [type(answer) for answer in answers] == [UnderWay] * 6
+    assert (rig.placer.asked, await loads(rig)) == (["qwen"], 1)
+
+
+async def test_six_who_ask_three_frontends_cause_one_load(rig: DemandRig) -> None:
+    frontends = [rig.of_a_frontend() for _ in range(3)]
+    await all_at_once(*[(one, "qwen") for one in frontends * 2])
+    assert (await loads(rig), len(await rig.rows())) == (1, 1)
+    for one in frontends:
+        assert isinstance(await one.look("qwen"), UnderWay), "who came too late sees it at the next look"
+
+
+async def test_two_models_are_loaded_independently(rig: DemandRig) -> None:
+    await rig.configure(a_model("other"))
+    for machine in rig.machines:
+        machine.files["other.gguf"] = GB
+    await all_at_once((rig.demand, "qwen"), (rig.demand, "other"))
+    for name in ("qwen", "other"):
+        await rig.demand.look(name)
+    assert await loads(rig) == 2
+
+
+async def test_alias_asks_for_the_model_itself(rig: DemandRig) -> None:
+    await rig.configure(a_model("qwen", "alias: q\n"))
+    await all_at_once((rig.demand, "q"), (rig.demand, "qwen"))
+    assert await loads(rig) == 1
+    assert isinstance(await rig.demand.look("q"), UnderWay)
+
+
+async def test_model_with_a_route_needs_nothing(rig: DemandRig) -> None:
+    rig.routable.add("qwen")
+    assert await rig.demand.look("qwen") is None
+    assert rig.placer.asked == []
+    assert rig.refreshed == 1, "the table is read anew before anything is begun"
+
+
+async def test_model_that_was_removed_is_not_loaded(rig: DemandRig) -> None:
+    assert await rig.demand.look("nobody") is None
+    assert rig.placer.asked == []
+
+
+async def test_those_who_wait_share_one_look_a_second(rig: DemandRig) -> None:
+    await rig.demand.look("qwen")
+    looked = rig.refreshed
+    for _ in range(20):
+        await all_at_once(*[(rig.demand, "qwen")] * 5)
+        await anyio.sleep(0.1)
+    assert rig.refreshed - looked <= 3
+
+
+async def test_look_tells_how_far_the_operation_is(rig: DemandRig) -> None:
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    assert begun.view is None, "it has just been made"
+    await anyio.sleep(2)
+    later = await rig.demand.look("qwen")
+    assert isinstance(later, UnderWay)
+    assert later.view is not None
+    assert later.view.operation.id == begun.replica.op
+
+
+async def test_load_under_way_is_found_without_beginning_one(rig: DemandRig) -> None:
+    assert await rig.demand.under_way("qwen") is None
+    assert rig.placer.asked == []
+    await rig.demand.look("qwen")
+    found = await rig.demand.under_way("qwen")
+    assert found is not None
+    assert found.view is not None
+
+
+# Failed.
+
+
+async def test_failed_load_answers_with_its_cause_for_fifteen_seconds(rig: DemandRig) -> None:
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    await failed(rig, begun.replica)
+    await anyio.sleep(1)
+    for _ in range(13):
+        answer = await rig.demand.look("qwen")
+        assert isinstance(answer, Failed)
+        assert (answer.problem.message, answer.node) == ("unknown architecture", "gpu-1")
+        await anyio.sleep(1)
+    await anyio.sleep(3)
+    assert isinstance(await rig.demand.look("qwen"), UnderWay), "then it is tried again"
+    assert await loads(rig) == 2
+
+
+async def test_another_frontend_tells_the_same_cause(rig: DemandRig) -> None:
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    await failed(rig, begun.replica)
+    answer = await rig.of_a_frontend().look("qwen")
+    assert isinstance(answer, Failed)
+    assert answer.problem.hint == "use another file"
+
+
+async def test_changed_model_is_tried_at_once_though_the_former_failed(rig: DemandRig) -> None:
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    await failed(rig, begun.replica)
+    await rig.configure(a_model("qwen", "context_size: 512\n"))
+    await anyio.sleep(1)
+    assert isinstance(await rig.demand.look("qwen"), UnderWay)
+
+
+async def test_failure_of_another_model_is_not_ours(rig: DemandRig) -> None:
+    await rig.configure(a_model("other"))
+    for machine in rig.machines:
+        machine.files["other.gguf"] = GB
+    begun = await rig.demand.look("other")
+    assert isinstance(begun, UnderWay)
+    await failed(rig, begun.replica)
+    assert isinstance(await rig.demand.look("qwen"), UnderWay)
+
+
+async def test_load_that_was_cancelled_is_no_failure(rig: DemandRig) -> None:
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    [step] = (await rig.operations.view(begun.replica.op)).steps
+    await rig.over(step, State.CANCELLED)
+    assert await rig.replicas.remove(begun.replica)
+    await anyio.sleep(1)
+    assert isinstance(await rig.demand.look("qwen"), UnderWay)
+
+
+async def test_node_that_could_not_be_reached_is_avoided_for_a_while(rig: DemandRig) -> None:
+    first = await rig.demand.look("qwen")
+    assert isinstance(first, UnderWay)
+    await failed(rig, first.replica, "it went away", code="node_unreachable")
+    await anyio.sleep(1)
+    second = await rig.demand.look("qwen")
+    assert isinstance(second, UnderWay)
+    assert second.replica.node != first.replica.node
+    await failed(rig, second.replica, "it went away, too", code="node_unreachable")
+    await anyio.sleep(1)
+    assert isinstance(await rig.demand.look("qwen"), Waits), "for either may be back"
+    await anyio.sleep(20)
+    assert isinstance(await rig.demand.look("qwen"), UnderWay)
+
+
+# Nowhere.
+
+
+async def test_model_that_fits_nowhere_is_refused_with_reasons(rig: DemandRig) -> None:
+    for machine in rig.machines:
+        machine.files = {}
+    answer = await rig.demand.look("qwen")
+    assert isinstance(answer, Unplaceable)
+    assert answer.reasons.keys() == {"gpu-1", "gpu-2"}
+
+
+async def test_model_that_only_has_to_wait_waits(rig: DemandRig) -> None:
+    await rig.configure(a_model("big"))
+    rig.machines.pop(1)
+    rig.machine.files["big.gguf"] = 50 * GB
+    old = await rig.loaded()
+    rig.machine.used_gb = 4
+    await anyio.sleep(30)
+    rig.busy[old.key] = 1
+    assert isinstance(await rig.demand.look("big"), Waits)
+    rig.busy.clear()
+    await anyio.sleep(1)
+    assert isinstance(await rig.demand.look("big"), UnderWay)

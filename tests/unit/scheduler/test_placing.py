@@ -1,0 +1,151 @@
+"""A place is found and taken in one go: the replica's row, its operation, and the marks on those that make
+room; or nothing is written at all."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from remuda.core.errors import Conflict
+from remuda.gallery.model import Reading
+from remuda.ops.model import Kind
+from remuda.ops.ports import Filter
+from remuda.ops.sightings import NodeView
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, Unplaceable
+from tests.unit.scheduler.placers import PlacingRig
+from tests.unit.scheduler.rig import GB, NODE, OTHER_NODE, a_model
+
+pytestmark = pytest.mark.anyio
+
+SETTLED_S = 30.0  # After which whoever waited for a replica has had their turn.
+
+
+@pytest.fixture
+async def rig() -> PlacingRig:
+    made = PlacingRig()
+    await made.configure()
+    return made
+
+
+async def begun(rig: PlacingRig, model: str = "qwen") -> Replica:
+    replica = await rig.placing().begin(rig.model(model), "ada")
+    assert isinstance(replica, Replica)
+    return replica
+
+
+async def refused(rig: PlacingRig, model: str = "qwen") -> Unplaceable:
+    answer = await rig.placing().begin(rig.model(model), "ada")
+    assert isinstance(answer, Unplaceable)
+    return answer
+
+
+async def test_replica_is_recorded_with_the_operation_that_loads_it(rig: PlacingRig) -> None:
+    replica = await begun(rig)
+    assert await rig.rows() == (replica,)
+    assert (replica.state, replica.key) == (ReplicaState.STAGING, ReplicaKey("qwen", 0))
+    assert replica.memory_bytes >= 4 * GB, "what nodes tell of its file counts"
+    view = await rig.operations.view(replica.op)
+    operation, [step] = view.operation, view.steps
+    assert (operation.kind, operation.asked_by, operation.source.model) == (Kind.LOAD, "ada", "qwen")
+    assert (step.node, step.source.revision) == (replica.node, rig.model().config.revision)
+    assert rig.changes == 1
+
+
+async def test_what_is_set_aside_for_one_is_not_there_for_the_next(rig: PlacingRig) -> None:
+    await rig.configure(a_model("other"))
+    for machine in rig.machines:
+        machine.files["other.gguf"] = 40 * GB
+    rig.machines[1].ram_gb = 8
+    assert (await begun(rig, "other")).node == NODE
+    assert (await begun(rig)).node == NODE, "64 GB have room for both"
+    await rig.configure(a_model("third"))
+    rig.machine.files["third.gguf"] = 40 * GB
+    assert (await refused(rig, "third")).reasons.keys() == {"gpu-1", "gpu-2"}
+    assert len(await rig.rows()) == 2
+
+
+async def test_idle_replica_that_makes_room_is_marked_and_asked_to_go(rig: PlacingRig) -> None:
+    await rig.configure(a_model("big"))
+    rig.machines.pop(1)
+    rig.machine.files["big.gguf"] = 50 * GB
+    old = await rig.loaded()
+    rig.machine.used_gb = 4
+    await anyio.sleep(SETTLED_S)
+    replica = await begun(rig, "big")
+    going = await rig.row()
+    assert (going.state, going.why) == (ReplicaState.UNLOADING, "makes room for big#0")
+    assert going.change == replica.change, "in the same transaction"
+    views = await rig.operations.views(Filter(finished=False))
+    unloads = [view.operation for view in views if view.operation.kind is Kind.UNLOAD]
+    assert [(one.source.model, one.source.name) for one in unloads] == [("qwen", "makes room for big")]
+    assert old.key == going.key
+
+
+async def test_busy_replica_makes_no_room(rig: PlacingRig) -> None:
+    await rig.configure(a_model("big"))
+    rig.machines.pop(1)
+    rig.machine.files["big.gguf"] = 50 * GB
+    old = await rig.loaded()
+    rig.machine.used_gb = 4
+    await anyio.sleep(SETTLED_S)
+    rig.busy[old.key] = 1
+    answer = await refused(rig, "big")
+    assert answer.waiting_helps
+    assert "what else it holds is busy" in answer.reasons["gpu-1"]
+    assert (await rig.row()).state is ReplicaState.LOADED
+
+
+async def test_picture_that_is_old_by_the_time_of_the_claim_writes_nothing(
+    rig: PlacingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.configure(a_model("other"))
+    looked = rig.look
+
+    async def look_while_others_write() -> tuple[Sequence[NodeView], Sequence[Reading]]:
+        found = await looked()
+        await rig.claimed("other")
+        return found
+
+    monkeypatch.setattr(rig, "look", look_while_others_write)
+    assert await rig.placing().begin(rig.model(), "ada") is None
+    assert [row.key.model for row in await rig.rows()] == ["other"]
+
+
+async def test_model_that_is_being_loaded_is_not_placed_again(rig: PlacingRig) -> None:
+    await begun(rig)
+    with pytest.raises(Conflict, match="is being loaded already"):
+        await rig.placing().begin(rig.model(), "ada")
+
+
+async def test_second_replica_gets_the_next_number_and_another_node(rig: PlacingRig) -> None:
+    first = await rig.loaded(node=OTHER_NODE)
+    second = await begun(rig)
+    assert (second.key.index, second.node) == (1, NODE)
+    assert await rig.replicas.remove(first)
+
+
+async def test_number_that_is_free_again_is_used_again(rig: PlacingRig) -> None:
+    for index, node in ((0, NODE), (1, OTHER_NODE)):
+        await rig.loaded(index=index, node=node)
+    assert await rig.replicas.remove((await rig.rows())[0])
+    assert (await begun(rig)).key.index == 0
+
+
+async def test_reasons_are_told_for_every_node(rig: PlacingRig) -> None:
+    rig.machines[0].files = {}
+    rig.machines[1].silent_s = 600
+    reasons = (await refused(rig)).reasons
+    assert "qwen.gguf is not in its folder of models" in reasons["gpu-1"]
+    assert reasons["gpu-2"]
+
+
+async def test_shared_folder_means_that_every_node_has_the_file(rig: PlacingRig) -> None:
+    for machine in rig.machines:
+        machine.files = {}
+    rig.shared = True
+    assert isinstance(await rig.placing().begin(rig.model(), "ada"), Replica)
+
+
+async def test_no_nodes_is_no_reason_at_all(rig: PlacingRig) -> None:
+    rig.machines.clear()
+    assert (await refused(rig)).reasons == {}
