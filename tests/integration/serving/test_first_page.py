@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import openai
 import pytest
 
@@ -35,7 +34,7 @@ def test_a_gguf_file_alone_is_enough_for_a_real_sentence(up: Frontend) -> None:
 
 
 def test_the_same_with_the_official_client_streaming(up: Frontend) -> None:
-    with openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", http_client=httpx.Client()) as client:
+    with openai.OpenAI(base_url=f"{up.url}/v1", api_key="none") as client:
         answer = client.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": QUESTION}],
