@@ -84,13 +84,14 @@ async def test_a_status_has_its_answer(
 
 
 async def test_a_backend_lost_in_mid_sentence_has_broken_off() -> None:
-    client = Client()
-    breaking = says_then_fails(grpc.StatusCode.UNAVAILABLE, "gone", text("hi"))
+    client, call = Client(), chat()
+    breaking = says_then_fails(grpc.StatusCode.UNAVAILABLE, "gone", text("hi", tokens=1))
 
     async with scripted(PredictStream=breaking) as address, upstream_at(address) as upstream:
-        failure = await _failure(upstream, client)
+        with pytest.raises(UpstreamFailed) as failed:
+            await upstream.serve(call, client)
 
-    assert (failure.fault, client.begun) == (Fault.BROKE, True)
+    assert (failed.value.fault, client.begun, call.tally.completion_tokens) == (Fault.BROKE, True, 1)
 
 
 async def test_a_port_where_nothing_listens_is_unreachable() -> None:

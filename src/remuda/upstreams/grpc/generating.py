@@ -87,15 +87,17 @@ class Writer:
         hearing = _hearing(generation, wary=is_llama(self._call.model))
         opening = pen.opening(index)
         open_call = self._channel.stream("PredictStream", options.SerializeToString())
-        with Exchange(open_call, self._patience.silence_s) as exchange:
-            while (message := await exchange.read()) is not None:
-                said = hearing.hear(decode(message))
-                if said is not None:
-                    self._heard()
-                    await telling.tell(opening + pen.piece(index, said))
-                    opening = b""
+        try:
+            with Exchange(open_call, self._patience.silence_s) as exchange:
+                while (message := await exchange.read()) is not None:
+                    said = hearing.hear(decode(message))
+                    if said is not None:
+                        self._heard()
+                        await telling.tell(opening + pen.piece(index, said))
+                        opening = b""
+        finally:  # What was said before it broke off was said, too.
+            self._count(generation, hearing.usage)
         last = hearing.end()
-        self._count(generation, hearing.usage)
         rest = b"" if last == NOTHING else pen.piece(index, last)
         return opening + rest + pen.closing(index, hearing.finish_reason)
 

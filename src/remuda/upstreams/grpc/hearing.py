@@ -24,7 +24,7 @@ class Said(NamedTuple):
 
 
 NOTHING: Final = Said()
-_CALLS_BEGIN: Final = ("{", "[", "")
+_CALLS_BEGIN: Final = ("{", "[")
 
 
 class _Logprobs(msgspec.Struct):
@@ -76,6 +76,7 @@ class Hearing:
         self._by_deltas = False
         self._called = False
         self._held: list[str] = []
+        self._may_be_call = False  # As far as its first letter tells.
 
     def hear(self, reply: pb.Reply) -> Said | None:
         """None: a sign of life, no more."""
@@ -126,9 +127,12 @@ class Hearing:
     def _hold(self, content: str) -> str:
         """Keep it back, unless it is plainly no call: not every backend keeps to a grammar, and those that
         send deltas have calls taken out. Returns what may be told now."""
-        begins = "".join(self._held).isspace() or not self._held
         self._held.append(content)
-        if not (self._by_deltas and begins and content.lstrip()[:1] not in _CALLS_BEGIN):
+        if self._may_be_call:
+            return ""
+        beginning = content.lstrip()[:1]
+        self._may_be_call = beginning in _CALLS_BEGIN or (bool(beginning) and not self._by_deltas)
+        if self._may_be_call or not beginning:
             return ""
         self._reading = None
         return "".join(self._held)
