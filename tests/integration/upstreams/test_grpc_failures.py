@@ -19,7 +19,7 @@ from remuda.upstreams.grpc.generating import Patience
 from remuda.upstreams.grpc.upstream import GrpcUpstream
 from tests.integration.backends.programs import loaded
 from tests.integration.upstreams.grpc_rig import Client, call_of, chat, upstream_at
-from tests.integration.upstreams.grpc_scripts import Open, says_then_fails, scripted, text
+from tests.integration.upstreams.grpc_scripts import Open, says, says_then_fails, scripted, text
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
@@ -296,6 +296,24 @@ async def test_a_call_for_another_model_finds_it_not_loaded(tmp_path: Path) -> N
 
     assert (failure.fault, failure.status) == (Fault.NOT_LOADED, 503)
     assert "model identity mismatch" in failure.message
+
+
+async def test_a_request_larger_than_backends_take_is_refused() -> None:
+    async with scripted(PredictStream=says()) as address, upstream_at(address) as upstream:
+        failure = await _failure(upstream, text="x" * (51 << 20))
+
+    assert (failure.fault, failure.status) == (Fault.REFUSED, 413)
+    assert failure.message == "the request is too large for the backend of polly, which takes 50 MiB"
+
+
+async def test_a_reply_larger_than_we_take_is_the_backends_failure() -> None:
+    huge = says(pb.Reply(message=b"x" * (65 << 20)))
+
+    async with scripted(PredictStream=huge) as address, upstream_at(address) as upstream:
+        failure = await _failure(upstream)
+
+    assert (failure.fault, failure.status) == (Fault.FAILED, 502)
+    assert failure.message == "the backend of polly sent more than 64 MiB in one message"
 
 
 async def test_what_a_backend_cannot_do_is_refused() -> None:

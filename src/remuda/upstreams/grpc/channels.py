@@ -8,8 +8,8 @@ import grpc.aio
 from remuda.upstreams.grpc import limits, methods
 
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", limits.RECEIVED_BYTES_MAX),
+    ("grpc.max_send_message_length", limits.SENT_BYTES_MAX),
     # Channels to one address share its connection, and the pause after a refused one, unless told not to.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),

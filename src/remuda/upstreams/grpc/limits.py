@@ -1,6 +1,7 @@
 """Every bound of the gRPC upstream, named with its unit."""
 
-MESSAGE_BYTES_MAX = 64 << 20  # Of one message, either way; LocalAI's peers stop at 50 MiB.
+SENT_BYTES_MAX = 50 << 20  # Of one message: what LocalAI's peers and ours take.
+RECEIVED_BYTES_MAX = 64 << 20
 CONNECT_S = 5.0
 RECONNECT_AFTER_S = 0.1  # The first pause after a failed connection.
 RECONNECT_AFTER_MAX_S = 1.0

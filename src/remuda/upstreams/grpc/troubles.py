@@ -8,7 +8,6 @@ import grpc
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.upstreams.grpc import limits
 
-_MESSAGE_MAX: Final = f"{limits.MESSAGE_BYTES_MAX >> 20} MiB"
 _REFUSED: Final = (Fault.REFUSED, 400, "refuses this")
 _BROKE: Final = (Fault.BROKE, 502, "broke off")
 _SHUT: Final = (Fault.UNREACHABLE, 502, "does not let this frontend in")
@@ -27,8 +26,7 @@ _BY_STATUS: Final = {
 _NOT_LOADED: Final = re.compile("model not loaded|model identity mismatch")
 _BROKEN_OFF: Final = re.compile("stream removed|rst_stream")
 _GARBAGE: Final = "parsing http/2"
-_TOO_LARGE_FOR_US: Final = "received message larger than max"
-_TOO_LARGE_TO_SEND: Final = "sent message larger than max"
+_TOO_LARGE: Final = re.compile(r"(?:sent|received) message larger than max \((\d+) vs\. (\d+)\)")
 # What gRPC puts before the reason: clients have no use for it, and addresses are none of their business.
 _TRANSPORT: Final = re.compile(
     r"failed to connect to all addresses; last error: "
@@ -46,18 +44,23 @@ def failure_of(code: grpc.StatusCode, details: str, model: str, *, heard: bool) 
         return undecodable(model)
     if code is grpc.StatusCode.UNAVAILABLE and not heard:
         return UpstreamFailed(Fault.UNREACHABLE, f"the backend of {model} cannot be reached: {words}")
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_TO_SEND in lower:
-        message = f"the request is too large for the backend of {model}, which takes {_MESSAGE_MAX}"
-        return UpstreamFailed(Fault.REFUSED, message, status=413)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE_FOR_US in lower:
-        message = f"the backend of {model} sent more than {_MESSAGE_MAX} in one message"
-        return UpstreamFailed(Fault.FAILED, message)
+    if too_large := _TOO_LARGE.search(lower):
+        return _too_large(int(too_large[2]), model)
     usual = _BROKE if _BROKEN_OFF.search(lower) else (Fault.FAILED, 502, "failed")
     fault, status, verb = _BY_STATUS.get(code, usual)
     hint = "the frontend and its workers need the same gRPC token" if verb == _SHUT[2] else ""
     return UpstreamFailed(
         fault, f"the backend of {model} {verb}: {words or code.name}", status=status, hint=hint
     )
+
+
+def _too_large(bytes_max: int, model: str) -> UpstreamFailed:
+    """Either side says it in the same words; only by the bound is it known whose message it was."""
+    if bytes_max == limits.RECEIVED_BYTES_MAX:
+        message = f"the backend of {model} sent more than {bytes_max >> 20} MiB in one message"
+        return UpstreamFailed(Fault.FAILED, message)
+    message = f"the request is too large for the backend of {model}, which takes {bytes_max >> 20} MiB"
+    return UpstreamFailed(Fault.REFUSED, message, status=413)
 
 
 def words_of(details: str) -> str:
