@@ -55,18 +55,27 @@ class ModelFolder:
     async def look(self) -> None:
         """Take in what is new, and take out what is gone."""
         files = await run_sync(self._files)
-        known = {one.origin: one.name for one in await self._store.models()}
         for name, (stamp, text) in files.items():
             seen = self._seen.get(name)
             if seen is None or seen.stamp != stamp:
                 self._seen[name] = _Seen(stamp, await self._take_in(name, text))
-        for origin, model in known.items():
-            name = origin.removeprefix(self._origin)
-            if origin.startswith(self._origin) and (name not in files or self._seen[name].model != model):
-                await self._store.remove_model(model)
-                log.info("model_removed", model=model, file=name)
-                self._changed()
         self._seen = {name: seen for name, seen in self._seen.items() if name in files}
+        for one in await self._store.models():
+            name = one.origin.removeprefix(self._origin)
+            if one.origin.startswith(self._origin) and not self._describes(name, one.name):
+                await self._take_out(name, one.name)
+
+    def _describes(self, name: str, model: str) -> bool:
+        """A file that cannot be used stands for what it was: somebody may be about to write it."""
+        seen = self._seen.get(name)
+        return seen is not None and seen.model in ("", model)
+
+    async def _take_out(self, name: str, model: str) -> None:
+        await self._store.remove_model(model)
+        log.info("model_removed", model=model, file=name)
+        # Another file may describe it, too: that one is read again.
+        self._seen = {other: seen for other, seen in self._seen.items() if seen.model != model}
+        self._changed()
 
     async def _take_in(self, name: str, text: str) -> str:
         try:
