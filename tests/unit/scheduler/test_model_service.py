@@ -1,0 +1,162 @@
+"""What people may do to models."""
+
+import pytest
+
+from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.ops.model import Kind, Wish
+from remuda.scheduler.model import ReplicaState, StoredModel
+from remuda.scheduler.service import Models
+from remuda.scheduler.unloads import Unloads
+from tests.unit.scheduler.placers import PlacingRig
+from tests.unit.scheduler.rig import NODE, OTHER_NODE, a_model
+
+pytestmark = pytest.mark.anyio
+
+
+class Served(PlacingRig):
+    def __init__(self) -> None:
+        super().__init__()
+        unloads = Unloads(self.operations, self.standings, self.clock, self.entropy, self.changed)
+        self.service = Models(
+            self.catalogue,
+            self.models,
+            self.replicas,
+            self.operations,
+            self.placing(),
+            unloads,
+            changed=self.changed,
+        )
+
+
+@pytest.fixture
+async def served() -> Served:
+    made = Served()
+    await made.configure()
+    return made
+
+
+# Configured.
+
+
+async def test_model_that_is_added_can_be_asked_for(served: Served) -> None:
+    told = await served.service.add(a_model("new", "spice: hot\n"))
+    assert (told.model.config.id, told.replaced, told.unknown_keys) == ("new", False, ("spice",))
+    assert [one.config.id for one in await served.service.configured()] == ["new", "qwen"]
+    assert served.changes == 1
+
+
+async def test_model_that_is_added_again_is_replaced(served: Served) -> None:
+    told = await served.service.add(a_model("qwen", "context_size: 512\n"))
+    assert told.replaced
+    assert (await served.service.get("qwen")).config.context_size == 512
+
+
+async def test_text_that_is_no_model_is_refused(served: Served) -> None:
+    with pytest.raises(Invalid):
+        await served.service.add("name: [")
+    assert len(await served.service.configured()) == 1
+
+
+async def test_alias_is_listed_once(served: Served) -> None:
+    await served.service.add(a_model("qwen", "alias: q\n"))
+    assert [one.config.id for one in await served.service.configured()] == ["qwen"]
+    assert (await served.service.get("q")).config.id == "qwen"
+
+
+async def test_model_of_a_file_is_changed_there_and_nowhere_else(served: Served) -> None:
+    await served.models.put_model(StoredModel("filed", a_model("filed"), "r", "file:f-1:a.yaml"))
+    await served.catalogue.refresh()
+    with pytest.raises(Conflict, match="file"):
+        await served.service.add(a_model("filed"))
+    with pytest.raises(Conflict, match="file"):
+        await served.service.remove("filed", "ada")
+
+
+async def test_model_that_is_not_there_is_not_found(served: Served) -> None:
+    for work in (served.service.get("nobody"), served.service.load("nobody", "ada")):
+        with pytest.raises(NotFound):
+            await work
+
+
+async def test_removed_model_takes_its_replicas_along(served: Served) -> None:
+    await served.loaded()
+    await served.service.remove("qwen", "ada")
+    assert await served.service.configured() == []
+    [unload] = (await served.operations.live()).operations
+    assert (unload.kind, unload.source.name, unload.asked_by) == (
+        Kind.UNLOAD,
+        "the model was removed",
+        "ada",
+    )
+
+
+# Loaded and unloaded.
+
+
+async def test_load_begins_one_more_replica(served: Served) -> None:
+    await served.loaded()
+    view = await served.service.load("qwen", "ada")
+    assert (view.operation.kind, view.operation.source.replica) == (Kind.LOAD, 1)
+
+
+async def test_load_that_is_under_way_is_joined(served: Served) -> None:
+    first = await served.service.load("qwen", "ada")
+    assert (await served.service.load("qwen", "eve")).operation.id == first.operation.id
+    assert len(await served.rows()) == 1
+
+
+async def test_load_that_fits_nowhere_says_why_for_each_node(served: Served) -> None:
+    for machine in served.machines:
+        machine.files = {}
+    with pytest.raises(Conflict, match=r"gpu-1: .*; gpu-2: "):
+        await served.service.load("qwen", "ada")
+
+
+async def test_load_without_nodes_says_so(served: Served) -> None:
+    served.machines.clear()
+    with pytest.raises(Conflict, match="there are no nodes"):
+        await served.service.load("qwen", "ada")
+
+
+async def test_unload_is_an_operation_for_each_replica(served: Served) -> None:
+    for index, node in ((0, NODE), (1, OTHER_NODE)):
+        await served.loaded(index=index, node=node)
+    views = await served.service.unload("qwen", "ada")
+    assert sorted(view.operation.source.replica for view in views) == [0, 1]
+    assert {view.operation.source.name for view in views} == {"asked for by ada"}
+
+
+async def test_unload_on_one_node_leaves_the_others(served: Served) -> None:
+    for index, node in ((0, NODE), (1, OTHER_NODE)):
+        await served.loaded(index=index, node=node)
+    [view] = await served.service.unload("qwen", "ada", node=OTHER_NODE)
+    assert view.steps[0].node == OTHER_NODE
+
+
+async def test_unload_asked_for_twice_is_one_operation(served: Served) -> None:
+    await served.loaded()
+    [first] = await served.service.unload("qwen", "ada")
+    [second] = await served.service.unload("qwen", "ada")
+    assert first.operation.id == second.operation.id
+
+
+async def test_unload_of_what_is_being_loaded_gives_that_up(served: Served) -> None:
+    load = await served.service.load("qwen", "ada")
+    [view] = await served.service.unload("qwen", "ada")
+    assert view.operation.id == load.operation.id
+    assert view.operation.wish is Wish.CANCEL
+
+
+async def test_unload_of_nothing_is_nothing(served: Served) -> None:
+    assert await served.service.unload("qwen", "ada") == []
+
+
+async def test_replicas_are_listed_in_order(served: Served) -> None:
+    await served.configure(a_model("another"))
+    for model in ("qwen", "another"):
+        await served.loaded(model)
+    listed = await served.service.replicas()
+    assert [(one.key.model, one.state) for one in listed] == [
+        ("another", ReplicaState.LOADED),
+        ("qwen", ReplicaState.LOADED),
+    ]
