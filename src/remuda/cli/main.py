@@ -1,6 +1,7 @@
 """The command `remuda`: its verbs, and how each of them ends. Verbs import what they need when they run."""
 
-from typing import NoReturn
+import gc
+from typing import Final, NoReturn
 
 import click
 
@@ -22,6 +23,8 @@ from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import examples, settings_command
 from remuda.cli.exits import Exit, exit_of, report
 from remuda.core.errors import Problem, RemudaError
+
+_NEW_OBJECTS: Final = 20_000  # Between two looks for garbage: imports make many, and leave hardly any.
 
 
 class Root(click.Group):
@@ -155,4 +158,5 @@ for verb in (
 
 def main() -> NoReturn:
     hide_secrets_from_argv()
+    gc.set_threshold(_NEW_OBJECTS)
     root.main(prog_name="remuda")

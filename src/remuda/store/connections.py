@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psycopg
 from sqlalchemy import URL, Connection, DateTime, Engine, create_engine, event, func, select
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
@@ -124,6 +123,8 @@ def _server_now(connection: Connection) -> datetime:
 
 
 def _server_socket(connection: Connection) -> int:
+    import psycopg  # Where SQLite is used nobody waits for it.
+
     raw = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)
     return raw.fileno()
