@@ -1,6 +1,5 @@
 """Composition root of serving: from requests to replicas, and from configured models to loaded ones."""
 
-import os
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -91,7 +90,7 @@ class ServingRig:
         )
         self._worker = BusWorker(ground.around.bus)
         self._http = Pool()
-        self._engine = GrpcEngine(self._http, threads=os.cpu_count() or 1)
+        self._engine = GrpcEngine(self._http)
         self._shared = settings.distributed_shared_models
 
     def model_work(self, shop: Workshop) -> ReplicaWork:

@@ -12,8 +12,9 @@ from remuda.gateway.guards import require_admin, require_token
 from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_raw
 from remuda.gateway.services import Access
 from remuda.wire import nodes as wire
-from remuda.wire import operations
+from remuda.wire import operations, serving
 from remuda.wire.admin import KeyRequest
+from remuda.wire.models import ModelUnload
 
 _BODIES: tuple[type[BaseModel], ...] = (
     wire.RegisterRequest,
@@ -30,6 +31,10 @@ _BODIES: tuple[type[BaseModel], ...] = (
     operations.OpRequest,
     operations.OpRetryBody,
     operations.RollOutBody,
+    serving.ModelAdd,
+    serving.ModelNamed,
+    serving.ModelUnloadBody,
+    ModelUnload,
 )
 _ABOUT = """The fleet: its workers register and report here, its admins look after it here.
 

@@ -11,7 +11,7 @@ import structlog
 
 from remuda.core.errors import BackendFailed, Problem, RemudaError
 from remuda.fleet.fleet import Standing
-from remuda.models.config import ModelConfig
+from remuda.models.memory import effective_context
 from remuda.ops.model import Step
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.deadlines import WHOLE_MOST, first_limit, load_entered, load_limit, pushed
@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 _STOP_S: Final = 20.0  # A worker that does not answer by then loses the process at a later look.
 _FORGET_S: Final = 10.0
 _LOOK_S: Final = 1.0
+_PEER_THREADS: Final = 4  # The contract wants a number, and nobody has told how many cores there are.
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +241,18 @@ class _Load:
         self._tools.changed()
 
     def _place(self, standing: Standing) -> Place:
-        return place_of(self._model.config, standing, self._tools)
-
-
-def place_of(config: ModelConfig, standing: Standing, tools: Tools) -> Place:
-    """A worker says where its folder of models is; one that does not has the frontend's, if anything."""
-    report = standing.node.report
-    folder = "" if report is None else Report.model_validate_json(report.body).models_path
-    if tools.shared or not folder:
-        folder = str(tools.catalogue.models_path)
-    return Place(folder, f"{folder}/{config.file}" if names_file(config) else "")
+        """A worker says where its folder of models is; one that does not has the frontend's, if anything. Nor
+        does one that is not ours know how many threads are good for its machine."""
+        config, report = self._model.config, standing.node.report
+        folder = "" if report is None else Report.model_validate_json(report.body).models_path
+        if self._tools.shared or not folder:
+            folder = str(self._tools.catalogue.models_path)
+        return Place(
+            folder,
+            f"{folder}/{config.file}" if names_file(config) else "",
+            effective_context(config, self._model.weights.header),
+            0 if standing.node.version else _PEER_THREADS,
+        )
 
 
 def _running(replica: Replica, reply: BackendInstallReply, standing: Standing) -> Replica:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from remuda.core.ids import FrontendId, NodeId
 from remuda.inference.model import Endpoint
-from remuda.models.config import ModelConfig
+from remuda.models.config import CONTEXT_FALLBACK, ModelConfig
 from remuda.ops.model import Operation, Step
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, StoredModel
 from remuda.wire.backends import BackendInstall, BackendInstallReply
@@ -16,10 +16,12 @@ from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a model's files are on the node that loads it."""
+    """Where a model's files are on the node that loads it, and what follows from them and from the node."""
 
     models_path: str = ""  # The folder of models there; empty: not known.
     model_file: str = ""  # The model's own file or folder; empty: the backend finds it by itself.
+    context: int = CONTEXT_FALLBACK  # Tokens, where the file has been looked at.
+    threads: int = 0  # For a model that names none; 0: its worker's backend knows better.
 
 
 class ReplicaStore(Protocol):

@@ -32,6 +32,11 @@ BODIES_OF_OPERATIONS = (
     "/api/ops",
     "/api/ops/upgrades",
     "/retry",
+    "/api/models",
+    "/unload",
+    "/models/delete",
+    "/backend/load",
+    "/backend/shutdown",
 )
 EXAMPLES, EXAMPLES_WITH_BODY = 10, 25
 NOT_HELD_AGAINST_IT = [
@@ -149,7 +154,7 @@ def test_guarded_routes_name_their_key(document: Json) -> None:
         for operation in operations.values():
             asked = {scheme for one in operation.get("security", []) for scheme in one}
             expected = {"registrationToken"} if path.startswith("/api/node/") else {"adminKey"}
-            guarded = path.startswith(("/api/", "/backends")) or path == "/metrics"
+            guarded = path.startswith(("/api/", "/backend")) or path == "/metrics"
             assert asked == (expected if guarded else set()), path
 
 

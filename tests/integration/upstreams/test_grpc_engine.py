@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
 @pytest.fixture
 async def engine() -> AsyncIterator[GrpcEngine]:
     pool = Pool()
-    yield GrpcEngine(pool, threads=2)
+    yield GrpcEngine(pool)
     assert pool.busy == 0
     pool.close()
 

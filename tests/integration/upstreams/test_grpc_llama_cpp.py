@@ -68,7 +68,7 @@ WEATHER = {
 async def upstream(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GrpcUpstream]:
     with started(tmp_path_factory.mktemp("llama")) as process:
         endpoint = Endpoint(process.address, token=TOKEN)
-        await GrpcEngine(Pool(), threads=1).load(endpoint, SMOL, Place(model_file=str(smollm2())))
+        await GrpcEngine(Pool()).load(endpoint, SMOL, Place(model_file=str(smollm2())))
         opened = GrpcUpstream(endpoint, SystemClock(), SeededEntropy(7))
         yield opened
         await opened.aclose()

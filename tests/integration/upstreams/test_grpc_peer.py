@@ -30,7 +30,7 @@ async def peer(start: Start, tmp_path: Path) -> Running:
 
 async def test_a_peer_is_loaded_and_chats(peer: Running) -> None:
     streamed, whole, endpoint = Client(), Client(), Endpoint(peer.address, token=TOKEN)
-    engine = GrpcEngine(Pool(), threads=1)
+    engine = GrpcEngine(Pool())
 
     await engine.load(endpoint, PARROT, Place())
     async with upstream_at(peer.address, TOKEN) as upstream:
@@ -53,4 +53,4 @@ async def test_a_peer_without_a_model_says_so(peer: Running) -> None:
 
 async def test_a_peer_is_not_loaded_with_a_wrong_token(peer: Running) -> None:
     with pytest.raises(BackendFailed, match="UNAUTHENTICATED"):
-        await GrpcEngine(Pool(), threads=1).load(Endpoint(peer.address, token="no"), PARROT, Place())
+        await GrpcEngine(Pool()).load(Endpoint(peer.address, token="no"), PARROT, Place())

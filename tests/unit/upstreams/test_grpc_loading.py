@@ -11,8 +11,8 @@ from tests.unit.upstreams.grpc_calls import config_of
 PLACE = Place(models_path="/models", model_file="/models/m.bin")
 
 
-def _options(config: ModelConfig | None = None, place: Place = PLACE, threads: int = 6) -> pb.ModelOptions:
-    return model_options(config or config_of(), place, threads=threads)
+def _options(config: ModelConfig | None = None, place: Place = PLACE) -> pb.ModelOptions:
+    return model_options(config or config_of(), place)
 
 
 def test_a_model_is_named_as_configured_and_found_where_it_lies() -> None:
@@ -28,14 +28,15 @@ def test_what_is_not_configured_has_its_usual_value() -> None:
     assert (options.MMap, options.FlashAttention) == (True, "auto")
 
 
-@pytest.mark.parametrize(("configured", "here", "told"), [(None, 6, 6), (3, 6, 3), (None, 0, 1), (0, 6, 6)])
-def test_there_is_always_a_thread(configured: int | None, here: int, told: int) -> None:
-    assert _options(config_of(threads=configured), threads=here).Threads == told
+@pytest.mark.parametrize(("configured", "there", "told"), [(None, 6, 6), (3, 6, 3), (None, 0, 0), (0, 6, 6)])
+def test_threads_are_those_of_the_model_or_else_of_its_place(
+    configured: int | None, there: int, told: int
+) -> None:
+    assert _options(config_of(threads=configured), Place(threads=there)).Threads == told
 
 
-@pytest.mark.parametrize(("size", "told"), [(None, 4096), (-1, 4096), (2048, 2048)])
-def test_the_context_is_the_configured_one(size: int | None, told: int) -> None:
-    assert _options(config_of(context_size=size)).ContextSize == told
+def test_the_context_is_the_one_found_for_its_place() -> None:
+    assert _options(place=Place(context=8192)).ContextSize == 8192
 
 
 @pytest.mark.parametrize(
@@ -44,11 +45,11 @@ def test_the_context_is_the_configured_one(size: int | None, told: int) -> None:
 def test_a_model_that_takes_texts_whole_has_a_batch_as_large_as_its_context(
     purpose: dict[str, object],
 ) -> None:
-    assert _options(config_of(context_size=2048, **purpose)).NBatch == 2048
+    assert _options(config_of(**purpose), Place(context=2048)).NBatch == 2048
 
 
 def test_a_configured_batch_stands() -> None:
-    config = config_of(context_size=2048, embeddings=True, parameters={"model": "m.bin", "batch": 64})
+    config = config_of(embeddings=True, parameters={"model": "m.bin", "batch": 64})
 
     assert _options(config).NBatch == 64
 

@@ -29,18 +29,17 @@ _SHUT: Final = (401, 403)
 
 
 class GrpcEngine:
-    """Implements scheduler.ports.Engine. `threads` is what a model that names no number is loaded with."""
+    """Implements scheduler.ports.Engine."""
 
-    def __init__(self, http: Pool, *, threads: int) -> None:
+    def __init__(self, http: Pool) -> None:
         self._http = http
-        self._threads = threads
 
     async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
         """Takes as long as it takes: whoever calls this says how long that may be."""
         if endpoint.protocol == HTTP:
             await self._until_it_answers(endpoint, model)
             return
-        options = model_options(model, place, threads=self._threads)
+        options = model_options(model, place)
         try:
             answer = await _answer(endpoint, "LoadModel", options.SerializeToString())
             result = pb.Result.FromString(answer)

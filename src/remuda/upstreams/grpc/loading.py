@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from remuda.models.config import GPU_LAYERS_ALL, ModelConfig
-from remuda.models.memory import BATCH_DEFAULT, effective_context
+from remuda.models.memory import BATCH_DEFAULT
 from remuda.rpc import backend_pb2 as pb
 from remuda.scheduler.ports import Place
 from remuda.upstreams.grpc.dialects import is_llama
@@ -14,16 +14,15 @@ from remuda.upstreams.grpc.dialects import is_llama
 _PARALLEL = "parallel"
 
 
-def model_options(config: ModelConfig, place: Place, *, threads: int) -> pb.ModelOptions:
-    """`threads` is for a model that names no number of them."""
+def model_options(config: ModelConfig, place: Place) -> pb.ModelOptions:
     parameters = config.parameters
     options = pb.ModelOptions(
         Model=parameters.model,
         ModelFile=place.model_file,
         ModelPath=place.models_path,
-        ContextSize=effective_context(config, None),
-        NBatch=_batch(config),
-        Threads=max(config.threads or threads, 1),
+        ContextSize=place.context,
+        NBatch=_batch(config, place.context),
+        Threads=config.threads or place.threads,
         NGPULayers=GPU_LAYERS_ALL if config.gpu_layers is None else config.gpu_layers,
         MMap=config.mmap is not False,
         FlashAttention=config.flash_attention,
@@ -45,12 +44,12 @@ def model_options(config: ModelConfig, place: Place, *, threads: int) -> pb.Mode
     return options
 
 
-def _batch(config: ModelConfig) -> int:
+def _batch(config: ModelConfig, context: int) -> int:
     """A text that becomes one vector or one score has to go through in one piece."""
     if config.parameters.batch:
         return config.parameters.batch
     whole = config.embeddings or config.reranking or _scores(config)
-    return effective_context(config, None) if whole else BATCH_DEFAULT
+    return context if whole else BATCH_DEFAULT
 
 
 def _scores(config: ModelConfig) -> bool:
