@@ -96,8 +96,7 @@ class Catalogue:
             found = self._catalogued(one)
             if found is not None and not found.config.disabled:
                 known[found.config.id] = found
-        aliases = {one.config.alias: one for one in known.values() if one.config.alias}
-        return MappingProxyType(aliases | known)
+        return MappingProxyType(known)
 
     def _catalogued(self, stored: StoredModel) -> Catalogued | None:
         before = self._known.get(stored.name)

@@ -47,18 +47,6 @@ async def test_row_that_can_be_read_again_is_there_again(rig: Rig) -> None:
     assert rig.catalogue.find("broken") is not None
 
 
-async def test_alias_is_another_name_of_the_same_model(rig: Rig) -> None:
-    await rig.configure(a_model("qwen", "alias: q\n"))
-    assert rig.catalogue.find("q") is rig.catalogue.find("qwen")
-
-
-async def test_name_counts_before_an_alias(rig: Rig) -> None:
-    await rig.configure(a_model("qwen", "alias: other\n"), a_model("other"))
-    found = rig.catalogue.find("other")
-    assert found is not None
-    assert found.config.id == "other"
-
-
 async def test_disabled_model_is_left_out(rig: Rig) -> None:
     await rig.configure(a_model("qwen", "disabled: true\n"))
     assert rig.catalogue.find("qwen") is None
