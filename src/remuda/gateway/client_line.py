@@ -8,6 +8,8 @@ from starlette.types import Scope
 
 EXTENSION: Final = "remuda.line"
 
+Headers = tuple[tuple[bytes, bytes], ...]
+
 
 class ClientLine(Protocol):
     """The connection on which a request came."""
@@ -23,6 +25,11 @@ class ClientLine(Protocol):
     @property
     def request_is_here(self) -> bool:
         """The whole request has arrived: reading its body does not wait."""
+        ...
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """All of an answer in one write, which saves a third of what its head and body take one by one. The
+        headers are valid, and name no length. Not while the line is congested."""
         ...
 
     def hang_up(self) -> None:

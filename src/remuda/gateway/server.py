@@ -10,10 +10,11 @@ import anyio
 import uvicorn
 from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from remuda.core import limits
-from remuda.gateway.client_line import EXTENSION
+from remuda.gateway.client_line import EXTENSION, Headers
 from remuda.wire.codec import encode
 from remuda.wire.nodes import NodeError
 
@@ -27,6 +28,7 @@ class _Connection(HttpToolsProtocol):
     """
 
     when_lost: Callable[[], None] | None = None
+    _answered: RequestResponseCycle  # The request whose turn it is; `cycle` is the one that came last.
     _refused = False
     _in_head = False
     _incoming = False
@@ -40,8 +42,24 @@ class _Connection(HttpToolsProtocol):
     def request_is_here(self) -> bool:
         return not self._incoming
 
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        request = self._answered
+        if request.disconnected:
+            return
+        parts = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+        if not request.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts += (b"content-length: %d\r\n\r\n" % len(body), body)
+        self.transport.write(b"".join(parts))
+        request.response_started = request.response_complete = True
+        if not request.keep_alive:
+            self.transport.close()
+        request.on_response()
+
     def hang_up(self) -> None:
-        self.cycle.disconnected = True  # Else it would be reported that the answer has no end.
+        self._answered.disconnected = True  # Else it would be reported that the answer has no end.
         self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -75,6 +93,10 @@ class _Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._incoming = False
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

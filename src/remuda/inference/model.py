@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.models.config import ModelConfig
@@ -16,6 +16,7 @@ class Kind(StrEnum):
 
 
 Request = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest
+_STREAMABLE: Final = (ChatRequest, CompletionRequest)
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class Call:
 
     @property
     def stream(self) -> bool:
-        return isinstance(self.request, ChatRequest | CompletionRequest) and bool(self.request.stream)
+        return isinstance(self.request, _STREAMABLE) and bool(self.request.stream)
 
 
 class Sink(Protocol):

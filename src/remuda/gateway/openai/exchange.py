@@ -9,7 +9,7 @@ from starlette.types import Send
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
-from remuda.gateway.client_line import ClientLine
+from remuda.gateway.client_line import ClientLine, Headers
 from remuda.gateway.openai.errors import refusal
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Kind, Tally
@@ -24,8 +24,6 @@ _HELD_BYTES_MAX: Final = 256 << 10  # Of an answer that is not a stream; what is
 _STALL_S: Final = 120.0  # A client that takes nothing for so long holds up a replica for nothing.
 _SILENCE_S: Final = 2.0  # A failure that comes sooner keeps its status.
 _COMMENT_EVERY_S: Final = 3.0
-
-Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class ClientGone(Exception):
@@ -179,8 +177,14 @@ class Exchange:
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer at once."""
         self.status = status
-        await self._start((*headers, (b"content-length", str(len(body)).encode())))
-        await self._put(body, more=False)
+        if self._line is None or self._line.congested:
+            await self._start((*headers, (b"content-length", b"%d" % len(body))))
+            await self._put(body, more=False)
+        elif self.gone:
+            raise ClientGone
+        else:
+            self._started = self._over = True
+            self._line.answer(status, self._named(headers), body)
 
     async def meanwhile(self, status: LoadStatus) -> None:
         """The model is being loaded: a stream's reader sees how far it is."""
@@ -204,12 +208,17 @@ class Exchange:
 
     async def _start(self, headers: Headers) -> None:
         self._started = True
-        named = [*headers, (b"x-request-id", self.request_id.encode())]
-        route = self.journey.route
-        if self._expose_node and route is not None:
-            named.append((b"x-remuda-node", route.node_name.encode()))
-            named.append((b"x-localai-node", route.node.encode()))
+        named = self._named(headers)
         await self._send({"type": "http.response.start", "status": self.status, "headers": named})
+
+    def _named(self, headers: Headers) -> Headers:
+        """With those that say whose answer it is."""
+        request_id = (b"x-request-id", self.request_id.encode())
+        route = self.journey.route
+        if not self._expose_node or route is None:
+            return (*headers, request_id)
+        node_name, node = route.node_name.encode(), route.node.encode()
+        return (*headers, request_id, (b"x-remuda-node", node_name), (b"x-localai-node", node))
 
     async def _put(self, data: bytes, *, more: bool = True) -> None:
         if self.gone:

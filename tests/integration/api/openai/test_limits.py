@@ -114,6 +114,17 @@ async def test_requests_sent_together_are_answered_in_their_order(served: Gatewa
     assert replies[0].body == replies[3].body
 
 
+@pytest.mark.parametrize(
+    "request_bytes", [post(CHAT, ASK, "Connection: close"), post(CHAT, b"{", "Connection: close")]
+)
+async def test_a_line_that_is_wanted_once_is_closed_after_the_answer(
+    served: Gateway, raw: RawClient, request_bytes: bytes
+) -> None:
+    reply = await raw.ask(request_bytes)
+    assert (reply.headers["connection"], "date" in reply.headers) == ("close", True)
+    assert await raw.closed()
+
+
 async def test_a_full_queue_is_told_at_once_and_says_when_to_come_back() -> None:
     async with serving(gateway(waits=Waits(waiting_max=0))) as served:
         served.tables.replace(table(model("m", route_to("m", parallel=1))))
