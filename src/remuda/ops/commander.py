@@ -26,6 +26,7 @@ _REPLY_MOST: Final = timedelta(hours=24)  # For as long as a worker may answer o
 _WITH_PROGRESS: Final = frozenset({Verb.INSTALL, Verb.UPGRADE, Verb.PROVE, Verb.LOAD})
 _OWNERS_MAX: Final = 3  # Frontends that may die over one load.
 _TAKEN_OVER_AFTER: Final = timedelta(seconds=1)
+_OWNER_SILENT: Final = timedelta(seconds=15)  # After its request is no longer known to be open.
 _GIVEN_UP: Final = Problem("cancelled", "it was given up because nobody wants it any more")
 _AGAIN: Final = Backoff(timedelta(seconds=1), timedelta(seconds=30), jitter=0.0)
 
@@ -60,6 +61,7 @@ class Timeouts:
             return replace(
                 patience,
                 answer=self.of(step),
+                lease=_OWNER_SILENT,
                 failures_max=_OWNERS_MAX,
                 backoff_first=_TAKEN_OVER_AFTER,
             )

@@ -35,7 +35,7 @@ class Pace:
 
     busy_every: timedelta = timedelta(seconds=5)
     idle_every: timedelta = timedelta(seconds=30)
-    open_for: timedelta = timedelta(seconds=60)
+    open_for: timedelta = timedelta(seconds=20)
 
 
 _AS_SHIPPED: Final = Pace()
