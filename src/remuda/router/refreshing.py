@@ -86,6 +86,7 @@ class TableKeeper:
         self._reading = anyio.Lock()
         self._begun = 0  # Looks so far, and the last of them that came to an end.
         self._done = 0
+        self._failed: tuple[int, RemudaError | None] = (0, None)  # The last of them that came to none.
         self._wanted = anyio.Event()
         self._to_tell = anyio.Event()
         self._well = True
@@ -96,13 +97,24 @@ class TableKeeper:
         self._to_tell.set()
 
     async def refresh(self) -> None:
-        """The table is at least as new as this call when it returns. Raises what the store raises."""
-        begun_before = self._begun
+        """The table is at least as new as this call when it returns. Raises what the store raises, also to
+        those who came while it did not answer: they do not wait for it one after another."""
+        begun_before, wait = self._begun, self._reading.locked()
         async with self._reading:
+            failed, why = self._failed
+            if why is not None and wait and failed >= begun_before and failed > self._done:
+                raise why
             if self._done <= begun_before:  # Else somebody began to look after we had asked.
                 self._begun += 1
-                await self._look()
-                self._done = self._begun
+                await self._read()
+
+    async def _read(self) -> None:
+        try:
+            await self._look()
+        except RemudaError as error:
+            self._failed = (self._begun, error)
+            raise
+        self._done = self._begun
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that the table was read once, if it could be."""

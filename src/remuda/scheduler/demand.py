@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import anyio
 
 from remuda.core.clock import Clock
-from remuda.core.errors import Conflict, NodeUnreachable, Problem
+from remuda.core.errors import Conflict, NodeUnreachable, Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, Step
 from remuda.ops.ports import Filter, OpStore, View
@@ -80,18 +80,33 @@ class Demand:
         self._routable = routable
         self._refresh = refresh
         self._turns: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
-        self._latest: dict[str, tuple[float, Answer]] = {}
+        self._latest: dict[str, tuple[float, Answer | RemudaError]] = {}
 
     async def look(self, name: str) -> Answer:
         """What there is of this model now; a load is begun if there is nothing. None: it may have a route.
 
-        Everybody who waits for one model shares one look a second."""
+        Everybody who waits for one model shares one look a second, and what it raises."""
+        asked_s = self._clock.monotonic()
         async with self._turns[name]:
             at_s, answer = self._latest.get(name, (-_ASK_AGAIN_S, None))
+            if isinstance(answer, RemudaError):
+                if asked_s <= at_s:
+                    raise answer
+                answer = None
             if answer is None or self._clock.monotonic() - at_s >= _ASK_AGAIN_S:
-                answer = await self._answer(name)
-                self._latest[name] = (self._clock.monotonic(), answer)
+                answer = await self._anew(name)
             return answer
+
+    async def _anew(self, name: str) -> Answer:
+        answer: Answer | RemudaError = None
+        try:
+            answer = await self._answer(name)
+        except RemudaError as error:
+            answer = error
+            raise
+        finally:
+            self._latest[name] = (self._clock.monotonic(), answer)
+        return answer
 
     async def under_way(self, name: str) -> UnderWay | None:
         """A load of it that is not over; nothing is begun."""

@@ -49,7 +49,9 @@ class Site:
         return self.place.frontend(name, *words, REMUDA_DATABASE_URL=self.database_url)
 
     def start_worker(self, side: str) -> Worker:
-        return self.place.join(self.b.url, side, "--labels", f"side={side}")
+        """Its backends have ports of their own: usually no other worker is on the machine."""
+        ports = ("--addr", f"{HOST}:{free_port(HOST)}", "--http-addr", f"{HOST}:{free_port(HOST)}")
+        return self.place.join(self.b.url, side, "--labels", f"side={side}", *ports)
 
     def revive(self, side: str) -> None:
         self.workers[side] = self.start_worker(side)
