@@ -1,7 +1,7 @@
 """The table from what is stored and what nodes say. Pure.
 
-A replica is routed to while it is loaded from the present configuration, and its node takes work and does not
-say that its process is gone.
+A replica is routed to while it is loaded from the present configuration, and its node takes work, has the
+labels that the model asks for, and does not say that its process is gone.
 """
 
 from collections import defaultdict
@@ -13,6 +13,7 @@ from typing import Final
 
 from remuda.core.ids import NodeId
 from remuda.fleet.health import Reachability
+from remuda.fleet.labels import matches
 from remuda.models.config import ModelConfig
 from remuda.ops.sightings import NodeView
 from remuda.router.table import Entry, Route, Table
@@ -37,10 +38,11 @@ def build(
     replicas: Replicas, nodes: Mapping[NodeId, NodeView], models: Mapping[str, Configured], token: str
 ) -> Table:
     """`models` by each name that requests may use; `token` opens replicas and their workers' doors."""
+    configs = {(model.config.id, model.config.revision): model.config for model in models.values()}
     routes = defaultdict[tuple[str, str], list[Route]](list)
     for row in replicas.rows:
-        view = nodes.get(row.node)
-        if view is not None and _routable(row, view):
+        view, config = nodes.get(row.node), configs.get((row.key.model, row.revision))
+        if view is not None and config is not None and _routable(row, view, config.selector):
             routes[row.key.model, row.revision].append(_route(row, view, token))
     told = _told_files(nodes.values())
     entries = {
@@ -77,9 +79,10 @@ def _route(row: Replica, view: NodeView, token: str) -> Route:
     )
 
 
-def _routable(row: Replica, view: NodeView) -> bool:
+def _routable(row: Replica, view: NodeView, selector: Mapping[str, str]) -> bool:
+    """The selector is no part of the revision, and labels change: both are looked at anew each time."""
     node = view.standing.node
-    takes_work = node.approved and not node.drained and not node.leaving
+    takes_work = node.approved and not node.drained and not node.leaving and matches(node.labels, selector)
     heard = view.standing.reachability in (Reachability.UP, Reachability.SILENT)
     same_life = row.boot is None or row.boot == view.boot
     return row.state is ReplicaState.LOADED and takes_work and heard and same_life and not _gone(row, view)

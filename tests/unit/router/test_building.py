@@ -75,6 +75,16 @@ def test_replica_of_another_configuration_has_no_route() -> None:
     assert not routed(loaded(revision="old"))
 
 
+def test_replica_on_a_node_without_the_labels_asked_for_has_no_route() -> None:
+    """D1 row 01: whoever could not be chosen for a load is not chosen for a request, either."""
+    row, choosy = loaded(), QWEN.model_copy(update={"selector": {"side": "left"}})
+    assert choosy.revision == row.revision, "what is loaded is none the worse for it"
+    for side, routes in (("left", 1), ("right", 0)):
+        views = {row.node: a_view("gpu-1", its_process(row), labels={"side": side})}
+        built = build(rows(row), views, {"qwen": Configured(choosy)}, "")
+        assert len(built.models["qwen"].routes) == routes
+
+
 def test_replica_of_the_workers_former_life_has_no_route() -> None:
     assert not routed(loaded(boot=BootId("former")))
 

@@ -11,9 +11,17 @@ from remuda.router.table import Route
 from remuda.scheduler.model import ReplicaKey
 
 
-def route(index: int = 0, node: str = "n1", *, parallel: int = 0, silent: bool = False) -> Route:
+def route(
+    index: int = 0, node: str = "n1", *, parallel: int = 0, vram_free: int = 0, silent: bool = False
+) -> Route:
     return Route(
-        ReplicaKey("qwen", index), NodeId(node), node, Endpoint(f"{node}:1"), parallel=parallel, silent=silent
+        ReplicaKey("qwen", index),
+        NodeId(node),
+        node,
+        Endpoint(f"{node}:1"),
+        parallel=parallel,
+        vram_free=vram_free,
+        silent=silent,
     )
 
 
@@ -33,6 +41,19 @@ def test_equals_take_turns() -> None:
             chosen.append(found.key.index)
 
     assert chosen == [0, 1, 2] * 3
+
+
+def test_free_memory_decides_only_between_equals() -> None:
+    """D1 row 03: the largest GPU got all requests."""
+    ledger, small, large = Ledger(), route(0, "a"), route(1, "b", vram_free=1 << 34)
+    chosen = []
+    for _ in range(4):
+        found = choose([small, large], ledger.load, ledger.last_turn)
+        assert found is not None
+        with ledger.holding(found):
+            chosen.append(found)
+
+    assert chosen == [large, small, large, small]
 
 
 def test_two_replicas_on_one_node_are_told_apart() -> None:

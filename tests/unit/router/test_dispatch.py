@@ -1,6 +1,7 @@
 """One request's way to a replica and back."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -272,6 +273,16 @@ async def test_replica_that_is_loaded_meanwhile_serves_those_who_wait() -> None:
         first.gate.set()
 
     assert house.waiting == 0
+
+
+@pytest.mark.parametrize("fate", ["answer", "refuse", "refuse connection", "break off"])
+async def test_count_is_back_at_zero_however_a_request_ends(fate: str) -> None:
+    house = House(route())
+    house.script(0, fate)
+    with suppress(UpstreamFailed):
+        await house.ask()
+
+    assert house.ledger.own() == {}
 
 
 async def test_request_that_is_given_up_leaves_nothing_behind() -> None:
