@@ -27,9 +27,14 @@ class Supply:
     galleries: str = ""  # Where its worker is to get it from.
 
 
+_NONE_NAMED = Supply(has=False, why_not="the model names no backend; `backend` in its configuration does")
+
+
 def supplies(backend: str, nodes: Sequence[NodeView], readings: Sequence[Reading]) -> Mapping[NodeId, Supply]:
     """For every node that installs may go to at all."""
     meant = [node for node in nodes if not why_no_target(node.standing)]
+    if not backend:
+        return {node.standing.node.id: _NONE_NAMED for node in meant}
     names = (backend, *builds_of(readings, backend))
     known = {
         node.standing.node.id: Supply(bool(found(node, names)), installed(node) is not None) for node in meant

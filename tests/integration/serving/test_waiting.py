@@ -42,6 +42,16 @@ def test_load_goes_on_without_those_who_asked_and_serves_the_next(up: Frontend) 
     assert [one["status"] for one in loads] == ["succeeded"]
 
 
+def test_slow_load_of_one_model_delays_no_other(up: Frontend) -> None:
+    add_echo(up, "slowest", "echo_load_delay_ms:60000")
+    up.ask("POST", "/api/models/slowest/load").raise_for_status()
+    wait_until_blocking(lambda: states(up, "slowest") == ["loading"], within=15)
+    add_echo(up, "quick")
+
+    assert answered(chat(up, "quick")) == "one two three"
+    assert states(up, "slowest") == ["loading"]
+
+
 def test_replica_for_one_at_a_time_lets_one_wait_and_refuses_the_rest(up: Frontend) -> None:
     add_echo(up, "single", parallel=1)
     answered(chat(up, "single"))

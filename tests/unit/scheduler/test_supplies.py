@@ -36,5 +36,12 @@ def test_without_galleries_only_what_is_there_counts() -> None:
     assert found[lacks.standing.node.id].why_not
 
 
+def test_model_that_names_no_backend_is_installed_nowhere() -> None:
+    """D1 row 01: an install without a name was sent every half minute."""
+    [supply] = supplies("", [a_node("gpu-1", artifact("echo"))], READINGS).values()
+    assert not supply.has
+    assert supply.why_not.startswith("the model names no backend")
+
+
 def test_node_that_waits_for_approval_is_not_considered() -> None:
     assert supplies("llama-cpp", [a_node(approved=False)], READINGS) == {}

@@ -80,6 +80,13 @@ async def test_process_that_its_worker_twice_does_not_have_is_forgotten(kept: Ke
     assert kept.changes == 1
 
 
+async def test_requests_in_flight_keep_no_row_whose_process_is_gone(kept: Kept) -> None:
+    await kept.loaded()
+    kept.busy = 1
+    await kept.looks(10, 10)
+    assert await kept.rows() == ()
+
+
 async def test_report_from_before_it_was_loaded_says_nothing(kept: Kept) -> None:
     await kept.loaded()
     await kept.looks(1, 1)

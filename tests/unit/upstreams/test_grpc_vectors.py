@@ -62,6 +62,13 @@ def test_more_dimensions_than_there_are_cannot_be_had() -> None:
         vector_of(pb.EmbeddingResult(embeddings=[3, 4, 12]), 4)
 
 
+def test_documents_are_ranked_by_the_model_that_is_meant_and_no_other() -> None:
+    call = call_of(Kind.RERANK, {"query": "q", "documents": ["a"]})
+    assert isinstance(call.request, RerankRequest)
+
+    assert rerank_request(call, call.request).ModelIdentity == "m.bin"
+
+
 def _ranked(**body: object) -> Any:
     call = call_of(Kind.RERANK, {"query": "q", "documents": ["a", "b", "c"], **body})
     assert isinstance(call.request, RerankRequest)
