@@ -133,7 +133,9 @@ class _Moves:
         """A list that was asked for before an attempt began may be older than what others did there since:
         it says nothing about a step that is not at work."""
         view = self._nodes.get(step.node)
-        return replace(view, inventory=None) if view is not None and request is None else view
+        if view is None or view.inventory is None or request is not None:
+            return view
+        return replace(view, inventory=None)
 
     def _list_from(self) -> frozenset[tuple[NodeId, BootId]]:
         return self._silent(
@@ -223,7 +225,7 @@ def _lost(step: Step, view: NodeView | None) -> bool:
 
 def _worth_writing(before: Step, after: Step) -> bool:
     """Reasons tell how long something lasts. That grows with every pass, and is no news."""
-    if after == before:
+    if after is before or after == before:  # Most are the very same, and comparing them takes its time.
         return False
     same_words = _FIGURES.sub("", before.reason) == _FIGURES.sub("", after.reason)
     return after != (replace(before, reason=after.reason) if same_words else before)

@@ -56,7 +56,12 @@ def _pending(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     if step.stage is Stage.APPLY and _expired(step, seen, at.now):
         return _close(replace(step, problem=EXPIRED), State.FAILED, EXPIRED.message), None
     reason = _why_not_yet(step, seen, wish, at.now)
-    return (replace(step, reason=reason), None) if reason else _begin(step, seen, at)
+    return (_because(step, reason), None) if reason else _begin(step, seen, at)
+
+
+def _because(step: Step, reason: str) -> Step:
+    """At most looks nothing has changed: the very same step then, which costs nothing to compare."""
+    return step if reason == step.reason else replace(step, reason=reason)
 
 
 def _expired(step: Step, seen: Sighting, now: datetime) -> bool:
@@ -204,8 +209,8 @@ def _still_working(step: Step, seen: Sighting, at: Moment) -> Change:
     until = _renewed(step, at.patience.lease if stopping else _tolerated(seen, at.patience), at.now)
     # It should have heard by now that nobody wants this: say it again.
     again = Dispatch(step.op, step.node, Verb.CANCEL, step.attempt) if stopping else None
-    kept = replace(step, wait_until=until, reason=step.reason if stopping else "")
-    return kept, again if until != step.wait_until else None
+    kept = _because(step, step.reason if stopping else "")
+    return (kept, None) if until == step.wait_until else (replace(kept, wait_until=until), again)
 
 
 def _renewed(step: Step, lease: timedelta, now: datetime) -> datetime:

@@ -50,9 +50,11 @@ def blocked(
 def _behind_others(steps: Iterable[Step], ahead: Mapping[tuple[NodeId, str], OpId]) -> dict[Key, str]:
     waits: dict[Key, str] = {}
     for step in steps:
+        if step.state is not State.PENDING:
+            continue
         names = ((step.node, name) for name in step.goal.names)
         first = next((ahead[name] for name in names if ahead.get(name, step.op) != step.op), None)
-        if step.state is State.PENDING and first is not None:
+        if first is not None:
             waits[step.key] = f"operation {first} goes first on this node"
     return waits
 
