@@ -62,11 +62,14 @@ def _sight_of_model(
     step: Step, node: NodeView, request: Request | None, blocked: str, now: datetime
 ) -> Sighting:
     """A frontend carries it out, and holds its request open for as long as it is at it. A load is not waited
-    for on a node that went away: another node may take the model."""
+    for on a node that went away, or that knows nothing of it any more: another node may take the model."""
     away = why_away(node.standing)
     outcome = _outcome(step, request)
-    if away and step.kind is Kind.LOAD and step.attempt and outcome is None:
-        outcome = Outcome(step.attempt, Problem("node_unreachable", f"{step.node_name} went away: {away}"))
+    gone = f"{step.node_name} went away: {away}" if away else ""
+    if not away and step.boot not in (None, node.boot):
+        gone = f"the worker on {step.node_name} was restarted"
+    if gone and step.kind is Kind.LOAD and step.attempt and outcome is None:
+        outcome = Outcome(step.attempt, Problem("node_unreachable", gone))
     return Sighting(
         away="" if node.standing.status is NodeStatus.DRAINING and step.kind is Kind.UNLOAD else away,
         boot=node.boot,

@@ -32,7 +32,7 @@ from remuda.store.replicas import SqlReplicaStore
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 from remuda.wire.codec import encode
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
-from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica
+from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work
 from tests.sim.clocks import START, HostClock
 from tests.sim.ops.rows import fresh_tables, node_id
 from tests.support.nodes import THRESHOLDS
@@ -72,6 +72,7 @@ class Machine:
     models_path: str = ""
     files: dict[str, int] = field(default_factory=dict)
     running: tuple[RunningReplica, ...] = ()
+    work: tuple[Work, ...] = ()
     drained: bool = False
 
     def standing(self, clock: HostClock) -> Standing:
@@ -81,6 +82,7 @@ class Machine:
             sequence=self.sequence,
             installed=tuple(InstalledArtifact(name=f"cpu-{one}", alias=one) for one in self.installed),
             replicas=self.running,
+            work=self.work,
             models_path=self.models_path,
             model_files=tuple(ModelFile(path=path, size=size) for path, size in self.files.items()),
         )

@@ -14,6 +14,7 @@ from remuda.scheduler.model import ReplicaState
 from remuda.scheduler.ports import Place
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply
+from remuda.wire.nodes import Work
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.rig import Rig, a_model
 
@@ -236,6 +237,42 @@ async def test_bytes_that_stop_to_move_end_it_five_minutes_later(rig: Rig) -> No
         problem = await problem_of(rig.loader(), step)
     assert problem.code == "load_timed_out"
     assert anyio.current_time() == pytest.approx(45 * 60, abs=5)
+
+
+# Lost answers.
+
+
+async def test_worker_whose_answer_was_lost_is_asked_again(rig: Rig) -> None:
+    rig.worker.takes_s = DAY_S
+    _, step = await rig.claimed()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.loader().load, step)
+        for _ in range(3):  # Heartbeats that tell of no work.
+            await anyio.sleep(10)
+            rig.machine.sequence += 1
+            rig.worker.takes_s = 0
+    first, second = rig.worker.installs
+    assert first == second, "the same attempt: whoever did it already says so"
+    assert (await rig.row()).state is ReplicaState.LOADED
+
+
+async def test_worker_that_has_it_in_hand_is_left_alone(rig: Rig) -> None:
+    rig.worker.takes_s = 300
+    _, step = await rig.claimed()
+    rig.machine.work = (Work(op_id=step.op, attempt=1),)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.loader().load, step)
+        for _ in range(20):
+            await anyio.sleep(10)
+            rig.machine.sequence += 1
+    assert len(rig.worker.installs) == 1
+
+
+async def test_report_from_before_it_was_asked_says_nothing(rig: Rig) -> None:
+    rig.worker.takes_s = 300
+    _, step = await rig.claimed()
+    assert await rig.loader().load(step) is None
+    assert len(rig.worker.installs) == 1
 
 
 # Cancelled.
