@@ -12,6 +12,7 @@ import sys
 import anyio
 from tests.support.scripted_upstreams import gateway
 
+from remuda.cli.running import settle
 from remuda.core import log
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
@@ -36,6 +37,7 @@ async def run(port: int, upstream_port: int, protocol: str) -> None:
     served = gateway(keys_required=True)
     served.upstreams.script = lambda call, sink: upstreams.at(endpoint).serve(call, sink)
     print(served.keyring.local_secret, flush=True)
+    settle()
     await serve(served.door, listen(HOST, port))
 
 

@@ -22,7 +22,7 @@ from remuda.cli import addresses
 from remuda.cli.bus_wiring import BusPlan, BusStopSender, plan_bus
 from remuda.cli.ops_wiring import Surroundings, open_ops
 from remuda.cli.options import registration_token
-from remuda.cli.running import Runner, Stop, background, log_as, run_until_signal
+from remuda.cli.running import Runner, Stop, background, log_as, run_until_signal, settle
 from remuda.cli.serving_wiring import Ground, ServingRig
 from remuda.cli.settings import FrontendSettings
 from remuda.core import limits
@@ -82,6 +82,7 @@ async def _serve(settings: FrontendSettings, stop: Stop) -> int:
     policy = AdmissionPolicy(auto_approve=settings.auto_approve or False)
     async with running_frontend(settings, policy) as frontend:
         show_frontend(frontend, settings)
+        settle()
         await stop.wait()
     return 0
 

@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 
 from remuda.cli.banner import show_up
 from remuda.cli.frontend import RunningFrontend, running_frontend
-from remuda.cli.running import Stop, background, log_as, run_until_signal
+from remuda.cli.running import Stop, background, log_as, run_until_signal, settle
 from remuda.cli.settings import UpSettings, WorkerSettings
 from remuda.core import limits
 from remuda.core.entropy import SystemEntropy
@@ -59,6 +59,7 @@ async def _up(resolved: Resolved[UpSettings], stop: Stop) -> int:
         # A worker that ends well was told to: by an admin who removed this node, for one.
         worker = partial(supervise, spec, _RESTARTS, ends_with_success=True)
         async with background(worker, partial(_show_when_ready, frontend, settings, own)):
+            settle()
             await stop.wait()
     return 0
 

@@ -8,7 +8,6 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from typing import Final, Literal, TextIO
 
 import structlog
@@ -73,12 +72,14 @@ def configure(
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
 
 
-class _Printer(structlog.PrintLogger):
+class _Printer(structlog.WriteLogger):
     """What cannot be written, on a full disk or to a reader that left, is lost. Whoever logs goes on."""
 
     def msg(self, message: str) -> None:
-        with suppress(OSError, ValueError):  # The latter: the stream is closed.
+        try:  # noqa: SIM105 - suppress() costs as much as a line does.
             super().msg(message)
+        except (OSError, ValueError):  # The latter: the stream is closed.
+            pass
 
     debug = info = warning = error = critical = exception = msg
 

@@ -7,6 +7,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError, Unavailable
@@ -56,7 +57,8 @@ def application(services: Services, clock: Clock) -> ASGIApp:
     lane = HeartbeatLane(_api(services), services, _failed)
     guarded = HostGuard(BodyLimit(lane), services.access)
     general = HeadLikeGet(Observation(guarded, services.metrics, clock))
-    return Door(general, services, services.inference, clock)
+    outer = ProxyHeadersMiddleware(general)  # type: ignore[arg-type]  # uvicorn has types of its own.
+    return Door(outer, services, services.inference, clock)  # type: ignore[arg-type]
 
 
 def api_routes() -> list[APIRoute]:

@@ -150,6 +150,7 @@ async def serve(
         lifespan="off",
         ws="none",
         server_header=False,
+        proxy_headers=False,  # The application sees to them, where they matter.
         timeout_keep_alive=int(limits.KEEP_ALIVE_S),
         timeout_graceful_shutdown=int(limits.SHUTDOWN_S),
         ssl_certfile=tls_cert,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import OpId
@@ -18,12 +19,12 @@ class ReplicaState(StrEnum):
     UNLOADING = "unloading"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaKey:
-    """Which replica of a model. The number is unique in the whole fleet, so the key is, too."""
+class ReplicaKey(NamedTuple):
+    """Which replica of a model. The number is unique in the whole fleet, so the key is, too. A tuple, which
+    is hashed without a step in Python: every request does so several times."""
 
     model: str
-    index: int
+    index: int  # type: ignore[assignment]  # Tuples have a method of this name, which nobody misses.
 
     def __str__(self) -> str:
         return f"{self.model}#{self.index}"

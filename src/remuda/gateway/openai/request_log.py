@@ -65,7 +65,7 @@ def _line(exchange: Exchange, ended_s: float, now: datetime) -> Line:
     return Line(
         exchange.request_id,
         exchange.caller,
-        exchange.kind.value,
+        exchange.kind,
         exchange.model,
         "" if journey.route is None else journey.route.node_name,
         exchange.status,
