@@ -192,6 +192,7 @@ class ServingRig:
             placing,
             unloads,
             changed=self._changed,
+            refresh=self._keeper.refresh,
         )
 
     def _demand(self, placing: Placing) -> Demand:

@@ -1,6 +1,6 @@
 """What people may do to models: have them, load and unload them, look at them. No call waits for a node."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from remuda.core.errors import Conflict, NotFound
@@ -26,8 +26,13 @@ class Told:
     unknown_keys: tuple[str, ...]
 
 
+async def _no_table() -> None:
+    return None
+
+
 class Models:
-    """`changed` tells every frontend that models or replicas have changed."""
+    """`changed` tells every frontend that models or replicas have changed; `refresh` has this one's table
+    read again, so that whoever was answered finds here what it was told."""
 
     def __init__(
         self,
@@ -39,6 +44,7 @@ class Models:
         unloads: Unloads,
         *,
         changed: Callable[[], None],
+        refresh: Callable[[], Awaitable[None]] = _no_table,
     ) -> None:
         self._catalogue = catalogue
         self._store = store
@@ -47,6 +53,7 @@ class Models:
         self._placer = placer
         self._unloads = unloads
         self._changed = changed
+        self._refresh = refresh
 
     async def configured(self) -> Sequence[Catalogued]:
         await self._catalogue.refresh()
@@ -70,6 +77,7 @@ class Models:
             )
         await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
         self._changed()
+        await self._refresh()
         return Told(await self.get(config.id), before is not None, config.unknown)
 
     async def remove(self, name: str, by: str) -> None:
@@ -82,6 +90,7 @@ class Models:
         await self._store.remove_model(found.config.id)
         await self.unload(found.config.id, by, why="the model was removed", known=True)
         self._changed()
+        await self._refresh()
 
     async def load(self, name: str, by: str) -> View:
         """The operation that loads one more replica, or the one that is about to load the first."""

@@ -1,0 +1,139 @@
+"""Requests that make no sense, sent to a real backend's model: refused in OpenAI's shape, and never more than
+that."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.serving.asking import PATIENCE_S, add_echo, chat, chat_body
+from tests.integration.serving.site import answered
+from tests.support.processes import Frontend, ranch
+
+Body = dict[str, Any]
+CYCLE: Body = {"$ref": "#/$defs/node", "$defs": {"node": {"$ref": "#/$defs/node"}}}
+TREE: Body = {
+    "$ref": "#/$defs/node",
+    "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
+}
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
+    with ranch(tmp_path_factory.mktemp("bad") / "ranch") as place:
+        frontend = place.up()
+        add_echo(frontend, "sound-model")
+        answered(chat(frontend, "sound-model"))
+        yield frontend
+        assert "Traceback" not in frontend.log
+
+
+def send(up: Frontend, body: bytes | Body) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.post(
+        f"{up.url}/v1/chat/completions",
+        content=content,
+        headers={"Content-Type": "application/json"},
+        timeout=PATIENCE_S,
+        trust_env=False,
+    )
+
+
+def sound(**changes: Any) -> Body:
+    return chat_body("sound-model", **changes)
+
+
+def tool(parameters: object) -> Body:
+    return {"type": "function", "function": {"name": "look", "parameters": parameters, "strict": True}}
+
+
+def answer_in(schema: object) -> Body:
+    return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+
+
+WRONG: dict[str, Body | bytes] = {
+    "no-body": b"",
+    "no-json": b"{",
+    "no-object": b"[]",
+    "no-utf8": b'{"model": "sound-model", "messages": [{"role": "user", "content": "\xff\xfe"}]}',
+    "half-a-pair": b'{"model": "sound-model", "messages": [{"role": "user", "content": "\\ud800"}]}',
+    "deep": b'{"model": "sound-model", "messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "no-messages": {"model": "sound-model"},
+    "empty-messages": sound(messages=[]),
+    "messages-no-list": sound(messages="hello"),
+    "message-no-object": sound(messages=["hello"]),
+    "unknown-role": sound(messages=[{"role": "wizard", "content": "hello"}]),
+    "content-a-number": sound(messages=[{"role": "user", "content": 7}]),
+    "unknown-part": sound(messages=[{"role": "user", "content": [{"type": "smell", "smell": "roses"}]}]),
+    "negative-max-tokens": sound(max_tokens=-1),
+    "huge-max-tokens": sound(max_tokens=10**30),
+    "max-tokens-a-text": sound(max_tokens="ten"),
+    "temperature-a-text": sound(temperature="hot"),
+    "no-number": json.dumps(sound(temperature=float("nan"))).encode(),
+    "n-of-zero": sound(n=0),
+    "n-of-millions": sound(n=10**6),
+    "stream-a-text": sound(stream="yes"),
+    "stop-an-object": sound(stop={"a": 1}),
+    "tools-no-list": sound(tools={"a": 1}),
+    "tool-without-a-name": sound(tools=[{"type": "function", "function": {}}]),
+    "tool-cycle": sound(tools=[tool(CYCLE)]),
+    "tool-schema-a-list": sound(tools=[tool([1, 2])]),
+    "chosen-tool-is-none": sound(
+        tools=[tool({})], tool_choice={"type": "function", "function": {"name": "other"}}
+    ),
+    "format-unknown": sound(response_format={"type": "poem"}),
+    "format-cycle": sound(response_format=answer_in(CYCLE)),
+    "format-tree": sound(response_format=answer_in(TREE)),
+    "format-deep": json.dumps(sound(response_format=answer_in(None)))
+    .encode()
+    .replace(b"null", b'{"items":' * 5_000 + b"{}" + b"}" * 5_000),
+    "format-dangling": sound(response_format=answer_in({"$ref": "#/$defs/none"})),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_it_is_refused_in_openais_shape(up: Frontend, name: str) -> None:
+    assert_refused(send(up, WRONG[name]))
+
+
+@pytest.mark.parametrize("name", [name for name, body in WRONG.items() if isinstance(body, dict)])
+def test_it_is_refused_with_a_status_where_a_stream_was_asked_for(up: Frontend, name: str) -> None:
+    body = WRONG[name]
+    assert isinstance(body, dict)
+    assert_refused(send(up, {"stream": True, **body}))
+
+
+def assert_refused(answer: httpx.Response) -> None:
+    assert 400 <= answer.status_code < 500, answer.text
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+
+
+def test_unknown_model_is_not_found_and_the_similar_one_is_named(up: Frontend) -> None:
+    answer = chat(up, "sound-modell")
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+    assert "sound-model?" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "chunked"])
+def test_body_of_200_mb_is_refused_while_it_comes(up: Frontend, announced: bool) -> None:
+    size, piece = 200 << 20, b"x" * (1 << 20)
+    pieces = (piece for _ in range(size // len(piece)))
+    length = {"Content-Length": str(size)} if announced else {}
+    try:
+        answer = httpx.post(
+            f"{up.url}/v1/chat/completions",
+            content=pieces,
+            headers=length,
+            timeout=PATIENCE_S,
+            trust_env=False,
+        )
+    except httpx.WriteError:  # It had hung up before all was sent; what it said is lost in this client.
+        return
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "too_large"

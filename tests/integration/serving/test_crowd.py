@@ -1,0 +1,122 @@
+"""Ten thousand requests through one `remuda up`, from clients that leave at random, to backends that crash:
+when they are over, nothing of them is left."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+import psutil
+import pytest
+
+from remuda.core.entropy import SeededEntropy
+from tests.integration.serving.asking import add_echo, chat, chat_body, replicas
+from tests.integration.serving.site import answered
+from tests.support.processes import Frontend, ranch
+from tests.support.raw_http import RawClient, post, raw_client
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+REQUESTS: Final = 10_000
+CLIENTS: Final = 24
+MODELS: Final = ("red", "green", "blue")
+CRASH_EVERY: Final = 2_000
+STREAMED: Final = 0.3
+LEAVING: Final = 0.1
+LEAVES_WITHIN_S: Final = 0.02
+FAILURES: Final = {429, 502, 503}  # What a crash may cost those that were asking at that moment.
+GONE = OSError, anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead
+CHAT: Final = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
+    with ranch(tmp_path_factory.mktemp("crowd") / "ranch") as place:
+        frontend = place.up("up", "--log-level", "warning")
+        for name in MODELS:
+            add_echo(frontend, name)
+            answered(chat(frontend, name))
+        yield frontend
+
+
+@dataclass
+class Crowd:
+    """Its clients take requests from one pile until there are none left."""
+
+    up: Frontend
+    entropy: SeededEntropy = field(default_factory=lambda: SeededEntropy(7))
+    begun: int = 0
+    statuses: Counter[int] = field(default_factory=Counter)
+    left: int = 0
+
+    async def rush(self) -> None:
+        async with anyio.create_task_group() as clients:
+            for _ in range(CLIENTS):
+                clients.start_soon(self._client)
+
+    async def _client(self) -> None:
+        while self.begun < REQUESTS:
+            with suppress(*GONE):
+                async with raw_client(urlsplit(self.up.url).port or 0) as line:
+                    while self.begun < REQUESTS and await self._one(line):
+                        pass
+
+    async def _one(self, line: RawClient) -> bool:
+        """Whether the line can be used again."""
+        self.begun += 1
+        model = MODELS[self.begun % len(MODELS)]
+        crash = {"metadata": {"echo_crash": "1"}} if self.begun % CRASH_EVERY == 0 else {}
+        streamed = self.entropy.fraction() < STREAMED
+        request = post(CHAT, chat_body(model, "one two", stream=streamed, **crash))
+        if self.entropy.fraction() < LEAVING:
+            await line.send(request)
+            with anyio.move_on_after(self.entropy.fraction() * LEAVES_WITHIN_S):
+                await line.stream.receive()
+            self.left += 1
+            line.reset()
+            return False
+        self.statuses[(await line.ask(request)).status] += 1
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    files: int
+    sockets: int
+    threads: int
+
+    @classmethod
+    def of(cls, frontend: Frontend) -> "Footprint":
+        process = psutil.Process(frontend.pid)
+        with process.oneshot():
+            return cls(process.num_fds(), len(process.net_connections()), process.num_threads())
+
+    def within(self, before: "Footprint") -> bool:
+        return (
+            self.files <= before.files and self.sockets <= before.sockets and self.threads <= before.threads
+        )
+
+
+async def test_a_crowd_leaves_nothing_behind(up: Frontend) -> None:
+    before = Footprint.of(up)
+    crowd = Crowd(up)
+    await crowd.rush()
+
+    assert crowd.statuses[200] > 0.9 * (REQUESTS - crowd.left)
+    assert set(crowd.statuses) - {200} <= FAILURES, crowd.statuses
+    await wait_until(lambda: in_flight(up) == [0.0] * len(in_flight(up)), within=10, what="idle replicas")
+    await wait_until(lambda: Footprint.of(up).within(before), within=20, what=f"{before} again")
+    for name in MODELS:
+        assert answered(chat(up, name)) == "one two three"
+
+
+def in_flight(up: Frontend) -> list[float]:
+    """Of every replica, as the fleet knows it, and in all figures about requests that are not over."""
+    shown = up.ask("GET", "/metrics").text.splitlines()
+    figures = ("remuda_inference_in_flight{", "remuda_inference_waiting{")
+    counted = [float(line.rpartition(" ")[2]) for line in shown if line.startswith(figures)]
+    return [float(one["in_flight"]) for one in replicas(up)] + counted
