@@ -74,13 +74,6 @@ async def test_two_models_are_loaded_independently(rig: DemandRig) -> None:
     assert await loads(rig) == 2
 
 
-async def test_alias_asks_for_the_model_itself(rig: DemandRig) -> None:
-    await rig.configure(a_model("qwen", "alias: q\n"))
-    await all_at_once((rig.demand, "q"), (rig.demand, "qwen"))
-    assert await loads(rig) == 1
-    assert isinstance(await rig.demand.look("q"), UnderWay)
-
-
 async def test_model_with_a_route_needs_nothing(rig: DemandRig) -> None:
     rig.routable.add("qwen")
     assert await rig.demand.look("qwen") is None

@@ -57,12 +57,6 @@ async def test_text_that_is_no_model_is_refused(served: Served) -> None:
     assert len(await served.service.configured()) == 1
 
 
-async def test_alias_is_listed_once(served: Served) -> None:
-    await served.service.add(a_model("qwen", "alias: q\n"))
-    assert [one.config.id for one in await served.service.configured()] == ["qwen"]
-    assert (await served.service.get("q")).config.id == "qwen"
-
-
 async def test_model_of_a_file_is_changed_there_and_nowhere_else(served: Served) -> None:
     await served.models.put_model(StoredModel("filed", a_model("filed"), "r", "file:f-1:a.yaml"))
     await served.catalogue.refresh()
