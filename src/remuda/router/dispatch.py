@@ -1,9 +1,9 @@
 """One request, from its model to the end of its answer: choose a replica, count it, serve, and try one other
 when the first failed before it said anything."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio
@@ -13,12 +13,13 @@ from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import Call, Sink, Upstreams
 from remuda.router.choose import choose
 from remuda.router.current import Tables
-from remuda.router.errors import Overloaded
+from remuda.router.errors import ModelUnknown, Overloaded
 from remuda.router.ledger import Ledger
 from remuda.router.ports import Loading, Meanwhile
 from remuda.router.table import Route
 
 _TABLE_S: Final = 1.0  # After which whoever loads is asked again.
+_TOLD_S: Final = 1.0  # So often frontends tell each other what they have in flight.
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Waits:
 
     load_s: float | None = 60.0  # For a model that is being loaded; None: for as long as it takes.
     seat_s: float = 60.0  # For a replica that is full.
-    waiting_max: int = 512  # Per model, for seats.
+    waiting_max: int = 512  # Per model; whoever comes then is told at once to come back.
 
 
 @dataclass(slots=True)
@@ -58,7 +59,8 @@ class Dispatcher:
         self._clock = clock
         self._waits = waits
         self._waiting_changed = waiting_changed
-        self._queues: dict[str, deque[anyio.Event]] = defaultdict(deque)
+        self._waiting = Counter[str]()
+        self._lines = defaultdict[str, deque[anyio.Event]](deque)
 
     async def answer(self, call: Call, sink: Sink, journey: Journey, meanwhile: Meanwhile) -> None:
         """Serve the call into the sink. Raises what the client is to be told; in-stream once it has begun."""
@@ -72,6 +74,9 @@ class Dispatcher:
     async def _try(self, call: Call, sink: Sink, journey: Journey, meanwhile: Meanwhile) -> None:
         model = call.model.id
         route = self._free(model, journey) or await self._wait_for_seat(model, journey, meanwhile)
+        config = self._tables.now.models[model].config
+        if config is not call.model:  # It was changed while the request waited: a replica knows only this.
+            call = replace(call, model=config)
         # Nothing was awaited since it was found to have room, so it still has.
         self._ledger.begin(route)
         journey.route = route
@@ -103,17 +108,27 @@ class Dispatcher:
 
     async def _wait_for_seat(self, model: str, journey: Journey, meanwhile: Meanwhile) -> Route:
         began_s = self._clock.monotonic()
+        self._waiting[model] += 1
+        self._waiting_changed(model, 1)
         try:
             return await self._seat(model, journey, meanwhile, began_s)
         finally:
+            self._waiting_changed(model, -1)
+            self._waiting[model] -= 1
+            if not self._waiting[model]:
+                del self._waiting[model]
+                self._lines.pop(model, None)
             journey.waited_s += self._clock.monotonic() - began_s
 
     async def _seat(self, model: str, journey: Journey, meanwhile: Meanwhile, began_s: float) -> Route:
+        too_many = self._waiting[model] > self._waits.waiting_max
         seat_by_s = 0.0
         while True:
             changed = self._tables.changed
+            if model not in self._tables.now.models:
+                raise ModelUnknown(f"the model {model!r} was removed")
             if not self._open_to(model, journey):
-                left_s = self._left_to_load(began_s)
+                left_s = 0.0 if too_many else self._left_to_load(began_s)
                 await self._loading.bring(model, left_s, meanwhile)
                 if not self._open_to(model, journey):
                     if left_s == 0.0:
@@ -121,9 +136,15 @@ class Dispatcher:
                     await self._change_of_table(changed)
             elif (route := self._free(model, journey)) is not None:
                 return route
+            elif too_many:
+                raise Overloaded(
+                    f"{self._waits.waiting_max} requests wait for {model} already",
+                    hint="try again in a while",
+                )
             else:
                 seat_by_s = seat_by_s or self._clock.monotonic() + self._waits.seat_s
-                await self._queue(model, seat_by_s)
+                if (route := await self._in_line(model, journey, seat_by_s)) is not None:
+                    return route
 
     def _left_to_load(self, began_s: float) -> float | None:
         if self._waits.load_s is None:
@@ -135,38 +156,49 @@ class Dispatcher:
         with anyio.move_on_after(_TABLE_S):
             await changed.wait()
 
-    async def _queue(self, model: str, deadline_s: float) -> None:
-        """Until a seat may be free: first come, first served."""
-        queue, turn = self._queues[model], anyio.Event()
-        if len(queue) >= self._waits.waiting_max:
-            raise Overloaded(f"{len(queue)} requests wait for {model} already", hint="try again in a while")
-        queue.append(turn)
-        self._waiting_changed(model, 1)
-        changed = self._tables.changed
+    async def _in_line(self, model: str, journey: Journey, deadline_s: float) -> Route | None:
+        """A seat: first come, first served. None: all replicas are gone.
+
+        Only the first in the line looks for what frees seats elsewhere; whoever leaves it calls the next."""
+        line, turn = self._lines[model], anyio.Event()
+        line.append(turn)
         try:
-            with anyio.move_on_after(max(deadline_s - self._clock.monotonic(), 0.0)) as patience:
-                async with anyio.create_task_group() as either:
-                    either.start_soon(_then_cancel, changed, either.cancel_scope)
-                    await turn.wait()
-                    either.cancel_scope.cancel()
-        except BaseException:
-            if turn.is_set():  # Its turn had come, and it is not there to take it.
-                self._next_please(model)
-            raise
+            while self._open_to(model, journey):
+                if (route := self._free(model, journey)) is not None:
+                    return route
+                left_s = deadline_s - self._clock.monotonic()
+                if left_s <= 0:
+                    raise Overloaded(
+                        f"every replica of {model} was busy for {self._waits.seat_s:.0f} s",
+                        hint="try again in a while, or let more replicas be loaded",
+                    )
+                if turn.is_set():  # Somebody who had just come was quicker: this place is kept.
+                    turn = anyio.Event()
+                    line.appendleft(turn)
+                await (self._first_called(turn, left_s) if line[0] is turn else _called(turn, left_s))
+            return None
         finally:
-            self._waiting_changed(model, -1)
-            if turn in queue:
-                queue.remove(turn)
-        if patience.cancelled_caught:
-            raise Overloaded(
-                f"every replica of {model} was busy for {self._waits.seat_s:.0f} s",
-                hint="try again in a while, or let more replicas be loaded",
-            )
+            if turn in line:
+                line.remove(turn)
+            self._next_please(model)
+
+    async def _first_called(self, turn: anyio.Event, left_s: float) -> None:
+        """Or the table changes, or others may have told that they have less in flight."""
+        with anyio.move_on_after(min(left_s, _TOLD_S)):
+            async with anyio.create_task_group() as either:
+                either.start_soon(_then_cancel, self._tables.changed, either.cancel_scope)
+                await turn.wait()
+                either.cancel_scope.cancel()
 
     def _next_please(self, model: str) -> None:
-        queue = self._queues.get(model)
-        if queue:
-            queue.popleft().set()
+        line = self._lines.get(model)
+        if line:
+            line.popleft().set()
+
+
+async def _called(turn: anyio.Event, left_s: float) -> None:
+    with anyio.move_on_after(left_s):
+        await turn.wait()
 
 
 async def _then_cancel(event: anyio.Event, scope: anyio.CancelScope) -> None:

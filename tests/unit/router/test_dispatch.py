@@ -14,7 +14,7 @@ from remuda.inference.requests import ChatRequest, Message
 from remuda.models.config import ModelConfig
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Journey, Waits
-from remuda.router.errors import ModelLoading, Overloaded
+from remuda.router.errors import ModelLoading, ModelUnknown, Overloaded
 from remuda.router.ledger import Ledger
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.table import Entry, Route, Table
@@ -58,10 +58,12 @@ class Replica:
     def __init__(self, *script: str) -> None:
         self.script = list(script)
         self.served = 0
+        self.configs: list[ModelConfig] = []
         self.gate = anyio.Event()
 
     async def serve(self, call: Call, sink: Sink) -> None:
         self.served += 1
+        self.configs.append(call.model)
         match self.script.pop(0) if self.script else "answer":
             case "refuse connection":
                 raise UpstreamFailed(Fault.UNREACHABLE, "nobody listens")
@@ -121,8 +123,8 @@ class House:
     def _waits(self, model: str, by: int) -> None:
         self.waiting += by
 
-    def show(self, routes: Iterable[Route]) -> None:
-        self.tables.replace(Table({"qwen": Entry(MODEL, tuple(routes), listed=True)}))
+    def show(self, routes: Iterable[Route], config: ModelConfig = MODEL) -> None:
+        self.tables.replace(Table({"qwen": Entry(config, tuple(routes), listed=True)}))
 
     def at(self, endpoint: Endpoint) -> Upstream:
         return self.replicas.setdefault(endpoint.address, Replica())
@@ -297,3 +299,82 @@ async def test_request_that_is_given_up_leaves_nothing_behind() -> None:
     assert house.ledger.own() == {}
     assert house.waiting == 0
     assert (await house.ask())[0].data == b"done"
+
+
+async def test_place_in_the_line_is_kept_when_somebody_who_has_just_come_is_quicker() -> None:
+    house = House(route(parallel=1))
+    replica = house.script(0, "wait")
+    done: list[int] = []
+
+    async def ask(number: int) -> None:
+        await house.ask()
+        done.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(ask, number)
+            await wait_until(lambda number=number: replica.served + house.waiting == number + 1)  # type: ignore[misc]
+        barging = route(parallel=1)
+        replica.gate.set()
+        await wait_until(lambda: not house.ledger.own())  # The first has gone, and called the second.
+        house.ledger.begin(barging)
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        house.ledger.end(barging)
+
+    assert done == [0, 1, 2]
+
+
+async def test_seat_that_another_frontend_gave_up_is_taken_by_those_who_wait() -> None:
+    house = House(route(parallel=1))
+    house.ledger.hear({route().key: 1})
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(house.ask)
+        await wait_until(lambda: house.waiting == 3)
+        house.ledger.hear({})
+
+    assert house.script(0).served == 3
+    assert house.waiting == 0
+
+
+async def test_seat_that_nobody_takes_in_time_is_the_next_ones() -> None:
+    house = House(route(parallel=1), waits=Waits(seat_s=0.05))
+    replica = house.script(0, "wait")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.ask)
+        await wait_until(lambda: replica.served == 1)
+        with pytest.raises(Overloaded, match="was busy"):
+            await house.ask()
+        replica.gate.set()
+
+    assert house.waiting == 0
+    assert (await house.ask())[0].data == b"done"
+
+
+async def test_more_than_may_wait_for_a_load_are_told_at_once_how_far_it_is() -> None:
+    house = House(waits=Waits(waiting_max=1))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(house.ask)
+        await wait_until(lambda: house.waiting == 1)
+        with pytest.raises(ModelLoading):
+            await house.ask()
+        house.show([route()])
+
+    assert house.waiting == 0
+
+
+async def test_model_that_is_removed_is_unknown_to_those_who_wait_for_it() -> None:
+    house = House(waits=Waits(load_s=None))
+    house.loads.on_bring = lambda: house.tables.replace(Table())
+    with pytest.raises(ModelUnknown, match="removed"):
+        await house.ask()
+
+
+async def test_request_that_waited_is_served_as_the_model_is_configured_by_then() -> None:
+    house = House()
+    changed = MODEL.model_copy(update={"context_size": 64})
+    house.loads.on_bring = lambda: house.show([route()], changed)
+    await house.ask()
+
+    assert house.script(0).configs == [changed]
