@@ -45,7 +45,7 @@ class Storm:
     async def run(self) -> None:
         """Returns when everything is repaired that is to be."""
         trace = self._world.trace
-        deeds = self._dice.whole(20, 30) - min(len(self._world.workers) // 2, 12)
+        deeds = self._dice.whole(14, 22) - min(len(self._world.workers) // 2, 12)
         while deeds > 0 or len(trace.lines) < EVENTS_LEAST or trace.fault_count < FAULTS_LEAST:
             deeds -= 1
             await anyio.sleep(self._world.pace.gap_most_s ** self._dice.fraction())
