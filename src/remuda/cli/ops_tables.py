@@ -29,6 +29,7 @@ _STYLES: Final = {
 }
 _WORDS: Final = {"pending": "waiting", "succeeded": "done"}
 _PLANNED: Final = {"pending": "to do", "succeeded": "done"}
+_UNMEASURED: Final = "loading"
 _PHASES: Final = {"extracting": "unpacking"}
 _STAGES: Final = {"prove": "proving", "roll_back": "rolling back"}
 _MOST_TELLING: Final = ("failed", "running", "stopping", "pending", "cancelled", "skipped", "succeeded")
@@ -36,6 +37,11 @@ _COUNTED: Final = ("running", "stopping", "pending", "failed", "skipped", "cance
 
 
 # Words.
+
+
+def measured(step: StepView) -> bool:
+    """Whether somebody knows how far it is. Of a backend that reads its model nobody does."""
+    return step.progress is not None and step.progress.phase != _UNMEASURED
 
 
 def counted(op: OpView) -> str:
@@ -170,7 +176,7 @@ def progress_table(ops: Sequence[OpView], rows_max: int) -> RenderableType:
 
 
 def _bar(step: StepView) -> RenderableType:
-    if step.state in AT_WORK and step.progress is None:
+    if step.state in AT_WORK and not measured(step):
         return ProgressBar(total=None, width=_BAR_CHARS)
     done = 100.0 if step.state == "succeeded" else 0.0
     done = step.progress.percentage if step.progress else done
@@ -182,7 +188,7 @@ def _figures(step: StepView) -> tuple[str, str, str, str]:
     """Bytes, rate, time left, and what else there is to say."""
     said = one_line(note(step))[:_NOTE_CHARS]
     progress = step.progress
-    if progress is None or step.state not in AT_WORK:
+    if progress is None or step.state not in AT_WORK or not measured(step):
         return "", "", "", said
     rate = f"{install_size(int(progress.rate_bytes_s))}/s" if progress.rate_bytes_s else ""
     left = "" if progress.left_s is None else f"{_seconds(progress.left_s)} left"
@@ -190,7 +196,7 @@ def _figures(step: StepView) -> tuple[str, str, str, str]:
 
 
 def _progress(step: StepView) -> str:
-    if step.progress is None:
+    if step.progress is None or not measured(step):
         return UNKNOWN
     told = amount(step.progress)
     return f"{step.progress.percentage:.0f}%{f', {told}' if told else ''}"

@@ -15,7 +15,7 @@ from rich.text import Text
 from remuda.cli.commands import Asked, connect
 from remuda.cli.event_stream import EventStream, Lost, Patience
 from remuda.cli.ops_picture import AT_WORK, Picture, steps_of, title
-from remuda.cli.ops_tables import amount, note, progress_table, step_word
+from remuda.cli.ops_tables import amount, measured, note, progress_table, step_word
 from remuda.cli.options import ask_for
 from remuda.cli.plain import one_line
 from remuda.cli.sse import SseEvent
@@ -183,7 +183,7 @@ def _mark(step: StepView) -> tuple[object, ...]:
 
 def _told(step: StepView) -> str:
     parts = [step_word(step)]
-    if step.progress is not None and step.state in AT_WORK:
+    if step.progress is not None and step.state in AT_WORK and measured(step):
         parts += [f"{step.progress.percentage:.0f}%", *filter(None, [amount(step.progress)])]
     said = note(step)
     return ", ".join(parts) + (f": {said}" if said else "")

@@ -101,6 +101,9 @@ class ServingRig:
             live = shop.board.of(step.op, step.node)
             return 0.0 if live is None else live.current_bytes + (live.fraction or 0.0)
 
+        def entered(step: Step, phase: str) -> None:
+            shop.board.enter((step.op, step.node, step.attempt), phase)
+
         settings = self._ground.around.settings
         limits = LoadLimits(settings.nats_backend_install_timeout, settings.nats_model_load_timeout)
         tools = Tools(
@@ -114,6 +117,7 @@ class ServingRig:
             self._ground.secret,
             self._shared,
             limits,
+            entered,
         )
         unloader = Unloader(self._replicas, self._worker, self._peers, self._keeper.notify)
         return ReplicaWork(Loader(tools), unloader)

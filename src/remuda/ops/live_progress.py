@@ -63,6 +63,20 @@ def end(live: LiveProgress) -> LiveProgress:
     return replace(live, ended=True, rate_bytes_s=None, left=None)
 
 
+def entered(live: LiveProgress, phase: str) -> LiveProgress:
+    """The beginning of a phase of which only the name is known."""
+    return replace(
+        live,
+        phase=phase,
+        file_name="",
+        current_bytes=0,
+        total_bytes=0,
+        rate_bytes_s=None,
+        left=None,
+        samples=(),
+    )
+
+
 def worth_keeping(kept: LiveProgress | None, live: LiveProgress) -> bool:
     """Whether a reader of what is stored would see a difference: each costs a write."""
     if kept is None or (kept.attempt, kept.phase) != (live.attempt, live.phase):

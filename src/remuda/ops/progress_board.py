@@ -12,7 +12,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.lines import Heard
-from remuda.ops.live_progress import LiveProgress, end, fold, worth_keeping
+from remuda.ops.live_progress import LiveProgress, end, entered, fold, worth_keeping
 from remuda.ops.model import OpId
 from remuda.ops.ports import OpStore
 from remuda.wire import subjects
@@ -113,6 +113,13 @@ class ProgressBoard:
             known = LiveProgress(attempt)
         if known.attempt == attempt:
             self._set((op, node), fold(known, event, at_s))
+
+    def enter(self, key: AttemptKey, phase: str) -> None:
+        """An attempt that is carried out here has come to something that its worker does not tell of."""
+        op, node, attempt = key
+        known = self._live.get((op, node), LiveProgress(attempt))
+        if known.attempt == attempt and not known.ended:
+            self._set((op, node), entered(known, phase))
 
     def _set(self, key: Key, live: LiveProgress) -> None:
         self._live[key] = live

@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 _STOP_S: Final = 20.0  # A worker that does not answer by then loses the process at a later look.
 _FORGET_S: Final = 10.0
 _LOOK_S: Final = 1.0
+LOADING: Final = "loading"  # The phase in which the backend reads its model: nobody knows how far it is.
 _REPORT_S: Final = 5.0
 _PEER_THREADS: Final = 4  # The contract wants a number, and nobody has told how many cores there are.
 
@@ -40,9 +41,9 @@ class LoadLimits:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a load needs. `moved` says how far the bytes of a step are, as heard from its worker; `changed`
-    tells everybody that a row was written; `token` opens backends; `shared`: nodes have our folder of models.
-    """
+    """What a load needs. `moved` says how far the bytes of a step are, as heard from its worker, `entered` shows
+    its phase; `changed` tells everybody that a row was written; `token` opens backends; `shared`: nodes have
+    our folder of models."""
 
     store: ReplicaStore
     worker: Worker
@@ -54,6 +55,7 @@ class Tools:
     token: str
     shared: bool = False
     limits: LoadLimits = LoadLimits()
+    entered: Callable[[Step, str], None] = lambda step, phase: None
 
 
 class Loader:
@@ -201,6 +203,7 @@ class _Load:
             reply = await self._process(standing)
             await self._write(_running(self.replica, reply, standing))
             scope.deadline = load_entered(anyio.current_time(), scope.deadline, self._load_limit)
+            self._tools.entered(self._step, LOADING)
             await self._model_in_it(standing)
             await self._write(replace(self.replica, state=ReplicaState.LOADED))
         except RemudaError as error:

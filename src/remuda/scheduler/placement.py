@@ -54,7 +54,8 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
     refused = {offer.name: found for offer, found in looked if isinstance(found, _Refusal)}
     return Unplaceable(
         reasons={name: refused[name].why for name in sorted(refused)},
-        waiting_helps=any(refusal.waiting_helps for refusal in refused.values()),
+        # The first node may be about to register.
+        waiting_helps=not offers or any(refusal.waiting_helps for refusal in refused.values()),
     )
 
 
