@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -22,6 +23,7 @@ from remuda.ops.model import Step
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
 from remuda.router.doubts import Doubts
+from remuda.router.hanging_up import hang_up_on_the_gone
 from remuda.router.ledger import Ledger
 from remuda.router.loading import ColdPath
 from remuda.router.peers import PeerLoads
@@ -158,7 +160,14 @@ class ServingRig:
             expose_node=settings.expose_node_header,
         )
         serving = Serving(self._models(placing, unloads), self._peers.everywhere, self._unloads_at, cold.look)
-        runners = (folder.run, self._keeper.run, self._peers.run, doubts.run, self._upkeep(unloads).run)
+        runners = (
+            folder.run,
+            self._keeper.run,
+            self._peers.run,
+            doubts.run,
+            self._upkeep(unloads).run,
+            partial(hang_up_on_the_gone, self._tables, upstreams),
+        )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(upstreams.aclose)
             await stack.enter_async_context(background(*runners))

@@ -1,0 +1,27 @@
+"""Closes connections to replicas that are no longer routed to: each load brings new ones, for months."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskStatus
+
+from remuda.inference.model import Endpoint
+from remuda.router.current import Tables
+
+
+class Connections(Protocol):
+    async def forget(self, in_use: Collection[Endpoint]) -> None:
+        """Drop all but these; what is under way comes to its end."""
+        ...
+
+
+async def hang_up_on_the_gone(
+    tables: Tables, connections: Connections, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    task_status.started()
+    while True:
+        changed = tables.changed
+        entries = tables.now.models.values()
+        await connections.forget({route.endpoint for entry in entries for route in entry.routes})
+        await changed.wait()
