@@ -16,7 +16,7 @@ from remuda.ops.model import Step
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.deadlines import first_limit, load_entered, load_limit, pushed
 from remuda.scheduler.endpoints import endpoint_of
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, makes_room_for
 from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 from remuda.wire.models import ModelStop
@@ -126,13 +126,18 @@ async def stop_process(worker: Worker, replica: Replica) -> None:
         ModelStop(
             model_name=replica.key.model,
             process_key=str(replica.key),
-            expected_address=replica.address,
+            expected_address=_as_recorded(replica),
             instance=replica.instance,
             config_revision=replica.revision,
         ),
     )
     if reply.matched and not reply.terminated and "mismatch" not in reply.error:
         raise BackendFailed(f"{replica.key} was not stopped: {reply.error or 'its worker gives no reason'}")
+
+
+def _as_recorded(replica: Replica) -> str:
+    """A worker that tells no instances compares the address with the one it gave its process itself."""
+    return replica.address if replica.instance else f"127.0.0.1:{replica.address.rpartition(':')[2]}"
 
 
 class _Load:
@@ -221,7 +226,7 @@ class _Load:
         raise BackendFailed(f"those that were to make room on {self._step.node_name} did not go in time")
 
     def _in_the_way(self, row: Replica) -> bool:
-        return row.node == self.replica.node and row.state is ReplicaState.UNLOADING
+        return row.state is ReplicaState.UNLOADING and row.why == makes_room_for(self.replica.key)
 
     async def _standing(self) -> Standing:
         for standing in await self._tools.standings():

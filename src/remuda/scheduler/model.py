@@ -30,6 +30,11 @@ class ReplicaKey(NamedTuple):
         return f"{self.model}#{self.index}"
 
 
+def makes_room_for(key: ReplicaKey) -> str:
+    """Why those go that were evicted for this one: it waits for them, and for no others."""
+    return f"makes room for {key}"
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
     """A replica as it is stored: written by whoever loads it, and true only while `boot` and `instance` are

@@ -21,6 +21,7 @@ from remuda.scheduler.model import (
     Replicas,
     ReplicaState,
     Unplaceable,
+    makes_room_for,
 )
 from remuda.scheduler.offers import Fleet, offers
 from remuda.scheduler.placement import place
@@ -81,7 +82,7 @@ class Placing:
             self._changed()
             for row in seen.rows:
                 if row.key in placed.evict:
-                    await self._unloads.ask(row, by, f"makes room for {need.model}")
+                    await self._unloads.ask(row, by, makes_room_for(claimed.key))
         return claimed
 
     def _offers(

@@ -12,7 +12,7 @@ from remuda.core import limits
 from remuda.core.errors import Conflict
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import Operation, OpId, Step
-from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState, makes_room_for
 from remuda.store import ops_submit
 from remuda.store.database import Database
 from remuda.store.failures import unusable
@@ -205,7 +205,7 @@ def _at(connection: Connection, key: ReplicaKey) -> Replica | None:
 def _mark_evicted(connection: Connection, room_for: Replica, evict: Collection[ReplicaKey]) -> None:
     marks = {
         "state": ReplicaState.UNLOADING,
-        "why": f"makes room for {room_for.key}",
+        "why": makes_room_for(room_for.key),
         "updated_at": room_for.updated_at,
         "change": room_for.change,
     }

@@ -104,6 +104,15 @@ async def test_load_waits_until_those_that_make_room_are_gone(rig: Rig) -> None:
         await wait_until(lambda: bool(rig.engine.loads))
 
 
+async def test_load_does_not_wait_for_what_goes_for_another_reason(rig: Rig) -> None:
+    await rig.configure(a_model("old"))
+    old = await rig.loaded("old")
+    assert await rig.replicas.move(old, replace(old, state=ReplicaState.UNLOADING, why="a long answer ends"))
+    _, step = await rig.claimed()
+    assert await rig.loader().load(step) is None
+    assert anyio.current_time() < 10
+
+
 # Every way to fail leaves no row.
 
 
@@ -323,6 +332,16 @@ async def test_load_of_a_dead_owner_begins_with_stopping_what_that_had_begun(rig
     assert (stop.instance, stop.expected_address) == ("i-0", "10.0.0.5:50099")
     assert install == rig.worker.installs[0]
     assert (await rig.row()).instance == "i-1"
+
+
+async def test_process_of_a_peer_is_named_by_the_address_that_the_peer_knows(rig: Rig) -> None:
+    claimed, step = await rig.claimed()
+    begun = replace(claimed, state=ReplicaState.LOADING, address="10.0.0.5:50099")
+    assert await rig.replicas.move(claimed, begun) is not None
+    assert await rig.loader().load(replace(step, attempt=2)) is None
+    stop = rig.worker.asked[0]
+    assert isinstance(stop, ModelStop)
+    assert (stop.instance, stop.expected_address) == ("", "127.0.0.1:50099")
 
 
 async def test_process_of_a_dead_owner_that_does_not_end_ends_the_load(rig: Rig) -> None:

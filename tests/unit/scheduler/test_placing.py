@@ -77,7 +77,7 @@ async def test_idle_replica_that_makes_room_is_marked_and_asked_to_go(rig: Placi
     assert going.change == replica.change, "in the same transaction"
     views = await rig.operations.views(Filter(finished=False))
     unloads = [view.operation for view in views if view.operation.kind is Kind.UNLOAD]
-    assert [(one.source.model, one.source.name) for one in unloads] == [("qwen", "makes room for big")]
+    assert [(one.source.model, one.source.name) for one in unloads] == [("qwen", "makes room for big#0")]
     assert old.key == going.key
 
 
