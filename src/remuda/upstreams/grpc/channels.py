@@ -31,7 +31,8 @@ class Channel:
 
     def __init__(self, address: str, token: str = "") -> None:
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else None
+        # Made once: of anything else gRPC makes one for each call.
+        self._metadata = grpc.aio.Metadata(*((("authorization", f"Bearer {token}"),) if token else ()))
         self._unary: dict[str, Any] = {}
         self._streams: dict[str, Any] = {}
 

@@ -1,7 +1,6 @@
 """Text from a backend to a client: streamed piece by piece, or whole; one answer or several side by side."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,14 +35,20 @@ class Telling:
     def __init__(self, sink: Sink, *, alone: bool) -> None:
         self._sink = sink
         self._begun = False
-        self._turn = nullcontext() if alone else anyio.Lock(fast_acquire=True)
+        self._turn = None if alone else anyio.Lock(fast_acquire=True)
 
     async def tell(self, data: bytes) -> None:
+        if self._turn is None:
+            await self._tell(data)
+            return
         async with self._turn:
-            if not self._begun:
-                await self._sink.begin(200, _EVENTS)
-                self._begun = True
-            await self._sink.write(data)
+            await self._tell(data)
+
+    async def _tell(self, data: bytes) -> None:
+        if not self._begun:
+            await self._sink.begin(200, _EVENTS)
+            self._begun = True
+        await self._sink.write(data)
 
 
 class Writer:

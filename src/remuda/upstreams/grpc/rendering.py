@@ -164,18 +164,18 @@ class CompletionPen:
 
 def choice_of(call: Call, index: int, said: Sequence[Said], finish_reason: str) -> Choice:
     """All of it, from what was said one after the other."""
+    choice = Choice(finish_reason=finish_reason)
     calls: dict[int, ToolCall] = {}
-    for delta in (delta for part in said for delta in part.calls):
-        known = calls.setdefault(delta.index, ToolCall(delta.id or _made_up_id(call, index, delta.index)))
-        known.name = known.name or delta.name
-        known.arguments += delta.arguments
-    return Choice(
-        content="".join(part.content for part in said),
-        reasoning="".join(part.reasoning for part in said),
-        calls=[calls[number] for number in sorted(calls)],
-        logprobs=next((part.logprobs for part in said if part.logprobs), b""),
-        finish_reason=finish_reason,
-    )
+    for part in said:
+        choice.content += part.content
+        choice.reasoning += part.reasoning
+        choice.logprobs = choice.logprobs or part.logprobs
+        for delta in part.calls:
+            known = calls.setdefault(delta.index, ToolCall(delta.id or _made_up_id(call, index, delta.index)))
+            known.name = known.name or delta.name
+            known.arguments += delta.arguments
+    choice.calls = [calls[number] for number in sorted(calls)]
+    return choice
 
 
 def _made_up_id(call: Call, index: int, number: int) -> str:

@@ -1,7 +1,6 @@
 """A replica that speaks backend.proto, as the router sees it: a call goes in, OpenAI's answer comes out."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import assert_never
 
@@ -52,11 +51,13 @@ class GrpcUpstream:
             raise UpstreamFailed(Fault.UNREACHABLE, f"this replica of {call.model.id} is no more")
         self._open += 1
         try:
-            with _failures_told(call):
-                await self._serve(call, sink)
+            await self._serve(call, sink)
+        except (grpc.aio.AioRpcError, Silence, HungUp, DecodeError) as trouble:
+            raise _told(trouble, call) from trouble
         finally:
             self._open -= 1
-            await self._close_if_left()
+            if self._forgotten:
+                await self._close_if_left()
 
     async def aclose(self) -> None:
         """Take no more calls, and hang up when the last one has ended."""
@@ -64,7 +65,7 @@ class GrpcUpstream:
         await self._close_if_left()
 
     async def _close_if_left(self) -> None:
-        if self._forgotten and not self._open:
+        if not self._open:
             with anyio.move_on_after(limits.CLOSE_S, shield=True):
                 await self._channel.close()
 
@@ -146,18 +147,15 @@ class GrpcUpstream:
         return int(self._entropy.fraction() * predicting.SEEDS)
 
 
-@contextmanager
-def _failures_told(call: Call) -> Iterator[None]:
-    """What goes wrong between here and the backend becomes UpstreamFailed."""
+def _told(trouble: grpc.aio.AioRpcError | Silence | HungUp | DecodeError, call: Call) -> UpstreamFailed:
+    """What went wrong between here and the backend."""
     model = call.model.id
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        heard = call.tally.first_token_s is not None
-        raise troubles.failure_of(error.code(), error.details() or "", model, heard=heard) from error
-    except Silence as silence:
-        raise troubles.silent(model, silence.seconds) from silence
-    except HungUp as error:
-        raise troubles.broke(model, "its connection was closed") from error
-    except DecodeError as error:
-        raise troubles.undecodable(model) from error
+    match trouble:
+        case grpc.aio.AioRpcError():
+            heard = call.tally.first_token_s is not None
+            return troubles.failure_of(trouble.code(), trouble.details() or "", model, heard=heard)
+        case Silence():
+            return troubles.silent(model, trouble.seconds)
+        case HungUp():
+            return troubles.broke(model, "its connection was closed")
+    return troubles.undecodable(model)
