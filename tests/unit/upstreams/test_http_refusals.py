@@ -14,7 +14,7 @@ _NO_MODEL = b'{"object":"error","message":"The model `x` does not exist.","code"
     ("status", "refusal", "body", "fault", "client_gets"),
     [
         (503, b"not_ready", b"the process m#0 is not ready", Fault.NOT_LOADED, 503),
-        (503, b"", b'{"error":{"message":"Loading model"}}', Fault.NOT_LOADED, 503),
+        (503, b"", b'{"error":{"message":"the queue is full"}}', Fault.BROKE, 503),
         (404, b"", _NO_MODEL, Fault.NOT_LOADED, 503),
         (404, b"", b'{"detail":"Not Found"}', Fault.REFUSED, 400),
         (501, b"", b'{"error":{"message":"no embeddings here"}}', Fault.REFUSED, 400),

@@ -35,8 +35,10 @@ def failure(status: int, refusal: bytes, body: bytes) -> UpstreamFailed | None:
     words = in_words(body) or f"HTTP status {status}"
     if refusal == b"backend_failed":
         return UpstreamFailed(Fault.BROKE, words)
-    if refusal or status == 503:
+    if refusal:
         return UpstreamFailed(Fault.NOT_LOADED, words, status=503)
+    if status == 503:  # It may just be full: that is no reason to stop it, only to ask how it is.
+        return UpstreamFailed(Fault.BROKE, words, status=503)
     if status in (401, 403):
         return UpstreamFailed(
             Fault.UNREACHABLE,
