@@ -39,16 +39,13 @@ def build(
 ) -> Table:
     """`models` by each name that requests may use; `token` opens replicas and their workers' doors."""
     configs = {(model.config.id, model.config.revision): model.config for model in models.values()}
-    routes = defaultdict[tuple[str, str], list[Route]](list)
+    routes = defaultdict[str, list[Route]](list)
     for row in replicas.rows:
         view, config = nodes.get(row.node), configs.get((row.key.model, row.revision))
         if view is not None and config is not None and _routable(row, view, config.selector):
-            routes[row.key.model, row.revision].append(_route(row, view, token))
+            routes[row.key.model].append(_route(row, view, token))
     told = _told_files(nodes.values())
-    entries = {
-        name: _entry(model, routes[model.config.id, model.config.revision], told)
-        for name, model in models.items()
-    }
+    entries = {name: _entry(model, routes[model.config.id], told) for name, model in models.items()}
     return Table(MappingProxyType(entries), replicas.change)
 
 

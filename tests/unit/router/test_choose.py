@@ -28,6 +28,8 @@ def route(
 def test_least_loaded_is_chosen() -> None:
     ledger, busy, idle = Ledger(), route(0, "a"), route(1, "b")
     with ledger.holding(busy):
+        with ledger.holding(idle):
+            pass  # So that it was its turn last.
         assert choose([busy, idle], ledger.load, ledger.last_turn) is idle
 
 
