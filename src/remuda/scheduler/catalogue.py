@@ -20,6 +20,7 @@ from remuda.scheduler.ports import ModelStore
 log = structlog.get_logger(__name__)
 
 _PARALLEL_UNKNOWN = 1
+_File = tuple[str, int, int]  # Its path, and what changes when it does.
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,9 @@ class Catalogue:
         self._store = store
         self._models_path = models_path
         self._known: Mapping[str, Catalogued] = MappingProxyType({})
-        self._weights_of: dict[tuple[str, int, int], Weights] = {}
+        self._weights_of: Mapping[_File, Weights] = {}  # Those of the last look.
+        self._looks = 0  # So far, and the latest of those that came to an end.
+        self._latest = 0
         self._refused: dict[str, str] = {}
 
     @property
@@ -86,24 +89,31 @@ class Catalogue:
         return self._known.get(name)
 
     async def refresh(self) -> None:
-        """Read the store again. Raises what the store does; what was known then stays known."""
+        """Read the store again. Raises what the store does; what was known then stays known, and so does what
+        somebody has read who began later and was quicker."""
+        self._looks += 1
+        look = self._looks
         stored = await self._store.models()
-        self._known = await run_sync(self._read, stored)
+        known = await run_sync(self._read, stored)
+        if look > self._latest:
+            self._known, self._latest = known, look
 
     def _read(self, stored: Sequence[StoredModel]) -> Mapping[str, Catalogued]:
         known: dict[str, Catalogued] = {}
+        weights_of: dict[_File, Weights] = {}
         for one in stored:
-            found = self._catalogued(one)
+            found = self._catalogued(one, weights_of)
             if found is not None and not found.config.disabled:
                 known[found.config.id] = found
+        self._weights_of = weights_of  # A file that grows is another one at each look.
         return MappingProxyType(known)
 
-    def _catalogued(self, stored: StoredModel) -> Catalogued | None:
+    def _catalogued(self, stored: StoredModel, weights_of: dict[_File, Weights]) -> Catalogued | None:
         before = self._known.get(stored.name)
         config = before.config if before and before.stored.text == stored.text else self._parsed(stored)
         if config is None:
             return None
-        weights, here = self._weights(config)
+        weights, here = self._weights(config, weights_of)
         return Catalogued(stored, config, weights, here)
 
     def _parsed(self, stored: StoredModel) -> ModelConfig | None:
@@ -118,7 +128,7 @@ class Catalogue:
         self._refused.pop(stored.name, None)
         return config
 
-    def _weights(self, config: ModelConfig) -> tuple[Weights, bool]:
+    def _weights(self, config: ModelConfig, weights_of: dict[_File, Weights]) -> tuple[Weights, bool]:
         path = self._models_path / config.file
         try:
             facts = path.stat() if config.file else None
@@ -128,10 +138,9 @@ class Catalogue:
             return Weights(), False
         if not path.is_file():
             return Weights(), True
-        key = (str(path), facts.st_mtime_ns, facts.st_size)
-        if key not in self._weights_of:
-            self._weights_of[key] = _weights(path, facts.st_size)
-        return self._weights_of[key], True
+        file = (str(path), facts.st_mtime_ns, facts.st_size)
+        weights_of[file] = self._weights_of.get(file) or _weights(path, facts.st_size)
+        return weights_of[file], True
 
 
 def _weights(path: Path, size_bytes: int) -> Weights:

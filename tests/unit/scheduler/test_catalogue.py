@@ -1,7 +1,9 @@
 """The models there are, as requests know them."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import anyio
 import pytest
 from structlog.testing import capture_logs
 
@@ -74,6 +76,35 @@ async def test_what_was_known_stays_known_while_the_store_is_away(
     with pytest.raises(StoreUnusable):
         await rig.catalogue.refresh()
     assert rig.catalogue.find("qwen") is not None
+
+
+async def test_look_that_began_earlier_and_took_longer_changes_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue, read = Catalogue(rig.models, rig.catalogue.models_path), rig.models.models
+    asked, go_on = anyio.Event(), anyio.Event()
+
+    async def slow() -> Sequence[StoredModel]:
+        found = await read()
+        asked.set()
+        await go_on.wait()
+        return found
+
+    async def inline(read: Callable[[object], object], *given: object) -> object:
+        return read(*given)
+
+    monkeypatch.setattr(
+        "remuda.scheduler.catalogue.run_sync", inline
+    )  # In virtual time there are no threads.
+    monkeypatch.setattr(rig.models, "models", slow)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(catalogue.refresh)
+        await asked.wait()
+        monkeypatch.setattr(rig.models, "models", read)
+        await rig.configure(a_model("qwen"))
+        await catalogue.refresh()
+        go_on.set()
+    assert list(catalogue.models) == ["qwen"]
 
 
 async def test_file_that_is_here_says_what_the_model_needs(rig: Rig, tmp_path: Path) -> None:
