@@ -51,7 +51,10 @@ def _chore(row: Replica, around: Circumstances) -> Chore | None:
     age = timedelta() if row.updated_at is None else around.now - row.updated_at
     match row.state:
         case ReplicaState.STAGING | ReplicaState.LOADING:
-            return Forget(row) if age >= _NEW and row.op not in around.live else None
+            if row.op not in around.live:
+                return Forget(row) if age >= _NEW else None
+            why = _outdated(row, around.configs.get(row.key.model))
+            return Unload(row, why) if why else None
         case ReplicaState.UNLOADING:
             return Unload(row, row.why) if age >= _STUCK and row.key not in around.leaving else None
         case ReplicaState.LOADED:
@@ -61,11 +64,15 @@ def _chore(row: Replica, around: Circumstances) -> Chore | None:
 
 def _unwanted(row: Replica, around: Circumstances) -> str:
     config = around.configs.get(row.key.model)
-    if config is None:
-        return "its model was removed"
-    if config.revision != row.revision:
-        return "its configuration changed"
+    if why := _outdated(row, config):
+        return why
     idle_at = unloads_at(row, config, around.usual_keep_alive)
     if idle_at is not None and idle_at <= around.now and not around.in_flight(row.key):
         return "nobody asked for it"
     return ""
+
+
+def _outdated(row: Replica, config: ModelConfig | None) -> str:
+    if config is None:
+        return "its model was removed"
+    return "" if config.revision == row.revision else "its configuration changed"

@@ -72,6 +72,13 @@ def test_replica_of_a_removed_model_goes() -> None:
     assert chores([row()], around(None)) == [Unload(row(), "its model was removed")]
 
 
+@pytest.mark.parametrize("state", [ReplicaState.STAGING, ReplicaState.LOADING])
+def test_load_of_what_the_model_was_is_given_up_for_what_it_is(state: ReplicaState) -> None:
+    old = row(state, age=timedelta(), revision="older")
+    assert chores([old], around(live=("op-1",))) == [Unload(old, "its configuration changed")]
+    assert chores([old], around(None, live=("op-1",))) == [Unload(old, "its model was removed")]
+
+
 def test_load_that_nobody_carries_out_any_more_is_forgotten() -> None:
     loading = row(ReplicaState.LOADING)
     assert chores([loading], around()) == [Forget(loading)]
