@@ -77,16 +77,23 @@ class Catalogue:
         self._refused: dict[str, str] = {}
 
     @property
+    def configured(self) -> Mapping[str, Catalogued]:
+        """Every model there is, by name."""
+        return self._known
+
+    @property
     def models(self) -> Mapping[str, Catalogued]:
         """By what requests call them; disabled ones are left out."""
-        return self._known
+        return {name: one for name, one in self._known.items() if not one.config.disabled}
 
     @property
     def models_path(self) -> Path:
         return self._models_path
 
     def find(self, name: str) -> Catalogued | None:
-        return self._known.get(name)
+        """One that requests may ask for."""
+        found = self._known.get(name)
+        return None if found is None or found.config.disabled else found
 
     async def refresh(self) -> None:
         """Read the store again. Raises what the store does; what was known then stays known, and so does what
@@ -103,7 +110,7 @@ class Catalogue:
         weights_of: dict[_File, Weights] = {}
         for one in stored:
             found = self._catalogued(one, weights_of)
-            if found is not None and not found.config.disabled:
+            if found is not None:
                 known[found.config.id] = found
         self._weights_of = weights_of  # A file that grows is another one at each look.
         return MappingProxyType(known)

@@ -57,11 +57,11 @@ class Models:
 
     async def configured(self) -> Sequence[Catalogued]:
         await self._catalogue.refresh()
-        return sorted({one.config.id: one for one in self._catalogue.models.values()}.values(), key=_name)
+        return sorted(self._catalogue.configured.values(), key=_name)
 
     async def get(self, name: str) -> Catalogued:
         await self._catalogue.refresh()
-        found = self._catalogue.find(name)
+        found = self._catalogue.configured.get(name)
         if found is None:
             raise NotFound(f"there is no model {name!r}", hint="remuda models lists those there are")
         return found
@@ -69,7 +69,7 @@ class Models:
     async def add(self, text: str) -> Told:
         """Add a model, or give the one of its name this configuration: its replicas are then replaced."""
         config = read_model(text)
-        before = self._catalogue.find(config.id)
+        before = self._catalogue.configured.get(config.id)
         if before is not None and before.stored.origin not in ("", ADDED):
             raise Conflict(
                 f"{config.id} is described by a file in a frontend's folder of models",
@@ -95,6 +95,8 @@ class Models:
     async def load(self, name: str, by: str) -> View:
         """The operation that loads one more replica, or the one that is about to load the first."""
         model = await self.get(name)
+        if model.config.disabled:
+            raise Conflict(f"{name} is disabled", hint="remove `disabled: true` from its configuration")
         for _ in range(_TRIES):
             coming = await self._coming(model.config.id)
             if coming is not None:

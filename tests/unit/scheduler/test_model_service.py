@@ -51,6 +51,16 @@ async def test_model_that_is_added_again_is_replaced(served: Served) -> None:
     assert (await served.service.get("qwen")).config.context_size == 512
 
 
+async def test_model_that_is_disabled_is_there_until_it_is_removed(served: Served) -> None:
+    told = await served.service.add(a_model("later", "disabled: true\n"))
+    assert told.model.config.disabled
+    assert [one.config.id for one in await served.service.configured()] == ["later", "qwen"]
+    with pytest.raises(Conflict, match="disabled"):
+        await served.service.load("later", "test")
+    await served.service.remove("later", "test")
+    assert [one.config.id for one in await served.service.configured()] == ["qwen"]
+
+
 async def test_text_that_is_no_model_is_refused(served: Served) -> None:
     with pytest.raises(Invalid):
         await served.service.add("name: [")
