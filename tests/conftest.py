@@ -12,6 +12,7 @@ SEEDS = "tests/sim/test_simulation.py"
 
 # How fast inputs are made up says how busy the machine is, and nothing about what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("busy"), max_examples=500)
 settings.load_profile("busy")
 
 

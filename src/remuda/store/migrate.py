@@ -29,7 +29,8 @@ def _lock(connection: Connection) -> None:
     """On SQLite the transaction itself holds the one write lock already."""
     if connection.dialect.name != "postgresql":
         return
-    connection.execute(text(f"SET LOCAL statement_timeout = {int(limits.STORE_OPEN_S * 1000)}"))
+    for wait in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        connection.execute(text(f"SET LOCAL {wait} = {int(limits.STORE_OPEN_S * 1000)}"))
     connection.execute(text(f"SET LOCAL lock_timeout = {int(limits.STORE_MIGRATION_LOCK_S * 1000)}"))
     connection.execute(select(func.pg_advisory_xact_lock(_LOCK_KEY)))
 

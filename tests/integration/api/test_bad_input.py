@@ -38,6 +38,11 @@ def check_refusal(reply: httpx.Response, status: int, *words: str) -> None:
     assert [word for word in words if word not in error["message"]] == []
 
 
+def written(node: Json) -> Json:
+    """What the store holds of a node. How well it is heard and can be dialled changes by itself."""
+    return {key: value for key, value in node.items() if key not in ("status", "remuda")}
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"not json", b"\xff\xfe{}", b'{"name": "\xff"}', b'{"name": "\\ud800"}', b"[" * 5000, b"NaN"],
@@ -111,10 +116,10 @@ async def test_several_problems_are_named_together(frontend: LiveFrontend) -> No
 
 async def test_a_refused_registration_leaves_the_node_as_it_was(frontend: LiveFrontend) -> None:
     node = await frontend.register(total_ram=5, labels={"a": "b"})
-    before = await frontend.node(node["id"])
+    before = written(await frontend.node(node["id"]))
     body = frontend.registration(node["name"], total_ram=-1)
     check_refusal(await register(frontend, json.dumps(body).encode()), 400, "total_ram")
-    assert await frontend.node(node["id"]) == before
+    assert written(await frontend.node(node["id"])) == before
 
 
 @pytest.mark.parametrize(
@@ -143,10 +148,10 @@ async def test_what_an_admin_cannot_set_is_refused_in_words(
     frontend: LiveFrontend, path: str, body: Json, words: list[str]
 ) -> None:
     node = await frontend.register(total_vram=100, available_vram=100)
-    before = await frontend.node(node["id"])
+    before = written(await frontend.node(node["id"]))
     reply = await frontend.admin.put(f"/api/nodes/{node['id']}/{path}", json=body)
     check_refusal(reply, 400, *words)
-    assert await frontend.node(node["id"]) == before
+    assert written(await frontend.node(node["id"])) == before
 
 
 async def test_a_label_key_that_cannot_be_is_refused_in_the_path_too(frontend: LiveFrontend) -> None:
