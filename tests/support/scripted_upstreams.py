@@ -28,7 +28,7 @@ from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
 from remuda.router.errors import NoCapacity
 from remuda.router.ledger import Ledger
-from remuda.router.ports import LoadStatus, Meanwhile
+from remuda.router.ports import Meanwhile
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.model import ReplicaKey
 
@@ -115,9 +115,6 @@ class ScriptedLoading:
         if self.bringing is None:
             raise NoCapacity(f"no node can take {model}", hint="gpu-1: no free memory")
         await self.bringing(model, wait_s, meanwhile)
-
-    def status(self, model: str) -> LoadStatus | None:
-        return None
 
     def doubt(self, route: Route, why: UpstreamFailed) -> None:
         self.doubted.append(route)

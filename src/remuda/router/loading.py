@@ -32,16 +32,13 @@ class ColdPath:
         self._doubts = doubts
         self._overlay = overlay
         self._clock = clock
-        self._known: dict[str, LoadStatus] = {}
 
     async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
         began_s = self._clock.monotonic()
-        answer: Answer = None
         while True:
             changed = self._tables.changed
             answer = await self._demand.look(model)
             if answer is None or self._routable(model):
-                self._known.pop(model, None)
                 return
             status = self._told(model, answer)
             left_s = _left(wait_s, self._clock.monotonic() - began_s)
@@ -56,9 +53,6 @@ class ColdPath:
         found = await self._demand.under_way(model)
         return None if found is None else self._status(found)
 
-    def status(self, model: str) -> LoadStatus | None:
-        return self._known.get(model)
-
     def doubt(self, route: Route, why: UpstreamFailed) -> None:
         self._doubts.add(route, why)
 
@@ -72,18 +66,15 @@ class ColdPath:
     def _told(self, model: str, answer: UnderWay | Failed | Waits | Unplaceable) -> LoadStatus:
         match answer:
             case Failed(problem, node):
-                self._known.pop(model, None)
                 raise LoadFailed(
                     f"{model} could not be loaded on {node}: {problem.message}", hint=problem.hint
                 )
             case Unplaceable():
                 raise _nowhere(model, answer)
             case Waits():
-                status = LoadStatus(model)
+                return LoadStatus(model)
             case UnderWay():
-                status = self._status(answer)
-        self._known[model] = status
-        return status
+                return self._status(answer)
 
     def _status(self, found: UnderWay) -> LoadStatus:
         view = None if found.view is None else overlaid(found.view, self._overlay, self._clock.now())

@@ -36,10 +36,6 @@ class Loading(Protocol):
         """
         ...
 
-    def status(self, model: str) -> LoadStatus | None:
-        """Of a load under way, as far as this frontend knows."""
-        ...
-
     def doubt(self, route: Route, why: UpstreamFailed) -> None:
         """A request found this replica missing, or another model in its place: begin to look."""
         ...

@@ -94,9 +94,6 @@ class Loads:
         await meanwhile(LoadStatus(model))
         self.on_bring()
 
-    def status(self, model: str) -> LoadStatus | None:
-        return None
-
     def doubt(self, route: Route, why: UpstreamFailed) -> None:
         self.doubted.append(route)
 
