@@ -52,15 +52,16 @@ async def test_replica_is_recorded_with_the_operation_that_loads_it(rig: Placing
 
 
 async def test_what_is_set_aside_for_one_is_not_there_for_the_next(rig: PlacingRig) -> None:
-    await rig.configure(a_model("other"))
-    for machine in rig.machines:
-        machine.files["other.gguf"] = 40 * GB
+    for name in ("other", "third"):
+        await rig.configure(a_model(name))
+        for machine in rig.machines:
+            machine.files[f"{name}.gguf"] = 40 * GB
     rig.machines[1].ram_gb = 8
     assert (await begun(rig, "other")).node == NODE
     assert (await begun(rig)).node == NODE, "64 GB have room for both"
-    await rig.configure(a_model("third"))
-    rig.machine.files["third.gguf"] = 40 * GB
-    assert (await refused(rig, "third")).reasons.keys() == {"gpu-1", "gpu-2"}
+    reasons = (await refused(rig, "third")).reasons
+    assert "of RAM, 10.7 GB are free" in reasons["gpu-1"], "as far as nobody is on its way there"
+    assert "it may use 8.0 GB" in reasons["gpu-2"]
     assert len(await rig.rows()) == 2
 
 
