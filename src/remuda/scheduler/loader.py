@@ -41,8 +41,8 @@ class LoadLimits:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What a load needs. `moved` says how far the bytes of a step are, as heard from its worker, `entered` shows
-    its phase; `changed` tells everybody that a row was written; `token` opens backends; `shared`: nodes have
+    """What a load needs. `moved`: how far the bytes of a step are, as heard from its worker. `entered` shows
+    its phase, `changed` tells everybody that a row was written, `token` opens backends. `shared`: nodes have
     our folder of models."""
 
     store: ReplicaStore
