@@ -37,6 +37,8 @@ class ColdPath:
         began_s = self._clock.monotonic()
         while True:
             changed = self._tables.changed
+            if self._routable(model):  # Those who waited for it together need not look one after another.
+                return
             answer = await self._demand.look(model)
             if answer is None or self._routable(model):
                 return

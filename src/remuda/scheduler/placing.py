@@ -77,9 +77,11 @@ class Placing:
         if isinstance(placed, Unplaceable):
             return placed
         node = next(view for view in nodes if view.standing.node.id == placed.node)
-        claimed = await self._claim(need, placed, node, seen, supply[placed.node], by)
-        if claimed is not None:
+        try:
+            claimed = await self._claim(need, placed, node, seen, supply[placed.node], by)
+        finally:  # Also when whoever asked has left meanwhile: it may have been written.
             self._changed()
+        if claimed is not None:
             for row in seen.rows:
                 if row.key in placed.evict:
                     await self._unloads.ask(row, by, makes_room_for(claimed.key))

@@ -113,6 +113,17 @@ async def test_six_who_wait_cause_one_load_and_are_served_the_moment_it_is_ready
     assert anyio.current_time() - ready_s < 0.1
 
 
+async def test_those_who_waited_go_without_asking_the_store_again(asking: Asking) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(50):
+            tasks.start_soon(asking.ask)
+        await wait_until(lambda: len(asking.told) >= 50)
+        looks = asking.refreshed
+        await asking.routed()
+    assert asking.served == 50
+    assert asking.refreshed == looks
+
+
 async def test_whoever_waits_is_told_every_second_how_far_it_is(asking: Asking) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asking.ask)
