@@ -1,6 +1,7 @@
 """Runs many simulated fleets, or shows one: python -m bench.simulate --seeds 20000 --jobs 2
 
-With --of operations it is installing, upgrading and removing that is simulated. A seed that fails is printed
+With --of operations it is installing, upgrading and removing that is simulated, with --of serving it is
+loading, answering and unloading. A seed that fails is printed
 with its last events. The same seed can be looked at again with --seed N --trace.
 """
 
@@ -16,9 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.sim.ops import simulation as operations
+from tests.sim.serving import simulation as serving
 from tests.sim.simulation import Outcome, run_seed
 
-STORIES: dict[str, Callable[[int], Outcome]] = {"fleet": run_seed, "operations": operations.run_seed}
+STORIES: dict[str, Callable[[int], Outcome]] = {
+    "fleet": run_seed,
+    "operations": operations.run_seed,
+    "serving": serving.run_seed,
+}
 _LAST_EVENTS = 40
 _CHUNK = 25
 

@@ -80,11 +80,11 @@ class FrontendHost:
             await self._live()
             await anyio.sleep(self.dice.between(1.0, 12 * self._world.pace.heartbeat_s))
 
-    async def _standings(self) -> Sequence[Standing]:
+    async def standings(self) -> Sequence[Standing]:
         await self.database.travel()
         return self._world.roster.standings()
 
-    def _trouble(self) -> str:
+    def trouble(self) -> str:
         return "" if self._world.bus_up else "the bus is down"
 
     async def _live(self) -> None:
@@ -102,13 +102,13 @@ class FrontendHost:
             clock,
             timeouts=pace.timeouts,
             at_once_max=_REQUESTS_MOST,
-            bus_trouble=self._trouble,
+            bus_trouble=self.trouble,
             changed=signal.notify,
         )
         inventories = Inventories(lines, store, clock, signal.notify, pace.list_every)
         reconciler = Reconciler(
             store,
-            self._standings,
+            self.standings,
             commander,
             inventories,
             signal,
@@ -117,7 +117,7 @@ class FrontendHost:
             entropy=self.dice,
             timeouts=pace.timeouts,
             patience=pace.patience,
-            bus_trouble=self._trouble,
+            bus_trouble=self.trouble,
             pace=pace.looks,
         )
         async with anyio.create_task_group() as tasks:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, OpId, Stage, State, Wish
+from remuda.scheduler.model import ReplicaKey, ReplicaState
 from remuda.store.connections import Connections
 from remuda.store.inline import driver_connection, migrated_in_memory
 from remuda.store.nodes import insert_node
@@ -51,6 +52,15 @@ class ProgressRow(NamedTuple):
     fraction: float
 
 
+class ReplicaRow(NamedTuple):
+    key: ReplicaKey
+    node: NodeId
+    state: ReplicaState
+    memory_bytes: int
+    instance: str
+    boot: str | None
+
+
 _OPERATIONS = """
 SELECT id, change, kind, backend, wish, json_extract(roll_out, '$.canary'), finished_at IS NOT NULL
 FROM operations WHERE change > ? ORDER BY change
@@ -64,6 +74,7 @@ _PROGRESS = """
 SELECT op_id, node, number, json_extract(progress, '$.fraction')
 FROM attempts WHERE op_id = ? AND progress IS NOT NULL
 """
+_REPLICAS = "SELECT model, number, node_id, state, memory_bytes, instance, boot FROM replicas"
 
 
 class Tables:
@@ -84,6 +95,12 @@ class Tables:
 
     def progress(self, op: OpId) -> list[ProgressRow]:
         return [ProgressRow(*row) for row in self._rows(_PROGRESS, op)]
+
+    def replicas(self) -> list[ReplicaRow]:
+        return [
+            ReplicaRow(ReplicaKey(model, number), node, ReplicaState(state), *facts)
+            for model, number, node, state, *facts in self._rows(_REPLICAS)
+        ]
 
     def latest_change(self) -> int:
         [(latest,)] = self._rows("SELECT latest FROM change_count")

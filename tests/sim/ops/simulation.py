@@ -44,7 +44,7 @@ def run_seed(seed: int) -> Outcome:
                     await _live_through(world)
                 tasks.cancel_scope.cancel()
         except Exception as error:
-            return _innermost(error)
+            return innermost(error)
         finally:
             ended.append(anyio.current_time())
         return world.broken
@@ -91,7 +91,7 @@ async def _live_through(world: World) -> None:
     await settle(world)
 
 
-def _innermost(error: BaseException) -> BaseException:
+def innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,0 +1,93 @@
+"""Backends as frontends meet them: they load, answer, are busy, crash, and are another than they were."""
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from remuda.core.errors import BackendFailed
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.model import Call, Endpoint, Sink
+from remuda.models.config import ModelConfig
+from remuda.scheduler.ports import Place
+from tests.sim.serving.workers import Process
+from tests.sim.serving.world import ServingWorld
+
+if TYPE_CHECKING:
+    from tests.sim.serving.frontends import ServingFrontend
+
+_SLOW_S = 400.0  # Longer than a load may take here.
+
+
+class SimulatedEngine:
+    """Implements scheduler.ports.Engine for one frontend."""
+
+    def __init__(self, world: ServingWorld, host: "ServingFrontend") -> None:
+        self._world = world
+        self._dice = host.dice.fork("engine")
+
+    async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
+        process = self._world.at(endpoint.address)
+        if process is None:
+            raise BackendFailed(f"{endpoint.address} refused the connection")
+        slow = self._world.weather.work_fails and self._dice.chance(0.05)
+        if slow:
+            self._world.trace.fault("slow_load", process)
+        if not await _lasts(process, _SLOW_S if slow else self._dice.between(0.5, 15.0)):
+            raise BackendFailed(f"{endpoint.address} ended while it was loading")
+        if self._dice.chance(self._world.weather.work_fails):
+            self._world.trace.fault("load_failed", process)
+            raise BackendFailed("unknown model architecture")
+        self._world.serving_claims.loads(process, model.id)
+        process.model = model.id
+        process.worker.changed()
+
+    async def healthy(self, endpoint: Endpoint) -> bool | None:
+        await anyio.sleep(0.02)
+        process = self._world.at(endpoint.address)
+        if process is None:
+            return False
+        return None if self._dice.chance(0.2) else True
+
+
+class SimulatedUpstreams:
+    """Implements inference.model.Upstreams for one life of a frontend."""
+
+    def __init__(self, world: ServingWorld, host: "ServingFrontend") -> None:
+        self._world = world
+        self._host = host
+
+    def at(self, endpoint: Endpoint) -> "SimulatedUpstream":
+        return SimulatedUpstream(self._world, self._host, endpoint)
+
+
+class SimulatedUpstream:
+    def __init__(self, world: ServingWorld, host: "ServingFrontend", endpoint: Endpoint) -> None:
+        self._world = world
+        self._host = host
+        self._address = endpoint.address
+
+    async def serve(self, call: Call, sink: Sink) -> None:
+        self._host.serving += 1
+        try:
+            self._world.serving_claims.asked(self._host, self._address, call.model.id)
+            await self._answer(call.model.id, sink)
+        finally:
+            self._host.serving -= 1
+
+    async def _answer(self, model: str, sink: Sink) -> None:
+        process = self._world.at(self._address)
+        if process is None:
+            raise UpstreamFailed(Fault.UNREACHABLE, "connection refused")
+        if process.model != model:
+            raise UpstreamFailed(Fault.NOT_LOADED, f"it has {process.model or 'no model'}")
+        await sink.begin(200, b"application/json")
+        if not await _lasts(process, self._host.dice.between(0.1, 6.0)):
+            raise UpstreamFailed(Fault.BROKE, "the connection was lost")
+        self._world.serving_claims.answered(model)
+
+
+async def _lasts(process: Process, span_s: float) -> bool:
+    """Whether the process lives for so long."""
+    with anyio.move_on_after(span_s):
+        await process.ended.wait()
+    return not process.ended.is_set()

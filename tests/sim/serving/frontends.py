@@ -1,0 +1,333 @@
+"""A frontend that serves: inside runs the real code, from the request to the process on the worker."""
+
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from remuda.core.errors import RemudaError
+from remuda.core.ids import FrontendId
+from remuda.gallery.model import Reading
+from remuda.inference.model import Call, Kind
+from remuda.inference.requests import ChatRequest, Message
+from remuda.models.reading import read_model
+from remuda.ops.commander import BusCommander
+from remuda.ops.inventories import Inventories
+from remuda.ops.model import Step
+from remuda.ops.node_views import NodeViews
+from remuda.ops.progress_board import ProgressBoard
+from remuda.ops.progress_line import ProgressLine
+from remuda.ops.reconciler import Reconciler
+from remuda.ops.sightings import NodeView
+from remuda.ops.signal import ChangeSignal
+from remuda.router.current import Tables
+from remuda.router.dispatch import Dispatcher, Journey, Waits
+from remuda.router.doubts import Doubts
+from remuda.router.ledger import Ledger
+from remuda.router.loading import ColdPath
+from remuda.router.peers import PeerLoads
+from remuda.router.ports import LoadStatus
+from remuda.router.refreshing import Sources, TableKeeper
+from remuda.scheduler.catalogue import Catalogue
+from remuda.scheduler.demand import Demand
+from remuda.scheduler.loader import Loader, LoadLimits, Tools
+from remuda.scheduler.model import ReplicaKey, StoredModel
+from remuda.scheduler.placing import Placement, Placing
+from remuda.scheduler.service import Models
+from remuda.scheduler.truth_keeping import TruthKeeper
+from remuda.scheduler.unloader import Unloader
+from remuda.scheduler.unloads import Unloads
+from remuda.scheduler.upkeep import Habits, Upkeep
+from remuda.scheduler.work import ReplicaWork
+from remuda.scheduler.worker_calls import BusWorker
+from remuda.store.models import SqlModelStore
+from remuda.store.ops import SqlOpStore
+from remuda.store.replicas import SqlReplicaStore
+from tests.sim.clocks import elapsed_s
+from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
+from tests.sim.ops.frontends import FrontendHost
+from tests.sim.serving.engines import SimulatedEngine, SimulatedUpstreams
+from tests.sim.serving.world import ServingWorld
+
+_LIMITS = LoadLimits(install=timedelta(seconds=120), load=timedelta(seconds=120))
+_DRAIN = timedelta(seconds=60)
+_WAITS = Waits(load_s=60.0, seat_s=30.0)
+_TABLE_EVERY_S = 10.0
+_TELL_EVERY_S = 4.0
+_REQUESTS_MOST = 64
+_STILL_ALIVE_S = 15.0  # So long others take a frontend that died for alive.
+
+
+class Client:
+    """Implements inference.model.Sink."""
+
+    begun = False
+
+    async def begin(self, status: int, content_type: bytes) -> None:
+        self.begun = True
+
+    async def write(self, data: bytes) -> None:
+        return None
+
+
+class ServingFrontend(FrontendHost):
+    def __init__(self, world: ServingWorld, bus: SimulatedBus, number: int) -> None:
+        super().__init__(world, bus, number)
+        self.serving = 0  # Requests that are with a backend.
+        self._world: ServingWorld = world
+        self._parts: Parts | None = None
+        self._seen_s = -1e9  # When it died, or could last not read the store.
+
+    @property
+    def held(self) -> Mapping[ReplicaKey, int]:
+        return {} if self._parts is None else self._parts.ledger.own()
+
+    @property
+    def models(self) -> Models | None:
+        return None if self._parts is None else self._parts.models()
+
+    def lives_for_others(self) -> bool:
+        return self.up or elapsed_s() - self._seen_s < _STILL_ALIVE_S
+
+    def blind_within(self, seconds: float) -> bool:
+        """Whether it could not read the store for a moment, lately."""
+        if self.database.cut or not self._world.store_up:
+            self._seen_s = elapsed_s()
+        return elapsed_s() - self._seen_s < seconds
+
+    def crash(self, when: str) -> None:
+        self._seen_s = elapsed_s()
+        super().crash(when)
+        self._parts = None
+
+    # What people do.
+
+    def ask(self, model: str, patience_s: float) -> None:
+        if self._tasks is not None and self._parts is not None:
+            self._tasks.start_soon(self._serve_request, self._parts, model, patience_s)
+
+    async def _serve_request(self, parts: "Parts", model: str, patience_s: float) -> None:
+        entry = parts.tables.now.models.get(model)
+        if entry is None:
+            return
+        request = ChatRequest(model=model, messages=[Message("user", "hello")])
+        call = Call(Kind.CHAT, request, b"{}", entry.config, "r", 0)
+        with anyio.move_on_after(patience_s):
+            try:
+                await parts.dispatcher.answer(call, Client(), Journey(), _meanwhile)
+            except RemudaError as error:
+                self._world.trace.event("refused", self.id, model, error.message)
+
+    def configure(self, text: str) -> None:
+        config = read_model(text)
+        stored = StoredModel(config.id, text, config.revision, "added")
+        self.do(lambda: SqlModelStore(self.database).put_model(stored))
+
+    def do(self, work: Callable[[], Awaitable[object]]) -> None:
+        """An admin's request; it dies with the frontend."""
+        self.command(lambda store: work())
+
+    # Its life.
+
+    async def listening(self) -> Collection[FrontendId]:
+        await self.database.travel()
+        return [one.id for one in self._world.hosts if one.lives_for_others()]
+
+    async def _live(self) -> None:
+        self.lives += 1
+        lines = LinesOfFrontend(self._world, self._bus, self.dice, self.crash)
+        parts = Parts(self._world, self, lines)
+        async with anyio.create_task_group() as tasks:
+            self._tasks, self._signal, self._parts = tasks, parts.signal, parts
+            self._world.trace.event("up", self.id)
+            for runner in parts.runners:
+                await tasks.start(runner)
+        lines.hang_up()
+
+
+class Parts:
+    """What one life of a frontend is made of, put together as in service."""
+
+    def __init__(self, world: ServingWorld, host: ServingFrontend, lines: LinesOfFrontend) -> None:
+        self._world, self._host, self._lines = world, host, lines
+        self._operations = SqlOpStore(host.database)
+        self._replicas = SqlReplicaStore(host.database)
+        self._model_store = SqlModelStore(host.database)
+        self._catalogue = Catalogue(self._model_store, Path("/nowhere"))
+        self._worker, self._engine = BusWorker(lines), SimulatedEngine(world, host)
+        self.signal = ChangeSignal(lines, host.id, world.pace.signal_gap)
+        self.tables, self.ledger = Tables(), Ledger()
+        self._keeper = self._make_keeper()
+        self._peers = self._make_peers()
+        self._board = ProgressBoard(self._operations, host.clock, world.pace.write_progress_every)
+        self._commander = self._make_commander()
+        self._inventories = Inventories(
+            lines, self._operations, host.clock, self.signal.notify, world.pace.list_every
+        )
+        self._unloads = Unloads(self._operations, host.standings, host.clock, host.dice, self.signal.notify)
+        self._placing = self._make_placing()
+        self._doubts = Doubts(
+            self.tables,
+            self._replicas,
+            self._engine,
+            self._worker,
+            changed=self._keeper.notify,
+            refresh=self._keeper.refresh,
+        )
+        self.dispatcher = self._make_dispatcher()
+
+    @property
+    def runners(self) -> Sequence[Callable[..., Coroutine[None, None, None]]]:
+        return (
+            self.signal.run,
+            self._board.run,
+            self._commander.run,
+            self._inventories.run,
+            self._make_reconciler().run,
+            self._keeper.run,
+            self._peers.run,
+            self._doubts.run,
+            self._make_upkeep().run,
+        )
+
+    def models(self) -> Models:
+        return Models(
+            self._catalogue,
+            self._model_store,
+            self._replicas,
+            self._operations,
+            self._placing,
+            self._unloads,
+            changed=self._changed,
+        )
+
+    def _make_keeper(self) -> TableKeeper:
+        sources = Sources(self._replicas, self._host.standings, self._catalogue)
+        return TableKeeper(
+            self.tables,
+            self.ledger,
+            sources,
+            self._lines,
+            self._host.id,
+            self._host.clock,
+            every_s=_TABLE_EVERY_S,
+        )
+
+    def _make_peers(self) -> PeerLoads:
+        return PeerLoads(
+            self._host.id,
+            self.tables,
+            self.ledger,
+            self._lines,
+            self._host.clock,
+            listening=self._host.listening,
+            touch=self._replicas.touch,
+            every_s=_TELL_EVERY_S,
+        )
+
+    def _make_commander(self) -> BusCommander:
+        notify = self._keeper.notify
+        tools = Tools(
+            self._replicas,
+            self._worker,
+            self._engine,
+            self._catalogue,
+            self._host.standings,
+            self._moved,
+            notify,
+            "",
+            limits=_LIMITS,
+        )
+        unloader = Unloader(self._replicas, self._worker, self._peers, notify, _DRAIN)
+        return BusCommander(
+            self._lines,
+            self._operations,
+            self._board,
+            ProgressLine(self._lines, self._board.take),
+            self._host.clock,
+            timeouts=self._world.pace.timeouts,
+            at_once_max=_REQUESTS_MOST,
+            bus_trouble=self._host.trouble,
+            changed=self.signal.notify,
+            model_work=ReplicaWork(Loader(tools), unloader),
+        )
+
+    def _make_reconciler(self) -> Reconciler:
+        pace = self._world.pace
+        return Reconciler(
+            self._operations,
+            self._host.standings,
+            self._commander,
+            self._inventories,
+            self.signal,
+            frontend=self._host.id,
+            clock=self._host.clock,
+            entropy=self._host.dice,
+            timeouts=pace.timeouts,
+            patience=pace.patience,
+            bus_trouble=self._host.trouble,
+            pace=pace.looks,
+        )
+
+    def _make_placing(self) -> Placing:
+        return Placing(
+            self._replicas,
+            self._catalogue,
+            Placement(self._look, self._peers.everywhere),
+            self._unloads,
+            clock=self._host.clock,
+            entropy=self._host.dice,
+            changed=self._changed,
+        )
+
+    def _make_dispatcher(self) -> Dispatcher:
+        clock = self._host.clock
+        demand = Demand(
+            self._replicas,
+            self._operations,
+            self._catalogue,
+            self._placing,
+            clock,
+            routable=self._routable,
+            refresh=self._keeper.refresh,
+        )
+        cold = ColdPath(demand, self.tables, self._doubts, self._board, clock)
+        upstreams = SimulatedUpstreams(self._world, self._host)
+        return Dispatcher(self.tables, self.ledger, upstreams, cold, clock, _WAITS)
+
+    def _make_upkeep(self) -> Upkeep:
+        notify, live = self._keeper.notify, self._operations.live
+        return Upkeep(
+            self._replicas,
+            live,
+            self._catalogue,
+            TruthKeeper(self._replicas, self._worker, self._nodes, live, notify),
+            self._unloads,
+            in_flight=self._peers.everywhere,
+            changed=notify,
+            wake=lambda: self.tables.changed,
+            habits=Habits(self._world.keep_alive),
+        )
+
+    async def _nodes(self) -> Sequence[NodeView]:
+        return list(NodeViews().of(await self._host.standings(), ()).values())
+
+    async def _look(self) -> tuple[Sequence[NodeView], Sequence[Reading]]:
+        return await self._nodes(), ()
+
+    def _moved(self, step: Step) -> float:
+        live = self._board.of(step.op, step.node)
+        return 0.0 if live is None else live.current_bytes + (live.fraction or 0.0)
+
+    def _changed(self) -> None:
+        self._keeper.notify()
+        self.signal.notify()
+
+    def _routable(self, model: str) -> bool:
+        entry = self.tables.now.models.get(model)
+        return entry is not None and bool(entry.routes)
+
+
+async def _meanwhile(status: LoadStatus) -> None:
+    return None

@@ -1,0 +1,106 @@
+"""One simulation of serving: builds the world of a seed, lets it storm, and waits for the calm."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+
+from remuda.models.reading import read_model
+from remuda.router import loading, refreshing
+from remuda.scheduler import catalogue, demand, upkeep
+from remuda.scheduler.model import StoredModel
+from remuda.store.inline import InlineDatabase
+from remuda.store.models import SqlModelStore
+from tests.sim.chance import Dice
+from tests.sim.clocks import HostClock
+from tests.sim.loop import run_virtually
+from tests.sim.ops.bus import SimulatedBus
+from tests.sim.ops.rows import fresh_tables, node_id
+from tests.sim.ops.simulation import defects_told, innermost
+from tests.sim.ops.world import Releases
+from tests.sim.serving.calm import settle
+from tests.sim.serving.claims import ServingClaims
+from tests.sim.serving.frontends import ServingFrontend
+from tests.sim.serving.roster import ServingRoster
+from tests.sim.serving.storm import Storm, model_text
+from tests.sim.serving.workers import ServingWorker
+from tests.sim.serving.world import GB, SERVING, STORMY, ServingWorld
+from tests.sim.simulation import Outcome
+from tests.sim.trace import Trace
+
+T = TypeVar("T")
+
+_LOOK_S = 6.0
+_KEEP_ALIVE = (timedelta(seconds=40), timedelta(minutes=30))
+
+
+def run_seed(seed: int) -> Outcome:
+    """The same seed gives the same trace, whatever ran before it."""
+    trace = Trace()
+    ended: list[float] = []
+
+    async def main() -> BaseException | None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                world = build_world(seed, trace, tasks)
+                with defects_told(world), as_simulated():
+                    await _live_through(world)
+                tasks.cancel_scope.cancel()
+        except Exception as error:
+            return innermost(error)
+        finally:
+            ended.append(anyio.current_time())
+        return world.broken
+
+    return Outcome(seed, trace, run_virtually(main), ended[0], story="serving")
+
+
+def build_world(seed: int, trace: Trace, tasks: TaskGroup) -> ServingWorld:
+    dice, clock = Dice(seed), HostClock()
+    world = ServingWorld(seed, dice, SERVING, trace, tasks, clock, fresh_tables(clock), Releases({}), STORMY)
+    bus = SimulatedBus(world)
+    world.roster, world.claims = ServingRoster(world), ServingClaims(world)
+    fleet = dice.fork("fleet")
+    world.keep_alive = fleet.pick(_KEEP_ALIVE)
+    world.sizes = {f"m{number}": fleet.whole(2, 12) * GB for number in range(fleet.whole(2, 5))}
+    world.frontends = [ServingFrontend(world, bus, number) for number in range(fleet.pick((2, 2, 3)))]
+    for number in range(fleet.whole(2, 6)):
+        worker = ServingWorker(world, bus, node_id(number), fleet.whole(18, 40) * GB)
+        world.workers[worker.node] = worker
+    trace.event("world", f"{len(world.frontends)} frontends", f"{len(world.workers)} nodes", world.sizes)
+    return world
+
+
+async def _live_through(world: ServingWorld) -> None:
+    models = SqlModelStore(InlineDatabase(world.tables.connections))
+    for name in world.sizes:
+        text = model_text(name)
+        await models.put_model(StoredModel(name, text, read_model(text).revision, "added"))
+    world.tasks.start_soon(world.roster.run)
+    for worker in world.machines:
+        worker.start()
+    for frontend in world.frontends:
+        world.tasks.start_soon(frontend.run)
+    await Storm(world).run()
+    await settle(world)
+
+
+@contextmanager
+def as_simulated() -> Iterator[None]:
+    """In virtual time nothing runs beside the loop; and those who wait look less often, since each look is a
+    transaction, and a thousand fleets make many."""
+
+    async def run_sync(work: Callable[..., T], *given: object) -> T:
+        return work(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (catalogue, refreshing):
+            patch.setattr(module, "run_sync", run_sync)
+        patch.setattr(demand, "_ASK_AGAIN_S", _LOOK_S)
+        patch.setattr(loading, "_LOOK_S", _LOOK_S)
+        patch.setattr(upkeep, "_EVERY_S", 2 * _LOOK_S)
+        yield

@@ -1,0 +1,70 @@
+"""What everybody in a simulation of serving shares."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from remuda.ops.commander import Timeouts
+from remuda.ops.model import Patience
+from remuda.ops.reconciler import Pace as Looks
+from tests.sim.ops.pace import Pace
+from tests.sim.ops.world import Weather, World
+
+if TYPE_CHECKING:
+    from tests.sim.serving.claims import ServingClaims
+    from tests.sim.serving.frontends import ServingFrontend
+    from tests.sim.serving.workers import Process, ServingWorker
+
+GB = 10**9
+SERVING = Pace(
+    name="serving",
+    heartbeat_s=10.0,
+    work_most_s=20.0,
+    store_most_s=0.05,
+    late_most_s=4.0,
+    gap_most_s=16.0,
+    away_most_s=200.0,
+    look_every_s=5.0,
+    looks=Looks(timedelta(seconds=10), timedelta(seconds=60), timedelta(seconds=40)),
+    timeouts=Timeouts(),
+    patience=Patience(),
+    list_every=timedelta(seconds=30),
+    write_progress_every=timedelta(seconds=10),
+    signal_gap=timedelta(seconds=1),
+)
+STORMY = Weather(
+    lost=0.03,
+    late=0.04,
+    repeated=0.03,
+    store_fails=0.005,
+    store_answer_lost=0.003,
+    frontend_dies=0.002,
+    work_fails=0.06,
+)
+
+
+@dataclass(slots=True)
+class ServingWorld(World):
+    keep_alive: timedelta = timedelta(minutes=30)
+    sizes: dict[str, int] = field(default_factory=dict)  # Of the files of models, on every node.
+    begun_at_s: dict[str, float] = field(default_factory=dict)  # Lives of workers, since they are known.
+
+    @property
+    def machines(self) -> "list[ServingWorker]":
+        return list(self.workers.values())  # type: ignore[arg-type]  # Here all of them serve.
+
+    @property
+    def hosts(self) -> "list[ServingFrontend]":
+        return list(self.frontends)  # type: ignore[arg-type]
+
+    @property
+    def serving_claims(self) -> "ServingClaims":
+        return self.claims  # type: ignore[return-value]
+
+    def at(self, address: str) -> "Process | None":
+        """The process that listens there, if it can be reached."""
+        for worker in self.machines:
+            for process in worker.processes.values():
+                if process.address == address and worker.connected:
+                    return process
+        return None
