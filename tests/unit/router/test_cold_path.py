@@ -21,6 +21,7 @@ from remuda.router.ports import LoadStatus
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.endpoints import endpoint_of
 from remuda.scheduler.model import Replica
+from tests.integration.ops.virtual import time_passes
 from tests.sim.loop import VirtualLoop
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.placers import DemandRig
@@ -104,7 +105,7 @@ async def test_six_who_wait_cause_one_load_and_are_served_the_moment_it_is_ready
     async with anyio.create_task_group() as tasks:
         for _ in range(6):
             tasks.start_soon(asking.ask)
-        await anyio.sleep(30.5)
+        await time_passes(30.5)
         assert len(await asking.rows()) == 1
         assert asking.served == 0
         ready_s = anyio.current_time()
@@ -129,9 +130,9 @@ async def test_whoever_waits_is_told_every_second_how_far_it_is(asking: Asking) 
         tasks.start_soon(asking.ask)
         await wait_until(lambda: bool(asking.told))
         await asking.begun()
-        await anyio.sleep(2)
+        await time_passes(2)
         asking.live = LiveProgress(1, fraction=0.5, current_bytes=50, total_bytes=100)
-        await anyio.sleep(3)
+        await time_passes(3)
         assert asking.told[-1] == LoadStatus("qwen", "installing", "gpu-1", 40.0, 50, 100, 1, 1)
         assert 5 <= len(asking.told) <= 8
         tasks.cancel_scope.cancel()
@@ -160,7 +161,7 @@ async def test_time_to_come_back_is_neither_at_once_nor_in_an_hour(
 async def test_without_a_limit_it_waits_for_as_long_as_it_takes(asking: Asking) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asking.ask, None)
-        await anyio.sleep(1200)
+        await time_passes(1200)
         assert asking.refused == []
         await asking.routed()
     assert asking.served == 1
@@ -170,7 +171,7 @@ async def test_load_that_fails_tells_everybody_why(asking: Asking) -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             tasks.start_soon(asking.ask)
-        await anyio.sleep(5)
+        await time_passes(5)
         await asking.load_failed("unknown architecture")
     assert [type(error) for error in asking.refused] == [LoadFailed] * 3
     [first, *_] = asking.refused
@@ -214,7 +215,7 @@ async def test_busy_fleet_is_waited_for_and_refused_only_then(asking: Asking) ->
     asking.machine.files["big.gguf"] = 50 * GB
     old = await asking.loaded()
     asking.machine.used_gb = 4
-    await anyio.sleep(30)
+    await time_passes(30)
     asking.busy[old.key] = 1
     await asking.ask(wait_s=20, model="big")
     [error] = asking.refused
@@ -230,13 +231,13 @@ async def test_room_that_comes_free_while_one_waits_is_used(asking: Asking) -> N
     asking.machine.files["big.gguf"] = 50 * GB
     old = await asking.loaded()
     asking.machine.used_gb = 4
-    await anyio.sleep(30)
+    await time_passes(30)
     asking.busy[old.key] = 1
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asking.ask, 20.0, "big")
-        await anyio.sleep(5)
+        await time_passes(5)
         asking.busy.clear()
-        await anyio.sleep(3)
+        await time_passes(3)
         assert (await asking.row("big")).node == asking.machine.id
         tasks.cancel_scope.cancel()
 

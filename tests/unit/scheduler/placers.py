@@ -2,8 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-import anyio
-
 from remuda.core.ids import MachineId, NodeId
 from remuda.gallery.model import Reading
 from remuda.ops.sightings import NodeView
@@ -12,6 +10,7 @@ from remuda.scheduler.demand import NOBODY, Demand
 from remuda.scheduler.model import Replica, ReplicaKey, Unplaceable
 from remuda.scheduler.placing import Placement, Placing
 from remuda.scheduler.unloads import Unloads
+from tests.integration.ops.virtual import time_passes
 from tests.unit.scheduler.rig import GB, Rig
 
 
@@ -60,7 +59,7 @@ class CountingPlacer:
         self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
     ) -> Replica | Unplaceable | None:
         self.asked.append(model.config.id)
-        await anyio.sleep(0.2)
+        await time_passes(0.2)
         return await self._placing.begin(model, by, avoid)
 
 

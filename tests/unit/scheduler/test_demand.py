@@ -8,6 +8,7 @@ from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter
 from remuda.scheduler.demand import Answer, Demand, Failed, UnderWay, Waits
 from remuda.scheduler.model import Replica, Unplaceable
+from tests.integration.ops.virtual import time_passes
 from tests.unit.scheduler.placers import DemandRig
 from tests.unit.scheduler.rig import GB, a_model
 
@@ -91,7 +92,7 @@ async def test_those_who_wait_share_one_look_a_second(rig: DemandRig) -> None:
     looked = rig.refreshed
     for _ in range(20):
         await all_at_once(*[(rig.demand, "qwen")] * 5)
-        await anyio.sleep(0.1)
+        await time_passes(0.1)
     assert rig.refreshed - looked <= 3
 
 
@@ -99,7 +100,7 @@ async def test_look_tells_how_far_the_operation_is(rig: DemandRig) -> None:
     begun = await rig.demand.look("qwen")
     assert isinstance(begun, UnderWay)
     assert begun.view is None, "it has just been made"
-    await anyio.sleep(2)
+    await time_passes(2)
     later = await rig.demand.look("qwen")
     assert isinstance(later, UnderWay)
     assert later.view is not None
@@ -122,13 +123,13 @@ async def test_failed_load_answers_with_its_cause_for_fifteen_seconds(rig: Deman
     begun = await rig.demand.look("qwen")
     assert isinstance(begun, UnderWay)
     await failed(rig, begun.replica)
-    await anyio.sleep(1)
+    await time_passes(1)
     for _ in range(13):
         answer = await rig.demand.look("qwen")
         assert isinstance(answer, Failed)
         assert (answer.problem.message, answer.node) == ("unknown architecture", "gpu-1")
-        await anyio.sleep(1)
-    await anyio.sleep(3)
+        await time_passes(1)
+    await time_passes(3)
     assert isinstance(await rig.demand.look("qwen"), UnderWay), "then it is tried again"
     assert await loads(rig) == 2
 
@@ -147,7 +148,7 @@ async def test_changed_model_is_tried_at_once_though_the_former_failed(rig: Dema
     assert isinstance(begun, UnderWay)
     await failed(rig, begun.replica)
     await rig.configure(a_model("qwen", "context_size: 512\n"))
-    await anyio.sleep(1)
+    await time_passes(1)
     assert isinstance(await rig.demand.look("qwen"), UnderWay)
 
 
@@ -167,7 +168,7 @@ async def test_load_that_was_cancelled_is_no_failure(rig: DemandRig) -> None:
     [step] = (await rig.operations.view(begun.replica.op)).steps
     await rig.over(step, State.CANCELLED)
     assert await rig.replicas.remove(begun.replica)
-    await anyio.sleep(1)
+    await time_passes(1)
     assert isinstance(await rig.demand.look("qwen"), UnderWay)
 
 
@@ -175,14 +176,14 @@ async def test_node_that_could_not_be_reached_is_avoided_for_a_while(rig: Demand
     first = await rig.demand.look("qwen")
     assert isinstance(first, UnderWay)
     await failed(rig, first.replica, "it went away", code="node_unreachable")
-    await anyio.sleep(1)
+    await time_passes(1)
     second = await rig.demand.look("qwen")
     assert isinstance(second, UnderWay)
     assert second.replica.node != first.replica.node
     await failed(rig, second.replica, "it went away, too", code="node_unreachable")
-    await anyio.sleep(1)
+    await time_passes(1)
     assert isinstance(await rig.demand.look("qwen"), Waits), "for either may be back"
-    await anyio.sleep(20)
+    await time_passes(20)
     assert isinstance(await rig.demand.look("qwen"), UnderWay)
 
 
@@ -203,9 +204,9 @@ async def test_model_that_only_has_to_wait_waits(rig: DemandRig) -> None:
     rig.machine.files["big.gguf"] = 50 * GB
     old = await rig.loaded()
     rig.machine.used_gb = 4
-    await anyio.sleep(30)
+    await time_passes(30)
     rig.busy[old.key] = 1
     assert isinstance(await rig.demand.look("big"), Waits)
     rig.busy.clear()
-    await anyio.sleep(1)
+    await time_passes(1)
     assert isinstance(await rig.demand.look("big"), UnderWay)

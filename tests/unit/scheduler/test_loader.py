@@ -15,6 +15,7 @@ from remuda.scheduler.ports import Place
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply
 from remuda.wire.nodes import Work
+from tests.integration.ops.virtual import time_passes
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.rig import Rig, a_model
 
@@ -98,7 +99,7 @@ async def test_load_waits_until_those_that_make_room_are_gone(rig: Rig) -> None:
     _, step = await rig.claimed(evict=[old.key])
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.loader().load, step)
-        await anyio.sleep(30)
+        await time_passes(30)
         assert rig.worker.asked == [], "nothing is begun before there is room"
         assert await rig.replicas.remove(await rig.row("old"))
         await wait_until(lambda: bool(rig.engine.loads))
@@ -223,7 +224,7 @@ async def test_bytes_that_move_push_the_deadline_on(rig: Rig) -> None:
 
         async def trickle() -> None:
             while True:
-                await anyio.sleep(60)
+                await time_passes(60)
                 rig.moved += 1
 
         tasks.start_soon(trickle)
@@ -239,7 +240,7 @@ async def test_bytes_that_stop_to_move_end_it_five_minutes_later(rig: Rig) -> No
 
         async def trickle() -> None:
             for _ in range(40):
-                await anyio.sleep(60)
+                await time_passes(60)
                 rig.moved += 1
 
         tasks.start_soon(trickle)
@@ -257,7 +258,7 @@ async def test_worker_whose_answer_was_lost_is_asked_again(rig: Rig) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.loader().load, step)
         for _ in range(3):  # Heartbeats that tell of no work.
-            await anyio.sleep(10)
+            await time_passes(10)
             rig.machine.sequence += 1
             rig.worker.takes_s = 0
     first, second = rig.worker.installs
@@ -272,7 +273,7 @@ async def test_worker_that_has_it_in_hand_is_left_alone(rig: Rig) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.loader().load, step)
         for _ in range(20):
-            await anyio.sleep(10)
+            await time_passes(10)
             rig.machine.sequence += 1
     assert len(rig.worker.installs) == 1
 

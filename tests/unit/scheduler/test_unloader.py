@@ -12,6 +12,7 @@ from remuda.scheduler import wishes
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.unloader import Unloader
 from remuda.wire.models import ModelStop, ModelStopReply
+from tests.integration.ops.virtual import time_passes
 from tests.sim.clocks import START
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, OTHERS, OURS, Rig
@@ -71,7 +72,7 @@ async def test_row_says_why_it_goes(rig: Rig) -> None:
     rig.frontends.held[OURS, replica.key] = 1
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(Going(rig, replica).run)
-        await anyio.sleep(1)
+        await time_passes(1)
         row = await rig.row()
         assert (row.state, row.why) == (ReplicaState.UNLOADING, "nobody asked for it")
         tasks.cancel_scope.cancel()
@@ -83,11 +84,11 @@ async def test_process_lives_until_every_frontend_knows_and_has_nothing_in_fligh
     going = Going(rig, replica)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(going.run)
-        await anyio.sleep(60)
+        await time_passes(60)
         assert rig.worker.asked == [], "the other has not said that it knows, and may send more"
         rig.frontends.held[OTHERS, replica.key] = 2
         rig.frontends.seen[OTHERS] = (await rig.row()).change
-        await anyio.sleep(60)
+        await time_passes(60)
         assert rig.worker.asked == [], "it has two requests there"
         rig.frontends.held.clear()
         with anyio.fail_after(1):
@@ -101,7 +102,7 @@ async def test_frontend_that_dies_is_not_waited_for(rig: Rig) -> None:
     going = Going(rig, replica)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(going.run)
-        await anyio.sleep(60)
+        await time_passes(60)
         rig.frontends.living = (OURS,)
         with anyio.fail_after(1):
             await going.over.wait()

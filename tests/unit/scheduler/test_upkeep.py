@@ -13,6 +13,7 @@ from remuda.scheduler.truth_keeping import TruthKeeper
 from remuda.scheduler.unloads import Unloads
 from remuda.scheduler.upkeep import Habits, Upkeep
 from remuda.wire.models import RunningModel
+from tests.integration.ops.virtual import time_passes
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, Rig, a_model
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +44,7 @@ class Kept(Rig):
     async def looks(self, *after_s: float) -> None:
         """A heartbeat comes with every look."""
         for seconds in after_s:
-            await anyio.sleep(seconds)
+            await time_passes(seconds)
             for machine in self.machines:
                 machine.sequence += 1
             await self.upkeep.pass_once()
@@ -218,7 +219,7 @@ async def test_unload_that_failed_is_asked_for_again(kept: Kept) -> None:
 async def test_two_frontends_ask_once(kept: Kept) -> None:
     replica = await kept.loaded()
     kept.machine.running = kept.runs(replica)
-    await anyio.sleep(3600)
+    await time_passes(3600)
     await kept.upkeep.pass_once()
     await kept.of_a_frontend().pass_once()
     assert len(await kept.unloads()) == 1
