@@ -1,11 +1,11 @@
 """FleetStore on SQL. Reads rows, lets the callables decide, writes rows: no rule of the fleet lives here."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, insert, select
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
 from remuda.core import limits
 from remuda.core.ids import FrontendId, NodeId
@@ -17,6 +17,8 @@ from remuda.fleet.ports import Note
 from remuda.store import hearing
 from remuda.store.database import Database
 from remuda.store.nodes import (
+    BY_ID,
+    BY_NAME,
     KnownNodes,
     insert_node,
     lock_node,
@@ -30,6 +32,22 @@ from remuda.store.schema import history, node_dials, nodes, revoked_bus_keys
 
 Decide = Callable[[Node | None, Fleet], Node]
 Change = Callable[[Node], Node]
+
+# Built once: these run again and again.
+_DIALS = select(node_dials).where(hearing.LISTENED_LATELY).order_by(node_dials.c.frontend)
+_DIALS_OF_NODE = _DIALS.where(node_dials.c.node_id == bindparam("node"))
+_DIALLED = (
+    select(nodes.c.id)
+    .where(nodes.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(nodes.c.id)
+    .with_for_update(read=True, key_share=True)
+)
+_DELETE_DIAL = delete(node_dials).where(
+    node_dials.c.node_id == bindparam("dialled"), node_dials.c.frontend == bindparam("dialled_from")
+)
+_INSERT_DIAL = insert(node_dials)
+_INSERT_ENTRY = insert(history)
+_FORGET_ENTRIES = delete(history).where(history.c.id <= bindparam("last_forgotten"))
 
 
 class SqlFleetStore:
@@ -54,14 +72,10 @@ class SqlFleetStore:
         return await self._database.transact(lambda c, now: _beat(c, now, beats))
 
     async def fleet(self) -> Fleet:
-        return await self._database.read(lambda c, now: _snapshot(c, now, self._known.read(c)))
+        return await self._database.read(lambda c, now: _all(c, now, self._known))
 
     async def one(self, node_id: NodeId) -> Fleet:
-        this = nodes.c.id == node_id
-        found = await self._database.read(lambda c, now: _snapshot(c, now, read_nodes(c, this), this))
-        if not found.nodes:
-            raise unknown_node(node_id)
-        return found
+        return await self._database.read(lambda c, now: _one(c, now, node_id))
 
     async def listen(self, frontend: FrontendId, *, resumed: bool) -> None:
         await self._database.transact(lambda c, now: hearing.listen(c, now, frontend, resumed=resumed))
@@ -81,7 +95,7 @@ class SqlFleetStore:
 
 
 def _register(connection: Connection, now: datetime, name: str, decide: Decide) -> Node:
-    held = read_nodes(connection, nodes.c.name == name, lock=True)
+    held = read_nodes(connection, BY_NAME, {"node_name": name}, lock=True)
     fleet = Fleet(now, hearing.read_hearing(connection), ())
     if not held:
         node = decide(None, fleet)
@@ -133,17 +147,25 @@ def _beat(connection: Connection, now: datetime, beats: Sequence[Beat]) -> froze
     return frozenset(strangers)
 
 
+def _all(connection: Connection, now: datetime, known: KnownNodes) -> Fleet:
+    found = known.read(connection)
+    return _snapshot(connection, now, found, connection.execute(_DIALS, hearing.lately(now)))
+
+
+def _one(connection: Connection, now: datetime, node_id: NodeId) -> Fleet:
+    this = {"node": node_id}
+    found = read_nodes(connection, BY_ID, this)
+    if not found:
+        raise unknown_node(node_id)
+    dialled = connection.execute(_DIALS_OF_NODE, {**hearing.lately(now), **this})
+    return _snapshot(connection, now, found, dialled)
+
+
 def _snapshot(
-    connection: Connection,
-    now: datetime,
-    found: Sequence[Node],
-    condition: ColumnElement[bool] | None = None,
+    connection: Connection, now: datetime, found: Sequence[Node], dialled: Iterable[Row[tuple[object]]]
 ) -> Fleet:
-    """`condition` is what these nodes have in common; None: they are all."""
     dials: defaultdict[NodeId, list[Dial]] = defaultdict(list)
-    of_these = [] if condition is None else [node_dials.c.node_id.in_(select(nodes.c.id).where(condition))]
-    query = select(node_dials).where(hearing.listened_lately(now), *of_these)
-    for dial in connection.execute(query.order_by(node_dials.c.frontend)):
+    for dial in dialled:
         node_id = NodeId(dial.node_id)
         dials[node_id].append(Dial(node_id, dial.frontend, dial.problem, dial.checked_at))
     return Fleet(now, hearing.read_hearing(connection), found, dict(dials))
@@ -151,28 +173,24 @@ def _snapshot(
 
 def _record_dials(connection: Connection, dials: Sequence[Dial]) -> None:
     """The latest word per node and frontend; nodes that were removed meanwhile are left out."""
-    asked = select(nodes.c.id).where(nodes.c.id.in_({dial.node_id for dial in dials})).order_by(nodes.c.id)
-    present = set(connection.scalars(asked.with_for_update(read=True, key_share=True)))
+    asked = sorted({dial.node_id for dial in dials})
+    present = set(connection.scalars(_DIALLED, {"ids": asked}))
     # Written in one order by everyone, for the sake of frontends that write the same rows at once.
     in_order = sorted(dials, key=lambda dial: (dial.node_id, dial.frontend))
     latest = {(dial.node_id, dial.frontend): dial for dial in in_order if dial.node_id in present}
     if not latest:
         return
-    of_dial = and_(
-        node_dials.c.node_id == bindparam("dialled"), node_dials.c.frontend == bindparam("dialled_from")
-    )
     connection.execute(
-        delete(node_dials).where(of_dial),
-        [{"dialled": node_id, "dialled_from": frontend} for node_id, frontend in latest],
+        _DELETE_DIAL, [{"dialled": node_id, "dialled_from": frontend} for node_id, frontend in latest]
     )
-    connection.execute(insert(node_dials), [asdict(dial) for dial in latest.values()])
+    connection.execute(_INSERT_DIAL, [asdict(dial) for dial in latest.values()])
 
 
 def _note(connection: Connection, now: datetime, node: Node, note: Note) -> None:
     entry = {"at": now, "node_id": node.id, "node_name": node.name, **asdict(note)}
-    newest = connection.execute(insert(history), entry).inserted_primary_key
+    newest = connection.execute(_INSERT_ENTRY, entry).inserted_primary_key
     assert newest is not None
-    connection.execute(delete(history).where(history.c.id <= newest.id - limits.HISTORY_ROWS_MAX))
+    connection.execute(_FORGET_ENTRIES, {"last_forgotten": newest.id - limits.HISTORY_ROWS_MAX})
 
 
 def _history(connection: Connection, node_name: str | None, limit: int) -> list[HistoryEntry]:

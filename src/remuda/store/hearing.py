@@ -1,10 +1,11 @@
 """The times in which frontends listened, one row per frontend and unbroken stretch."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import (
     BigInteger,
-    ColumnElement,
     Connection,
     and_,
     bindparam,
@@ -36,7 +37,13 @@ _NEWEST = (
     .order_by(hearing_spans.c.id.desc())
     .limit(1)
 )
+_BEGIN = insert(hearing_spans)
 _EXTEND = update(hearing_spans).where(hearing_spans.c.id == bindparam("span"))
+_UNBROKEN = select(hearing_spans.c.frontend).where(hearing_spans.c.until >= bindparam("unbroken_since"))
+_LISTENING = select(hearing_spans.c.frontend).where(hearing_spans.c.until >= bindparam("lately_since"))
+
+LISTENED_LATELY: Final = node_dials.c.frontend.in_(_LISTENING)
+"""The dials made by frontends that are still there, by the values of `lately`."""
 
 
 def read_hearing(connection: Connection) -> Hearing:
@@ -49,7 +56,7 @@ def listen(connection: Connection, now: datetime, frontend: FrontendId, *, resum
     _follow_clock(connection, now)
     newest = connection.execute(_NEWEST, {"listener": frontend}).one_or_none()
     if newest is None or resumed or now - newest.until > _GAP_MAX:
-        connection.execute(insert(hearing_spans).values(frontend=frontend, since=now, until=now))
+        connection.execute(_BEGIN, {"frontend": frontend, "since": now, "until": now})
         _forget_old(connection, now)
     else:
         until = max(now, newest.until)
@@ -78,14 +85,12 @@ def _follow_clock(connection: Connection, now: datetime) -> None:
 
 def listeners(connection: Connection, now: datetime) -> frozenset[FrontendId]:
     """The frontends whose span has not ended."""
-    unbroken = select(hearing_spans.c.frontend).where(hearing_spans.c.until >= now - _GAP_MAX)
-    return frozenset(FrontendId(frontend) for frontend in connection.scalars(unbroken))
+    unbroken = connection.scalars(_UNBROKEN, {"unbroken_since": now - _GAP_MAX})
+    return frozenset(FrontendId(frontend) for frontend in unbroken)
 
 
-def listened_lately(now: datetime) -> ColumnElement[bool]:
-    """The dials made by frontends that are still there."""
-    lately = select(hearing_spans.c.frontend).where(hearing_spans.c.until >= now - _LATELY)
-    return node_dials.c.frontend.in_(lately)
+def lately(now: datetime) -> Mapping[str, datetime]:
+    return {"lately_since": now - _LATELY}
 
 
 def _forget_old(connection: Connection, now: datetime) -> None:
@@ -95,4 +100,4 @@ def _forget_old(connection: Connection, now: datetime) -> None:
     never_grew = and_(spans.since == spans.until, spans.until < now - _GAP_MAX)
     newest = select(spans.id).order_by(spans.until.desc(), spans.id.desc()).limit(limits.HEARING_SPANS_MAX)
     connection.execute(delete(hearing_spans).where(or_(never_grew, spans.id.not_in(newest))))
-    connection.execute(delete(node_dials).where(~listened_lately(now)))
+    connection.execute(delete(node_dials).where(~LISTENED_LATELY), lately(now))

@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, delete, insert, select, update
 
 from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
@@ -19,7 +20,34 @@ Found = Row[tuple[object]]
 # Built once: with this many columns, building a statement costs more than running it.
 _NODES = select(nodes)
 _LABELS = select(node_labels.c.node_id, node_labels.c.key, node_labels.c.value, node_labels.c.source)
+_INSERT = insert(nodes)
 _UPDATE = update(nodes).where(nodes.c.id == bindparam("row_id"))
+_DELETE_LABELS = delete(node_labels).where(
+    node_labels.c.node_id == bindparam("node"), node_labels.c.key.in_(bindparam("keys", expanding=True))
+)
+_INSERT_LABELS = insert(node_labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Some of the nodes, by values that are given when they are read."""
+
+    rows: Select[Any]
+    locked: Select[Any]
+    labels: Select[Any]
+
+    @classmethod
+    def meet(cls, condition: ColumnElement[bool]) -> "Which":
+        these = select(nodes.c.id).where(condition)
+        rows = _NODES.where(condition)
+        # Not the strongest lock: labels, dials and history may refer to the row meanwhile.
+        locked = rows.order_by(nodes.c.id).with_for_update(key_share=True)
+        return cls(rows, locked, _LABELS.where(node_labels.c.node_id.in_(these)))
+
+
+BY_ID: Final = Which.meet(nodes.c.id == bindparam("node"))
+BY_NAME: Final = Which.meet(nodes.c.name == bindparam("node_name"))
+_AMONG: Final = Which.meet(nodes.c.id.in_(bindparam("ids", expanding=True)))
 
 
 class KnownNodes:
@@ -30,8 +58,8 @@ class KnownNodes:
 
     def read(self, connection: Connection) -> list[Node]:
         before, now = self._known, {}
-        labels = _labels(connection, None)
-        for row in _rows(connection, None, lock=False):
+        labels = _labels(connection, _LABELS)
+        for row in connection.execute(_NODES).all():
             known, own = before.get(row.id), labels.get(row.id, {})
             if known is None or known[0] != row or known[1] != own:
                 known = (row, own, _node(row, own))
@@ -40,24 +68,24 @@ class KnownNodes:
         return [node for _, _, node in now.values()]
 
 
-def read_nodes(connection: Connection, condition: ColumnElement[bool], *, lock: bool = False) -> list[Node]:
-    """The nodes that meet the condition; with `lock` they stay as read until the transaction ends."""
-    rows, labels = _rows(connection, condition, lock=lock), _labels(connection, condition)
+def read_nodes(connection: Connection, which: Which, values: Values, *, lock: bool = False) -> list[Node]:
+    """The nodes of these values; with `lock` they stay as read until the transaction ends."""
+    rows = connection.execute(which.locked if lock else which.rows, values).all()
+    labels = _labels(connection, which.labels, values)
     return [_node(row, labels.get(row.id, {})) for row in rows]
 
 
-def _labels(connection: Connection, condition: ColumnElement[bool] | None) -> Mapping[str, Labels]:
-    wanted = _LABELS
-    if condition is not None:
-        wanted = wanted.where(node_labels.c.node_id.in_(select(nodes.c.id).where(condition)))
+def _labels(
+    connection: Connection, wanted: Select[Any], values: Values | None = None
+) -> Mapping[str, Labels]:
     labels: defaultdict[str, dict[str, Label]] = defaultdict(dict)
-    for node_id, key, value, source in connection.execute(wanted).all():
+    for node_id, key, value, source in connection.execute(wanted, values).all():
         labels[node_id][key] = _label(value, source)
     return labels
 
 
 def lock_node(connection: Connection, node_id: NodeId) -> Node:
-    found = read_nodes(connection, nodes.c.id == node_id, lock=True)
+    found = read_nodes(connection, BY_ID, {"node": node_id}, lock=True)
     if not found:
         raise unknown_node(node_id)
     return found[0]
@@ -70,12 +98,12 @@ def unknown_node(node_id: NodeId) -> NotFound:
 def lock_without_labels(connection: Connection, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
     """Those of the nodes that exist, their labels left out. Always locked in one order, so that two
     frontends with the same nodes in hand wait for each other once, not each for the other."""
-    rows = _rows(connection, nodes.c.id.in_(list(ids)), lock=True)
+    rows = connection.execute(_AMONG.locked, {"ids": list(ids)})
     return {NodeId(row.id): _node(row, {}) for row in rows}
 
 
 def insert_node(connection: Connection, node: Node) -> None:
-    connection.execute(insert(nodes), _columns(node))
+    connection.execute(_INSERT, _columns(node))
     _replace_labels(connection, node.id, {}, node.labels)
 
 
@@ -93,16 +121,6 @@ def update_heard(connection: Connection, heard: Iterable[Node]) -> None:
         connection.execute(_UPDATE, changes)
 
 
-def _rows(
-    connection: Connection, condition: ColumnElement[bool] | None, *, lock: bool
-) -> list[Row[tuple[object]]]:
-    query = _NODES if condition is None else _NODES.where(condition)
-    if lock:
-        # Not the strongest lock: labels, dials and history may refer to the row meanwhile.
-        query = query.order_by(nodes.c.id).with_for_update(key_share=True)
-    return list(connection.execute(query).all())
-
-
 def _replace_labels(connection: Connection, node_id: NodeId, old: Labels, new: Labels) -> None:
     stale = [key for key, label in old.items() if new.get(key) != label]
     fresh = [
@@ -111,10 +129,9 @@ def _replace_labels(connection: Connection, node_id: NodeId, old: Labels, new: L
         if old.get(key) != label
     ]
     if stale:
-        of_node = node_labels.c.node_id == node_id
-        connection.execute(delete(node_labels).where(of_node, node_labels.c.key.in_(stale)))
+        connection.execute(_DELETE_LABELS, {"node": node_id, "keys": stale})
     if fresh:
-        connection.execute(insert(node_labels), fresh)
+        connection.execute(_INSERT_LABELS, fresh)
 
 
 def _columns(node: Node) -> Values:
