@@ -2,15 +2,15 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import click
 
 from remuda.cli.commands import Asked, client_command, connect, examples
 from remuda.cli.models import complete_models
-from remuda.cli.plain import one_line
-from remuda.core.errors import Invalid, NotFound, PeerFailed
+from remuda.cli.plain import as_text, one_line
+from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 
 _QUIET_S = 600.0
 _BYE = frozenset({"/bye", "/exit", "/quit"})
@@ -58,10 +58,20 @@ def chat(
         _once(asked, {**body, "messages": messages})
         return
     click.echo(one_line(f"{name}: say something; /bye ends it"), err=True)
-    for line in _lines():
-        messages.append({"role": "user", "content": line})
-        reply = _spoken(asked, {**body, "messages": messages})
-        messages.append({"role": "assistant", "content": reply.text})
+    _converse(asked, body, messages, _lines())
+
+
+def _converse(
+    asked: Asked, body: dict[str, object], messages: list[dict[str, str]], lines: Iterable[str]
+) -> None:
+    for line in lines:
+        said = {"role": "user", "content": line}
+        try:
+            reply = _spoken(asked, {**body, "messages": [*messages, said]})
+        except RemudaError as error:  # The conversation goes on as if this had not been said.
+            click.echo("\n" + one_line(str(error)), err=True)
+        else:
+            messages += [said, {"role": "assistant", "content": reply.text}]
 
 
 def _once(asked: Asked, body: dict[str, object]) -> None:
@@ -83,7 +93,7 @@ def _spoken(asked: Asked, body: dict[str, object], *, about: bool = True) -> Rep
         for text in _answer(asked, body, reply):
             if reply.first_s is None:
                 reply.first_s = clock.monotonic() - began_s
-            click.echo(text, nl=False)
+            click.echo(as_text(text), nl=False)
     except KeyboardInterrupt:
         click.echo(" (stopped)", err=True)
     reply.seconds = clock.monotonic() - began_s

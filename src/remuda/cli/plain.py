@@ -1,6 +1,26 @@
 """Text that may come from a peer, made safe for a terminal. Pure."""
 
+from unicodedata import category
+
 
 def one_line(text: str) -> str:
     """Without line breaks, escapes and other control characters: each becomes a space."""
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def as_text(text: str) -> str:
+    """Lines, tabs and every script's letters stay. Escapes and other control characters become spaces, and
+    halves of characters the sign for what cannot be shown."""
+    return "".join(_shown(char) for char in text)
+
+
+def _shown(char: str) -> str:
+    if char in "\n\t":
+        return char
+    match category(char):
+        case "Cc":
+            return " "
+        case "Cs":
+            return "\ufffd"
+        case _:
+            return char

@@ -1,0 +1,60 @@
+"""A conversation at a terminal."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from remuda.cli import chat
+from remuda.cli.commands import Asked
+from remuda.cli.plain import as_text
+from remuda.core.errors import PeerFailed
+
+
+class Model:
+    """Answers each message with what the script has for it."""
+
+    def __init__(self, *script: str | Exception) -> None:
+        self.script = list(script)
+        self.heard: list[list[str]] = []
+
+    def answer(self, asked: Asked, body: dict[str, object], reply: chat.Reply) -> Iterator[str]:
+        messages = body["messages"]
+        assert isinstance(messages, list)
+        self.heard.append([message["content"] for message in messages])
+        match self.script.pop(0):
+            case str(text):
+                reply.pieces.append(text)
+                yield text
+            case error:
+                assert isinstance(error, Exception)
+                raise error
+
+
+def test_answer_that_fails_does_not_end_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Model("hello", PeerFailed("qwen is being loaded"), "yes")
+    monkeypatch.setattr(chat, "_answer", model.answer)
+    chat._converse(Asked(), {"model": "qwen"}, [], ["hi", "are you there?", "are you well?"])
+
+    shown = capsys.readouterr()
+    assert "qwen is being loaded" in shown.err
+    assert model.heard[-1] == ["hi", "hello", "are you well?"]
+
+
+def test_model_cannot_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(chat, "_answer", Model("one\n\ttwo\x1b]0;owned\x07\r").answer)
+    chat._converse(Asked(), {"model": "qwen"}, [], ["hi"])
+
+    assert capsys.readouterr().out == "one\n\ttwo ]0;owned  \n"
+
+
+@pytest.mark.parametrize("text", ["日本語", "👩\u200d💻", "שלום", "a\u0301"])
+def test_text_of_any_script_is_shown_as_it_is(text: str) -> None:
+    assert as_text(text) == text
+
+
+def test_half_a_character_is_shown_as_what_cannot_be() -> None:
+    assert as_text("a\ud83d") == "a\ufffd"
