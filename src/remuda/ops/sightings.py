@@ -65,7 +65,8 @@ def _sight_of_model(
     for on a node that went away, or that knows nothing of it any more: another node may take the model."""
     away = why_away(node.standing)
     outcome = _outcome(step, request)
-    gone = f"{step.node_name} went away: {away}" if away else ""
+    overdue = node.standing.reachability is Reachability.SILENT  # From which nothing is concluded.
+    gone = f"{step.node_name} went away: {away}" if away and not overdue else ""
     if not away and step.boot not in (None, node.boot):
         gone = f"the worker on {step.node_name} was restarted"
     if gone and step.kind is Kind.LOAD and step.attempt and outcome is None:

@@ -183,8 +183,17 @@ def test_on_a_node_that_stays_away_a_load_ends(history: list[tuple[str, Any]]) -
 def test_load_that_was_begun_fails_when_its_node_goes_away() -> None:
     course = Course(Kind.LOAD)
     assert course.pass_once(1).state is State.RUNNING
-    step = course.pass_once(1, a_view(course.now, silent_s=35))
+    step = course.pass_once(1, a_view(course.now, silent_s=65))
     assert (step.state, step.problem and step.problem.code) == (State.FAILED, "node_unreachable")
+
+
+def test_load_survives_some_missed_heartbeats() -> None:
+    course = Course(Kind.LOAD)
+    course.pass_once(1)
+    assert course.pass_once(1, a_view(course.now, silent_s=35)).state is State.RUNNING
+    course.hold()
+    step = course.pass_once(1)
+    assert (step.state, step.attempt) == (State.RUNNING, 1)
 
 
 def test_load_that_could_not_begin_within_a_minute_fails() -> None:
