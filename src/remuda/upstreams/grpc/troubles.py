@@ -23,7 +23,8 @@ _BY_STATUS: Final = {
     grpc.StatusCode.CANCELLED: _BROKE,
 }
 # Said by backends, and by gRPC itself on either side.
-_NOT_LOADED: Final = re.compile("model not loaded|model identity mismatch")
+_NOT_LOADED: Final = "model not loaded"
+_ANOTHER_MODEL: Final = "model identity mismatch"
 _BROKEN_OFF: Final = re.compile("stream removed|rst_stream")
 _GARBAGE: Final = "parsing http/2"
 _TOO_LARGE: Final = re.compile(r"(?:sent|received) message larger than max \((\d+) vs\. (\d+)\)")
@@ -38,7 +39,7 @@ _TRANSPORT: Final = re.compile(
 def failure_of(code: grpc.StatusCode, details: str, model: str, *, heard: bool) -> UpstreamFailed:
     """`heard`: it had said something before."""
     words, lower = words_of(details), details.lower()
-    if code is grpc.StatusCode.FAILED_PRECONDITION or _NOT_LOADED.search(lower):
+    if _lost_its_model(code, lower):
         return UpstreamFailed(Fault.NOT_LOADED, f"the replica does not hold {model}: {words}", status=503)
     if _GARBAGE in lower:
         return undecodable(model)
@@ -78,3 +79,10 @@ def undecodable(model: str) -> UpstreamFailed:
 
 def silent(model: str, seconds: float) -> UpstreamFailed:
     return UpstreamFailed(Fault.SILENT, f"the backend of {model} said nothing for {seconds:g} s", status=504)
+
+
+def _lost_its_model(code: grpc.StatusCode, lower: str) -> bool:
+    """Of the wrong model both must be said, the status and the words: words alone may be a client's own."""
+    if code is grpc.StatusCode.NOT_FOUND:
+        return _ANOTHER_MODEL in lower
+    return code is grpc.StatusCode.FAILED_PRECONDITION or _NOT_LOADED in lower
