@@ -22,7 +22,7 @@ from remuda.core.errors import RemudaError
 from remuda.core.settings import Settings, described
 from remuda.wire import subjects
 
-N = TypeVar("N", bound=ast.AST)
+N = TypeVar("N", ast.FunctionDef, ast.AsyncFunctionDef, ast.Call, ast.ExceptHandler)
 C = TypeVar("C")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -51,13 +51,23 @@ def syntax_trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for path in repository_files() if path.suffix == ".py"}
 
 
+@cache
+def syntax_nodes() -> dict[Path, list[ast.AST]]:
+    """Those that anything here asks for: walking the trees takes longer than reading them."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Call, ast.ExceptHandler)
+    return {
+        path: [node for node in ast.walk(tree) if isinstance(node, kinds)]
+        for path, tree in syntax_trees().items()
+    }
+
+
 def found(kind: type[N], under: str = ".") -> Iterator[tuple[str, N]]:
     """Every syntax node of one kind, with the place where it stands."""
-    for path, tree in syntax_trees().items():
+    for path, nodes in syntax_nodes().items():
         if path.is_relative_to(ROOT / under):
-            for node in ast.walk(tree):
+            for node in nodes:
                 if isinstance(node, kind):
-                    yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node
 
 
 def functions(under: str = ".") -> Iterator[tuple[str, Function]]:
