@@ -21,6 +21,7 @@ from remuda.scheduler.ports import ReplicaStore
 
 _ASK_AGAIN_S: Final = 1.0  # The store is asked so often at most, for all who wait for one model together.
 _FAILED_FOR: Final = timedelta(seconds=15)  # So long a failed load answers for itself.
+_AVOIDED_FOR: Final = timedelta(seconds=5)  # So long a node that could not be reached is not tried again.
 _RECENT: Final = 20
 REQUESTS: Final = "requests"  # Who asked, where nobody in particular did.
 NOBODY: Final[Mapping[NodeId, str]] = MappingProxyType({})
@@ -126,25 +127,26 @@ class Demand:
         if coming:
             return await self._under_way(coming[0])
         failed = await self._failed_lately(model, seen.now)
-        for step in failed:
+        for step, _ in failed:
             if not _unreachable(step):
                 return Failed(step.problem or Problem("load_failed", step.reason), step.node_name)
         # Of a node that could not be reached nothing is known about the model: another one may take it.
-        return await self._begin(
-            model, {step.node: "it could not be reached a moment ago" for step in failed}
-        )
+        away = {
+            step.node: "it could not be reached a moment ago" for step, ago in failed if ago < _AVOIDED_FOR
+        }
+        return await self._begin(model, away)
 
     async def _under_way(self, replica: Replica) -> UnderWay:
         found = await self._operations.views(Filter(ids=(replica.op,), limit=1, dismissed=True))
         return UnderWay(replica, found[0] if found else None)
 
-    async def _failed_lately(self, model: Catalogued, now: datetime) -> Sequence[Step]:
-        """The steps of its loads that have just failed, the latest first."""
+    async def _failed_lately(self, model: Catalogued, now: datetime) -> Sequence[tuple[Step, timedelta]]:
+        """The steps of its loads that have just failed, the latest first, and how long ago."""
         recent = Filter(
             finished=True, failed=True, backend=model.config.backend, dismissed=True, limit=_RECENT
         )
         return [
-            view.steps[0]
+            (view.steps[0], now - operation.finished_at)
             for view in await self._operations.views(recent)
             if (operation := view.operation).kind is Kind.LOAD
             and operation.source.model == model.config.id

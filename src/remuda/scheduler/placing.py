@@ -110,7 +110,7 @@ class Placing:
                 offer,
                 has_backend=offer.node in supply and supply[offer.node].has,
                 has_file=offer.has_file or (model.here and offer.node in here),
-                passing=offer.unfit == unfit(offer.node) and passing(offer.node),
+                passing=offer.passing or (offer.unfit == unfit(offer.node) and passing(offer.node)),
             )
             for offer in offers(need, fleet)
         ]

@@ -118,5 +118,11 @@ def _asked() -> tuple[WorkerOptions, str, int]:
     return options, asked.run_file, asked.vram_bytes
 
 
+async def _main() -> None:
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(ServingWorker(*_asked()).run)
+        print("ready", flush=True)
+
+
 if __name__ == "__main__":
-    anyio.run(ServingWorker(*_asked()).run)
+    anyio.run(_main)

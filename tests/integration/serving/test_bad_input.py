@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.serving.asking import PATIENCE_S, add_echo, chat, chat_body
 from tests.integration.serving.site import answered
-from tests.support.processes import Frontend, ranch
+from tests.support.processes import Frontend
 
 Body = dict[str, Any]
 CYCLE: Body = {"$ref": "#/$defs/node", "$defs": {"node": {"$ref": "#/$defs/node"}}}
@@ -21,13 +21,11 @@ TREE: Body = {
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
-    with ranch(tmp_path_factory.mktemp("bad") / "ranch") as place:
-        frontend = place.up()
-        add_echo(frontend, "sound-model")
-        answered(chat(frontend, "sound-model"))
-        yield frontend
-        assert "Traceback" not in frontend.log
+def up(alone: Frontend) -> Iterator[Frontend]:
+    add_echo(alone, "sound-model")
+    answered(chat(alone, "sound-model"))
+    yield alone
+    assert "Traceback" not in alone.log
 
 
 def send(up: Frontend, body: bytes | Body) -> httpx.Response:

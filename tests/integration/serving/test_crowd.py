@@ -2,7 +2,6 @@
 when they are over, nothing of them is left."""
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +14,7 @@ import pytest
 from remuda.core.entropy import SeededEntropy
 from tests.integration.serving.asking import add_echo, chat, chat_body, replicas
 from tests.integration.serving.site import answered
-from tests.support.processes import Frontend, ranch
+from tests.support.processes import Frontend
 from tests.support.raw_http import RawClient, post, raw_client
 from tests.support.waiting import wait_until
 
@@ -34,13 +33,11 @@ CHAT: Final = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
-    with ranch(tmp_path_factory.mktemp("crowd") / "ranch") as place:
-        frontend = place.up("up", "--log-level", "warning")
-        for name in MODELS:
-            add_echo(frontend, name)
-            answered(chat(frontend, name))
-        yield frontend
+def up(alone: Frontend) -> Frontend:
+    for name in MODELS:
+        add_echo(alone, name)
+        answered(chat(alone, name))
+    return alone
 
 
 @dataclass

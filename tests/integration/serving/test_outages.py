@@ -4,27 +4,24 @@ everything recovers by itself."""
 import os
 import signal
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
 
 from tests.integration.serving.asking import add_echo, chat, open_stream, stream
-from tests.integration.serving.site import Site, answered, at_once, site
+from tests.integration.serving.site import Site, answered, at_once
 from tests.support.processes import Frontend
 from tests.support.waiting import wait_until_blocking
 
 REFUSED_WITHIN_S = 15.0  # More than a call to the store may take, and less than two of them.
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("outages")) as started:
-        for name in ("loaded", "unloaded"):
-            add_echo(started.a, name)
-        for frontend in started.frontends:
-            wait_until_blocking(partial(answers, frontend, "loaded"), within=15)
-        yield started
+@pytest.fixture(scope="module", autouse=True)
+def models(pair: Site) -> None:
+    for name in ("loaded", "unloaded"):
+        add_echo(pair.a, name)
+    for frontend in pair.frontends:
+        wait_until_blocking(partial(answers, frontend, "loaded"), within=15)
 
 
 def answers(frontend: Frontend, model: str) -> bool:
@@ -74,7 +71,7 @@ def test_dead_services_stop_no_loaded_model_and_their_return_heals_everything(pa
     assert_serving(pair)
 
     pair.postgres.start()
-    pair.start_bus()
+    pair.bus = pair.start_bus()
     for frontend in pair.frontends:
         wait_until_blocking(partial(answers, frontend, "unloaded"), within=60, what="the cold path again")
     assert_serving(pair)

@@ -11,7 +11,8 @@ from tests.integration.serving.asking import chat, stream
 from tests.integration.serving.serving_worker import BACKEND
 from tests.integration.serving.site import add_model, answered, of_model
 from tests.peers.shell_backend.install import install_shell_backend
-from tests.support.processes import TOKEN, Frontend, Process, Ranch, ranch
+from tests.support.processes import START_S, TOKEN, Frontend, Process, Ranch, ranch
+from tests.support.waiting import wait_until_blocking
 
 GB = 10**9
 
@@ -32,7 +33,9 @@ class Peers:
             *("--run-file", str(run_file), "--vram-bytes", str(vram_bytes)),
             LOCALAI_REGISTRATION_TOKEN=TOKEN,
         )
-        self.up.wait_for(name)
+        wait_until_blocking(
+            lambda: worker.shown.startswith("ready"), within=START_S, what=f"{name} to be ready"
+        )
         return worker
 
     def kill_all(self) -> None:

@@ -1,6 +1,5 @@
 """Two frontends and two workers, in processes and folders of their own: of one mind, and any may die."""
 
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -11,7 +10,6 @@ from tests.integration.serving.site import (
     answered,
     at_once,
     of_model,
-    site,
     wait_for_replicas,
     wait_until_unloaded,
 )
@@ -19,12 +17,6 @@ from tests.support.processes import Frontend, Json
 from tests.support.waiting import wait_until_blocking
 
 NODE = "X-Remuda-Node"
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("two")) as started:
-        yield started
 
 
 def node_of(frontend: Frontend, model: str) -> str:
@@ -75,20 +67,27 @@ def status_of(frontend: Frontend, model: str) -> Json | None:
     return answer.json() if answer.status_code == 200 else None
 
 
-def test_killed_worker_ends_its_stream_with_an_error_and_the_other_serves_what_follows(pair: Site) -> None:
+def test_killed_worker_ends_its_stream_with_an_error_and_the_other_serves_all_else(pair: Site) -> None:
     for name in ("mobile", "new-1", "new-2", "new-3"):
         add_echo(pair.a, name)
     first = node_of(pair.a, "mobile")
-    with open_stream(pair.b, "mobile", "word " * 200, metadata={"echo_token_rate": "20"}) as answer:
+    slowly = {"echo_delay_ms": "1500"}
+    with (
+        open_stream(pair.b, "mobile", "word " * 200, metadata={"echo_token_rate": "20"}) as answer,
+        at_once(4) as callers,
+    ):
+        whole = [callers.submit(chat, frontend, "both", metadata=slowly) for frontend in pair.frontends * 2]
+        wait_until_blocking(lambda: sum(one["in_flight"] for one in of_model(pair.a, "both")) == 4, within=5)
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
         pair.workers[first].kill()
         *_, error, end = [line for line in lines if line]
+        assert [answered(one.result()) for one in whole] == ["one two three"] * 4
 
     assert "backend_failed" in error
     assert end == "data: [DONE]"
     other = {"left", "right"} - {first}
-    assert {node_of(frontend, "mobile") for frontend in pair.frontends} == other
+    assert {node_of(frontend, name) for frontend in pair.frontends for name in ("both", "mobile")} == other
     assert {node_of(pair.a, name) for name in ("new-1", "new-2", "new-3")} == other
     pair.revive(first)
 
@@ -167,6 +166,7 @@ def test_load_of_a_frontend_that_is_killed_is_taken_over(pair: Site) -> None:
     killed.kill()
 
     assert answered(chat(other, "orphan")) == "one two three"
+    setattr(pair, owner, pair.start_frontend(owner))
     found: Json = other.get("/api/ops?limit=1")["operations"][0]
     assert (found["model"], found["status"]) == ("orphan", "succeeded")
     assert len(of_model(other, "orphan")) == 1
