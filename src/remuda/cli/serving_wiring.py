@@ -215,7 +215,7 @@ class ServingRig:
             self._catalogue,
             placing,
             self._ground.around.clock,
-            routable=self._routable,
+            routable=self._tables.know,
             refresh=self._keeper.refresh,
         )
 
@@ -251,10 +251,6 @@ class ServingRig:
 
     def _grpc(self, endpoint: Endpoint) -> GrpcUpstream:
         return GrpcUpstream(endpoint, self._ground.around.clock, self._ground.around.entropy)
-
-    def _routable(self, model: str) -> bool:
-        entry = self._tables.now.models.get(model)
-        return entry is not None and bool(entry.routes)
 
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)

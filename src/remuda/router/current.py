@@ -31,6 +31,11 @@ class Tables:
         entry = self.now.models.get(route.key.model)
         return entry is not None and _id(route) in map(_id, entry.routes)
 
+    def know(self, model: str) -> bool:
+        """Whether there is a replica of it, though it may be left out for the moment."""
+        entry = self._whole.models.get(model)
+        return entry is not None and bool(entry.routes)
+
     def leave_out(self, route: Route) -> None:
         """Do not choose it, though it is in the table."""
         self._left_out |= {_id(route)}

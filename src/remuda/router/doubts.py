@@ -71,10 +71,11 @@ class Doubts:
         return not self._tables.has(route)
 
     async def _look(self, route: Route, fault: Fault) -> None:
+        forgotten: Replica | None = None
         try:
-            gone = fault is Fault.NOT_LOADED or not await self._answers(route)
-            if gone:
-                await self._forget(route, stop=fault is Fault.NOT_LOADED)
+            if fault is Fault.NOT_LOADED or not await self._answers(route):
+                forgotten = await self._forget(route)
+                await self._refresh()
             else:
                 self._tables.take_back(route)
         except RemudaError as error:  # The store is away: what is true is found out later.
@@ -85,6 +86,8 @@ class Doubts:
             self._tables.take_back(route)
         finally:
             self._open.pop(route).set()
+        if forgotten is not None and fault is Fault.NOT_LOADED:  # For which nobody has to wait.
+            await self._stop(forgotten)
 
     async def _answers(self, route: Route) -> bool:
         """Busy is not dead."""
@@ -98,14 +101,14 @@ class Doubts:
             return True
         return False
 
-    async def _forget(self, route: Route, *, stop: bool) -> None:
+    async def _forget(self, route: Route) -> Replica | None:
+        """As it was stored; None when it is not any more, or is another by now."""
         replica = await self._row(route)
-        if replica is not None and await self._store.remove(replica):
-            log.warning("replica_forgotten", replica=str(route.key), node=route.node_name)
-            self._changed()
-            if stop:
-                await self._stop(replica)
-        await self._refresh()
+        if replica is None or not await self._store.remove(replica):
+            return None
+        log.warning("replica_forgotten", replica=str(route.key), node=route.node_name)
+        self._changed()
+        return replica
 
     async def _stop(self, replica: Replica) -> None:
         """It holds memory and serves nothing we know."""
@@ -113,6 +116,8 @@ class Doubts:
             await stop_process(self._worker, replica)
         except RemudaError as error:
             log.warning("doubtful_replica_not_stopped", replica=str(replica.key), reason=error.message)
+        except Exception:
+            log.exception("doubtful_replica_not_stopped", replica=str(replica.key))
 
     async def _row(self, route: Route) -> Replica | None:
         rows = (await self._store.replicas()).rows

@@ -37,10 +37,10 @@ class ColdPath:
         began_s = self._clock.monotonic()
         while True:
             changed = self._tables.changed
-            if self._routable(model):  # Those who waited for it together need not look one after another.
+            if self._tables.know(model):  # Those who waited for it together need not look one after another.
                 return
             answer = await self._demand.look(model)
-            if answer is None or self._routable(model):
+            if answer is None or self._tables.know(model):
                 return
             status = self._told(model, answer)
             left_s = _left(wait_s, self._clock.monotonic() - began_s)
@@ -60,10 +60,6 @@ class ColdPath:
 
     async def gone(self, route: Route) -> bool:
         return await self._doubts.verdict(route)
-
-    def _routable(self, model: str) -> bool:
-        entry = self._tables.now.models.get(model)
-        return entry is not None and bool(entry.routes)
 
     def _told(self, model: str, answer: UnderWay | Failed | Waits | Unplaceable) -> LoadStatus:
         match answer:

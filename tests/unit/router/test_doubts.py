@@ -136,6 +136,24 @@ async def test_worker_that_cannot_stop_it_changes_nothing_about_that(doubting: D
     assert await doubting.rows() == ()
 
 
+async def test_who_waits_for_the_verdict_does_not_wait_for_the_stop(doubting: Doubting) -> None:
+    [route] = doubting.routes
+    doubting.worker.stop_takes_s = 30.0
+    doubting.doubts.add(route, NOT_LOADED)
+    began_s = anyio.current_time()
+    assert await doubting.doubts.verdict(route)
+    assert anyio.current_time() - began_s < 1
+
+
+async def test_model_whose_only_replica_is_in_doubt_is_not_loaded_once_more(doubting: Doubting) -> None:
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert (doubting.routes, doubting.tables.know("qwen")) == ((), True)
+    await doubting.replicas.remove(await doubting.row())
+    await doubting.refresh()
+    assert not doubting.tables.know("qwen")
+
+
 async def test_many_failures_are_one_look(doubting: Doubting) -> None:
     doubting.engine.health = [False, True]
     [route] = doubting.routes
