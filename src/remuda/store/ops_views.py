@@ -46,6 +46,9 @@ _LAST_ENDED: Final = (
 
 def live(connection: Connection, now: datetime, known: KnownSteps) -> Live:
     found = {OpId(row.id): to_operation(row) for row in connection.execute(_LIVE_OPERATIONS)}
+    if not found:  # Nearly always, in most fleets.
+        known.forget_others(())
+        return Live(now, (), (), (), ())
     marks = connection.execute(_LIVE_MARKS).all()
     own = known.read(connection, marks, found)
     known.forget_others(found)
