@@ -1,7 +1,7 @@
 """One simulation of serving: builds the world of a seed, lets it storm, and waits for the calm."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
@@ -45,11 +45,13 @@ def run_seed(seed: int) -> Outcome:
 
     async def main() -> BaseException | None:
         try:
-            async with anyio.create_task_group() as tasks:
-                world = build_world(seed, trace, tasks)
-                with defects_told(world), as_simulated():
+            with ExitStack() as stack:  # Left after the last task: some take a moment to end.
+                async with anyio.create_task_group() as tasks:
+                    world = build_world(seed, trace, tasks)
+                    stack.enter_context(defects_told(world))
+                    stack.enter_context(as_simulated())
                     await _live_through(world)
-                tasks.cancel_scope.cancel()
+                    tasks.cancel_scope.cancel()
         except Exception as error:
             return innermost(error)
         finally:
@@ -87,6 +89,8 @@ async def _live_through(world: ServingWorld) -> None:
         world.tasks.start_soon(frontend.run)
     await Storm(world).run()
     await settle(world)
+    for worker in world.machines:
+        worker.isolated = True  # Whoever still speaks to it speaks to nobody.
 
 
 @contextmanager
