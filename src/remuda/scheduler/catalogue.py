@@ -1,6 +1,6 @@
 """The models that are configured, as this frontend knows them: read from the store, kept in memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -87,6 +87,11 @@ class Catalogue:
         return {name: one for name, one in self._known.items() if not one.config.disabled}
 
     @property
+    def unreadable(self) -> Collection[str]:
+        """Models that only a later release understands, or nobody: not for this frontend to judge."""
+        return self._refused.keys()
+
+    @property
     def models_path(self) -> Path:
         return self._models_path
 
@@ -112,6 +117,8 @@ class Catalogue:
             found = self._catalogued(one, weights_of)
             if found is not None:
                 known[found.config.id] = found
+        names = {one.name for one in stored}
+        self._refused = {name: why for name, why in self._refused.items() if name in names}
         self._weights_of = weights_of  # A file that grows is another one at each look.
         return MappingProxyType(known)
 

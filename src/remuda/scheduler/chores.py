@@ -37,6 +37,7 @@ class Circumstances:
 
     now: datetime
     configs: Mapping[str, ModelConfig]
+    unreadable: Collection[str]  # Models whose configuration is there, but not understood here.
     live: Collection[OpId]
     leaving: Collection[ReplicaKey]
     usual_keep_alive: timedelta
@@ -53,7 +54,7 @@ def _chore(row: Replica, around: Circumstances) -> Chore | None:
         case ReplicaState.STAGING | ReplicaState.LOADING:
             if row.op not in around.live:
                 return Forget(row) if age >= _NEW else None
-            why = _outdated(row, around.configs.get(row.key.model))
+            why = _outdated(row, around)
             return Unload(row, why) if why else None
         case ReplicaState.UNLOADING:
             return Unload(row, row.why) if age >= _STUCK and row.key not in around.leaving else None
@@ -63,16 +64,17 @@ def _chore(row: Replica, around: Circumstances) -> Chore | None:
 
 
 def _unwanted(row: Replica, around: Circumstances) -> str:
-    config = around.configs.get(row.key.model)
-    if why := _outdated(row, config):
+    if why := _outdated(row, around):
         return why
+    config = around.configs.get(row.key.model)
     idle_at = unloads_at(row, config, around.usual_keep_alive)
     if idle_at is not None and idle_at <= around.now and not around.in_flight(row.key):
         return "nobody asked for it"
     return ""
 
 
-def _outdated(row: Replica, config: ModelConfig | None) -> str:
+def _outdated(row: Replica, around: Circumstances) -> str:
+    config = around.configs.get(row.key.model)
     if config is None:
-        return "its model was removed"
+        return "" if row.key.model in around.unreadable else "its model was removed"
     return "" if config.revision == row.revision else "its configuration changed"

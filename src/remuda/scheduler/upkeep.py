@@ -97,6 +97,7 @@ class Upkeep:
         return Circumstances(
             now=replicas.now,
             configs={name: one.config for name, one in self._catalogue.models.items()},
+            unreadable=self._catalogue.unreadable,
             live={operation.id for operation in operations},
             leaving={
                 ReplicaKey(operation.source.model, operation.source.replica)

@@ -40,6 +40,10 @@ async def test_row_that_cannot_be_read_takes_no_other_along_and_is_told_once(rig
             await rig.catalogue.refresh()
     assert list(rig.catalogue.models) == ["qwen"]
     assert [line["model"] for line in lines if line["event"] == "model_not_usable"] == ["broken"]
+    assert list(rig.catalogue.unreadable) == ["broken"]
+    await rig.models.remove_model("broken")
+    await rig.catalogue.refresh()
+    assert list(rig.catalogue.unreadable) == []
 
 
 async def test_row_that_can_be_read_again_is_there_again(rig: Rig) -> None:

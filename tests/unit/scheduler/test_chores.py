@@ -33,9 +33,10 @@ def around(
     live: tuple[str, ...] = (),
     leaving: tuple[ReplicaKey, ...] = (),
     busy: int = 0,
+    unreadable: tuple[str, ...] = (),
 ) -> Circumstances:
     configs = {} if config is None else {config.id: config}
-    return Circumstances(NOW, configs, {OpId(op) for op in live}, leaving, KEEP, lambda key: busy)
+    return Circumstances(NOW, configs, unreadable, {OpId(op) for op in live}, leaving, KEEP, lambda key: busy)
 
 
 def test_idle_replica_is_unloaded_after_its_time() -> None:
@@ -66,6 +67,10 @@ def test_model_says_itself_how_long_it_stays(config: ModelConfig) -> None:
 def test_replica_of_another_configuration_goes_at_once() -> None:
     old = row(age=timedelta(), revision="older")
     assert chores([old], around()) == [Unload(old, "its configuration changed")]
+
+
+def test_replica_of_a_model_that_a_later_release_understands_is_left_to_it() -> None:
+    assert chores([row()], around(None, unreadable=("qwen",))) == []
 
 
 def test_replica_of_a_removed_model_goes() -> None:
