@@ -1,6 +1,7 @@
 """One line per inference request, written in microseconds: structlog's own way takes longer than all else
 that is done here for a request. For people at a terminal it is structlog that writes it."""
 
+import asyncio
 import logging
 from datetime import datetime
 
@@ -44,6 +45,7 @@ class RequestLog:
         self._as_json = isinstance(settings["processors"][-1], structlog.processors.JSONRenderer)
         self._write = settings["logger_factory"]().msg
         self._encode = msgspec.json.Encoder().encode
+        self._lines: list[bytes] = []  # Of this turn of the event loop, after which they are written at once.
         self._enabled = log.bind().is_enabled_for(logging.INFO)
 
     def answered(self, exchange: Exchange, ended_s: float) -> None:
@@ -51,12 +53,18 @@ class RequestLog:
             return
         line = _line(exchange, ended_s, self._clock.now())
         if self._as_json:
-            self._write(self._encode(line).decode())
+            if not self._lines:
+                asyncio.get_running_loop().call_soon(self._write_lines)
+            self._lines.append(self._encode(line))
             return
         said = msgspec.structs.asdict(line)
         for added_by_structlog in ("event", "level", "timestamp"):
             del said[added_by_structlog]
         log.info(_EVENT, **said)
+
+    def _write_lines(self) -> None:
+        lines, self._lines = self._lines, []
+        self._write(b"\n".join(lines).decode())
 
 
 def _line(exchange: Exchange, ended_s: float, now: datetime) -> Line:
@@ -72,11 +80,15 @@ def _line(exchange: Exchange, ended_s: float, now: datetime) -> Line:
         exchange.stream,
         tally.prompt_tokens,
         tally.completion_tokens,
-        None if first_s is None else round((first_s - began_s) * 1000, 2),
-        round((ended_s - began_s) * 1000, 2),
-        round(journey.waited_s * 1000, 2),
+        None if first_s is None else _ms(first_s - began_s),
+        _ms(ended_s - began_s),
+        _ms(journey.waited_s),
         exchange.error,
         _EVENT,
         "info",
         now,
     )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 100_000) / 100  # Ten times as fast as rounding to two places.

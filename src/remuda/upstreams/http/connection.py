@@ -14,6 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from remuda.core import limits
 from remuda.inference.failures import Fault, UpstreamFailed
 
+_JOINED_BYTES_MAX: Final = 64 << 10  # Copying a body to its head costs less than two buffers do, up to here.
 HELD_BYTES_MAX: Final = 256 << 10  # Of a body that nobody has taken yet; the socket then waits.
 
 
@@ -60,7 +61,10 @@ class Connection(asyncio.Protocol):
         self._asked = True
         if self._transport is None or self._transport.is_closing():
             raise _lost()
-        self._transport.writelines((head, body))
+        if len(body) <= _JOINED_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
         while not self._headed:
             if self._failure is not None:
                 raise self._failure
