@@ -12,7 +12,7 @@ from tests.sim.serving.world import ServingWorld
 
 EVENTS_LEAST = 200
 FAULTS_LEAST = 10
-_GAP_MOST_S = 12.0
+_GAP_MOST_S = 10.0
 
 
 def model_text(name: str, context: int = 2048) -> str:
@@ -44,7 +44,7 @@ class Storm:
     async def run(self) -> None:
         """Returns when everything is repaired that is to be."""
         trace = self._world.trace
-        deeds = self._dice.whole(25, 35)
+        deeds = self._dice.whole(20, 28)
         while deeds > 0 or len(trace.lines) < EVENTS_LEAST or trace.fault_count < FAULTS_LEAST:
             deeds -= 1
             await anyio.sleep(_GAP_MOST_S ** self._dice.fraction())
