@@ -15,6 +15,7 @@ from tests.sim.serving.world import ServingWorld
 if TYPE_CHECKING:
     from tests.sim.serving.frontends import ServingFrontend
 
+_PROBE_S = 0.02
 _SLOW_S = 400.0  # Longer than a load may take here.
 
 
@@ -42,7 +43,7 @@ class SimulatedEngine:
         process.worker.changed()
 
     async def healthy(self, endpoint: Endpoint) -> bool | None:
-        await anyio.sleep(0.02)
+        await anyio.sleep(_PROBE_S)
         process = self._world.at(endpoint.address)
         if process is None:
             return False
