@@ -207,7 +207,9 @@ class FrontendSettings(SourceSettings):
     ] = timedelta(minutes=30)
     requests_waiting_max: Annotated[
         Annotated[int, Field(ge=0, le=100_000)],
-        Setting("Most requests that wait for one model, be it busy or being loaded.", "a number from 0 to 100000"),
+        Setting(
+            "Most requests that wait for one model, be it busy or being loaded.", "a number from 0 to 100000"
+        ),
     ] = 512
     request_wait: Annotated[
         Duration, Setting("How long a request waits for a busy replica.", durations.ACCEPTED)
