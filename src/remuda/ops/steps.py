@@ -135,9 +135,11 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
     # What a report shows at work is at work in that life, though it was meant for the one before.
     if seen.away or (seen.working and (seen.reports or seen.boot == step.boot)):
         return None
-    # Of a worker without reports the reply is the truth for as long as it may come on time.
-    overdue = seen.reports or step.answer_by is None or at.now >= step.answer_by
-    if step.stage is Stage.APPLY and overdue and (how := _goal_met(step, seen)):
+    # Of a worker without reports the reply is the truth for as long as it may come on time. Later its list
+    # tells of an install; it may also show what an upgrade or removal that is still at work began with.
+    overdue = step.answer_by is None or at.now >= step.answer_by
+    listed = seen.reports or (overdue and step.kind is Kind.INSTALL)
+    if step.stage is Stage.APPLY and listed and (how := _goal_met(step, seen)):
         return _succeeded(step, how)
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
 

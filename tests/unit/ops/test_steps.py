@@ -173,6 +173,16 @@ def test_of_a_worker_without_reports_an_unheard_upgrade_is_not_repeated() -> Non
     assert (step.state, step.problem and step.problem.code) == (State.FAILED, "outcome_unknown")
 
 
+@pytest.mark.parametrize(("kind", "installed"), [(Kind.UPGRADE, True), (Kind.REMOVE, False)])
+def test_of_a_worker_without_reports_only_the_reply_ends_what_is_not_an_install(
+    kind: Kind, installed: bool
+) -> None:
+    """What it lists may be what it began with, and be overwritten a moment later."""
+    step = running(kind, wait_until=NOW + timedelta(hours=2, minutes=15))
+    seen = replace(FOREIGN, installed=installed, digest=PINNED)
+    assert after(step, seen, seconds=1000).state is State.RUNNING
+
+
 def test_a_late_reply_of_a_worker_without_reports_still_counts() -> None:
     step = running(Kind.UPGRADE, wait_until=NOW + timedelta(hours=2))
     assert after(step, replace(FOREIGN, outcome=Outcome(1)), seconds=5000).state is State.SUCCEEDED
