@@ -22,9 +22,8 @@ class ClientLine(Protocol):
         """The client reads more slowly than it is written to: the next write waits."""
         ...
 
-    @property
-    def request_is_here(self) -> bool:
-        """The whole request has arrived: reading its body does not wait."""
+    def body(self) -> bytes | None:
+        """The request's, if all of it has arrived: it need not be received through ASGI any more."""
         ...
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:

@@ -38,9 +38,13 @@ class _Connection(HttpToolsProtocol):
     def congested(self) -> bool:
         return self.flow.write_paused
 
-    @property
-    def request_is_here(self) -> bool:
-        return not self._incoming
+    def body(self) -> bytes | None:
+        if self._incoming:
+            return None
+        request = self._answered
+        body, request.body = bytes(request.body), bytearray()
+        self.flow.resume_reading()  # Else nobody would notice that the client leaves.
+        return body
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
         request = self._answered

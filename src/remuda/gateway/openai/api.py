@@ -157,8 +157,9 @@ class Api:
         # The server has seen to it that this is a number.
         if int(headers.get(b"content-length", 0)) > self._body_bytes_max:
             raise self._too_large()
-        if line is not None and line.request_is_here:
-            return await self._received(receive, exchange)
+        if line is not None and (body := line.body()) is not None:
+            self._count(body, exchange)
+            return body
         with anyio.move_on_after(limits.INFERENCE_BODY_READ_S):
             return await self._received(receive, exchange)
         raise InvalidField(f"the body did not arrive within {limits.INFERENCE_BODY_READ_S:.0f} s")
@@ -171,13 +172,17 @@ class Api:
                 raise InvalidField("the request ended before its body did")
             parts.append(message.get("body", b""))
             more = message.get("more_body", False)
-            self._bodies_bytes += len(parts[-1])
-            exchange.body_bytes += len(parts[-1])
-            if exchange.body_bytes > self._body_bytes_max:
-                raise self._too_large()
-            if self._bodies_bytes > self._bodies_bytes_max:
-                raise Overloaded("the requests under way are too large together", hint="try again in a while")
+            self._count(parts[-1], exchange)
         return b"".join(parts)
+
+    def _count(self, part: bytes, exchange: Exchange) -> None:
+        """A part of the body has come: refuse what is too much."""
+        self._bodies_bytes += len(part)
+        exchange.body_bytes += len(part)
+        if exchange.body_bytes > self._body_bytes_max:
+            raise self._too_large()
+        if self._bodies_bytes > self._bodies_bytes_max:
+            raise Overloaded("the requests under way are too large together", hint="try again in a while")
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the request body is larger than {self._body_bytes_max} bytes")

@@ -25,7 +25,10 @@ def endless(served: Gateway) -> Endless:
     return replica
 
 
-@pytest.mark.parametrize("request_bytes", [ASK_CHAT, ASK_STREAM])
+LONG = {"messages": [{"role": "user", "content": "x" * 70_000}]}  # More than is read without being asked.
+
+
+@pytest.mark.parametrize("request_bytes", [ASK_CHAT, ASK_STREAM, post(CHAT, ASK | LONG)])
 @pytest.mark.parametrize("leave", [RawClient.reset, lambda raw: None], ids=["killed", "closed"])
 async def test_a_client_that_leaves_stops_the_replica(
     served: Gateway, endless: Endless, request_bytes: bytes, leave: Callable[[RawClient], None]

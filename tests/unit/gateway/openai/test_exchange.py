@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from remuda.core.clock import SystemClock
+from remuda.gateway.client_line import Headers
 from remuda.gateway.openai import exchange as module
 from remuda.gateway.openai.exchange import ClientGone, Exchange
 from remuda.inference.model import Kind
@@ -18,7 +19,6 @@ class Line:
     """A line on which writing stalls after the head."""
 
     when_lost: Callable[[], None] | None = None
-    request_is_here = True
 
     def __init__(self) -> None:
         self.congested = False
@@ -28,6 +28,12 @@ class Line:
         if self.congested:
             await anyio.sleep_forever()
         self.congested = True
+
+    def body(self) -> bytes | None:
+        return b""
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        raise AssertionError("whole answers are not what is tested here")
 
     def hang_up(self) -> None:
         self.hung_up = True
