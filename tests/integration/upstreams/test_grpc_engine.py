@@ -101,6 +101,13 @@ async def test_a_backend_whose_port_is_closed_is_not_healthy(engine: GrpcEngine)
     assert await engine.healthy(Endpoint(address, protocol="http")) is False
 
 
+@pytest.mark.parametrize("protocol", ["", "http"])
+async def test_of_a_backend_behind_a_name_that_is_not_resolved_nothing_is_known(
+    engine: GrpcEngine, protocol: str
+) -> None:
+    assert await engine.healthy(Endpoint("nowhere.invalid:1", protocol=protocol)) is None
+
+
 async def test_a_backend_that_does_not_say_is_busy_not_dead(
     engine: GrpcEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

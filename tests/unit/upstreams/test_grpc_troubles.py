@@ -35,3 +35,27 @@ def test_something_else_not_found_is_no_lost_model() -> None:
     assert (
         troubles.failure_of(grpc.StatusCode.NOT_FOUND, words, "b", heard=False).fault is not Fault.NOT_LOADED
     )
+
+
+_CONNECTING = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.5:50100: "
+
+
+@pytest.mark.parametrize(
+    ("details", "dead"),
+    [
+        (f"{_CONNECTING}Failed to connect to remote host: Connection refused", True),
+        (f"{_CONNECTING}getsockopt(SO_ERROR): Connection reset by peer", True),
+        (f"{_CONNECTING}Socket closed", True),
+        (f"{_CONNECTING}getsockopt(SO_ERROR): No route to host", False),
+        (f"{_CONNECTING}connect: Network is unreachable (101)", False),
+        ("errors resolving gpu-1:50100: Domain name not found", False),
+        ("Socket closed", False),
+        ("", False),
+    ],
+)
+def test_only_an_address_that_turns_us_away_has_nobody_there(details: str, dead: bool) -> None:
+    assert troubles.turned_away(grpc.StatusCode.UNAVAILABLE, details) is dead
+
+
+def test_another_status_says_nothing_about_who_is_there() -> None:
+    assert not troubles.turned_away(grpc.StatusCode.INTERNAL, f"{_CONNECTING}Connection refused")

@@ -8,7 +8,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from remuda.core.errors import BackendFailed
-from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
@@ -17,8 +17,9 @@ from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.channels import Channel
 from remuda.upstreams.grpc.exchange import Exchange
 from remuda.upstreams.grpc.loading import model_options
-from remuda.upstreams.grpc.troubles import words_of
+from remuda.upstreams.grpc.troubles import turned_away, words_of
 from remuda.upstreams.http.client import Address, Pool
+from remuda.upstreams.http.connection import TurnedAway
 
 HTTP: Final = "http"
 _HEALTH: Final = pb.HealthMessage().SerializeToString()
@@ -79,7 +80,7 @@ async def _health(endpoint: Endpoint) -> bool | None:
     try:
         reply = pb.Reply.FromString(await _answer(endpoint, "Health", _HEALTH))
     except grpc.aio.AioRpcError as error:
-        return False if error.code() is grpc.StatusCode.UNAVAILABLE else None
+        return False if turned_away(error.code(), error.details() or "") else None
     except DecodeError:
         return None
     return True if reply.message == b"OK" else None
@@ -99,8 +100,10 @@ async def _answer(endpoint: Endpoint, method: str, request: bytes) -> bytes:
 async def _http_health(pool: Pool, endpoint: Endpoint) -> bool | None:
     try:
         return True if await _status(pool, endpoint) == _OK else None
-    except UpstreamFailed as failure:
-        return False if failure.fault is Fault.UNREACHABLE else None
+    except TurnedAway:
+        return False
+    except UpstreamFailed:
+        return None
 
 
 async def _status(pool: Pool, endpoint: Endpoint) -> int:

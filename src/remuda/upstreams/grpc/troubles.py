@@ -27,6 +27,7 @@ _NOT_LOADED: Final = "model not loaded"
 _ANOTHER_MODEL: Final = "model identity mismatch"
 _BROKEN_OFF: Final = re.compile("stream removed|rst_stream")
 _GARBAGE: Final = "parsing http/2"
+_TURNED_AWAY: Final = re.compile(r"connection refused|last error: .*(?:connection reset|socket closed)")
 _TOO_LARGE: Final = re.compile(r"(?:sent|received) message larger than max \((\d+) vs\. (\d+)\)")
 # What gRPC puts before the reason: clients have no use for it, and addresses are none of their business.
 _TRANSPORT: Final = re.compile(
@@ -62,6 +63,12 @@ def _too_large(bytes_max: int, model: str) -> UpstreamFailed:
         return UpstreamFailed(Fault.FAILED, message)
     message = f"the request is too large for the backend of {model}, which takes {bytes_max >> 20} MiB"
     return UpstreamFailed(Fault.REFUSED, message, status=413)
+
+
+def turned_away(code: grpc.StatusCode, details: str) -> bool:
+    """Whether nobody serves at the address: it was reached, and the connection refused or dropped at once.
+    Names that are not resolved and ways that are down say nothing about who is there."""
+    return code is grpc.StatusCode.UNAVAILABLE and _TURNED_AWAY.search(details.lower()) is not None
 
 
 def words_of(details: str) -> str:

@@ -1,13 +1,14 @@
 """Connections to HTTP servers, kept for the next request. Plain HTTP/1.1, without a task for any request."""
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import anyio
 
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.upstreams.http.connection import Connection, Patience
+from remuda.upstreams.http.connection import Connection, Patience, TurnedAway
 
 _LOOK_EVERY_S: Final = 1.0  # Limits are noticed so much late, or by a quarter of the shortest.
 
@@ -95,7 +96,9 @@ class Pool:
             raise UpstreamFailed(Fault.UNREACHABLE, words) from None
         except OSError as error:
             words = f"the worker could not be reached: {error.strerror or error}"
-            raise UpstreamFailed(Fault.UNREACHABLE, words) from error
+            raise (
+                TurnedAway(words) if _refused(error) else UpstreamFailed(Fault.UNREACHABLE, words)
+            ) from error
         return connection
 
     async def _asked(self, connection: Connection, address: Address, head: bytes, body: bytes) -> Connection:
@@ -130,3 +133,8 @@ class Pool:
             return True
         connection.abort()
         return False
+
+
+def _refused(error: OSError) -> bool:
+    """By its words, for of a name with several addresses they are all that is left of each."""
+    return any(f"[Errno {number}]" in str(error) for number in (errno.ECONNREFUSED, errno.ECONNRESET))

@@ -29,6 +29,13 @@ class Patience:
     idle_max: int = 64  # Connections to one address that nobody uses now.
 
 
+class TurnedAway(UpstreamFailed):
+    """Nobody serves at the address: it was reached, and refused the connection or dropped it at once."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Fault.UNREACHABLE, message)
+
+
 class Connection(asyncio.Protocol):
     """Belongs to whoever asked through it, until it is given back to its pool."""
 
@@ -209,5 +216,5 @@ class Connection(asyncio.Protocol):
             waiter.set_result(None)
 
 
-def _lost() -> UpstreamFailed:
-    return UpstreamFailed(Fault.UNREACHABLE, "the backend closed the connection before it answered")
+def _lost() -> TurnedAway:
+    return TurnedAway("the backend closed the connection before it answered")
