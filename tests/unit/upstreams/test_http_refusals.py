@@ -34,6 +34,27 @@ def test_each_refusal_has_its_meaning(
     assert (failed.fault, failed.status) == (fault, client_gets)
 
 
+@pytest.mark.parametrize(
+    ("body", "lost"),
+    [
+        (b'{"error":{"message":"The model `x` does not exist.","param":"model","code":404}}', True),
+        (b'{"error":{"message":"No such thing","code":"model_not_found"}}', True),
+        (b'{"error":"model \'x\' not found"}', True),
+        (b'{"message":"Model x is not loaded"}', True),
+        (b'{"error":{"message":"This model has no such voice"}}', False),
+        (b'{"error":{"message":"Cannot find \\"the model is not loaded\\""}}', False),
+        (b'{"error":{"message":"Not Found"},"input":"the model does not exist"}', False),
+        (b'{"detail":"Not Found","body":{"model":"x"}}', False),
+        (b"<p>POST /v1/model not found</p>", False),
+    ],
+)
+def test_a_model_is_lost_when_the_server_itself_says_so(body: bytes, lost: bool) -> None:
+    failed = failure(404, b"", body)
+
+    assert failed is not None
+    assert (failed.fault is Fault.NOT_LOADED) is lost
+
+
 @pytest.mark.parametrize("status", [400, 413, 422, 429])
 def test_what_the_client_did_wrong_is_the_clients_to_know(status: int) -> None:
     assert failure(status, b"", b"{}") is None
@@ -56,6 +77,7 @@ def test_openais_shape_is_kept_and_anything_else_is_put_into_it() -> None:
     [
         (b'{"error":"plain"}', "plain"),
         (b'{"message":"at the top"}', "at the top"),
+        (b'{"error":{"message":"odd","code":{"deep":true}}}', "odd"),
         (b'{"detail":[{"msg":"wrong"}]}', '[{"msg":"wrong"}]'),
         (b"\xff\n<b>", "\ufffd <b>"),
         (b"[" * 100_000, "[" * 500 + "..."),

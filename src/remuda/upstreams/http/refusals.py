@@ -1,5 +1,6 @@
 """What an HTTP server's answer means when it is not the one that was asked for."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -9,10 +10,13 @@ from remuda.inference.failures import Fault, UpstreamFailed
 REFUSAL_HEADER: Final = b"x-remuda-refusal"  # Set by a worker's own answers, before its backend has spoken.
 _WORDS_MAX: Final = 500
 _DOES_NOT_OFFER: Final = "the model's backend does not offer this kind of request"
+_LOST: Final = ("does not exist", "not found", "not loaded")
+_QUOTED: Final = re.compile(r"""`[^`]*`|"[^"]*"|(?<!\w)'[^']*'(?!\w)""")
 
 
 class _Error(msgspec.Struct):
     message: str = ""
+    code: object = None
 
 
 class _Body(msgspec.Struct):
@@ -20,6 +24,7 @@ class _Body(msgspec.Struct):
 
     error: _Error | str | None = None
     message: str | None = None
+    code: object = None
     detail: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -45,7 +50,7 @@ def failure(status: int, refusal: bytes, body: bytes) -> UpstreamFailed | None:
             f"the worker refused this frontend: {words}",
             hint="both need the same registration token",
         )
-    if status == 404 and "model" in words.lower():
+    if status == 404 and _lost_its_model(body):
         return UpstreamFailed(Fault.NOT_LOADED, words, status=503)
     if status in (404, 405, 501):
         return UpstreamFailed(Fault.REFUSED, f"{_DOES_NOT_OFFER}: {words}", status=400)
@@ -56,6 +61,18 @@ def failure(status: int, refusal: bytes, body: bytes) -> UpstreamFailed | None:
             Fault.BROKE, f"the backend answered with HTTP status {status}, which makes no sense"
         )
     return None
+
+
+def _lost_its_model(body: bytes) -> bool:
+    """Said by the server itself, in the fields made for it: what it quotes may be a client's own words."""
+    try:
+        found = msgspec.json.decode(body, type=_Body)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    error = found.error if isinstance(found.error, _Error) else _Error(found.error or "")
+    said = (error.message, found.message, error.code, found.code)
+    own = _QUOTED.sub("", " ".join(each for each in said if isinstance(each, str))).lower().replace("_", " ")
+    return "model" in own and any(words in own for words in _LOST)
 
 
 def in_openai_shape(status: int, body: bytes) -> bytes:
