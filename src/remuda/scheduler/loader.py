@@ -91,7 +91,7 @@ class Loader:
         await self._tools.catalogue.refresh()
         model = self._tools.catalogue.find(key.model)
         if model is None or model.config.revision != replica.revision:
-            await self._abandon(replica, stop=True)
+            await self._abandon(replica, stop=step.attempt > 1)
             return Problem("model_changed", f"{key.model} was changed or removed while it was being loaded")
         return replica, model
 
@@ -110,11 +110,19 @@ class Loader:
         """If its worker does not, its report will show the process, and it is stopped then."""
         with anyio.move_on_after(_STOP_S) as patience:
             try:
-                await stop_process(self._tools.worker, replica)
+                await stop_given_up(self._tools.worker, replica)
             except RemudaError as error:
                 log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason=error.message)
         if patience.cancelled_caught:
             log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason="no answer")
+
+
+async def stop_given_up(worker: Worker, replica: Replica) -> None:
+    """As `stop_process`; also what its worker may have started without anybody having heard of it."""
+    if replica.address or replica.instance:
+        await stop_process(worker, replica)
+    else:
+        await worker.stop_unheard(replica.node, replica.key)
 
 
 async def stop_process(worker: Worker, replica: Replica) -> None:

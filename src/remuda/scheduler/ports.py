@@ -82,6 +82,10 @@ class Worker(Protocol):
 
     async def stop(self, node: NodeId, request: ModelStop) -> ModelStopReply: ...
 
+    async def stop_unheard(self, node: NodeId, key: ReplicaKey) -> None:
+        """Whatever process it started under this key, for which nobody heard an address. Nothing answers."""
+        ...
+
     async def running(self, node: NodeId) -> ModelsRunningReply: ...
 
 
@@ -93,5 +97,5 @@ class Engine(Protocol):
         ...
 
     async def healthy(self, endpoint: Endpoint) -> bool | None:
-        """Whether it answers; None: busy, which is not dead."""
+        """Whether it answers; None: busy or out of reach, which is not dead."""
         ...

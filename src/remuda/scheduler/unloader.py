@@ -11,7 +11,7 @@ import structlog
 
 from remuda.core.errors import Problem, RemudaError
 from remuda.ops.model import Step
-from remuda.scheduler.loader import stop_process
+from remuda.scheduler.loader import stop_given_up
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, Worker
 
@@ -44,7 +44,7 @@ class Unloader:
             if replica is None:
                 return None
             await self._drained(replica)
-            await stop_process(self._worker, replica)
+            await stop_given_up(self._worker, replica)
             await self._store.remove(replica)
         except RemudaError as error:
             return replace(error.problem(), retryable=True)

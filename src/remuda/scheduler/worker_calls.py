@@ -8,8 +8,9 @@ from pydantic import BaseModel
 from remuda.core.ids import NodeId
 from remuda.ops.lines import Lines
 from remuda.scheduler.deadlines import WHOLE_MOST
+from remuda.scheduler.model import ReplicaKey
 from remuda.wire import subjects
-from remuda.wire.backends import BackendInstall, BackendInstallReply
+from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendStop
 from remuda.wire.codec import decode, encode
 from remuda.wire.models import ModelsRunning, ModelsRunningReply, ModelStop, ModelStopReply
 
@@ -30,6 +31,9 @@ class BusWorker:
 
     async def stop(self, node: NodeId, request: ModelStop) -> ModelStopReply:
         return await self._ask(subjects.model_stop(node), request, _STOP, ModelStopReply)
+
+    async def stop_unheard(self, node: NodeId, key: ReplicaKey) -> None:
+        await self._lines.publish(subjects.backend_stop(node), encode(BackendStop(backend=str(key))))
 
     async def running(self, node: NodeId) -> ModelsRunningReply:
         return await self._ask(subjects.models_running(node), ModelsRunning(), _RUNNING, ModelsRunningReply)

@@ -108,6 +108,7 @@ class ScriptedWorker:
 
     def __init__(self) -> None:
         self.asked: list[BackendInstall | ModelStop] = []
+        self.stopped_unheard: list[tuple[NodeId, ReplicaKey]] = []
         self.reply = BackendInstallReply(success=True, address="10.0.0.5:50100", instance="i-1")
         self.takes_s = 0.0
         self.stop_takes_s = 0.0
@@ -137,6 +138,9 @@ class ScriptedWorker:
         if self.stop_trouble is not None:
             raise self.stop_trouble
         return self.stop_reply
+
+    async def stop_unheard(self, node: NodeId, key: ReplicaKey) -> None:
+        self.stopped_unheard.append((node, key))
 
     async def running(self, node: NodeId) -> ModelsRunningReply:
         if node not in self.runs:

@@ -217,6 +217,14 @@ async def test_install_during_which_nothing_moves_is_given_up(rig: Rig) -> None:
     assert await rig.rows() == ()
 
 
+async def test_what_a_worker_started_without_saying_so_is_stopped_by_its_key(rig: Rig) -> None:
+    rig.worker.takes_s = DAY_S
+    claimed, step = await rig.claimed()
+    await problem_of(rig.loader(), step)
+    assert rig.worker.stopped_unheard == [(claimed.node, claimed.key)]
+    assert rig.worker.stopped == []
+
+
 async def test_bytes_that_move_push_the_deadline_on(rig: Rig) -> None:
     rig.worker.takes_s = 3600.0
     _, step = await rig.claimed()
@@ -299,6 +307,23 @@ async def test_cancelled_load_stops_its_process_and_leaves_no_row(rig: Rig) -> N
     assert await rig.rows() == ()
 
 
+async def test_load_that_is_cancelled_before_its_worker_answers_is_stopped_by_its_key(rig: Rig) -> None:
+    rig.worker.takes_s = DAY_S
+    claimed, step = await rig.claimed()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.loader().load, step)
+        await wait_until(lambda: bool(rig.worker.installs))
+        tasks.cancel_scope.cancel()
+    assert rig.worker.stopped_unheard == [(claimed.node, claimed.key)]
+    assert await rig.rows() == ()
+
+
+async def test_taken_over_load_does_not_stop_what_it_is_about_to_ask_for(rig: Rig) -> None:
+    _, step = await rig.claimed()
+    assert await rig.loader().load(replace(step, attempt=2)) is None
+    assert rig.worker.stopped_unheard == [], "nobody answers a stop: it might reach the next process"
+
+
 async def test_worker_that_hangs_keeps_no_row_of_what_was_given_up(rig: Rig) -> None:
     rig.engine.takes_s = rig.worker.stop_takes_s = DAY_S
     _, step = await rig.claimed()
@@ -372,7 +397,7 @@ async def test_model_that_changed_before_its_load_began_is_not_loaded(rig: Rig) 
     )
     assert (await problem_of(rig.loader(), step)).code == "model_changed"
     assert await rig.rows() == ()
-    assert rig.worker.asked == []
+    assert (rig.worker.asked, rig.worker.stopped_unheard) == ([], [])
 
 
 async def test_model_that_was_removed_before_its_load_began_is_not_loaded(rig: Rig) -> None:

@@ -67,6 +67,13 @@ async def test_idle_replica_is_marked_stopped_and_forgotten(rig: Rig) -> None:
     assert rig.changes >= 2, "everybody is told when it is marked, and when it is gone"
 
 
+async def test_replica_whose_load_was_never_answered_is_stopped_by_its_key(rig: Rig) -> None:
+    replica, _ = await rig.claimed()
+    assert await unloader(rig).unload(an_unload(replica)) is None
+    assert rig.worker.stopped_unheard == [(replica.node, replica.key)]
+    assert await rig.rows() == ()
+
+
 async def test_row_says_why_it_goes(rig: Rig) -> None:
     replica = await rig.loaded()
     rig.frontends.held[OURS, replica.key] = 1
