@@ -1,6 +1,7 @@
 """`remuda chat`: talk to a model of the fleet from a terminal."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from remuda.cli.plain import as_text, one_line
 from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 
 _QUIET_S = 600.0
+_SHOW_NODE = {"x-remuda-show-node": "1"}
+_NODE = re.compile(rb"^: node (.+)$", re.MULTILINE)
 _BYE = frozenset({"/bye", "/exit", "/quit"})
 
 
@@ -110,13 +113,16 @@ def _answer(asked: Asked, body: dict[str, object], reply: Reply) -> Iterator[str
     parser = SseParser()
     with (
         connect(asked) as client,
-        client.post_stream("v1", "chat", "completions", body=body, quiet_s=_QUIET_S) as (
+        client.post_stream("v1", "chat", "completions", body=body, headers=_SHOW_NODE, quiet_s=_QUIET_S) as (
             headers,
             chunks,
         ),
     ):
         reply.node = headers.get("x-remuda-node", "")
         for chunk in chunks:
+            # Where a model had to be loaded first, the head was sent before anybody knew the node.
+            if not reply.node and (told := _NODE.search(chunk)):
+                reply.node = told[1].decode(errors="replace")
             for event in parser.feed(chunk):
                 if event.data == "[DONE]":
                     return

@@ -131,12 +131,14 @@ class AdminClient:
 
     @contextmanager
     def post_stream(
-        self, *path: str, body: object, quiet_s: float
+        self, *path: str, body: object, headers: Mapping[str, str], quiet_s: float
     ) -> Iterator[tuple[Mapping[str, str], Iterator[bytes]]]:
         """The head and the bytes of an answer to this body, as they come; errors as of `stream`."""
         timeout = httpx.Timeout(self._timeout_s, read=quiet_s)
         try:
-            with self._http.stream("POST", self._address(path), json=body, timeout=timeout) as reply:
+            with self._http.stream(
+                "POST", self._address(path), json=body, headers=headers, timeout=timeout
+            ) as reply:
                 if not reply.is_success:
                     reply.read()
                     raise _refusal(self.url, _answer(reply))

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Final
 
-from remuda.accounts.keys import ApiKey
+from remuda.accounts.keys import ApiKey, Role
 from remuda.core.errors import Forbidden
 from remuda.gateway.guards import host_problem
 from remuda.gateway.keyring import KeyRing
@@ -46,6 +46,10 @@ class Admission:
         if problem := self._host_problem(headers.get(b"host", b""), headers.get(b"origin")):
             raise Forbidden(problem)
         return key
+
+    def may_see_nodes(self, key: ApiKey | None) -> bool:
+        """Which machine answered is for admins; on loopback everyone is one."""
+        return not self._keys_required or (key is not None and key.role is Role.ADMIN)
 
     def model(self, name: str, key: ApiKey | None) -> Entry:
         """The model of this name. ModelUnknown with similar names; Forbidden if the key is not for it."""

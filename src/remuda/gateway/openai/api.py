@@ -29,6 +29,7 @@ from remuda.inference.model import Call
 from remuda.router.errors import Overloaded
 
 log = structlog.get_logger()
+_SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
 _SANE_ID: Final = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
 
@@ -135,6 +136,8 @@ class Api:
         key = self._admission.caller(headers)
         if key is not None:
             exchange.caller = key.name
+        if _SHOW_NODE in headers and self._admission.may_see_nodes(key):
+            exchange.expose_node = True
         body = await self._body(headers, receive, exchange, line)
         request = ask.parse(body)
         model = self._admission.model(request.model, key).config

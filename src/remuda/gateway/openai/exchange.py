@@ -41,7 +41,6 @@ class Exchange:
         "_clock",
         "_comment_at_s",
         "_content_type",
-        "_expose_node",
         "_held",
         "_held_bytes",
         "_last",
@@ -57,6 +56,7 @@ class Exchange:
         "caller",
         "ended_by",
         "error",
+        "expose_node",
         "gone",
         "journey",
         "kind",
@@ -82,7 +82,7 @@ class Exchange:
         self._send = send
         self._line = line
         self._clock = clock
-        self._expose_node = expose_node
+        self.expose_node = expose_node
         self._task = asyncio.current_task()
         self.began_s = clock.monotonic()
         self.tally = Tally()
@@ -108,21 +108,27 @@ class Exchange:
     def leave(self) -> None:
         """The client is gone: stop whatever is done for it."""
         if not self._over:
+            told = self._told_to_stop()
             self.gone = True
-            self._interrupt()
+            if not told:
+                self._interrupt()
 
     def end(self, why: RemudaError) -> None:
         """Stop, and tell the client why."""
-        if not self._over:
+        if not self._over and not self._told_to_stop():
             self.ended_by = why
             self._interrupt()
 
     def interrupted(self) -> bool:
         """The task was cancelled by this exchange: that is over now. Else it was by whoever runs the task."""
-        if self._task is None or not (self.gone or self.ended_by):
+        if self._task is None or not self._told_to_stop():
             return False
         self._task.uncancel()
         return True
+
+    def _told_to_stop(self) -> bool:
+        """A task that is cancelled twice has to be called back twice, so it is done once."""
+        return self.gone or self.ended_by is not None
 
     async def begin(self, status: int, content_type: bytes) -> None:
         """Only noted: until the first bytes the request may be given to another replica."""
@@ -202,6 +208,8 @@ class Exchange:
         if not self._started:
             sse = self._content_type.startswith(SSE)
             await self._start(_SSE_HEADERS if sse else ((b"content-type", self._content_type),))
+        elif self.expose_node and self.journey.route is not None:  # The head came too early to say it.
+            await self._put(b": node %b\n\n" % self.journey.route.node_name.encode())
         self.begun = True
         if self.tally.first_token_s is None:
             self.tally.first_token_s = self._clock.monotonic()
@@ -215,7 +223,7 @@ class Exchange:
         """With those that say whose answer it is."""
         request_id = (b"x-request-id", self.request_id.encode())
         route = self.journey.route
-        if not self._expose_node or route is None:
+        if not self.expose_node or route is None:
             return (*headers, request_id)
         node_name, node = route.node_name.encode(), route.node.encode()
         return (*headers, request_id, (b"x-remuda-node", node_name), (b"x-localai-node", node))

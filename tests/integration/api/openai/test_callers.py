@@ -45,6 +45,13 @@ async def test_without_a_key_in_force_nothing_is_answered(closed: Gateway, key: 
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize(("role", "told"), [(Role.ADMIN, True), (Role.USER, False)])
+async def test_admins_may_ask_whose_answer_it_is(closed: Gateway, role: Role, told: bool) -> None:
+    secret, _ = await closed.keyring.create("app", role)
+    reply = await ask(closed, secret, **{"x-remuda-show-node": "1"})
+    assert ("x-remuda-node" in reply.headers) is told
+
+
 @pytest.mark.parametrize("role", Role)
 async def test_keys_of_both_roles_may_ask(closed: Gateway, role: Role) -> None:
     secret, _ = await closed.keyring.create("app", role)

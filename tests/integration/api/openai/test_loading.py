@@ -6,8 +6,8 @@ import pytest
 
 from remuda.router.errors import LoadFailed, ModelLoading, NoCapacity
 from remuda.router.ports import LoadStatus, Meanwhile
-from tests.integration.api.openai.asking import ASK_CHAT, ASK_STREAM
-from tests.support.raw_http import RawClient
+from tests.integration.api.openai.asking import ASK_CHAT, ASK_STREAM, CHAT, STREAM
+from tests.support.raw_http import RawClient, post
 from tests.support.scripted_upstreams import Gateway, chunk, model, route_to, table
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +43,14 @@ async def test_who_asked_for_a_stream_sees_how_far_it_is_and_then_the_answer(
     assert (reply.status, comment) == (200, b": loading m 42% on gpu-1")
     assert rest.startswith(chunk("Hello"))
     assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_whose_answer_it_is_is_told_in_the_stream_where_the_head_came_too_early(
+    served: Gateway, raw: RawClient
+) -> None:
+    Load(served, until="loaded")
+    reply = await raw.ask(post(CHAT, STREAM, "x-remuda-show-node: 1"))
+    assert b"\n\n: node gpu-1\n\ndata: " in reply.body
 
 
 async def test_a_wait_that_is_over_is_told_in_the_stream_with_what_is_loading(
