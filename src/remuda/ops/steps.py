@@ -21,6 +21,7 @@ _JITTER = 0.25
 LOST = Problem("attempt_lost", "the worker no longer has this in hand", retryable=True)
 RESTARTED = replace(LOST, message="the worker was restarted while it had this in hand")
 EXPIRED = Problem("expired", "it had not begun when its time ran out", hint="retry it without an expiry")
+NOT_TAKEN_UP = replace(EXPIRED, message="it was not taken up in time", hint="ask again")  # Of a load.
 UNKNOWN = Problem(
     "outcome_unknown",
     "the worker was asked and never told how it ended; it may have done it",
@@ -54,7 +55,8 @@ def _pending(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     if step.stage is Stage.APPLY and not seen.blocked and (how := _goal_met(step, seen)):
         return _succeeded(step, how), None
     if step.stage is Stage.APPLY and _expired(step, seen, at.now):
-        return _close(replace(step, problem=EXPIRED), State.FAILED, EXPIRED.message), None
+        problem = NOT_TAKEN_UP if step.kind is Kind.LOAD else EXPIRED
+        return _close(replace(step, problem=problem), State.FAILED, problem.message), None
     reason = _why_not_yet(step, seen, wish, at.now)
     return (_because(step, reason), None) if reason else _begin(step, seen, at)
 

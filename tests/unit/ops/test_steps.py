@@ -79,6 +79,11 @@ def test_an_expired_step_that_never_began_fails() -> None:
     assert (step.state, step.problem and step.problem.code) == (State.FAILED, "expired")
 
 
+def test_an_expired_load_is_told_to_those_who_can_only_ask_again() -> None:
+    step = after(a_step(Kind.LOAD, expires=NOW), replace(UP, away="asleep"), seconds=1)
+    assert step.problem == Problem("expired", "it was not taken up in time", hint="ask again")
+
+
 def test_an_attempt_at_work_is_not_cut_off_by_the_expiry() -> None:
     assert after(running(expires=NOW), replace(UP, working=True), seconds=1).state is State.RUNNING
 
