@@ -5,10 +5,7 @@ from types import MappingProxyType
 
 import anyio
 
-from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.model import ReplicaKey
-
-_Id = tuple[ReplicaKey, int]  # What stays the same while figures about a route change.
+from remuda.router.table import Entry, Route, RouteId, Table
 
 
 class Tables:
@@ -18,18 +15,18 @@ class Tables:
         self.now = Table()
         self.changed = anyio.Event()
         self._whole = Table()
-        self._left_out: frozenset[_Id] = frozenset()
+        self._left_out: frozenset[RouteId] = frozenset()
 
     def replace(self, table: Table) -> None:
         """Those in doubt stay left out; of those that are gone nothing is remembered."""
         self._whole = table
-        self._left_out &= {_id(route) for entry in table.models.values() for route in entry.routes}
+        self._left_out &= {route.id for entry in table.models.values() for route in entry.routes}
         self._publish()
 
     def has(self, route: Route) -> bool:
         """Whether it can be chosen."""
         entry = self.now.models.get(route.key.model)
-        return entry is not None and _id(route) in map(_id, entry.routes)
+        return entry is not None and any(route.id == each.id for each in entry.routes)
 
     def know(self, model: str) -> bool:
         """Whether there is a replica of it, though it may be left out for the moment."""
@@ -38,11 +35,11 @@ class Tables:
 
     def leave_out(self, route: Route) -> None:
         """Do not choose it, though it is in the table."""
-        self._left_out |= {_id(route)}
+        self._left_out |= {route.id}
         self._publish()
 
     def take_back(self, route: Route) -> None:
-        self._left_out -= {_id(route)}
+        self._left_out -= {route.id}
         self._publish()
 
     def _publish(self) -> None:
@@ -50,13 +47,9 @@ class Tables:
         self.changed.set()
         self.changed = anyio.Event()
 
-    def _without(self, gone: frozenset[_Id]) -> Table:
+    def _without(self, gone: frozenset[RouteId]) -> Table:
         def less(entry: Entry) -> Entry:
-            return replace(entry, routes=tuple(route for route in entry.routes if _id(route) not in gone))
+            return replace(entry, routes=tuple(route for route in entry.routes if route.id not in gone))
 
         models = {name: less(entry) for name, entry in self._whole.models.items()}
         return replace(self._whole, models=MappingProxyType(models))
-
-
-def _id(route: Route) -> _Id:
-    return route.key, route.change

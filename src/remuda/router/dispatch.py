@@ -104,7 +104,10 @@ class Dispatcher:
         """Not those that have failed this very request."""
         entry = self._tables.now.models.get(model)
         routes = () if entry is None else entry.routes
-        return [route for route in routes if route not in journey.tried] if journey.tried else routes
+        if not journey.tried:
+            return routes
+        tried = {route.id for route in journey.tried}
+        return [route for route in routes if route.id not in tried]
 
     async def _wait_for_seat(self, model: str, journey: Journey, meanwhile: Meanwhile) -> Route:
         began_s = self._clock.monotonic()

@@ -10,7 +10,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from remuda.core.errors import RemudaError
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.router.current import Tables
-from remuda.router.table import Route
+from remuda.router.table import Route, RouteId
 from remuda.scheduler.loader import stop_process
 from remuda.scheduler.model import Replica
 from remuda.scheduler.ports import Engine, ReplicaStore, Worker
@@ -43,7 +43,7 @@ class Doubts:
         self._changed = changed
         self._refresh = refresh
         self._tasks: TaskGroup | None = None
-        self._open: dict[Route, anyio.Event] = {}
+        self._open: dict[RouteId, anyio.Event] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         try:
@@ -55,16 +55,16 @@ class Doubts:
 
     def add(self, route: Route, why: UpstreamFailed) -> None:
         """From now on it is not chosen here, until it has shown that it is well."""
-        if self._tasks is None or route in self._open:
+        if self._tasks is None or route.id in self._open:
             return
         log.warning("replica_in_doubt", replica=str(route.key), node=route.node_name, reason=why.message)
-        self._open[route] = anyio.Event()
+        self._open[route.id] = anyio.Event()
         self._tables.leave_out(route)
         self._tasks.start_soon(self._look, route, why.fault)
 
     async def verdict(self, route: Route) -> bool:
         """Whether it is gone, once that is known."""
-        looking = self._open.get(route)
+        looking = self._open.get(route.id)
         if looking is not None:
             with anyio.move_on_after(_VERDICT_S):
                 await looking.wait()
@@ -85,7 +85,7 @@ class Doubts:
             log.exception("doubt_broke", replica=str(route.key))
             self._tables.take_back(route)
         finally:
-            self._open.pop(route).set()
+            self._open.pop(route.id).set()
         if forgotten is not None and fault is Fault.NOT_LOADED:  # For which nobody has to wait.
             await self._stop(forgotten)
 
@@ -121,4 +121,4 @@ class Doubts:
 
     async def _row(self, route: Route) -> Replica | None:
         rows = (await self._store.replicas()).rows
-        return next((row for row in rows if row.key == route.key and row.change == route.change), None)
+        return next((row for row in rows if (row.key, row.change) == route.id), None)

@@ -9,6 +9,8 @@ from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.scheduler.model import ReplicaKey
 
+RouteId = tuple[ReplicaKey, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -23,6 +25,11 @@ class Route:
     parallel: int = 0  # How many requests it takes at once; 0: nobody knows.
     vram_free: int = 0
     silent: bool = False  # Its node is overdue: others are preferred.
+
+    @property
+    def id(self) -> RouteId:
+        """What stays the same while figures about it change."""
+        return self.key, self.change
 
 
 @dataclass(frozen=True, slots=True)

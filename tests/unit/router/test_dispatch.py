@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -86,6 +87,7 @@ class Loads:
         self.brought = 0
         self.is_gone = False
         self.on_bring: Callable[[], None] = lambda: None
+        self.on_doubt: Callable[[], None] = lambda: None
 
     async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
         self.brought += 1
@@ -96,6 +98,7 @@ class Loads:
 
     def doubt(self, route: Route, why: UpstreamFailed) -> None:
         self.doubted.append(route)
+        self.on_doubt()
 
     async def gone(self, route: Route) -> bool:
         return self.is_gone
@@ -196,6 +199,17 @@ async def test_only_replica_failed_and_is_well_again_so_the_failure_is_told() ->
         await house.ask()
 
     assert house.loads.brought == 0
+
+
+async def test_replica_that_failed_is_known_again_when_figures_about_it_have_changed() -> None:
+    house = House(route())
+    failing = house.script(0, "refuse connection")
+    house.loads.on_doubt = lambda: house.show([replace(route(), vram_free=1, silent=True)])
+
+    with pytest.raises(UpstreamFailed):
+        await house.ask()
+
+    assert failing.served == 1
 
 
 async def test_only_replica_is_gone_and_the_next_one_to_be_loaded_answers() -> None:

@@ -1,6 +1,7 @@
 """A replica that failed a request is looked at before anything is concluded: busy is not dead."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import MappingProxyType
 
 import anyio
@@ -157,8 +158,8 @@ async def test_model_whose_only_replica_is_in_doubt_is_not_loaded_once_more(doub
 async def test_many_failures_are_one_look(doubting: Doubting) -> None:
     doubting.engine.health = [False, True]
     [route] = doubting.routes
-    for _ in range(50):
-        doubting.doubts.add(route, REFUSED)
+    for vram_free in range(50):
+        doubting.doubts.add(replace(route, vram_free=vram_free), REFUSED)
     await doubting.doubts.verdict(route)
     assert len(doubting.engine.probed) == 2
 
