@@ -14,6 +14,7 @@ from remuda.models.gguf_file import open_gguf
 from remuda.models.reading import read_model, write_model
 
 _TEXT_BYTES_MAX = 1 << 20
+_END_BYTES = 1 << 20
 
 
 def model_text(file: Path, name: str | None, context: int | None, asked: Asked) -> str:
@@ -58,7 +59,7 @@ def _bring(file: Path, models: Path) -> None:
     try:
         models.mkdir(parents=True, exist_ok=True)
         if target.exists():
-            if target.samefile(file) or target.stat().st_size == file.stat().st_size:
+            if target.samefile(file) or _ends(target) == _ends(file):
                 return
             raise Invalid(f"{target} is another file of this name", hint="rename one of them")
         try:
@@ -67,6 +68,15 @@ def _bring(file: Path, models: Path) -> None:
             _copy(file, target)
     except OSError as error:
         raise Invalid(f"{file} cannot be brought to {models}: {error.strerror}") from None
+
+
+def _ends(file: Path) -> tuple[int, bytes, bytes]:
+    """Its size, how it begins and how it ends: by these models differ, and all of a large one is not read."""
+    with file.open("rb") as source:
+        first = source.read(_END_BYTES)
+        size = source.seek(0, os.SEEK_END)
+        source.seek(max(size - _END_BYTES, 0))
+        return size, first, source.read(_END_BYTES)
 
 
 def _copy(file: Path, target: Path) -> None:

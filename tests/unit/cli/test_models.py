@@ -52,13 +52,21 @@ def test_name_and_context_can_be_given(tmp_path: Path, asked: Asked) -> None:
     assert (config.id, config.context_size) == ("mine", 512)
 
 
-def test_adding_the_same_file_again_is_no_trouble_and_another_of_its_name_is(
-    tmp_path: Path, asked: Asked
-) -> None:
+def test_adding_the_same_file_or_a_copy_of_it_again_is_no_trouble(tmp_path: Path, asked: Asked) -> None:
     model_text(tiny_model(), None, None, asked)
     model_text(tiny_model(), None, None, asked)
-    other = tmp_path / tiny_model().name
-    other.write_bytes(tiny_model().read_bytes() + b"more")
+    copy = tmp_path / tiny_model().name
+    copy.write_bytes(tiny_model().read_bytes())
+
+    model_text(copy, None, None, asked)
+
+
+@pytest.mark.parametrize("same_size", [False, True])
+def test_another_file_of_a_models_name_is_refused(tmp_path: Path, asked: Asked, same_size: bool) -> None:
+    model_text(tiny_model(), None, None, asked)
+    other, content = tmp_path / tiny_model().name, tiny_model().read_bytes()
+    changed = content[:-1] + bytes([content[-1] ^ 1])
+    other.write_bytes(changed if same_size else content + b"more")
 
     with pytest.raises(Invalid, match="another file of this name"):
         model_text(other, None, None, asked)
