@@ -58,7 +58,7 @@ def test_adding_the_same_file_or_a_copy_of_it_again_is_no_trouble(tmp_path: Path
     copy = tmp_path / tiny_model().name
     copy.write_bytes(tiny_model().read_bytes())
 
-    model_text(copy, None, None, asked)
+    assert read_model(model_text(copy, None, None, asked)).file == copy.name
 
 
 @pytest.mark.parametrize("same_size", [False, True])
