@@ -159,7 +159,13 @@ class ServingRig:
             body_bytes_max=settings.request_bytes_max,
             expose_node=settings.expose_node_header,
         )
-        serving = Serving(self._models(placing, unloads), self._peers.everywhere, self._unloads_at, cold.look)
+        serving = Serving(
+            self._models(placing, unloads),
+            self._peers.everywhere,
+            self._unloads_at,
+            cold.look,
+            self._keeper.fleet_changed,
+        )
         runners = (
             folder.run,
             self._keeper.run,

@@ -81,6 +81,7 @@ async def heartbeat(node_id: NodePath, request: Request, svc: Svc) -> Response:
 async def drain(node_id: NodePath, request: Request, svc: Svc) -> Response:
     """Part of this worker's orderly stop; its next registration ends it."""
     await svc.registry.leave(node_id, await _leaving_boot(request))
+    await svc.serving.fleet_changed()  # Before it asks whether anything is in flight there.
     return answer(wire.NODE_DRAINING)
 
 
@@ -88,6 +89,7 @@ async def drain(node_id: NodePath, request: Request, svc: Svc) -> Response:
 async def resume(node_id: NodePath, svc: Svc) -> Response:
     """Take the worker's own drain back; an admin's stays."""
     await svc.registry.stay(node_id)
+    await svc.serving.fleet_changed()
     return answer(wire.NODE_RESUMED)
 
 

@@ -96,6 +96,13 @@ class TableKeeper:
         self._wanted.set()
         self._to_tell.set()
 
+    async def fleet_changed(self) -> None:
+        """A node takes no more work, or does again: when this returns, requests here go by that. Others are
+        told. What cannot be read is found out later."""
+        self._fleet = None
+        self.notify()
+        await self._try()
+
     async def refresh(self) -> None:
         """The table is at least as new as this call when it returns. Raises what the store raises, also to
         those who came while it did not answer: they do not wait for it one after another."""

@@ -130,6 +130,15 @@ async def test_only_what_changed_is_read_again(rig: Rig) -> None:
     assert rig.store.reads["standings"] == 2
 
 
+async def test_node_that_leaves_is_out_of_the_table_before_it_is_told_so(rig: Rig) -> None:
+    """Else it could find nothing in flight, and go, while requests are still sent to it."""
+    rig.store.put(a_replica())
+    await rig.keeper.refresh()
+    rig.store.nodes = (a_view(reports=False, leaving=True),)
+    await rig.keeper.fleet_changed()
+    assert rig.routes == []
+
+
 async def test_change_that_moves_no_route_is_known_all_the_same(rig: Rig) -> None:
     rig.store.put(a_replica())
     await rig.keeper.refresh()

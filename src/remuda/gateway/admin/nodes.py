@@ -42,6 +42,7 @@ async def remove_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
 async def drain_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """No new work for this node, also after its worker restarts, until it is resumed."""
     await svc.registry.drain(node_id, admin)
+    await svc.serving.fleet_changed()
     return answer(wire.NODE_DRAINING)
 
 
@@ -49,6 +50,7 @@ async def drain_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
 async def resume_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
     """Take work again."""
     await svc.registry.resume(node_id, admin)
+    await svc.serving.fleet_changed()
     return answer(wire.NODE_RESUMED)
 
 
