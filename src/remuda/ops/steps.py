@@ -21,7 +21,6 @@ _JITTER = 0.25
 LOST = Problem("attempt_lost", "the worker no longer has this in hand", retryable=True)
 RESTARTED = replace(LOST, message="the worker was restarted while it had this in hand")
 EXPIRED = Problem("expired", "it had not begun when its time ran out", hint="retry it without an expiry")
-NOT_TAKEN_UP = replace(EXPIRED, message="it was not taken up in time", hint="ask again")  # Of a load.
 UNKNOWN = Problem(
     "outcome_unknown",
     "the worker was asked and never told how it ended; it may have done it",
@@ -55,8 +54,7 @@ def _pending(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     if step.stage is Stage.APPLY and not seen.blocked and (how := _goal_met(step, seen)):
         return _succeeded(step, how), None
     if step.stage is Stage.APPLY and _expired(step, seen, at.now):
-        problem = NOT_TAKEN_UP if step.kind is Kind.LOAD else EXPIRED
-        return _close(replace(step, problem=problem), State.FAILED, problem.message), None
+        return _close(replace(step, problem=EXPIRED), State.FAILED, EXPIRED.message), None
     reason = _why_not_yet(step, seen, wish, at.now)
     return (_because(step, reason), None) if reason else _begin(step, seen, at)
 
@@ -137,11 +135,9 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
     # What a report shows at work is at work in that life, though it was meant for the one before.
     if seen.away or (seen.working and (seen.reports or seen.boot == step.boot)):
         return None
-    # Of a worker without reports the reply is the truth for as long as it may come on time. Later its list
-    # tells of an install; it may also show what an upgrade or removal that is still at work began with.
-    overdue = step.answer_by is None or at.now >= step.answer_by
-    listed = seen.reports or (overdue and step.kind is Kind.INSTALL)
-    if step.stage is Stage.APPLY and listed and (how := _goal_met(step, seen)):
+    # Of a worker without reports the reply is the truth for as long as it may come on time.
+    overdue = seen.reports or step.answer_by is None or at.now >= step.answer_by
+    if step.stage is Stage.APPLY and overdue and (how := _goal_met(step, seen)):
         return _succeeded(step, how)
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
 

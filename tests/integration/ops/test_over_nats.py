@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from itertools import count
 
 import anyio
 import pytest
@@ -192,7 +191,8 @@ async def test_a_frontend_that_is_watched_hears_the_progress_of_what_another_has
         other.progress.listening(),
     ):
         op = await sender.submit([node.node])
-        for number in count(1):
+        for number in range(1, 100):
+            other.signal.notify()  # It may not have been listening when the operation was made.
             await node.tell("op-1", seq=number, overall=10.0, phase="resolving")
             with anyio.move_on_after(0.2):
                 await wait_until(lambda: sender.board.of(op, node.node) and other.board.of(op, node.node))

@@ -79,11 +79,6 @@ def test_an_expired_step_that_never_began_fails() -> None:
     assert (step.state, step.problem and step.problem.code) == (State.FAILED, "expired")
 
 
-def test_an_expired_load_is_told_to_those_who_can_only_ask_again() -> None:
-    step = after(a_step(Kind.LOAD, expires=NOW), replace(UP, away="asleep"), seconds=1)
-    assert step.problem == Problem("expired", "it was not taken up in time", hint="ask again")
-
-
 def test_an_attempt_at_work_is_not_cut_off_by_the_expiry() -> None:
     assert after(running(expires=NOW), replace(UP, working=True), seconds=1).state is State.RUNNING
 
@@ -176,16 +171,6 @@ def test_of_a_worker_without_reports_presence_ends_an_install_only_after_the_tim
 def test_of_a_worker_without_reports_an_unheard_upgrade_is_not_repeated() -> None:
     step = after(running(Kind.UPGRADE, wait_until=NOW), FOREIGN, seconds=1)
     assert (step.state, step.problem and step.problem.code) == (State.FAILED, "outcome_unknown")
-
-
-@pytest.mark.parametrize(("kind", "installed"), [(Kind.UPGRADE, True), (Kind.REMOVE, False)])
-def test_of_a_worker_without_reports_only_the_reply_ends_what_is_not_an_install(
-    kind: Kind, installed: bool
-) -> None:
-    """What it lists may be what it began with, and be overwritten a moment later."""
-    step = running(kind, wait_until=NOW + timedelta(hours=2, minutes=15))
-    seen = replace(FOREIGN, installed=installed, digest=PINNED)
-    assert after(step, seen, seconds=1000).state is State.RUNNING
 
 
 def test_a_late_reply_of_a_worker_without_reports_still_counts() -> None:

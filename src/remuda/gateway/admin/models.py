@@ -145,8 +145,8 @@ async def delete_from_node(node_id: NodePath, request: Request, svc: Svc, admin:
 
 
 async def _unload_from(node_id: NodeId, request: Request, svc: Services, admin: str) -> None:
+    await svc.registry.standing(node_id)  # First, for what is sent to no node matters not.
     body = await read(request, ModelUnload)
-    await svc.registry.standing(node_id)
     await svc.serving.models.unload(body.model_name, admin, node=node_id)
 
 
