@@ -189,6 +189,7 @@ async def test_a_frontend_that_is_watched_hears_the_progress_of_what_another_has
         ops_frontend(place.ours, place.database, CLOCK) as sender,
         ops_frontend(place.theirs, place.database, CLOCK, name="frontend-2") as other,
         other.progress.listening(),
+        sender.progress.listening(),  # Either may be the one that sends it.
     ):
         op = await sender.submit([node.node])
         for number in range(1, 100):
