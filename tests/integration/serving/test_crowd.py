@@ -80,6 +80,9 @@ class Crowd:
         return True
 
 
+POOLED = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Footprint:
     files: int
@@ -93,8 +96,12 @@ class Footprint:
             return cls(process.num_fds(), len(process.net_connections()), process.num_threads())
 
     def within(self, before: "Footprint") -> bool:
+        """Pools of threads and of connections to the database fill up as they are used, to a few; what leaks
+        with requests leaks by thousands."""
         return (
-            self.files <= before.files and self.sockets <= before.sockets and self.threads <= before.threads
+            self.files <= before.files + POOLED
+            and self.sockets <= before.sockets + POOLED
+            and self.threads <= before.threads + POOLED
         )
 
 
