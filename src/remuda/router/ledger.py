@@ -1,7 +1,6 @@
 """Requests in flight: counted by the process that holds them, in this one place."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from remuda.router.table import Route
 from remuda.scheduler.model import ReplicaKey
@@ -31,15 +30,6 @@ class Ledger:
             self._own[key] = left
         else:
             del self._own[key]
-
-    @contextmanager
-    def holding(self, route: Route) -> Iterator[None]:
-        """One request is in flight there for as long as this block lasts."""
-        self.begin(route)
-        try:
-            yield
-        finally:
-            self.end(route)
 
     def load(self, route: Route) -> int:
         return self._own.get(route.key, 0) + self._elsewhere.get(route.key, 0)

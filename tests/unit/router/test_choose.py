@@ -9,6 +9,7 @@ from remuda.router.choose import choose
 from remuda.router.ledger import Ledger
 from remuda.router.table import Route
 from remuda.scheduler.model import ReplicaKey
+from tests.unit.router.holding import holding
 
 
 def route(
@@ -27,8 +28,8 @@ def route(
 
 def test_least_loaded_is_chosen() -> None:
     ledger, busy, idle = Ledger(), route(0, "a"), route(1, "b")
-    with ledger.holding(busy):
-        with ledger.holding(idle):
+    with holding(ledger, busy):
+        with holding(ledger, idle):
             pass  # So that it was its turn last.
         assert choose([busy, idle], ledger.load, ledger.last_turn) is idle
 
@@ -39,7 +40,7 @@ def test_equals_take_turns() -> None:
     for _ in range(9):
         found = choose(routes, ledger.load, ledger.last_turn)
         assert found is not None
-        with ledger.holding(found):
+        with holding(ledger, found):
             chosen.append(found.key.index)
 
     assert chosen == [0, 1, 2] * 3
@@ -52,7 +53,7 @@ def test_free_memory_decides_only_between_equals() -> None:
     for _ in range(4):
         found = choose([small, large], ledger.load, ledger.last_turn)
         assert found is not None
-        with ledger.holding(found):
+        with holding(ledger, found):
             chosen.append(found)
 
     assert chosen == [large, small, large, small]
@@ -61,7 +62,7 @@ def test_free_memory_decides_only_between_equals() -> None:
 def test_two_replicas_on_one_node_are_told_apart() -> None:
     """D2 row 07."""
     ledger, first, second = Ledger(), route(0), route(1)
-    with ledger.holding(first):
+    with holding(ledger, first):
         assert choose([first, second], ledger.load, ledger.last_turn) is second
 
 
@@ -74,13 +75,13 @@ def test_what_other_frontends_have_in_flight_counts() -> None:
 
 def test_full_replica_is_not_chosen() -> None:
     ledger, full = Ledger(), route(parallel=1)
-    with ledger.holding(full):
+    with holding(ledger, full):
         assert choose([full], ledger.load, ledger.last_turn) is None
 
 
 def test_replica_on_an_overdue_node_comes_last_and_is_better_than_none() -> None:
     ledger, silent, up = Ledger(), route(0, "a", silent=True), route(1, "b")
-    with ledger.holding(up):
+    with holding(ledger, up):
         assert choose([silent, up], ledger.load, ledger.last_turn) is up
     assert choose([silent], ledger.load, ledger.last_turn) is silent
 
@@ -105,7 +106,7 @@ def test_counts_end_at_zero_however_a_request_ends() -> None:
     ledger, one = Ledger(), route()
     for failure in (None, ValueError("broke"), KeyboardInterrupt()):
         try:
-            with ledger.holding(one):
+            with holding(ledger, one):
                 assert ledger.own() == {one.key: 1}
                 if failure is not None:
                     raise failure

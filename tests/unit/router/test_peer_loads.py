@@ -19,6 +19,7 @@ from remuda.wire import subjects
 from remuda.wire.codec import decode
 from tests.support.waiting import wait_until
 from tests.unit.router.frontends import HandClock, SharedLines, SharedStore
+from tests.unit.router.holding import holding
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +77,7 @@ def said(lines: SharedLines, frontend: FrontendId) -> list[RequestsHeld]:
 
 async def test_requests_of_one_frontend_count_on_the_other(pair: Pair) -> None:
     one, two, _ = pair
-    with one.ledger.holding(ROUTE), one.ledger.holding(ROUTE):
+    with holding(one.ledger, ROUTE), holding(one.ledger, ROUTE):
         await wait_until(lambda: two.ledger.load(ROUTE) == 2)
         assert two.loads.in_flight(ONE, KEY) == two.loads.everywhere(KEY) == 2
         assert one.ledger.load(ROUTE) == 2, "nobody counts its own twice"
@@ -95,7 +96,7 @@ async def test_new_table_is_told_at_once(pair: Pair) -> None:
 
 async def test_own_requests_and_table_are_known_without_a_word() -> None:
     one = Frontend(ONE, SharedLines())
-    with one.ledger.holding(ROUTE):
+    with holding(one.ledger, ROUTE):
         assert one.loads.in_flight(ONE, KEY) == one.loads.everywhere(KEY) == 1
     assert one.loads.has_seen(ONE, 1)
     assert not one.loads.has_seen(ONE, 2)
@@ -108,7 +109,7 @@ async def test_frontend_that_never_spoke_has_seen_nothing(pair: Pair) -> None:
 
 async def test_silent_frontend_is_no_load_but_its_last_word_stands(pair: Pair) -> None:
     one, two, lines = pair
-    with one.ledger.holding(ROUTE):
+    with holding(one.ledger, ROUTE):
         await wait_until(lambda: two.ledger.load(ROUTE) == 1)
         lines.down = True
         two.clock.passed_s += 6
@@ -123,6 +124,7 @@ async def test_frontend_that_is_gone_for_long_is_forgotten(pair: Pair) -> None:
     lines.down = True
     two.clock.passed_s += 130
     await wait_until(lambda: not two.loads.has_seen(ONE, 1))
+    assert two.loads.in_flight(ONE, KEY) == 0
 
 
 async def test_whoever_has_nothing_to_say_says_it_once() -> None:
@@ -141,7 +143,7 @@ async def test_whoever_has_nothing_to_say_says_it_once() -> None:
 async def test_end_of_the_last_request_is_told() -> None:
     lines = SharedLines()
     one = Frontend(ONE, lines)
-    with one.ledger.holding(ROUTE):
+    with holding(one.ledger, ROUTE):
         await one.loads._tell()
     await one.loads._tell()
     await one.loads._tell()
@@ -168,7 +170,7 @@ async def test_message_that_was_not_sent_is_sent_again() -> None:
 async def test_garbage_is_not_heard(pair: Pair) -> None:
     one, two, lines = pair
     await lines.publish(subjects.REQUESTS_HELD, b"{]")
-    with one.ledger.holding(ROUTE):
+    with holding(one.ledger, ROUTE):
         await wait_until(lambda: two.ledger.load(ROUTE) == 1)
 
 
@@ -181,7 +183,7 @@ async def test_this_frontend_is_alive_whatever_the_store_says() -> None:
 
 async def test_replicas_used_since_the_last_time_are_noted_once() -> None:
     one = Frontend(ONE, SharedLines())
-    with one.ledger.holding(ROUTE):
+    with holding(one.ledger, ROUTE):
         pass
     await one.loads.note_use()
     await one.loads.note_use()
@@ -190,7 +192,7 @@ async def test_replicas_used_since_the_last_time_are_noted_once() -> None:
 
 async def test_replica_in_use_is_noted_each_time() -> None:
     one = Frontend(ONE, SharedLines())
-    with one.ledger.holding(ROUTE):
+    with holding(one.ledger, ROUTE):
         await one.loads.note_use()
         one.clock.passed_s += 10
         await one.loads.note_use()
@@ -199,7 +201,7 @@ async def test_replica_in_use_is_noted_each_time() -> None:
 
 async def test_use_that_could_not_be_written_is_written_later() -> None:
     one = Frontend(ONE, SharedLines())
-    with one.ledger.holding(ROUTE):
+    with holding(one.ledger, ROUTE):
         pass
     one.store.down = True
     with pytest.raises(Exception, match="cannot be used"):

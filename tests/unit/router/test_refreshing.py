@@ -21,6 +21,7 @@ from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.wire import subjects
 from tests.support.waiting import wait_until
 from tests.unit.router.frontends import HandClock, SharedLines, SharedStore
+from tests.unit.router.holding import holding
 from tests.unit.scheduler.standing import a_row, a_view
 
 pytestmark = pytest.mark.anyio
@@ -200,7 +201,7 @@ async def test_turns_of_replicas_that_are_gone_are_forgotten(rig: Rig) -> None:
     rig.store.put(a_replica())
     await rig.keeper.refresh()
     [route] = rig.tables.now.models["qwen"].routes
-    with rig.ledger.holding(route):
+    with holding(rig.ledger, route):
         pass
     assert rig.ledger.last_turn(route) == 1
     rig.store.put()
