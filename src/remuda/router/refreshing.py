@@ -39,6 +39,7 @@ class ReplicasChanged(OptionalMessage):
     """Frontend to frontends, ours: look at the replicas and models again."""
 
     frontend: Annotated[str, OMIT_EMPTY] = ""  # Who says it, and need not be told.
+    fleet: Annotated[bool, OMIT_EMPTY] = False  # Nodes changed too: what was read of them lately is old.
 
 
 class ReplicaReader(Protocol):
@@ -82,13 +83,15 @@ class TableKeeper:
         self._table: Table | None = None
         self._rows: Replicas | None = None
         self._views = NodeViews()
-        self._fleet: tuple[float, Mapping[NodeId, NodeView]] | None = None
+        self._fleet: tuple[int, float, Mapping[NodeId, NodeView]] | None = None
+        self._fleet_news = 0  # How often nodes were said to have changed.
         self._reading = anyio.Lock()
         self._begun = 0  # Looks so far, and the last of them that came to an end.
         self._done = 0
         self._failed: tuple[int, RemudaError | None] = (0, None)  # The last of them that came to none.
         self._wanted = anyio.Event()
         self._to_tell = anyio.Event()
+        self._fleet_untold = False
         self._well = True
 
     def notify(self) -> None:
@@ -99,7 +102,8 @@ class TableKeeper:
     async def fleet_changed(self) -> None:
         """A node takes no more work, or does again: when this returns, requests here go by that. Others are
         told. What cannot be read is found out later."""
-        self._fleet = None
+        self._fleet_news += 1
+        self._fleet_untold = True
         self.notify()
         await self._try()
 
@@ -171,12 +175,14 @@ class TableKeeper:
 
     async def _read_fleet(self, rows: Replicas) -> Mapping[NodeId, NodeView]:
         """Read after the rows, so that of a worker that was started anew no former replica is believed."""
+        news = self._fleet_news
         if self._fleet is not None:
-            read_s, nodes = self._fleet
-            if self._clock.monotonic() - read_s < _FLEET_FRESH_S and _knows_all(nodes, rows):
+            heard, read_s, nodes = self._fleet
+            young = heard == news and self._clock.monotonic() - read_s < _FLEET_FRESH_S
+            if young and _knows_all(nodes, rows):
                 return nodes
         nodes = await run_sync(self._views.of, await self._sources.standings(), ())
-        self._fleet = (self._clock.monotonic(), nodes)
+        self._fleet = (news, self._clock.monotonic(), nodes)
         return nodes
 
     # Signals.
@@ -192,16 +198,20 @@ class TableKeeper:
             said = decode(ReplicasChanged, message.payload)
         except Rejected:
             said = ReplicasChanged()
-        if said.frontend != self._frontend:
-            self._wanted.set()
+        if said.frontend == self._frontend:
+            return
+        if said.fleet:
+            self._fleet_news += 1
+        self._wanted.set()
 
     async def _tell_for_ever(self) -> None:
         while True:
             await self._to_tell.wait()
             self._to_tell = anyio.Event()
+            said = ReplicasChanged(frontend=self._frontend, fleet=self._fleet_untold)
+            self._fleet_untold = False
             try:
-                said = encode(ReplicasChanged(frontend=self._frontend))
-                await self._lines.publish(subjects.REPLICAS_CHANGED, said)
+                await self._lines.publish(subjects.REPLICAS_CHANGED, encode(said))
             except RemudaError as error:  # The others look by themselves, a little later.
                 log.debug("replicas_signal_lost", reason=error.message)
             await anyio.sleep(_GAP_S)

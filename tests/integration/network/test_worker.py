@@ -164,11 +164,12 @@ async def test_a_bus_in_a_black_hole_silences_the_worker_until_it_opens(tmp_path
 
 
 async def test_a_frontend_in_a_black_hole_is_given_up_call_by_call_until_it_opens(tmp_path: Path) -> None:
-    short = timedelta(milliseconds=300)
+    short = timedelta(seconds=1)
     async with (
         site(tmp_path) as far,
         running(far.url, token=far.token, heartbeat_interval=OFTEN, call_limit=short) as worker,
     ):
+        await wait_for_phase(worker, Phase.READY)
         healthy = await far.wait_for(NodeStatus.HEALTHY)
         with capture_logs() as logs:
             far.http.stall()

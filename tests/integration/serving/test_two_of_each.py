@@ -41,11 +41,12 @@ def test_replicas_on_both_workers_take_turns_on_either_frontend(pair: Site) -> N
 
     assert {one["node"] for one in found} == {"left", "right"}
     for frontend in pair.frontends:
-        wait_until_blocking(partial(takes_turns, frontend, "both"), within=5)
+        wait_until_blocking(partial(turns_to, frontend, "both", {"left", "right"}), within=5)
 
 
-def takes_turns(frontend: Frontend, model: str) -> bool:
-    return {node_of(frontend, model) for _ in range(2)} == {"left", "right"}
+def turns_to(frontend: Frontend, model: str, nodes: set[str]) -> bool:
+    """Equals take turns, so two requests tell which there are of two."""
+    return {node_of(frontend, model) for _ in range(2)} == nodes
 
 
 def test_six_requests_at_once_cause_one_load_that_both_frontends_show(pair: Site) -> None:
@@ -154,13 +155,9 @@ def test_drained_node_gets_no_more_requests(pair: Site) -> None:
     pair.a.ask("POST", f"/api/nodes/{node}/drain").raise_for_status()
 
     for frontend in pair.frontends:
-        wait_until_blocking(partial(answers_from, frontend, "driven", other), within=5)
+        wait_until_blocking(partial(turns_to, frontend, "driven", {other}), within=5)
     assert [node_of(frontend, "driven") for frontend in pair.frontends * 2] == [other] * 4
     pair.a.ask("POST", f"/api/nodes/{node}/resume").raise_for_status()
-
-
-def answers_from(frontend: Frontend, model: str, side: str) -> bool:
-    return node_of(frontend, model) == side
 
 
 def test_load_of_a_frontend_that_is_killed_is_taken_over(pair: Site) -> None:

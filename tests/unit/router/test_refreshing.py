@@ -96,6 +96,19 @@ async def test_change_made_here_is_in_the_table_at_once_and_told_to_others(rig: 
     assert [sent.subject for sent in rig.lines.sent] == [subjects.REPLICAS_CHANGED]
 
 
+async def test_drained_node_is_known_to_others_at_once_though_they_just_looked(
+    rig: Rig, tmp_path: Path
+) -> None:
+    rig.store.put(a_replica())
+    other = Rig(rig.store, rig.lines, tmp_path, "f-2")
+    async with rig.running(), other.running():
+        assert other.routes
+        rig.store.nodes = (a_view(reports=False, drained=True),)
+        await rig.keeper.fleet_changed()
+        assert not rig.routes
+        await wait_until(lambda: not other.routes)
+
+
 async def test_change_of_which_nobody_told_is_found_all_the_same(store: SharedStore, tmp_path: Path) -> None:
     rig = Rig(store, SharedLines(), tmp_path, every_s=0.01)
     async with rig.running():
