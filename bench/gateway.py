@@ -1,60 +1,72 @@
 """What a gateway adds to the time and the work of a request, ours against nginx and others, in one run.
 
-    uv run --group dev python -m bench.gateway [--rounds 3] [--requests 20000] [--streams 128] [--seconds 8]
-
-Each gateway has a core to itself; clients and mock replicas share another. Prints, for each
-- CPU time of all its processes for a request (2 KB, 32 at once) and for a token of paced streams, and the
-  ratio to nginx in the same round, as the machine's speed varies from one minute to the next;
+Each gateway has a core to itself; clients, mock replicas and all else share another. Ours is a whole `remuda
+frontend` with its fleet, whose nats-server is on the other core and is not counted. Prints, for each
+- CPU time of its processes for a request (2 KB, 32 at once) and for a token of paced streams (50 a second),
+  and the ratio to nginx in the same round, as the machine's speed varies from one minute to the next;
 - what it adds to the latency of one request at a time;
-- memory at rest, and for each stream in which nothing happens.
-Aims, as ratios to nginx: over HTTP 5 for a request and 2.5 for a token, over gRPC 14 and 4.5; below 120 MB.
+- memory (PSS) at rest and after all that, and for each stream in which nothing happens; CPU time at rest.
+LiteLLM and vllm-router are measured when they are found:
+
+    uv tool install 'litellm[proxy]'
+    uv tool install vllm-router
 """
 
 import argparse
 import asyncio
 import json
 import os
+import shutil
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, replace
 from typing import Final
 
 import uvloop
 
 from bench import gateway_targets as targets
+from bench.gateway_figures import DIRECT, NGINX, Figures, document, table
+from bench.gateway_frontend import frontend
 from bench.gateway_load import Reader, ask_many, with_streams
 from bench.gateway_targets import Running, Target
 from bench.mock_upstreams import HOLD, MODEL, TOKENS_PER_S
-from bench.processes import api_of, proportional_mib, remuda
 
 AT_ONCE: Final = 32
-WARM_UP: Final = 30  # Requests of each client, not counted.
-ONE_BY_ONE: Final = 1000
-IDLE_STREAMS: Final = 500
 PROMPT: Final = "You look after a herd of horses. " * 55
-BASE_AIM_MB: Final = 120.0
-US, MB, KB = 1e6, 1e6, 1e3
+US, MB, KB, PERCENT = 1e6, 1e6, 1e3, 100.0
+EXAMPLES: Final = """\
+examples:
+  uv run --group dev python -m bench.gateway
+  uv run --group dev python -m bench.gateway --rounds 5 --json > figures.json
+  uv run --group dev python -m bench.gateway --only nginx --only remuda-grpc
+  uv run --group dev python -m bench.gateway --litellm ~/venv/bin/litellm --vllm-router ~/venv/bin/vllm-router
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured in each round."""
+
+    requests: int = 20_000
+    streams: int = 128
+    seconds: float = 8.0  # For which streams are read.
+    rest_s: float = 5.0
+    warm_up: int = 30  # Requests of each client, not counted.
+    one_by_one: int = 1000
+    idle_streams: int = 500
+
+
+QUICK: Final = Effort(
+    requests=320, streams=16, seconds=0.5, rest_s=0.5, warm_up=3, one_by_one=50, idle_streams=32
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     rounds: int
-    requests: int
-    streams: int
-    seconds: float
-    grpc: bool
-
-
-@dataclass(slots=True)
-class Seen:
-    """Of one gateway, a value for each round."""
-
-    request_us: list[float] = field(default_factory=list)
-    token_us: list[float] = field(default_factory=list)
-    p50_us: list[float] = field(default_factory=list)
-    p99_us: list[float] = field(default_factory=list)
-    base_mb: list[float] = field(default_factory=list)
-    idle_kb: list[float] = field(default_factory=list)
+    effort: Effort
+    gateways: dict[str, tuple[str, Target]]  # By name; what its replica speaks, and how it is started.
+    json: bool
 
 
 def body(*, stream: bool = False, max_tokens: int = 64) -> bytes:
@@ -69,108 +81,127 @@ def body(*, stream: bool = False, max_tokens: int = 64) -> bytes:
     return json.dumps(asked).encode()
 
 
-def measure(target: Target, upstream_port: int, seen: Seen, job: Job) -> None:
+def measure(target: Target, upstream_port: int, effort: Effort) -> Figures:
     with target(upstream_port) as running:
-        seen.base_mb.append(running.memory_bytes() / MB)
-        uvloop.run(_measure(running, seen, job))
+        return uvloop.run(_measure(running, effort))
 
 
-async def _measure(running: Running, seen: Seen, job: Job) -> None:
-    await ask_many(running.place, body(), AT_ONCE, WARM_UP)
-    one_by_one = await ask_many(running.place, body(), 1, ONE_BY_ONE)
-    centiles = statistics.quantiles(one_by_one, n=100)
-    seen.p50_us.append(centiles[49] * US)
-    seen.p99_us.append(centiles[98] * US)
+async def _measure(running: Running, effort: Effort) -> Figures:
+    """In this order: what is measured later finds a gateway that has worked."""
+    seen = Figures(0, 0, rest_mb=running.memory_bytes() / MB, rest_rss_mb=running.resident_bytes() / MB)
+    seen = await _at_rest(running, seen, effort)
+    await ask_many(running.place, body(), AT_ONCE, effort.warm_up)
+    one_by_one = await ask_many(running.place, body(), 1, effort.one_by_one)
+    centiles = [value * US for value in statistics.quantiles(one_by_one, n=100)]
     if running.process is None:
-        return
+        return Figures(centiles[49], centiles[98])
+    seen = replace(seen, p50_us=centiles[49], p99_us=centiles[98])
     before_s = running.cpu_s()
-    answered = await ask_many(running.place, body(), AT_ONCE, job.requests // AT_ONCE)
-    seen.request_us.append((running.cpu_s() - before_s) / len(answered) * US)
+    answered = await ask_many(running.place, body(), AT_ONCE, effort.requests // AT_ONCE)
+    seen = replace(seen, request_us=(running.cpu_s() - before_s) / len(answered) * US)
+    seen = replace(
+        seen, token_us=await _token_us(running, effort), stream_kb=await _stream_kb(running, effort)
+    )
+    return replace(seen, after_mb=running.memory_bytes() / MB)
+
+
+async def _at_rest(running: Running, seen: Figures, effort: Effort) -> Figures:
+    """With a fleet of one node, whose worker reports now and then."""
+    before_s, bus_before_s = running.cpu_s(), running.bus_cpu_s()
+    await asyncio.sleep(effort.rest_s)
+    used_s, bus_used_s = running.cpu_s() - before_s, running.bus_cpu_s() - bus_before_s
+    return replace(
+        seen,
+        rest_cpu_percent=used_s / effort.rest_s * PERCENT,
+        rest_bus_cpu_percent=bus_used_s / effort.rest_s * PERCENT,
+    )
+
+
+async def _token_us(running: Running, effort: Effort) -> float:
+    costs_us = list[float]()
 
     async def count(readers: list[Reader]) -> None:
         before_s, before = running.cpu_s(), sum(reader.tokens for reader in readers)
-        await asyncio.sleep(job.seconds)
+        await asyncio.sleep(effort.seconds)
         tokens = sum(reader.tokens for reader in readers) - before
-        seen.token_us.append((running.cpu_s() - before_s) / tokens * US)
+        costs_us.append((running.cpu_s() - before_s) / tokens * US)
 
-    tokens = int((job.seconds + 10) * TOKENS_PER_S)
-    await with_streams(running.place, body(stream=True, max_tokens=tokens), job.streams, 1.0, count)
+    asked = body(stream=True, max_tokens=int((effort.seconds + 10) * TOKENS_PER_S))
+    await with_streams(running.place, asked, effort.streams, 1.0, count)
+    return costs_us[0]
+
+
+async def _stream_kb(running: Running, effort: Effort) -> float:
+    grown = list[int]()
+    empty = running.memory_bytes()
 
     async def weigh(readers: list[Reader]) -> None:
-        seen.idle_kb.append((running.memory_bytes() - empty) / len(readers) / KB)
+        grown.append(running.memory_bytes() - empty)
 
-    empty = running.memory_bytes()
-    await with_streams(running.place, body(stream=True, max_tokens=HOLD), IDLE_STREAMS, 1.0, weigh)
+    await with_streams(running.place, body(stream=True, max_tokens=HOLD), effort.idle_streams, 1.0, weigh)
+    return grown[0] / effort.idle_streams / KB
 
 
 def main() -> None:
     job = _job()
     os.sched_setaffinity(0, {targets.OTHER_CORE})
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start", flush=True)
-    over_http: dict[str, Target] = {
-        "direct": targets.direct,
-        "nginx": targets.nginx,
-        "remuda, http": targets.frontend("http"),
-        **targets.peers(),
-    }
-    over_grpc = {"remuda, grpc": targets.frontend("grpc")} if job.grpc else {}
-    seen = {name: Seen() for name in (*over_http, *over_grpc)}
+    loads = [os.getloadavg()[0]]
+    _say(f"{os.cpu_count()} cores, load {loads[0]:.1f} at the start; measured: {', '.join(job.gateways)}")
+    seen: dict[str, list[Figures]] = {name: [] for name in job.gateways}
     with targets.upstream("http") as http_port, targets.upstream("grpc") as grpc_port:
+        ports = {"http": http_port, "grpc": grpc_port}
         for number in range(job.rounds):
-            for name, target in over_http.items():
-                measure(target, http_port, seen[name], job)
-            for name, target in over_grpc.items():
-                measure(target, grpc_port, seen[name], job)
-            print(f"round {number + 1} of {job.rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
-    show(seen)
-    print(f"a whole frontend at rest: {whole_frontend_mb():.1f} MB (aim < {BASE_AIM_MB:.0f})")
+            for name, (protocol, target) in job.gateways.items():
+                seen[name].append(measure(target, ports[protocol], job.effort))
+            loads.append(os.getloadavg()[0])
+            _say(f"round {number + 1} of {job.rounds}, load {loads[-1]:.1f}")
+    if job.json:
+        print(json.dumps({"cores": os.cpu_count(), "loads": loads, "gateways": document(seen)}, indent=2))
+    else:
+        print(table(seen))
 
 
-def whole_frontend_mb() -> float:
-    """With store, bus and fleet, which the process measured above does without; nats-server not counted."""
-    with remuda("frontend", "--port", "0") as started:
-        api_of(started)
-        return proportional_mib(started.process) * 2**20 / MB
+def _say(words: str) -> None:
+    """Beside the figures."""
+    print(words, file=sys.stderr, flush=True)
 
 
-def show(seen: dict[str, Seen]) -> None:
-    nginx, direct = seen["nginx"], seen.pop("direct")
-    print(f"\n{'':14} {'us/request':>10} {'x nginx':>8} {'us/token':>9} {'x nginx':>8}", end="")
-    print(f" {'p50 +us':>8} {'p99 +us':>8} {'base MB':>8} {'KB/stream':>9}")
-    for name, each in seen.items():
-        print(
-            f"{name:14} {_median(each.request_us):10.1f} {_ratio(each.request_us, nginx.request_us):8.2f}",
-            end="",
-        )
-        print(f" {_median(each.token_us):9.1f} {_ratio(each.token_us, nginx.token_us):8.2f}", end="")
-        print(f" {_added(each.p50_us, direct.p50_us):8.0f} {_added(each.p99_us, direct.p99_us):8.0f}", end="")
-        print(f" {_median(each.base_mb):8.1f} {_median(each.idle_kb):9.1f}")
-    print(f"without a gateway: p50 {_median(direct.p50_us):.0f} us, p99 {_median(direct.p99_us):.0f} us")
-
-
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else float("nan")
-
-
-def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    return _median([own / other for own, other in zip(ours, theirs, strict=True)])
-
-
-def _added(ours: Sequence[float], direct: Sequence[float]) -> float:
-    return _median([own - other for own, other in zip(ours, direct, strict=True)])
+def _gateways(litellm: str | None, vllm_router: str | None) -> dict[str, tuple[str, Target]]:
+    """Those that are there."""
+    found = {
+        DIRECT: ("http", targets.direct),
+        NGINX: ("http", targets.nginx),
+        "remuda-http": ("http", frontend("http")),
+        "remuda-grpc": ("grpc", frontend("grpc")),
+    }
+    if litellm is not None:
+        found["litellm"] = ("http", targets.litellm(litellm))
+    if vllm_router is not None:
+        found["vllm-router"] = ("http", targets.vllm_router(vllm_router))
+    return found
 
 
 def _job() -> Job:
     options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    usual = Effort()
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--requests", type=int, default=20_000, help="at full speed, in each round")
-    options.add_argument("--streams", type=int, default=128)
-    options.add_argument("--seconds", type=float, default=8.0, help="for which streams are read")
-    options.add_argument("--no-grpc", action="store_true", help="leave out the gRPC replica")
+    options.add_argument("--requests", type=int, default=usual.requests, help="at full speed, in each round")
+    options.add_argument("--streams", type=int, default=usual.streams)
+    options.add_argument("--seconds", type=float, default=usual.seconds, help="for which streams are read")
+    options.add_argument("--quick", action="store_true", help="one short round: does it work at all?")
+    options.add_argument("--only", action="append", metavar="NAME", help="this gateway; may be repeated")
+    options.add_argument("--litellm", default=shutil.which("litellm"), metavar="PROGRAM")
+    options.add_argument("--vllm-router", default=shutil.which("vllm-router"), metavar="PROGRAM")
+    options.add_argument("--json", action="store_true", help="figures as one JSON document")
     given = options.parse_args()
-    return Job(given.rounds, given.requests, given.streams, given.seconds, not given.no_grpc)
+    gateways = _gateways(given.litellm, given.vllm_router)
+    if unknown := set(given.only or ()) - set(gateways):
+        options.error(f"not there: {', '.join(sorted(unknown))}; there are {', '.join(gateways)}")
+    chosen = {name: each for name, each in gateways.items() if name in (DIRECT, *(given.only or gateways))}
+    effort = QUICK if given.quick else Effort(given.requests, given.streams, given.seconds)
+    return Job(1 if given.quick else given.rounds, effort, chosen, given.json)
 
 
 if __name__ == "__main__":

@@ -1,48 +1,61 @@
-"""The way of an inference request through a frontend, with one replica in its table.
+"""Our gateway as its users run it: `remuda frontend` with SQLite, the bundled nats-server, a key, metrics and
+a log line for each request. Its one replica is a mock, which a worker brought and a request loaded."""
 
-    python -m bench.gateway_frontend PORT UPSTREAM_PORT http|grpc
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-All that a request passes is the real thing, with keys, figures and log lines on; what it never touches
-(store, bus, fleet) is left out. Prints the key to ask with.
-"""
+import psutil
+from tests.support.processes import START_S, TOKEN, Frontend, Ranch, ranch
+from tests.support.waiting import wait_until_blocking
 
-import os
-import sys
-
-import anyio
-from tests.support.scripted_upstreams import gateway
-
-from remuda.cli.running import settle
-from remuda.core import log
-from remuda.core.clock import SystemClock
-from remuda.core.entropy import SystemEntropy
-from remuda.gateway.server import serve
-from remuda.host.ports import listen
-from remuda.inference.model import Endpoint
-from remuda.upstreams.grpc.upstream import GrpcUpstream
-from remuda.upstreams.http.client import Pool
-from remuda.upstreams.pool import OpenUpstreams
-
-HOST = "127.0.0.1"
+from bench.gateway_load import HOST, Place
+from bench.gateway_targets import GATEWAY_CORE, Running, Target, pin
+from bench.gateway_worker import BACKEND
+from bench.mock_upstreams import MODEL
 
 
-async def run(port: int, upstream_port: int, protocol: str) -> None:
-    clock, entropy = SystemClock(), SystemEntropy()
-    upstreams = OpenUpstreams(
-        clock, http=Pool(), grpc_factory=lambda endpoint: GrpcUpstream(endpoint, clock, entropy)
+def frontend(protocol: str) -> Target:
+    """With a replica that speaks `http` or `grpc`."""
+
+    @contextmanager
+    def target(upstream_port: int) -> Iterator[Running]:
+        with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder, ranch(Path(folder)) as place:
+            started = place.frontend("frontend", "--auto-approve")
+            process, bus = psutil.Process(started.pid), started.child("nats-server")
+            pin(process, GATEWAY_CORE)  # But not its nats-server, which stays with the others.
+            _join(place, started, f"{HOST}:{upstream_port}", protocol)
+            _load(started)
+            yield Running(Place(_port(started), _key(started)), process, bus)
+
+    return target
+
+
+def _port(started: Frontend) -> int:
+    return int(started.url.rpartition(":")[2])
+
+
+def _join(place: Ranch, started: Frontend, replica: str, protocol: str) -> None:
+    bus_url = f"nats://{HOST}:{started.bus_port}"
+    place.program(
+        "bench.gateway_worker", started.url, bus_url, replica, protocol, REMUDA_REGISTRATION_TOKEN=TOKEN
     )
-    endpoint = Endpoint(
-        f"{HOST}:{upstream_port}", "" if protocol == "grpc" else protocol, token="bench-token"
-    )
-    served = gateway(keys_required=True)
-    served.upstreams.script = lambda call, sink: upstreams.at(endpoint).serve(call, sink)
-    print(served.keyring.local_secret, flush=True)
-    settle()
-    await serve(served.door, listen(HOST, port))
+    started.wait_for("mock")
 
 
-if __name__ == "__main__":
-    with open(os.devnull, "w") as nowhere:
-        log.configure("info", "json", nowhere)
-        port, upstream_port, protocol = sys.argv[1:]
-        anyio.run(run, int(port), int(upstream_port), protocol, backend_options={"use_uvloop": True})
+def _load(started: Frontend) -> None:
+    config = {"name": MODEL, "backend": BACKEND, "parameters": {"model": MODEL}}
+    started.ask("POST", "/api/models", {"config": json.dumps(config)}).raise_for_status()
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "Are you there?"}]}
+
+    def answers() -> bool:
+        return started.ask("POST", "/v1/chat/completions", asked).status_code == 200
+
+    wait_until_blocking(answers, within=START_S, what="an answer of the mock replica")
+
+
+def _key(started: Frontend) -> str:
+    made = started.ask("POST", "/api/keys", {"name": "bench", "role": "user"}).raise_for_status()
+    return str(made.json()["key"])

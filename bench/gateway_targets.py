@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from bench.gateway_load import HOST, Place
 from bench.mock_upstreams import MODEL
 from remuda.host.ports import free_port
 
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0  # LiteLLM imports for a while.
 _CORES = sorted(os.sched_getaffinity(0))
 GATEWAY_CORE, OTHER_CORE = _CORES[0], _CORES[-1]
 _NGINX = """\
@@ -43,18 +42,31 @@ http {{
 class Running:
     place: Place
     process: psutil.Process | None = None  # None: no gateway in between.
+    bus: psutil.Process | None = None  # A message server below it, which no request touches.
 
-    def _tree(self) -> list[psutil.Process]:
-        return [] if self.process is None else [self.process, *self.process.children(recursive=True)]
+    def _counted(self) -> list[psutil.Process]:
+        tree = [] if self.process is None else [self.process, *self.process.children(recursive=True)]
+        return [process for process in tree if process != self.bus]
 
     def cpu_s(self) -> float:
-        """Of all its processes, so far."""
-        times = [process.cpu_times() for process in self._tree()]
-        return float(sum(each.user + each.system for each in times))
+        """Of all its processes but the bus, so far."""
+        return sum(_cpu_s(process) for process in self._counted())
+
+    def bus_cpu_s(self) -> float:
+        return 0.0 if self.bus is None else _cpu_s(self.bus)
 
     def memory_bytes(self) -> int:
-        """With shared pages divided among those who share them."""
-        return sum(process.memory_full_info().pss for process in self._tree())
+        """Without the bus, and with shared pages divided among those who share them."""
+        return sum(process.memory_full_info().pss for process in self._counted())
+
+    def resident_bytes(self) -> int:
+        """The same with shared pages in full."""
+        return sum(process.memory_info().rss for process in self._counted())
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 Target = Callable[[int], AbstractContextManager[Running]]  # From the upstream's port.
@@ -76,48 +88,31 @@ def nginx(upstream_port: int) -> Iterator[Running]:
             yield Running(Place(port), process)
 
 
-def frontend(protocol: str) -> Target:
-    """Ours. A whole frontend, once one can be given a replica from outside, would begin here."""
-
+def litellm(program: str) -> Target:
     @contextmanager
     def target(upstream_port: int) -> Iterator[Running]:
-        port = free_port(HOST)
-        command = [sys.executable, "-m", "bench.gateway_frontend", str(port), str(upstream_port), protocol]
-        with (
-            tempfile.TemporaryFile("w+") as said,
-            started(command, port, GATEWAY_CORE, stdout=said.fileno()) as process,
-        ):
-            said.seek(0)
-            yield Running(Place(port, said.readline().strip()), process)
+        port, api = free_port(HOST), f"http://{HOST}:{upstream_port}/v1"
+        model = {"model": f"openai/{MODEL}", "api_base": api, "api_key": "none"}
+        with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder:
+            settings = Path(folder) / "litellm.yaml"
+            settings.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": model}]}))
+            command = [program, "--config", str(settings), "--host", HOST, "--port", str(port)]
+            with started([*command, "--telemetry", "False"], port, GATEWAY_CORE) as process:
+                yield Running(Place(port), process)
 
     return target
 
 
-@contextmanager
-def litellm(upstream_port: int) -> Iterator[Running]:
-    port = free_port(HOST)
-    model = {"model": f"openai/{MODEL}", "api_base": f"http://{HOST}:{upstream_port}/v1", "api_key": "none"}
-    with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder:
-        settings = Path(folder) / "litellm.yaml"
-        settings.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": model}]}))
-        command = ["litellm", "--config", str(settings), "--host", HOST, "--port", str(port)]
+def vllm_router(program: str) -> Target:
+    @contextmanager
+    def target(upstream_port: int) -> Iterator[Running]:
+        port = free_port(HOST)
+        urls = f"http://{HOST}:{upstream_port}"
+        command = [program, "--worker-urls", urls, "--host", HOST, "--port", str(port)]
         with started(command, port, GATEWAY_CORE) as process:
             yield Running(Place(port), process)
 
-
-@contextmanager
-def vllm_router(upstream_port: int) -> Iterator[Running]:
-    port = free_port(HOST)
-    urls = f"http://{HOST}:{upstream_port}"
-    command = ["vllm-router", "--worker-urls", urls, "--host", HOST, "--port", str(port)]
-    with started(command, port, GATEWAY_CORE) as process:
-        yield Running(Place(port), process)
-
-
-def peers() -> dict[str, Target]:
-    """Those that are installed."""
-    known: dict[str, Target] = {"litellm": litellm, "vllm-router": vllm_router}
-    return {name: target for name, target in known.items() if shutil.which(name)}
+    return target
 
 
 @contextmanager
@@ -146,6 +141,12 @@ def started(
                 raise SystemExit(f"{command[0]} does not start")
             time.sleep(0.05)
         yield psutil.Process(process.pid)
+
+
+def pin(process: psutil.Process, core: int) -> None:
+    """All its threads, and those that they start."""
+    for thread in process.threads():
+        os.sched_setaffinity(thread.id, {core})
 
 
 def _listens(port: int) -> bool:

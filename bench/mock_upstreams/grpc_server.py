@@ -24,6 +24,9 @@ class Replica(BackendServicer):  # type: ignore[misc]
     async def Health(self, request: pb.HealthMessage, context: Any) -> pb.Reply:
         return pb.Reply(message=b"OK")
 
+    async def LoadModel(self, request: pb.ModelOptions, context: Any) -> pb.Result:
+        return pb.Result(success=True)
+
     async def Predict(self, request: pb.PredictOptions, context: Any) -> pb.Reply:
         return _WHOLE
 
