@@ -130,8 +130,8 @@ class ServingRig:
         ground, settings, clock = self._ground, self._ground.around.settings, self._ground.around.clock
         unloads = self._unloads()
         placing = self._placing(unloads)
-        doubts = self._doubts()
-        cold = ColdPath(self._demand(placing), self._tables, doubts, self._shop.board, clock)
+        doubts, demand = self._doubts(), self._demand(placing)
+        cold = ColdPath(demand, self._tables, doubts, self._shop.board, clock)
         folder = ModelFolder(
             ground.models_path, self._model_store, ground.around.frontend, self._keeper.notify
         )
@@ -171,6 +171,7 @@ class ServingRig:
             self._keeper.run,
             self._peers.run,
             doubts.run,
+            demand.run,
             self._upkeep(unloads).run,
             partial(hang_up_on_the_gone, self._tables, upstreams),
         )

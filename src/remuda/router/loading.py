@@ -5,6 +5,7 @@ from typing import Final
 import anyio
 
 from remuda.core.clock import Clock
+from remuda.core.errors import Unavailable
 from remuda.inference.failures import UpstreamFailed
 from remuda.ops.overlay import Overlay, overlaid
 from remuda.router.current import Tables
@@ -13,8 +14,9 @@ from remuda.router.errors import LoadFailed, ModelLoading, NoCapacity
 from remuda.router.load_status import status_of
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.table import Route
-from remuda.scheduler.demand import Answer, Demand, Failed, UnderWay, Waits
+from remuda.scheduler.demand import Answer, Demand, Failed, Found, UnderWay, Waits
 from remuda.scheduler.model import Unplaceable
+from remuda.scheduler.shared_looks import StillLooking
 
 _LOOK_S: Final = 1.0
 _RETRY_LEAST_S: Final = 5
@@ -47,6 +49,8 @@ class ColdPath:
             if left_s == 0.0:
                 raise _too_late(status, answer, wait_s or 0.0)
             await meanwhile(status)
+            if isinstance(answer, StillLooking):  # It was waited for already.
+                continue
             with anyio.move_on_after(min(_LOOK_S, left_s or _LOOK_S)):
                 await changed.wait()
 
@@ -61,7 +65,7 @@ class ColdPath:
     async def gone(self, route: Route) -> bool:
         return await self._doubts.verdict(route)
 
-    def _told(self, model: str, answer: UnderWay | Failed | Waits | Unplaceable) -> LoadStatus:
+    def _told(self, model: str, answer: Found | StillLooking) -> LoadStatus:
         match answer:
             case Failed(problem, node):
                 raise LoadFailed(
@@ -69,7 +73,7 @@ class ColdPath:
                 )
             case Unplaceable():
                 raise _nowhere(model, answer)
-            case Waits():
+            case Waits() | StillLooking():
                 return LoadStatus(model)
             case UnderWay():
                 return self._status(answer)
@@ -86,6 +90,10 @@ def _left(wait_s: float | None, spent_s: float) -> float | None:
 def _too_late(status: LoadStatus, answer: Answer, wait_s: float) -> Exception:
     if isinstance(answer, Waits):
         return _nowhere(status.model, answer.reasons)
+    if isinstance(answer, StillLooking):
+        return Unavailable(
+            f"whether {status.model} is being loaded is not known yet", hint="try again in a while"
+        )
     known = wait_s if status.eta_seconds is None else status.eta_seconds
     retry_after_s = round(min(max(known, _RETRY_LEAST_S), _RETRY_MOST_S))
     where = f" on {status.node}" if status.node else ""

@@ -1,25 +1,26 @@
-"""A model is wanted and nothing answers for it: see to it that one load is under way in the whole fleet, and
-wait for it together with all others who want it."""
+"""A model is wanted and nothing answers for it: see to it that one load is under way in the whole fleet.
 
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+Those who want it wait for what is found; they do not look themselves, and their leaving stops nothing."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, Protocol
 
 import anyio
+from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
-from remuda.core.errors import Conflict, NodeUnreachable, Problem, RemudaError
+from remuda.core.errors import Conflict, NodeUnreachable, Problem
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, Step
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from remuda.scheduler.ports import ReplicaStore
+from remuda.scheduler.shared_looks import SharedLooks, StillLooking
 
-_ASK_AGAIN_S: Final = 1.0  # The store is asked so often at most, for all who wait for one model together.
 _FAILED_FOR: Final = timedelta(seconds=15)  # So long a failed load answers for itself.
 _AVOIDED_FOR: Final = timedelta(seconds=5)  # So long a node that could not be reached is not tried again.
 _RECENT: Final = 20
@@ -46,7 +47,8 @@ class Waits:
     reasons: Unplaceable
 
 
-Answer = UnderWay | Failed | Waits | Unplaceable | None
+Found = UnderWay | Failed | Waits | Unplaceable
+Answer = Found | StillLooking | None
 
 
 class Placer(Protocol):
@@ -60,7 +62,8 @@ class Placer(Protocol):
 
 
 class Demand:
-    """`refresh` has the table of this frontend read again; it is asked before anything is begun."""
+    """`run` looks, for whoever asks. `refresh` has the table of this frontend read again; it is asked before
+    anything is begun."""
 
     def __init__(
         self,
@@ -77,37 +80,18 @@ class Demand:
         self._operations = operations
         self._catalogue = catalogue
         self._placer = placer
-        self._clock = clock
         self._routable = routable
         self._refresh = refresh
-        self._turns: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
-        self._latest: dict[str, tuple[float, Answer | RemudaError]] = {}
+        self._looks = SharedLooks[Found, None](self._find, clock)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        await self._looks.run(task_status=task_status)
 
     async def look(self, name: str) -> Answer:
         """What there is of this model now; a load is begun if there is nothing. None: it may have a route.
 
         Everybody who waits for one model shares one look a second, and what it raises."""
-        asked_s = self._clock.monotonic()
-        async with self._turns[name]:
-            at_s, answer = self._latest.get(name, (-_ASK_AGAIN_S, None))
-            if isinstance(answer, RemudaError):
-                if asked_s <= at_s:
-                    raise answer
-                answer = None
-            if answer is None or self._clock.monotonic() - at_s >= _ASK_AGAIN_S:
-                answer = await self._anew(name)
-            return answer
-
-    async def _anew(self, name: str) -> Answer:
-        answer: Answer | RemudaError = None
-        try:
-            answer = await self._answer(name)
-        except RemudaError as error:
-            answer = error
-            raise
-        finally:
-            self._latest[name] = (self._clock.monotonic(), answer)
-        return answer
+        return await self._looks.ask(name, None)
 
     async def under_way(self, name: str) -> UnderWay | None:
         """A load of it that is not over; nothing is begun."""
@@ -115,7 +99,7 @@ class Demand:
         coming = next((row for row in rows if row.key.model == name and _on_its_way(row)), None)
         return None if coming is None else await self._under_way(coming)
 
-    async def _answer(self, name: str) -> Answer:
+    async def _find(self, name: str, asked_by: Collection[None]) -> Found | None:
         await self._refresh()
         if self._routable(name):
             return None
@@ -155,7 +139,7 @@ class Demand:
             and now - operation.finished_at < _FAILED_FOR
         ]
 
-    async def _begin(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> Answer:
+    async def _begin(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> Found | None:
         try:
             begun = await self._placer.begin(model, REQUESTS, avoid)
         except Conflict:  # Another frontend was quicker.

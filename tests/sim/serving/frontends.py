@@ -175,6 +175,7 @@ class Parts:
             changed=self._keeper.notify,
             refresh=self._keeper.refresh,
         )
+        self._demand = self._make_demand()
         self.dispatcher = self._make_dispatcher()
 
     @property
@@ -188,6 +189,7 @@ class Parts:
             self._keeper.run,
             self._peers.run,
             self._doubts.run,
+            self._demand.run,
             self._make_upkeep().run,
         )
 
@@ -281,18 +283,20 @@ class Parts:
             changed=self._changed,
         )
 
-    def _make_dispatcher(self) -> Dispatcher:
-        clock = self._host.clock
-        demand = Demand(
+    def _make_demand(self) -> Demand:
+        return Demand(
             self._replicas,
             self._operations,
             self._catalogue,
             self._placing,
-            clock,
+            self._host.clock,
             routable=self._routable,
             refresh=self._keeper.refresh,
         )
-        cold = ColdPath(demand, self.tables, self._doubts, self._board, clock)
+
+    def _make_dispatcher(self) -> Dispatcher:
+        clock = self._host.clock
+        cold = ColdPath(self._demand, self.tables, self._doubts, self._board, clock)
         upstreams = SimulatedUpstreams(self._world, self._host)
         return Dispatcher(self.tables, self.ledger, upstreams, cold, clock, _WAITS)
 

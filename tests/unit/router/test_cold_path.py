@@ -1,12 +1,14 @@
 """What a request meets when its model has no route: it waits for the one load there is, and is told how that
 went; or why there is none."""
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
@@ -40,14 +42,14 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 class Asking(DemandRig):
     """Requests of one frontend. What each was told meanwhile, and how it ended, is kept."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, tasks: TaskGroup) -> None:
+        super().__init__(tasks)
         self.tables = Tables()
         self.live: LiveProgress | None = None
         self.told: list[LoadStatus] = []
         self.served = 0
         self.refused: list[Exception] = []
-        doubts = Doubts(
+        self.doubts = Doubts(
             self.tables,
             self.replicas,
             self.engine,
@@ -55,7 +57,10 @@ class Asking(DemandRig):
             changed=self.changed,
             refresh=anyio.lowlevel.checkpoint,
         )
-        self.cold = ColdPath(self.demand, self.tables, doubts, self, self.clock)
+
+    @property
+    def cold(self) -> ColdPath:
+        return ColdPath(self.demand, self.tables, self.doubts, self, self.clock)
 
     def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
         """Implements ops.overlay.Overlay."""
@@ -95,10 +100,9 @@ class Asking(DemandRig):
 
 
 @pytest.fixture
-async def asking() -> Asking:
-    made = Asking()
-    await made.configure()
-    return made
+async def asking() -> AsyncIterator[Asking]:
+    async with Asking.running() as made:
+        yield made
 
 
 async def test_six_who_wait_cause_one_load_and_are_served_the_moment_it_is_ready(asking: Asking) -> None:
@@ -251,5 +255,5 @@ async def test_leaving_early_stops_nothing(asking: Asking) -> None:
 
 async def test_load_of_another_frontend_is_seen(asking: Asking) -> None:
     assert await asking.cold.look("qwen") is None
-    await asking.of_a_frontend().look("qwen")
+    await (await asking.of_a_frontend()).look("qwen")
     assert await asking.cold.look("qwen") == LoadStatus("qwen", "pending", "gpu-1")

@@ -1,6 +1,11 @@
 """Placing and demand as a frontend has them, on the rig's stores."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
 
 from remuda.core.ids import MachineId, NodeId
 from remuda.gallery.model import Reading
@@ -64,17 +69,32 @@ class CountingPlacer:
 
 
 class DemandRig(PlacingRig):
-    """`routable` are the models that have a route, as this frontend's table has it."""
+    """`routable` are the models that have a route, as this frontend's table has it. Made and run by
+    `running`."""
 
-    def __init__(self) -> None:
+    demand: Demand
+
+    def __init__(self, tasks: TaskGroup) -> None:
         super().__init__()
+        self._tasks = tasks
         self.routable: set[str] = set()
         self.refreshed = 0
         self.placer = CountingPlacer(self.placing())
-        self.demand = self.of_a_frontend()
 
-    def of_a_frontend(self) -> Demand:
-        return Demand(
+    @classmethod
+    @asynccontextmanager
+    async def running(cls) -> AsyncIterator[Self]:
+        """With `qwen` configured."""
+        async with anyio.create_task_group() as tasks:
+            made = cls(tasks)
+            made.demand = await made.of_a_frontend()
+            await made.configure()
+            yield made
+            tasks.cancel_scope.cancel()
+
+    async def of_a_frontend(self) -> Demand:
+        """Of a further one, too; it runs."""
+        made = Demand(
             self.replicas,
             self.operations,
             self.catalogue,
@@ -83,6 +103,8 @@ class DemandRig(PlacingRig):
             routable=lambda name: name in self.routable,
             refresh=self._refresh,
         )
+        await self._tasks.start(made.run)
+        return made
 
     async def _refresh(self) -> None:
         self.refreshed += 1

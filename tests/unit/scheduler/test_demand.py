@@ -1,5 +1,7 @@
 """However many ask, and of however many frontends, one load is under way; and how it ended is told to all."""
 
+from collections.abc import AsyncIterator
+
 import anyio
 import pytest
 
@@ -7,7 +9,7 @@ from remuda.core.errors import Problem
 from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter
 from remuda.scheduler.demand import Answer, Demand, Failed, UnderWay, Waits
-from remuda.scheduler.model import Replica, Unplaceable
+from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from tests.integration.ops.virtual import time_passes
 from tests.unit.scheduler.placers import DemandRig
 from tests.unit.scheduler.rig import GB, a_model
@@ -16,10 +18,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def rig() -> DemandRig:
-    made = DemandRig()
-    await made.configure()
-    return made
+async def rig() -> AsyncIterator[DemandRig]:
+    async with DemandRig.running() as made:
+        yield made
 
 
 async def all_at_once(*asked: tuple[Demand, str]) -> list[Answer]:
@@ -58,7 +59,7 @@ async def test_six_who_ask_at_once_cause_one_load(rig: DemandRig) -> None:
 
 
 async def test_six_who_ask_three_frontends_cause_one_load(rig: DemandRig) -> None:
-    frontends = [rig.of_a_frontend() for _ in range(3)]
+    frontends = [await rig.of_a_frontend() for _ in range(3)]
     await all_at_once(*[(one, "qwen") for one in frontends * 2])
     assert (await loads(rig), len(await rig.rows())) == (1, 1)
     for one in frontends:
@@ -138,7 +139,7 @@ async def test_another_frontend_tells_the_same_cause(rig: DemandRig) -> None:
     begun = await rig.demand.look("qwen")
     assert isinstance(begun, UnderWay)
     await failed(rig, begun.replica)
-    answer = await rig.of_a_frontend().look("qwen")
+    answer = await (await rig.of_a_frontend()).look("qwen")
     assert isinstance(answer, Failed)
     assert answer.problem.hint == "use another file"
 
@@ -210,3 +211,29 @@ async def test_model_that_only_has_to_wait_waits(rig: DemandRig) -> None:
     rig.busy.clear()
     await time_passes(1)
     assert isinstance(await rig.demand.look("big"), UnderWay)
+
+
+# Those who leave.
+
+
+async def test_requests_whose_clients_leave_at_once_still_bring_the_model_up(rig: DemandRig) -> None:
+    """Eviction included: what leaves was marked by the claim, and is asked to go right after it."""
+    await rig.configure(a_model("big"))
+    rig.machines.pop(1)
+    rig.machine.files["big.gguf"] = 50 * GB
+    old = await rig.loaded()
+    rig.machine.used_gb = 4
+    await time_passes(30)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(200):
+            tasks.start_soon(rig.demand.look, "big")
+        await time_passes(0.1)
+        tasks.cancel_scope.cancel()
+    await time_passes(0.5)
+
+    kinds = [view.operation.kind for view in await rig.operations.views(Filter(finished=False))]
+    assert sorted(kinds) == [Kind.LOAD, Kind.UNLOAD]
+    assert {row.key.model: row.state for row in await rig.rows()} == {
+        "big": ReplicaState.STAGING,
+        old.key.model: ReplicaState.UNLOADING,
+    }

@@ -1,0 +1,108 @@
+"""Looks that many wait for and nobody who waits owns: one at a time for each name, shared by all who ask
+while it lasts and for a moment after. Whoever asks may leave at any time; that ends no look half-way."""
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Generic, TypeVar
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from remuda.core.clock import Clock
+from remuda.core.errors import RemudaError, Unavailable
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+_SHARED_S: Final = 1.0  # So long what was found, or raised, answers for itself.
+_PATIENCE_S: Final = 1.0  # Then whoever asks is told that it takes longer, and may ask on.
+_LOOK_S: Final = 60.0
+_AT_ONCE_MAX: Final = 8
+
+
+class StillLooking:
+    """Nothing is known yet."""
+
+
+class _Look(Generic[T, M]):
+    def __init__(self) -> None:
+        self.marks: set[M] = set()
+        self.over = anyio.Event()
+        self.ended_s = 0.0
+        self.found: T | RemudaError | None = None
+
+    def end(self, found: T | RemudaError | None, now_s: float) -> None:
+        self.found, self.ended_s = found, now_s
+        self.over.set()
+
+    def answer(self) -> T | None:
+        if isinstance(self.found, RemudaError):
+            raise self.found
+        return self.found
+
+    def serves(self, now_s: float) -> bool:
+        """Whether it is still open, or what it found still counts. Nothing found is not kept: look again."""
+        return not self.over.is_set() or (self.found is not None and now_s - self.ended_s < _SHARED_S)
+
+
+class SharedLooks(Generic[T, M]):
+    """`look` is given the name and the marks of those who ask, which grow while it is at it.
+
+    `run` owns the looks; when it ends, all who wait are told that this frontend is stopping."""
+
+    def __init__(self, look: Callable[[str, Collection[M]], Awaitable[T | None]], clock: Clock) -> None:
+        self._look = look
+        self._clock = clock
+        self._tasks: TaskGroup | None = None
+        self._places = anyio.CapacityLimiter(_AT_ONCE_MAX)
+        self._looks: dict[str, _Look[T, M]] = {}
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                task_status.started()
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+            for look in self._looks.values():
+                if not look.over.is_set():
+                    look.end(_stopping(), self._clock.monotonic())
+
+    async def ask(self, name: str, mark: M) -> T | StillLooking | None:
+        """What the look finds or raises that is under way, or was until a moment ago; else that of a new
+        one. Unavailable when nobody looks any more."""
+        look = self._looks.get(name)
+        if look is None or not look.serves(self._clock.monotonic()):
+            look = self._begin(name)
+        look.marks.add(mark)
+        with anyio.move_on_after(_PATIENCE_S):
+            await look.over.wait()
+        return look.answer() if look.over.is_set() else StillLooking()
+
+    def _begin(self, name: str) -> _Look[T, M]:
+        if self._tasks is None:
+            raise _stopping()
+        look = self._looks[name] = _Look[T, M]()
+        self._tasks.start_soon(self._carry_out, name, look)
+        return look
+
+    async def _carry_out(self, name: str, look: _Look[T, M]) -> None:
+        found: T | RemudaError | None
+        try:
+            with anyio.fail_after(_LOOK_S):
+                async with self._places:
+                    found = await self._look(name, look.marks)
+        except RemudaError as error:
+            found = error
+        except TimeoutError:
+            found = Unavailable(f"what there is of {name} was not found out within {_LOOK_S:.0f} s")
+        except Exception:  # One name's defect is no other's.
+            log.exception("look_broke", name=name)
+            found = RemudaError(f"looking for {name} failed", hint="the frontend's log says why")
+        look.end(found, self._clock.monotonic())
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("this frontend is stopping", hint="try again in a while, or ask another frontend")
