@@ -39,21 +39,18 @@ def _port(started: Frontend) -> int:
 
 def _join(place: Ranch, started: Frontend, replica: str, protocol: str) -> None:
     bus_url = f"nats://{HOST}:{started.bus_port}"
-    place.program(
+    worker = place.program(
         "bench.gateway_worker", started.url, bus_url, replica, protocol, REMUDA_REGISTRATION_TOKEN=TOKEN
     )
-    started.wait_for("mock")
+    wait_until_blocking(lambda: "ready" in worker.shown, within=START_S, what="the worker to be ready")
 
 
 def _load(started: Frontend) -> None:
     config = {"name": MODEL, "backend": BACKEND, "parameters": {"model": MODEL}}
     started.ask("POST", "/api/models", {"config": json.dumps(config)}).raise_for_status()
     asked = {"model": MODEL, "messages": [{"role": "user", "content": "Are you there?"}]}
-
-    def answers() -> bool:
-        return started.ask("POST", "/v1/chat/completions", asked).status_code == 200
-
-    wait_until_blocking(answers, within=START_S, what="an answer of the mock replica")
+    answer = started.ask("POST", "/v1/chat/completions", asked)
+    assert answer.status_code == 200, f"the mock replica was not loaded: {answer.text}\n{started.log}"
 
 
 def _key(started: Frontend) -> str:

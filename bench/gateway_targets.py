@@ -65,8 +65,8 @@ class Running:
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    """By its own clock, numbered as by clock_getcpuclockid(3), for /proc counts hundredths of a second."""
+    return time.clock_gettime(~process.pid << 3 | 2)
 
 
 Target = Callable[[int], AbstractContextManager[Running]]  # From the upstream's port.

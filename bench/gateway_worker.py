@@ -45,7 +45,9 @@ async def run(*arguments: str) -> None:
     frontend_url, bus_url, address, protocol = arguments
     token = os.environ["REMUDA_REGISTRATION_TOKEN"]
     options = WorkerOptions(frontend_url, bus_url, "mock", token=token, address=address, require_auth=True)
-    await MockWorker(options, protocol).run()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(MockWorker(options, protocol).run)
+        print("ready", flush=True)
 
 
 if __name__ == "__main__":
