@@ -7,13 +7,15 @@ from rich.table import Table
 
 from remuda.cli.render import UNKNOWN, Column, fitting, table_of
 from remuda.gallery.lookup import Found
-from remuda.gallery.resolve import Candidate
+from remuda.gallery.model import Reading
+from remuda.gallery.resolve import Candidate, Refused, Resolved
 from remuda.wire.backends import InstalledBackend
 from remuda.wire.sizes import install_size
 from remuda.worker.depot.gc import Leaving
 from remuda.worker.depot.listing import Backend
 
 _DIGEST_CHARS = 19  # `sha256:` and twelve more.
+_COMPLAINTS_MAX = 5  # Of one gallery.
 
 
 def kind_of(found: Found) -> str:
@@ -66,6 +68,27 @@ def candidate_document(candidate: Candidate) -> Mapping[str, object]:
         "chosen": candidate.chosen,
         "why": candidate.why,
     }
+
+
+def answer_lines(answer: Resolved | Refused) -> list[str]:
+    """What this machine gets and what is worth knowing about it, or why nothing fits and what does."""
+    if isinstance(answer, Refused):
+        return [f"nothing fits: {answer.reason}", *([f"hint: {answer.hint}"] if answer.hint else [])]
+    return [f"it gets: {answer.why}", *(f"warning: {warning}" for warning in answer.warnings)]
+
+
+def answer_document(answer: Resolved | Refused) -> Mapping[str, object]:
+    if isinstance(answer, Refused):
+        return {"answer": answer.reason, "hint": answer.hint, "warnings": []}
+    return {"answer": answer.why, "hint": "", "warnings": answer.warnings}
+
+
+def complaint_lines(reading: Reading) -> list[str]:
+    """Entries of a gallery that cannot be used, by name, line and reason; of many the first few."""
+    complaints, gallery = reading.index.complaints, reading.gallery.name
+    more = len(complaints) - _COMPLAINTS_MAX
+    told = [f"gallery {gallery} has {complaint}" for complaint in complaints[:_COMPLAINTS_MAX]]
+    return [*told, f"gallery {gallery} has {more} more such entries"] if more > 0 else told
 
 
 def installed_table(backends: Sequence[Backend], output: Console) -> Table:

@@ -116,7 +116,12 @@ def show_backend(here: Here, name: str) -> None:
     """Which builds a backend has, which of them this machine would get, and why."""
     import anyio
 
-    from remuda.cli.backend_tables import candidate_document, candidate_table
+    from remuda.cli.backend_tables import (
+        answer_document,
+        answer_lines,
+        candidate_document,
+        candidate_table,
+    )
     from remuda.cli.render import console, show
     from remuda.gallery.resolve import Refused, candidates, resolve
     from remuda.worker.depot.orders import order_of
@@ -127,16 +132,15 @@ def show_backend(here: Here, name: str) -> None:
     builds = candidates(readings, name, hardware)
     if isinstance(answer, Refused) and not builds:
         order_of(answer, readings)  # Raises what stands against it.
-    told = answer.reason if isinstance(answer, Refused) else answer.why
     _tell_standing(readings)
     if here.as_json:
         document = {"name": name, "machine": hardware.platform, "capability": hardware.effective_capability}
         rows = [candidate_document(build) for build in builds]
-        click.echo(json.dumps({**document, "builds": rows, "answer": told}))
+        click.echo(json.dumps({**document, "builds": rows, **answer_document(answer)}))
         return
     click.echo(one_line(f"this machine is {hardware.platform} and reports {hardware.effective_capability}"))
-    lead = "nothing fits" if isinstance(answer, Refused) else "it gets"
-    click.echo(one_line(f"{lead}: {told}"))
+    for line in answer_lines(answer):
+        click.echo(one_line(line))
     show(console(), candidate_table(builds))
 
 
@@ -274,7 +278,11 @@ async def _order(machine: "LocalMachine", what: str, name: str, alias: str) -> "
 
 def _tell_standing(readings: "tuple[Reading, ...]") -> None:
     """What is not current, and what an index has that cannot be used."""
+    from remuda.cli.backend_tables import complaint_lines
+
     now = SystemClock().now()
     for reading in readings:
         if reading.trouble:
             click.echo(one_line(f"warning: {reading.standing(now)}"), err=True)
+        for line in complaint_lines(reading):
+            click.echo(one_line(f"warning: {line}"), err=True)

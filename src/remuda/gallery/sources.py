@@ -134,6 +134,9 @@ class Sources:
                 index = await to_thread.run_sync(read_index, answer.content)
             except RemudaError as error:
                 raise PeerFailed(f"{shown(answer.source)} holds no usable index: {error}") from None
+            if index.complaints and (kept is None or kept.index.complaints != index.complaints):
+                first, count = str(index.complaints[0]), len(index.complaints)
+                log.warning("gallery_entries_left_out", address=shown(address), count=count, first=first)
             return _Kept(_copy_of(answer, now), index)
         assert kept is not None, "only a copy that we have can be unchanged"
         return _Kept(kept.copy.model_copy(update={"confirmed_at": now}), kept.index)

@@ -123,6 +123,35 @@ def test_a_gallery_that_cannot_be_read_is_named_and_the_rest_works(
     assert len(json.loads(found.stdout)) == 4
 
 
+def test_entries_that_cannot_be_used_are_told_with_their_line(remuda: Remuda, tmp_path: Path) -> None:
+    bad = "".join(f"- {{name: bad-{number}}}\n" for number in range(7))
+    (tmp_path / "index.yaml").write_text(f"- {{name: fine, uri: 'builtin:echo'}}\n{bad}")
+
+    told = remuda("search", "fine").stderr.splitlines()
+
+    reason = "it has neither a uri nor capabilities, so nothing can be installed"
+    assert told[0] == f"warning: gallery mine has bad-0 (line 2): {reason}"
+    assert told[5:] == ["warning: gallery mine has 2 more such entries"]
+
+
+def test_a_gpu_that_stays_idle_is_told_where_a_backend_is_shown(
+    remuda: Remuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMUDA_FORCE_META_BACKEND_CAPABILITY", "amd")
+    warning = "cpu-shouter runs on the CPU and leaves this machine's GPU idle: shouter has no build for amd"
+
+    assert f"warning: {warning}\n" in remuda("show", "shouter").stdout
+    assert json.loads(remuda("show", "shouter", "--json").stdout)["warnings"] == [warning]
+
+
+def test_where_nothing_fits_the_builds_that_do_are_named(remuda: Remuda) -> None:
+    shown = remuda("show", "cuda12-shouter").stdout
+    told = json.loads(remuda("show", "cuda12-shouter", "--json").stdout)
+
+    assert "hint: these builds fit this machine: cpu-shouter\n" in shown
+    assert told["hint"] == "these builds fit this machine: cpu-shouter"
+
+
 def test_garbage_is_told_of_before_it_goes(remuda: Remuda) -> None:
     remuda("pull", "shouter")
     remuda("remove", "--local", "shouter")

@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from remuda.gallery.model import Gallery, Machine, Reading, Verification
 from remuda.gallery.resolve import Resolved, resolve
@@ -258,6 +259,24 @@ async def test_what_is_no_index_counts_as_a_failure(
 
 
 # Offline
+
+
+async def test_an_entry_that_cannot_be_used_is_logged_once_for_each_change(
+    sources: MakeSources, tmp_path: Path
+) -> None:
+    path = tmp_path / "index.yaml"
+    path.write_bytes(INDEX + b"- {name: empty}\n")
+    mine = sources(Gallery(name="mine", url=f"file://{path}"))
+
+    with capture_logs() as logged:
+        await mine.read()
+        await mine.read()
+
+    told = [
+        (event["count"], event["first"]) for event in logged if event["event"] == "gallery_entries_left_out"
+    ]
+    reason = "it has neither a uri nor capabilities, so nothing can be installed"
+    assert told == [(1, f"empty (line 2): {reason}")]
 
 
 async def test_offline_the_copy_answers_with_its_age(
