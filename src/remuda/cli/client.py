@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -48,9 +48,19 @@ _KINDS: Final[Mapping[int, type[RemudaError]]] = {
     503: Unavailable,
 }
 _HINTS: Final = {
-    401: "give an admin key with --api-key or REMUDA_API_KEY",
+    401: "give a key with --api-key or REMUDA_API_KEY",
     503: "try again; `remuda doctor` says more",
 }
+
+
+class _Words(BaseModel):
+    message: str = ""
+
+
+class _OpenAiError(BaseModel):
+    """How errors look below /v1."""
+
+    error: _Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +188,15 @@ def _refusal(url: str, answer: Answer) -> RemudaError:
     kind = _KINDS.get(answer.status, PeerFailed)
     if 300 <= answer.status < 400:
         return PeerFailed(f"{url} sends elsewhere, which is not followed", hint="use the address it leads to")
-    said = error_text(answer.body) or f"the frontend at {url} answered with HTTP status {answer.status}"
+    said = _said(answer.body) or f"the frontend at {url} answered with HTTP status {answer.status}"
     return kind(said[:_REASON_CHARS_MAX], hint=_HINTS.get(answer.status, ""))
+
+
+def _said(body: bytes) -> str:
+    """The words of an error of any shape that frontends use; empty when it has none of them."""
+    with suppress(Rejected):
+        return error_text(body) or decode(_OpenAiError, body).error.message
+    return ""
 
 
 def _reason(error: httpx.HTTPError | httpx.InvalidURL, timeout_s: float) -> str:

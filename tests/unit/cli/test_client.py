@@ -27,6 +27,7 @@ from remuda.core.errors import (
     Unauthorized,
     Unavailable,
 )
+from remuda.gateway.openai.errors import refusal
 from remuda.host.ports import free_port
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import encode
@@ -40,7 +41,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status = int(self.path.rpartition("/")[2] or 200)
-        body = encode(NodeError.of(status, f"because of {status}"))
+        body = _in_openais_shape(status) if "/v1/" in self.path else _in_our_shape(status)
         Handler.seen.append(self.headers.get("Authorization", ""))
         self.send_response(status)
         self.send_header("Location", "http://127.0.0.1:1/")
@@ -50,6 +51,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+def _in_our_shape(status: int) -> bytes:
+    return encode(NodeError.of(status, f"because of {status}"))
+
+
+def _in_openais_shape(status: int) -> bytes:
+    return refusal(RemudaError(f"because of {status}")).body
 
 
 @contextmanager
@@ -85,21 +94,22 @@ def url() -> Iterator[str]:
         (503, Unavailable),
     ],
 )
+@pytest.mark.parametrize("path", [(), ("v1",)])
 def test_a_refusal_is_raised_as_its_kind_with_the_frontends_words(
-    url: str, status: int, kind: type[RemudaError]
+    url: str, status: int, kind: type[RemudaError], path: tuple[str, ...]
 ) -> None:
-    with AdminClient(Target(url)) as client, pytest.raises(kind) as refusal:
-        client.get(str(status))
+    with AdminClient(Target(url)) as client, pytest.raises(kind) as refused:
+        client.get(*path, str(status))
 
-    assert refusal.type is kind
-    assert refusal.value.message == f"because of {status}"
+    assert refused.type is kind
+    assert refused.value.message == f"because of {status}"
 
 
 def test_a_refused_key_comes_with_a_hint_where_to_give_one(url: str) -> None:
-    with AdminClient(Target(url)) as client, pytest.raises(Unauthorized) as refusal:
+    with AdminClient(Target(url)) as client, pytest.raises(Unauthorized) as refused:
         client.get("401")
 
-    assert "REMUDA_API_KEY" in refusal.value.hint
+    assert "REMUDA_API_KEY" in refused.value.hint
 
 
 def test_the_key_is_sent_and_a_redirect_does_not_carry_it_elsewhere(url: str) -> None:
