@@ -5,18 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.text import Text
 
 from remuda.cli.plain import one_line
-from remuda.oci.progress import Phase
+from remuda.cli.render import span
+from remuda.core.clock import Clock, SystemClock
+from remuda.oci.progress import FileProgress, Meter, Overall, Phase
+from remuda.wire.sizes import install_size
 from remuda.worker.depot.journey import OnStep, Step, ignore_steps
 
 _LINE_EVERY_PERCENT = 10
@@ -30,16 +26,19 @@ def watching(name: str, *, quiet: bool) -> Iterator[OnStep]:
     if quiet:
         yield ignore_steps
     elif sys.stderr.isatty():
-        with _bars() as progress:
-            yield Bars(progress).show
+        clock = SystemClock()
+        with _bars(clock) as progress:
+            yield Bars(progress, clock).show
     else:
         yield Lines(name).show
 
 
 class Bars:
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, clock: Clock) -> None:
         self._progress = progress
+        self._clock = clock
         self._tasks: dict[str, TaskID] = {}
+        self._meters: dict[str, tuple[int, Meter]] = {}  # With the size that each is for.
         self._fetched: set[str] = set()
 
     def show(self, step: Step) -> None:
@@ -56,7 +55,32 @@ class Bars:
             description=f"{_short(file.file)} {_WORDS[file.phase]:<11}",
             completed=file.done_bytes,
             total=file.total_bytes,
+            meter=self._measured(file),
         )
+
+    def _measured(self, file: FileProgress) -> Meter | None:
+        """Only what travels is measured, and only from its first bytes on: a layer that is resumed has most
+        of its bytes at once, which made nothing faster."""
+        if file.phase is not Phase.DOWNLOADING or not file.done_bytes:
+            return None
+        total, meter = self._meters.get(file.file, (0, None))
+        if meter is None or total != file.total_bytes:  # An archive's size is known late, or never.
+            meter = Meter({file.file: file.total_bytes})
+            self._meters[file.file] = file.total_bytes, meter
+        meter.observe(file, self._clock.monotonic())
+        return meter
+
+
+class Pace(ProgressColumn):
+    """Rate and time left, as they are now: what stalls is not shown as fast."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def render(self, task: Task) -> Text:
+        meter: Meter | None = task.fields.get("meter")
+        return Text(_pace(meter.overall(self._clock.monotonic())) if meter else "")
 
 
 class Lines:
@@ -73,14 +97,19 @@ class Lines:
             print(one_line(f"{self._name}: {_WORDS[step.phase]}, {step.percentage:.0f}%"), file=sys.stderr)
 
 
-def _bars() -> Progress:
+def _pace(overall: Overall) -> str:
+    if overall.left is None or overall.done_bytes >= overall.total_bytes:
+        return ""
+    return f"{install_size(int(overall.rate_bytes_s))}/s, {span(overall.left)} left"
+
+
+def _bars(clock: Clock) -> Progress:
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+        Pace(clock),
         console=console,
     )
 

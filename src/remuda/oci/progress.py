@@ -51,11 +51,10 @@ class Overall:
 
 
 class Meter:
-    """Sums one phase of several files. Files it was not told of are ignored."""
+    """Sums what was downloaded of several files. Files it was not told of are ignored."""
 
-    def __init__(self, totals: Mapping[str, int], phase: Phase = Phase.DOWNLOADING) -> None:
+    def __init__(self, totals: Mapping[str, int]) -> None:
         self._totals = dict(totals)
-        self._phase = phase
         self._done: dict[str, int] = {}
         self._travelled = 0
         self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES_MAX)
@@ -64,7 +63,7 @@ class Meter:
     def observe(self, event: FileProgress, at: float) -> Overall:
         """The state after this event; `at` is in seconds of a clock that never goes back."""
         total = self._totals.get(event.file)
-        if total is not None and event.phase is self._phase:
+        if total is not None and event.phase is Phase.DOWNLOADING:
             done = min(max(event.done_bytes, 0), total)
             # The first word of a file says where it was resumed; only what follows was measured.
             self._travelled += max(done - self._done.get(event.file, done), 0)

@@ -2,14 +2,41 @@
 
 from rich.progress import Progress
 
-from remuda.cli.pull_progress import Bars
+from remuda.cli.pull_progress import Bars, Pace
+from remuda.core.clock import SystemClock
 from remuda.oci.progress import FileProgress, Phase
 from remuda.worker.depot.journey import Step
+
+MIB = 1 << 20
+
+
+class HandClock(SystemClock):
+    at_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.at_s
+
+
+class Paced:
+    """One layer of 100 MiB and what is said of its pace."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self._progress = Progress(disable=True)
+        self._bars = Bars(self._progress, self.clock)
+
+    def tell(self, at_s: float, done_mib: int, phase: Phase = Phase.DOWNLOADING) -> None:
+        self.clock.at_s = at_s
+        self._bars.show(Step(phase, 0, FileProgress("sha256:1", done_mib * MIB, 100 * MIB, phase)))
+
+    @property
+    def pace(self) -> str:
+        return Pace(self.clock).render(self._progress.tasks[0]).plain
 
 
 def shown(*events: FileProgress) -> list[tuple[str, float, float | None]]:
     progress = Progress(disable=True)
-    bars = Bars(progress)
+    bars = Bars(progress, SystemClock())
     for event in events:
         bars.show(Step(event.phase, 0, event))
     return [(task.description.split()[1], task.completed, task.total) for task in progress.tasks]
@@ -29,3 +56,30 @@ def test_a_layer_that_has_arrived_is_shown_as_being_unpacked() -> None:
 
 def test_each_layer_has_a_bar() -> None:
     assert len(shown(FileProgress("sha256:1", 1, 100), FileProgress("sha256:2", 1, 100))) == 2
+
+
+def test_what_lay_on_the_disk_makes_a_resumed_layer_no_faster() -> None:
+    layer = Paced()
+    layer.tell(0, 0)
+    layer.tell(0, 80)
+    layer.tell(2, 84)
+
+    assert layer.pace == "2.0 MiB/s, 8s left"
+
+
+def test_a_layer_that_stalls_is_not_shown_as_fast() -> None:
+    layer = Paced()
+    layer.tell(0, 10)
+    layer.tell(5, 20)
+    layer.clock.at_s = 10
+
+    assert layer.pace == "1.0 MiB/s, 1m 20s left"
+
+
+def test_unpacking_has_no_pace_of_a_download() -> None:
+    layer = Paced()
+    layer.tell(0, 10)
+    layer.tell(5, 100)
+    layer.tell(6, 50, Phase.EXTRACTING)
+
+    assert layer.pace == ""
