@@ -27,6 +27,8 @@ _SHOWN_MAX = 5
 
 def complete_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of operations, where a frontend answers; none otherwise."""
+    from remuda.cli.ops_picture import short_id, title
+
     given = ctx.params.get
     try:
         with connect(Asked(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
@@ -34,7 +36,7 @@ def complete_ids(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     except RemudaError:
         return []
     return [
-        CompletionItem(op.id[:8], help=f"{op.kind} {op.backend}: {op.status}")
+        CompletionItem(short_id(op.id), help=f"{title(op)}: {op.status}")
         for op in ops
         if op.id.startswith(incomplete)
     ]
@@ -51,7 +53,8 @@ ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True, s
     epilog=examples("remuda ops", "remuda ops watch", "remuda ops show 3f2a", "remuda ops retry 3f2a"),
 )
 def group() -> None:
-    """Operations: installs, upgrades and removals of backends. Without a verb: list them.
+    """Operations: installs, upgrades and removals of backends, loads and unloads of models. Without a verb:
+    list them.
 
     An operation is named by its id, or the beginning of it.
     """
@@ -197,6 +200,7 @@ def retry_op(asked: Asked, id: str, nodes: tuple[str, ...]) -> None:
 
 def _each(asked: Asked, ids: Sequence[str], verb: str, body: object = None) -> None:
     """The same for each. All ids are looked up first: a slip of the pen changes nothing."""
+    from remuda.cli.ops_picture import short_id, title
     from remuda.wire.operations import OpView
 
     documents: list[object] = []
@@ -207,7 +211,7 @@ def _each(asked: Asked, ids: Sequence[str], verb: str, body: object = None) -> N
             if not asked.as_json:
                 op = answer.read(OpView)
                 state = "put away" if op.dismissed else f"{op.status}: {op.message}"
-                click.echo(one_line(f"{op.id[:8]}: {op.kind} {op.backend}: {state}"))
+                click.echo(one_line(f"{short_id(op.id)}: {title(op)}: {state}"))
     if asked.as_json:
         click.echo(json.dumps(documents))
 
@@ -222,12 +226,14 @@ def listed(client: "AdminClient") -> "Sequence[OpView]":
 
 def whole_id(client: "AdminClient", wanted: str) -> str:
     """The id that begins so. NotFound when there is none, Invalid when there are several."""
+    from remuda.cli.ops_picture import title
+
     if len(wanted) >= _ID_CHARS:
         return wanted
     found = [op for op in listed(client) if wanted and op.id.startswith(wanted.lower())]
     if not found:
         raise NotFound(f"there is no operation {wanted!r}", hint="`remuda ops history` lists what there was")
     if len(found) > 1:
-        which = ", ".join(f"{op.id} ({op.kind} {op.backend})" for op in found[:_SHOWN_MAX])
+        which = ", ".join(f"{op.id} ({title(op)})" for op in found[:_SHOWN_MAX])
         raise Invalid(f"{wanted!r} is the beginning of {len(found)} ids", hint=f"say which: {which}")
     return found[0].id

@@ -241,7 +241,7 @@ def _facts(op: OpView, now: datetime) -> list[tuple[str, RenderableType]]:
         ("From", op.uri),
         ("Alias", op.alias),
         ("Ended", local(op.finished_at) if op.finished_at else ""),
-        ("Expires", local(op.expires_at) if op.expires_at else ""),
+        ("Expires", local(op.expires_at) if op.expires_at and not op.finished_at else ""),
         ("Key", op.idempotency_key),
         ("Put away", "yes" if op.dismissed else ""),
     )

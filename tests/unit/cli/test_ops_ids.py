@@ -17,7 +17,8 @@ class Known(AdminClient):
     """A frontend with two operations."""
 
     def get(self, *path: str, **query: str) -> Answer:
-        return Answer(200, encode(OpViews(operations=(an_op(id=FIRST), an_op(id=SECOND)))), None)
+        load = an_op(id=SECOND, kind="load", model="qwen")
+        return Answer(200, encode(OpViews(operations=(an_op(id=FIRST), load))), None)
 
 
 @pytest.fixture
@@ -33,8 +34,8 @@ def test_an_id_or_its_beginning_means_an_operation(client: Known, wanted: str) -
 def test_a_beginning_of_several_is_refused_with_all_of_them(client: Known) -> None:
     with pytest.raises(Invalid, match="'aaaa' is the beginning of 2 ids") as refused:
         whole_id(client, "aaaa")
-    assert FIRST in refused.value.hint
-    assert SECOND in refused.value.hint
+    assert f"{FIRST} (install {an_op().backend})" in refused.value.hint
+    assert f"{SECOND} (load qwen)" in refused.value.hint
 
 
 @pytest.mark.parametrize("wanted", ["b", "", "../nodes", "*"])
