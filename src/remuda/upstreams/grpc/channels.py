@@ -1,55 +1,85 @@
-"""Connections to backends: one for each address, and the calls that can be made over it."""
+"""Connections to backends, and the calls that can be made over them."""
 
-from typing import Any, Final
+import anyio
 
-import grpc
-import grpc.aio
+from remuda.upstreams.grpc import methods
+from remuda.upstreams.http2 import limits
+from remuda.upstreams.http2.connection import Connection
+from remuda.upstreams.http2.dialing import dial
+from remuda.upstreams.http2.failures import CallFailed, HungUp, RequestTooLarge, Status
+from remuda.upstreams.http2.headers import request_block
+from remuda.upstreams.http2.messages import prefixed
+from remuda.upstreams.http2.stream import Stream
 
-from remuda.upstreams.grpc import limits, methods
 
-_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", limits.RECEIVED_BYTES_MAX),
-    ("grpc.max_send_message_length", limits.SENT_BYTES_MAX),
-    # Channels to one address share its connection, and the pause after a refused one, unless told not to.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.min_reconnect_backoff_ms", round(1000 * limits.CONNECT_S)),
-    ("grpc.initial_reconnect_backoff_ms", round(1000 * limits.RECONNECT_AFTER_S)),
-    ("grpc.max_reconnect_backoff_ms", round(1000 * limits.RECONNECT_AFTER_MAX_S)),
-    ("grpc.keepalive_time_ms", round(1000 * limits.KEEPALIVE_EVERY_S)),
-    ("grpc.keepalive_timeout_ms", round(1000 * limits.KEEPALIVE_ANSWER_S)),
-)
+class _Attempt:
+    """To connect; whoever needs the connection waits for the same one, and shares its failure."""
+
+    def __init__(self) -> None:
+        self.over = anyio.Event()
+        self.failure: CallFailed | None = None
 
 
 class Channel:
-    """One backend's. It connects when it is first used, and again when it has to.
-
-    Messages go in and come out as bytes: what cannot be decoded is ours to report, where gRPC would log it
-    and hand over nothing.
-    """
+    """One backend's. It connects when it is first used, and again when it has to; where a connection takes
+    only so many calls at once, it has several. Messages go in and come out as bytes."""
 
     def __init__(self, address: str, token: str = "") -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        # Made once: of anything else gRPC makes one for each call.
-        self._metadata = grpc.aio.Metadata(*((("authorization", f"Bearer {token}"),) if token else ()))
-        self._unary: dict[str, Any] = {}
-        self._streams: dict[str, Any] = {}
+        self._address = address
+        self._token = token
+        self._blocks: dict[str, bytes] = {}
+        self._connections: list[Connection] = []
+        self._attempt: _Attempt | None = None
+        self._closed = False
 
-    def unary(self, method: str, request: bytes) -> Any:
-        """The call, to be awaited; begun already."""
-        callable_ = self._unary.get(method)
-        if callable_ is None:
-            callable_ = self._unary[method] = self._channel.unary_unary(methods.path(method))
-        return callable_(request, metadata=self._metadata)
+    async def call(self, method: str, request: bytes) -> Stream:
+        """Begin a call, to be read from and given up by whoever gets it. CallFailed when that cannot be."""
+        if len(request) > limits.SENT_BYTES_MAX:
+            raise RequestTooLarge(limits.SENT_BYTES_MAX)
+        block = self._blocks.get(method)
+        if block is None:
+            block = request_block(methods.path(method), self._address, self._token)
+            self._blocks[method] = block
+        connection = self._with_room() or await self._connected()
+        return connection.call(block, prefixed(request))
 
-    def stream(self, method: str, request: bytes) -> Any:
-        """The call, to be read from; begun already."""
-        callable_ = self._streams.get(method)
-        if callable_ is None:
-            callable_ = self._streams[method] = self._channel.unary_stream(methods.path(method))
-        return callable_(request, metadata=self._metadata)
-
-    async def close(self) -> None:
+    def close(self) -> None:
         """Calls still open end."""
-        await self._channel.close()
+        self._closed = True
+        for connection in self._connections:
+            connection.close()
+
+    def _with_room(self) -> Connection | None:
+        for connection in self._connections:
+            if connection.has_room:
+                return connection
+        return None
+
+    async def _connected(self) -> Connection:
+        while (connection := self._with_room()) is None:
+            attempt = self._attempt
+            if attempt is None:
+                await self._connect()
+                continue
+            await attempt.over.wait()
+            if attempt.failure is not None:
+                raise attempt.failure
+        return connection
+
+    async def _connect(self) -> None:
+        """One at a time. If it is not waited for any longer, the next who needs one begins anew."""
+        self._connections = [connection for connection in self._connections if not connection.closed]
+        if len(self._connections) >= limits.CONNECTIONS_MAX:
+            raise CallFailed(Status.RESOURCE_EXHAUSTED, "it takes no more calls at once")
+        attempt = self._attempt = _Attempt()
+        try:
+            self._connections.append(await dial(self._address))
+        except CallFailed as failure:
+            attempt.failure = failure
+            raise
+        finally:
+            self._attempt = None
+            attempt.over.set()
+        if self._closed:
+            self.close()
+            raise HungUp

@@ -3,8 +3,6 @@
 from typing import Final
 
 import anyio
-import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 
 from remuda.core.errors import BackendFailed
@@ -17,9 +15,11 @@ from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.channels import Channel
 from remuda.upstreams.grpc.exchange import Exchange
 from remuda.upstreams.grpc.loading import model_options
-from remuda.upstreams.grpc.troubles import turned_away, words_of
+from remuda.upstreams.grpc.troubles import words_of
 from remuda.upstreams.http.client import Address, Pool
 from remuda.upstreams.http.connection import TurnedAway
+from remuda.upstreams.http2 import failures
+from remuda.upstreams.http2.failures import CallFailed
 
 HTTP: Final = "http"
 _HEALTH: Final = pb.HealthMessage().SerializeToString()
@@ -44,9 +44,9 @@ class GrpcEngine:
         try:
             answer = await _answer(endpoint, "LoadModel", options.SerializeToString())
             result = pb.Result.FromString(answer)
-        except grpc.aio.AioRpcError as error:
-            words = words_of(error.details() or "")
-            raise BackendFailed(f"loading {model.id} failed: {error.code().name}: {words}") from error
+        except CallFailed as failed:
+            words = words_of(failed)
+            raise BackendFailed(f"loading {model.id} failed: {failed.code.name}: {words}") from failed
         except DecodeError as error:
             raise BackendFailed(f"loading {model.id} was answered with what cannot be understood") from error
         if not result.success:
@@ -79,22 +79,21 @@ class GrpcEngine:
 async def _health(endpoint: Endpoint) -> bool | None:
     try:
         reply = pb.Reply.FromString(await _answer(endpoint, "Health", _HEALTH))
-    except grpc.aio.AioRpcError as error:
-        return False if turned_away(error.code(), error.details() or "") else None
-    except DecodeError:
+    except failures.TurnedAway:
+        return False
+    except (CallFailed, DecodeError):
         return None
     return True if reply.message == b"OK" else None
 
 
 async def _answer(endpoint: Endpoint, method: str, request: bytes) -> bytes:
-    """Over a connection of its own: one that is kept would pause before it tries a refused port again."""
+    """Over a connection of its own, by which it is seen whether anybody listens now."""
     channel = Channel(endpoint.address, endpoint.token)
     try:
-        with Exchange(channel.unary(method, request), limits.LOAD_S) as exchange:
+        with Exchange(await channel.call(method, request), limits.LOAD_S) as exchange:
             return await exchange.whole()
     finally:
-        with anyio.move_on_after(limits.CLOSE_S, shield=True):
-            await channel.close()
+        channel.close()
 
 
 async def _http_health(pool: Pool, endpoint: Endpoint) -> bool | None:

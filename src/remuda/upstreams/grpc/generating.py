@@ -91,9 +91,9 @@ class Writer:
         options, pen, decode = generation.options, self._pen, pb.Reply.FromString
         hearing = _hearing(generation, wary=is_llama(self._call.model))
         opening = pen.opening(index)
-        open_call = self._channel.stream("PredictStream", options.SerializeToString())
         try:
-            with Exchange(open_call, self._patience.silence_s) as exchange:
+            stream = await self._channel.call("PredictStream", options.SerializeToString())
+            with Exchange(stream, self._patience.silence_s) as exchange:
                 while (message := await exchange.read()) is not None:
                     said = hearing.hear(decode(message))
                     if said is not None:
@@ -107,8 +107,8 @@ class Writer:
         return opening + rest + pen.closing(index, hearing.finish_reason)
 
     async def _whole(self, index: int, generation: Generation, choices: dict[int, Choice]) -> None:
-        open_call = self._channel.unary("Predict", generation.options.SerializeToString())
-        with Exchange(open_call, self._patience.whole_s) as exchange:
+        stream = await self._channel.call("Predict", generation.options.SerializeToString())
+        with Exchange(stream, self._patience.whole_s) as exchange:
             reply = pb.Reply.FromString(await exchange.whole())
         self._heard()
         hearing = _hearing(generation)

@@ -1,19 +1,10 @@
 """Every bound of the gRPC upstream, named with its unit."""
 
-SENT_BYTES_MAX = 50 << 20  # Of one message: what LocalAI's peers and ours take.
-RECEIVED_BYTES_MAX = 64 << 20
-CONNECT_S = 5.0
-RECONNECT_AFTER_S = 0.1  # The first pause after a failed connection.
-RECONNECT_AFTER_MAX_S = 1.0
-# Servers that were told nothing else hang up on whoever asks for a sign of life more often than every 300 s.
-KEEPALIVE_EVERY_S = 310.0
-KEEPALIVE_ANSWER_S = 10.0  # So long, too, may what was sent stay unacknowledged.
 SILENCE_S = 300.0  # Between two replies of a stream: a long prompt on a slow machine takes minutes.
 WHOLE_S = 3600.0  # For an answer that comes in one piece.
 SIDE_BY_SIDE_MAX = 8  # Calls of one request that are open at once.
 WORDS_CHARS_MAX = 500  # Of a backend's own words, as clients are told them.
 HEALTH_S = 3.0
-CLOSE_S = 1.0
 HTTP_POLL_S = 0.5
 HTTP_CALL_S = 5.0
 INPUTS_MAX = 2048  # Of one request for embeddings, and documents to be ranked.

@@ -4,9 +4,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import assert_never
 
-import anyio
-import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 
 from remuda.core.clock import Clock
@@ -15,14 +12,15 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Call, Endpoint, Sink
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc import limits, predicting, troubles, vectors
+from remuda.upstreams.grpc import predicting, troubles, vectors
 from remuda.upstreams.grpc.channels import Channel
 from remuda.upstreams.grpc.dialects import is_llama
-from remuda.upstreams.grpc.exchange import Exchange, HungUp, Silence
+from remuda.upstreams.grpc.exchange import Exchange
 from remuda.upstreams.grpc.generating import Patience, Writer, side_by_side
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.predicting import Generation, Preset
 from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, Pen
+from remuda.upstreams.http2.failures import CallFailed, Status
 
 _JSON = b"application/json"
 _NO_OPTIONS = pb.ModelOptions().SerializeToString()
@@ -52,22 +50,23 @@ class GrpcUpstream:
         self._open += 1
         try:
             await self._serve(call, sink)
-        except (grpc.aio.AioRpcError, Silence, HungUp, DecodeError) as trouble:
-            raise _told(trouble, call) from trouble
+        except CallFailed as failed:
+            heard = call.tally.first_token_s is not None
+            raise troubles.failure_of(failed, call.model.id, heard=heard) from failed
+        except DecodeError as error:
+            raise troubles.undecodable(call.model.id) from error
         finally:
             self._open -= 1
-            if self._forgotten:
-                await self._close_if_left()
+            self._close_if_left()
 
     async def aclose(self) -> None:
         """Take no more calls, and hang up when the last one has ended."""
         self._forgotten = True
-        await self._close_if_left()
+        self._close_if_left()
 
-    async def _close_if_left(self) -> None:
-        if not self._open:
-            with anyio.move_on_after(limits.CLOSE_S, shield=True):
-                await self._channel.close()
+    def _close_if_left(self) -> None:
+        if self._forgotten and not self._open:
+            self._channel.close()
 
     async def _serve(self, call: Call, sink: Sink) -> None:
         match call.request:
@@ -97,8 +96,8 @@ class GrpcUpstream:
             return
         try:
             answer = await self._whole("ModelMetadata", _NO_OPTIONS)
-        except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+        except CallFailed as failed:
+            if failed.code is not Status.UNIMPLEMENTED:
                 raise
             return
         if marker := pb.ModelMetadataResponse.FromString(answer).media_marker:
@@ -134,7 +133,7 @@ class GrpcUpstream:
         await sink.write(answer)
 
     async def _whole(self, method: str, request: bytes) -> bytes:
-        with Exchange(self._channel.unary(method, request), self._patience.silence_s) as exchange:
+        with Exchange(await self._channel.call(method, request), self._patience.silence_s) as exchange:
             return await exchange.whole()
 
     def _preset_for(self, call: Call) -> Preset:
@@ -145,17 +144,3 @@ class GrpcUpstream:
 
     def _draw(self) -> int:
         return int(self._entropy.fraction() * predicting.SEEDS)
-
-
-def _told(trouble: grpc.aio.AioRpcError | Silence | HungUp | DecodeError, call: Call) -> UpstreamFailed:
-    """What went wrong between here and the backend."""
-    model = call.model.id
-    match trouble:
-        case grpc.aio.AioRpcError():
-            heard = call.tally.first_token_s is not None
-            return troubles.failure_of(trouble.code(), trouble.details() or "", model, heard=heard)
-        case Silence():
-            return troubles.silent(model, trouble.seconds)
-        case HungUp():
-            return troubles.broke(model, "its connection was closed")
-    return troubles.undecodable(model)

@@ -13,6 +13,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from remuda.core import limits
 from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.upstreams import sockets
 
 _JOINED_BYTES_MAX: Final = 64 << 10  # Copying a body to its head costs less than two buffers do, up to here.
 HELD_BYTES_MAX: Final = 256 << 10  # Of a body that nobody has taken yet; the socket then waits.
@@ -132,6 +133,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it.
+        sockets.keep_alive(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

@@ -1,0 +1,334 @@
+"""One connection to a backend, shared by all calls to it. All is done as it arrives, without a task."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, cast
+
+from remuda.upstreams import sockets
+from remuda.upstreams.http2 import failures, frames, limits
+from remuda.upstreams.http2.failures import (
+    BrokenOff,
+    CallFailed,
+    Garbled,
+    HungUp,
+    Status,
+    TurnedAway,
+    Unprocessed,
+)
+from remuda.upstreams.http2.frames import Code, Kind, Setting, Splitter, Violation
+from remuda.upstreams.http2.headers import HeaderReader
+from remuda.upstreams.http2.stream import NOTHING, Stream
+
+# What one call may not read ahead, another may: the connection as a whole sets no bound that is ever reached.
+_WINDOW_BYTES: Final = frames.WINDOW_BYTES_MAX
+_GREETING: Final = (
+    frames.PREFACE
+    + frames.settings(
+        {
+            Setting.HEADER_TABLE_SIZE: 0,
+            Setting.ENABLE_PUSH: 0,
+            Setting.MAX_HEADER_LIST_SIZE: limits.HEADERS_BYTES_MAX,
+        }
+    )
+    + frames.window_update(0, _WINDOW_BYTES - frames.WINDOW_BYTES)
+)
+
+
+class Connection(asyncio.Protocol):
+    """Implements stream.Carrier. Takes calls once the server has introduced itself, as long as `has_room`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._splitter = Splitter()
+        self._headers = HeaderReader()
+        self._streams: dict[int, Stream] = {}
+        self._next_id = 1
+        self._introduced = loop.create_future()
+        self._failure: CallFailed | None = None
+        self._leaving = False
+        self._due: Kind | None = Kind.SETTINGS  # What the next frame has to be.
+        self._block = bytearray()
+        self._block_of = 0
+        self._block_is_last = False
+        self._window = _WINDOW_BYTES
+        self._send_window = self._stream_window = frames.WINDOW_BYTES
+        self._payload_bytes_max = frames.PAYLOAD_BYTES_MAX
+        self._streams_max = frames.STREAM_ID_MAX
+        self._sending: OrderedDict[Stream, None] = OrderedDict()  # Those that could, were there room for all.
+        self._congested = False
+
+    # For whoever calls.
+
+    async def introduced(self) -> None:
+        """Wait until the server has introduced itself. CallFailed when it does not."""
+        await self._introduced
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def has_room(self) -> bool:
+        """For one more call."""
+        return (
+            not self._leaving
+            and len(self._streams) < self._streams_max
+            and self._next_id <= frames.STREAM_ID_MAX
+        )
+
+    @property
+    def closed(self) -> bool:
+        return self._transport is None
+
+    @property
+    def open_calls(self) -> int:
+        return len(self._streams)
+
+    def call(self, block: bytes, body: bytes) -> Stream:
+        """Begin a call, where there is room for one."""
+        stream = Stream(self, self._loop, self._next_id, self._stream_window)
+        self._next_id += 2
+        self._streams[stream.id] = stream
+        head = frames.headers(stream.id, block, self._payload_bytes_max)
+        size = len(body)
+        if size <= min(self._payload_bytes_max, self._send_window, self._stream_window):
+            self.send(head + frames.head(Kind.DATA, frames.END_STREAM, stream.id, size) + body)
+            self._send_window -= size
+            stream.send_window -= size
+        else:
+            self.send(head)
+            stream.unsent = memoryview(body)
+            self._sending[stream] = None
+            self._pump()
+        return stream
+
+    def close(self) -> None:
+        """Hang up. Calls that are open fail."""
+        self._give_out(HungUp())
+        self._hang_up(Code.NO_ERROR)
+
+    # For its streams.
+
+    def send(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    def release(self, stream: Stream, code: Code | None) -> None:
+        self._streams.pop(stream.id, None)
+        self._sending.pop(stream, None)
+        if code is not None:
+            self.send(frames.rst_stream(stream.id, code))
+        if self._leaving and not self._streams:
+            self._hang_up(Code.NO_ERROR)
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it.
+        sockets.keep_alive(transport)
+        sockets.expect_acknowledgement(transport)
+        self.send(_GREETING)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._due is Kind.SETTINGS:
+            self._give_out(TurnedAway("it closed the connection before it said anything"))
+        else:
+            self._give_out(BrokenOff(Status.UNAVAILABLE, "the connection was lost"))
+
+    def pause_writing(self) -> None:
+        self._congested = True
+
+    def resume_writing(self) -> None:
+        self._congested = False
+        self._pump()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for kind, flags, stream_id, payload in self._splitter.feed(data):
+                if self._due is not None and kind != self._due:
+                    raise Violation(
+                        Code.PROTOCOL_ERROR, f"a frame of kind {kind} came instead of {self._due.name}"
+                    )
+                take = _TAKERS.get(kind)
+                if take is not None:
+                    take(self, flags, stream_id, payload)
+        except Violation as violation:
+            self._give_out(Garbled(str(violation)))
+            self._hang_up(violation.code)
+
+    # What frames do.
+
+    def _take_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        size = len(payload)
+        self._window -= size
+        if self._window < _WINDOW_BYTES // 2:
+            self.send(frames.window_update(0, _WINDOW_BYTES - self._window))
+            self._window = _WINDOW_BYTES
+        stream = self._stream(stream_id)
+        if stream is not None:
+            data = frames.data_of(flags, payload)
+            stream.take_data(data, size, last=bool(flags & frames.END_STREAM))
+
+    def _take_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._block_of, self._block_is_last = stream_id, bool(flags & frames.END_STREAM)
+        self._take_block(flags, frames.fragment_of(flags, payload))
+
+    def _take_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._due is not Kind.CONTINUATION or stream_id != self._block_of:
+            raise Violation(Code.PROTOCOL_ERROR, "headers go on that did not begin")
+        self._take_block(flags, payload)
+
+    def _take_block(self, flags: int, fragment: bytes) -> None:
+        self._block += fragment
+        if len(self._block) > limits.HEADERS_BYTES_MAX:
+            raise Violation(Code.ENHANCE_YOUR_CALM, "more headers than make sense")
+        if not flags & frames.END_HEADERS:
+            self._due = Kind.CONTINUATION
+            return
+        self._due = None
+        headers = self._headers.read(bytes(self._block))
+        self._block.clear()
+        stream = self._stream(self._block_of)
+        if stream is not None:
+            stream.take_headers(headers, last=self._block_is_last)
+
+    def _take_reset(self, flags: int, stream_id: int, payload: bytes) -> None:
+        stream = self._stream(stream_id)
+        code = frames.code_of(payload)
+        if stream is not None:
+            self.release(stream, None)
+            stream.end(failures.reset(code))
+
+    def _take_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id or (flags & frames.ACK and (payload or self._due)):
+            raise Violation(Code.PROTOCOL_ERROR, "settings that are none")
+        if flags & frames.ACK:
+            return
+        for name, value in frames.settings_of(payload):
+            self._set(name, value)
+        self._answer(frames.SETTINGS_ACK)
+        self._due = None
+        if not self._introduced.done():
+            self._introduced.set_result(None)
+        self._pump()
+
+    def _set(self, name: int, value: int) -> None:
+        if name == Setting.MAX_CONCURRENT_STREAMS:
+            self._streams_max = value
+        elif name == Setting.MAX_FRAME_SIZE:
+            if not frames.PAYLOAD_BYTES_MAX <= value <= frames.PAYLOAD_BYTES_MAX_MAX:
+                raise Violation(Code.PROTOCOL_ERROR, f"frames of {value} bytes are not possible")
+            self._payload_bytes_max = min(value, limits.PIECE_BYTES_MAX)
+        elif name == Setting.INITIAL_WINDOW_SIZE:
+            for stream in self._streams.values():
+                self._widen(stream, value - self._stream_window)
+            self._stream_window = _checked_window(value)
+
+    def _take_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        question = frames.ping_of(payload)
+        if stream_id:
+            raise Violation(Code.PROTOCOL_ERROR, "a ping of one stream")
+        if not flags & frames.ACK:
+            self._answer(frames.pong(question))
+
+    def _take_farewell(self, flags: int, stream_id: int, payload: bytes) -> None:
+        last_id, _ = frames.farewell_of(payload)
+        self._leaving = True
+        for stream in [stream for stream in self._streams.values() if stream.id > last_id]:
+            self.release(stream, None)
+            stream.end(Unprocessed("it is about to stop"))
+        if not self._streams:
+            self._hang_up(Code.NO_ERROR)
+
+    def _take_window(self, flags: int, stream_id: int, payload: bytes) -> None:
+        increment = frames.increment_of(payload)
+        if not stream_id:
+            if not increment:
+                raise Violation(Code.PROTOCOL_ERROR, "a window that does not change")
+            self._send_window = _checked_window(self._send_window + increment)
+        elif (stream := self._stream(stream_id)) is not None:
+            if not increment:
+                stream.give_up(Garbled("its window does not change"))
+            else:
+                self._widen(stream, increment)
+        self._pump()
+
+    def _take_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
+        raise Violation(Code.PROTOCOL_ERROR, "nobody asked for promises")
+
+    # How it is done.
+
+    def _stream(self, stream_id: int) -> Stream | None:
+        """None: it is over. What is still said about it is of no interest."""
+        stream = self._streams.get(stream_id)
+        if stream is None and (stream_id % 2 == 0 or stream_id >= self._next_id):
+            raise Violation(Code.PROTOCOL_ERROR, f"stream {stream_id} was never begun")
+        return stream
+
+    def _widen(self, stream: Stream, increment: int) -> None:
+        stream.send_window = _checked_window(stream.send_window + increment)
+        if stream.unsent and stream.send_window > 0:
+            self._sending[stream] = None
+
+    def _pump(self) -> None:
+        """Send what the windows allow, by turns."""
+        while self._sending and self._send_window > 0 and not self._congested:
+            stream, _ = self._sending.popitem(last=False)
+            size = min(len(stream.unsent), self._payload_bytes_max, self._send_window, stream.send_window)
+            if size <= 0:
+                continue
+            piece, stream.unsent = stream.unsent[:size], stream.unsent[size:] or NOTHING
+            stream.send_window -= size
+            self._send_window -= size
+            flags = 0 if stream.unsent else frames.END_STREAM
+            self.send(b"".join((frames.head(Kind.DATA, flags, stream.id, size), piece)))
+            if stream.unsent:
+                self._sending[stream] = None
+
+    def _answer(self, frame: bytes) -> None:
+        """To a question, of which a server that does not read may ask any number."""
+        if self._transport is not None and self._transport.get_write_buffer_size() > limits.UNREAD_BYTES_MAX:
+            raise Violation(Code.ENHANCE_YOUR_CALM, "answers are asked for and not read")
+        self.send(frame)
+
+    def _hang_up(self, code: Code) -> None:
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        transport.write(frames.goaway(code))
+        if self._congested:
+            transport.abort()  # It would wait for a server that does not read.
+        else:
+            transport.close()
+
+    def _give_out(self, failure: CallFailed) -> None:
+        """No more calls, and none that goes on."""
+        self._leaving = True
+        if self._failure is None:
+            self._failure = failure
+        streams, self._streams = list(self._streams.values()), {}
+        self._sending.clear()
+        for stream in streams:
+            stream.end(failure)
+        if not self._introduced.done():
+            self._introduced.set_result(None)
+
+
+def _checked_window(size: int) -> int:
+    if size > frames.WINDOW_BYTES_MAX:
+        raise Violation(Code.FLOW_CONTROL_ERROR, "a window larger than windows are")
+    return size
+
+
+_TAKERS: Final[dict[int, Callable[[Connection, int, int, bytes], None]]] = {
+    Kind.DATA: Connection._take_data,
+    Kind.HEADERS: Connection._take_headers,
+    Kind.RST_STREAM: Connection._take_reset,
+    Kind.SETTINGS: Connection._take_settings,
+    Kind.PUSH_PROMISE: Connection._take_promise,
+    Kind.PING: Connection._take_ping,
+    Kind.GOAWAY: Connection._take_farewell,
+    Kind.WINDOW_UPDATE: Connection._take_window,
+    Kind.CONTINUATION: Connection._take_continuation,
+}

@@ -1,0 +1,49 @@
+"""From an address to a connection over which calls can be made, or to the reason why there is none."""
+
+import asyncio
+import errno
+import os
+import socket
+from typing import Final
+
+import anyio
+
+from remuda.upstreams.http2 import limits
+from remuda.upstreams.http2.connection import Connection
+from remuda.upstreams.http2.failures import TurnedAway, Unreachable
+
+_REFUSED: Final = (errno.ECONNREFUSED, errno.ECONNRESET)
+
+
+async def dial(address: str) -> Connection:
+    """`address`: host:port, with brackets where a host has colons. CallFailed when nobody introduces himself;
+    a port that is closed tells at once."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise Unreachable("its address is none: it has to be host:port")
+    loop = asyncio.get_running_loop()
+    try:
+        with anyio.fail_after(limits.CONNECT_S):
+            _, connection = await loop.create_connection(
+                lambda: Connection(loop), host.strip("[]"), int(port)
+            )
+            try:
+                await connection.introduced()
+            except BaseException:
+                connection.close()
+                raise
+    except TimeoutError:
+        raise Unreachable(f"it did not answer within {limits.CONNECT_S:g} s") from None
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise _failure(error) from error
+    return connection
+
+
+def _failure(error: Exception) -> Unreachable:
+    """Without the address, which is no business of clients."""
+    if isinstance(error, socket.gaierror) or not isinstance(error, OSError):
+        return Unreachable("its name is not resolved")
+    # By its words, for of a name with several addresses they are all that is left of each.
+    if any(f"[Errno {number}]" in str(error) for number in _REFUSED):
+        return TurnedAway("connection refused")
+    return Unreachable(os.strerror(error.errno).lower() if error.errno else "none of its addresses answers")

@@ -1,0 +1,161 @@
+"""How a call can fail: what the backend says itself, and what becomes of the connection. Pure."""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from remuda.upstreams.http2 import limits
+from remuda.upstreams.http2.frames import Code
+
+Headers = Mapping[bytes, bytes]
+
+
+class Status(IntEnum):
+    """gRPC's."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class CallFailed(Exception):
+    """The backend says so, unless the class tells of something else."""
+
+    def __init__(self, code: Status, details: str) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self.code = code
+        self.details = details
+
+
+class Unreachable(CallFailed):
+    """There is no connection, and there was none."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__(Status.UNAVAILABLE, details)
+
+
+class TurnedAway(Unreachable):
+    """Nobody serves at the address: it was reached, and refused the connection or dropped it at once."""
+
+
+class Unprocessed(CallFailed):
+    """The backend has not begun with the call, and will not."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__(Status.UNAVAILABLE, details)
+
+
+class BrokenOff(CallFailed):
+    """The answer ended without saying how it went."""
+
+
+class Garbled(CallFailed):
+    """What came cannot be understood."""
+
+    def __init__(self, details: str) -> None:
+        super().__init__(Status.INTERNAL, details)
+
+
+class HungUp(CallFailed):
+    """The connection was closed on our side."""
+
+    def __init__(self) -> None:
+        super().__init__(Status.CANCELLED, "its connection was closed")
+
+
+class Silence(CallFailed):
+    """The backend said nothing for `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(Status.DEADLINE_EXCEEDED, f"nothing was said for {seconds:g} s")
+        self.seconds = seconds
+
+
+class RequestTooLarge(CallFailed):
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(Status.RESOURCE_EXHAUSTED, f"the request has more than {bytes_max} bytes")
+        self.bytes_max = bytes_max
+
+
+class ReplyTooLarge(CallFailed):
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(Status.RESOURCE_EXHAUSTED, f"a reply has more than {bytes_max} bytes")
+        self.bytes_max = bytes_max
+
+
+_BY_NUMBER: Final = {b"%d" % status: status for status in Status}
+_BY_HTTP_STATUS: Final = {
+    b"400": Status.INTERNAL,
+    b"401": Status.UNAUTHENTICATED,
+    b"403": Status.PERMISSION_DENIED,
+    b"404": Status.UNIMPLEMENTED,
+    b"429": Status.UNAVAILABLE,
+    b"502": Status.UNAVAILABLE,
+    b"503": Status.UNAVAILABLE,
+    b"504": Status.UNAVAILABLE,
+}
+_CODES: Final[Mapping[int, str]] = {code.value: code.name for code in Code}
+_BY_CODE: Final[Mapping[int, Status]] = {
+    Code.CANCEL: Status.CANCELLED,
+    Code.ENHANCE_YOUR_CALM: Status.RESOURCE_EXHAUSTED,
+    Code.INADEQUATE_SECURITY: Status.PERMISSION_DENIED,
+}
+_OK: Final = b"200"
+_GRPC: Final = b"application/grpc"
+
+
+def informational(headers: Headers) -> bool:
+    """Whether the answer is still to come."""
+    return headers.get(b":status", b"").startswith(b"1")
+
+
+def refusal(headers: Headers) -> CallFailed | None:
+    """What the head of an answer says against it."""
+    status = headers.get(b":status", b"")
+    if status != _OK:
+        word = status.decode("ascii", "replace")[:9] or "nothing"
+        return CallFailed(_BY_HTTP_STATUS.get(status, Status.UNKNOWN), f"it answered with HTTP status {word}")
+    if not headers.get(b"content-type", b"").startswith(_GRPC):
+        return Garbled("the answer is not gRPC's")
+    return None
+
+
+def verdict(trailers: Headers, *, alone: bool) -> CallFailed | None:
+    """How the call went. `alone`: they are all there is of the answer."""
+    number = trailers.get(b"grpc-status")
+    if number is None:
+        return (refusal(trailers) if alone else None) or unsaid()
+    status = _BY_NUMBER.get(number, Status.UNKNOWN)
+    if status is Status.OK:
+        return None
+    said = trailers.get(b"grpc-message", b"")
+    words = unquote_to_bytes(said[: 3 * limits.WORDS_CHARS_MAX]).decode("utf-8", "replace")
+    return CallFailed(status, words[: limits.WORDS_CHARS_MAX])
+
+
+def unsaid() -> BrokenOff:
+    """The answer ended, and its trailers are missing or say nothing."""
+    return BrokenOff(Status.INTERNAL, "it ended without a status")
+
+
+def reset(code: int) -> CallFailed:
+    """The backend has reset the call's stream."""
+    if code == Code.REFUSED_STREAM:
+        return Unprocessed("it does not take more calls at once")
+    name = _CODES.get(code, f"code {code}")
+    return BrokenOff(_BY_CODE.get(code, Status.INTERNAL), f"it reset the call: {name}")

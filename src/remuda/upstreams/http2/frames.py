@@ -1,0 +1,224 @@
+"""HTTP/2 frames (RFC 9113): how they are built, and found in what arrives. Pure."""
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_BYTES: Final = 9
+PAYLOAD_BYTES_MAX: Final = 16_384  # Unless the receiver allows more, which we do not.
+PAYLOAD_BYTES_MAX_MAX: Final = (1 << 24) - 1
+WINDOW_BYTES: Final = 65_535  # With which every stream and connection begins.
+WINDOW_BYTES_MAX: Final = (1 << 31) - 1
+STREAM_ID_MAX: Final = (1 << 31) - 1
+
+_HEAD: Final = Struct("!HBBBI")
+_U32: Final = Struct("!I")
+_SETTING: Final = Struct("!HI")
+_U32_PAIR: Final = Struct("!II")
+_PRIORITY_BYTES: Final = 5
+_PING_BYTES: Final = 8
+
+
+class Kind(IntEnum):
+    DATA = 0
+    HEADERS = 1
+    PRIORITY = 2
+    RST_STREAM = 3
+    SETTINGS = 4
+    PUSH_PROMISE = 5
+    PING = 6
+    GOAWAY = 7
+    WINDOW_UPDATE = 8
+    CONTINUATION = 9
+
+
+class Code(IntEnum):
+    """Why a stream or a connection ends."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class Setting(IntEnum):
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    MAX_CONCURRENT_STREAMS = 3
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+    MAX_HEADER_LIST_SIZE = 6
+
+
+ACK: Final = 0x1
+END_STREAM: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+HAS_PRIORITY: Final = 0x20
+
+
+class Violation(Exception):
+    """What came is no HTTP/2, and there is no going on."""
+
+    def __init__(self, code: Code, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class Frame(NamedTuple):
+    kind: int  # Not a `Kind`: there may be others.
+    flags: int
+    stream_id: int
+    payload: bytes
+
+
+class Splitter:
+    """Finds the frames in what arrives, wherever that was cut."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._wanted = HEAD_BYTES
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Those that are complete now. Must be asked for all of them. Violation when one is too large."""
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return
+            data = bytes(self._rest)
+            self._rest.clear()
+        position, size = 0, len(data)
+        while size - position >= HEAD_BYTES:
+            length, low, kind, flags, stream_id = _HEAD.unpack_from(data, position)
+            length = length << 8 | low
+            if length > PAYLOAD_BYTES_MAX:
+                raise Violation(Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            begin = position + HEAD_BYTES
+            end = begin + length
+            if end > size:
+                self._wanted = end - position
+                self._rest += data[position:]
+                return
+            yield Frame(kind, flags, stream_id & STREAM_ID_MAX, data[begin:end])
+            position = end
+        self._wanted = HEAD_BYTES
+        self._rest += data[position:]
+
+
+def frame(kind: Kind, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    return head(kind, flags, stream_id, len(payload)) + payload
+
+
+def head(kind: Kind, flags: int, stream_id: int, length: int) -> bytes:
+    """What stands before a payload of that length."""
+    return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
+
+
+def settings(values: Mapping[Setting, int]) -> bytes:
+    return frame(Kind.SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
+
+
+SETTINGS_ACK: Final = frame(Kind.SETTINGS, ACK, 0)
+
+
+def headers(stream_id: int, block: bytes, payload_bytes_max: int) -> bytes:
+    """In as many frames as it takes; a body is to follow."""
+    if len(block) <= payload_bytes_max:
+        return frame(Kind.HEADERS, END_HEADERS, stream_id, block)
+    pieces = [block[at : at + payload_bytes_max] for at in range(0, len(block), payload_bytes_max)]
+    first, *between, last = pieces
+    return b"".join(
+        (
+            frame(Kind.HEADERS, 0, stream_id, first),
+            *(frame(Kind.CONTINUATION, 0, stream_id, piece) for piece in between),
+            frame(Kind.CONTINUATION, END_HEADERS, stream_id, last),
+        )
+    )
+
+
+def rst_stream(stream_id: int, code: Code) -> bytes:
+    return frame(Kind.RST_STREAM, 0, stream_id, _U32.pack(code))
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    return frame(Kind.WINDOW_UPDATE, 0, stream_id, _U32.pack(increment))
+
+
+def pong(payload: bytes) -> bytes:
+    return frame(Kind.PING, ACK, 0, payload)
+
+
+def goaway(code: Code) -> bytes:
+    """No stream of the server's has been seen: it opens none."""
+    return frame(Kind.GOAWAY, 0, 0, _U32_PAIR.pack(0, code))
+
+
+def data_of(flags: int, payload: bytes) -> bytes:
+    """Of a DATA frame, without its padding."""
+    return _without_padding(payload) if flags & PADDED else payload
+
+
+def fragment_of(flags: int, payload: bytes) -> bytes:
+    """Of a HEADERS frame, the part that belongs to the block."""
+    if flags & PADDED:
+        payload = _without_padding(payload)
+    if flags & HAS_PRIORITY:
+        if len(payload) < _PRIORITY_BYTES:
+            raise Violation(Code.FRAME_SIZE_ERROR, "headers without the priority that they announce")
+        return payload[_PRIORITY_BYTES:]
+    return payload
+
+
+def settings_of(payload: bytes) -> list[tuple[int, int]]:
+    if len(payload) % _SETTING.size:
+        raise Violation(Code.FRAME_SIZE_ERROR, "settings that end in the middle")
+    return list(_SETTING.iter_unpack(payload))
+
+
+def code_of(payload: bytes) -> int:
+    """Of a RST_STREAM frame."""
+    return _u32("a reset", payload)
+
+
+def increment_of(payload: bytes) -> int:
+    """Of a WINDOW_UPDATE frame."""
+    return _u32("a window", payload) & WINDOW_BYTES_MAX
+
+
+def ping_of(payload: bytes) -> bytes:
+    if len(payload) != _PING_BYTES:
+        raise Violation(Code.FRAME_SIZE_ERROR, f"a ping of {len(payload)} bytes")
+    return payload
+
+
+def farewell_of(payload: bytes) -> tuple[int, int]:
+    """Of a GOAWAY frame, the last stream that was looked at, and why the server goes."""
+    if len(payload) < _U32_PAIR.size:
+        raise Violation(Code.FRAME_SIZE_ERROR, "a farewell that ends in the middle")
+    last_id, code = _U32_PAIR.unpack_from(payload)
+    return last_id & STREAM_ID_MAX, code
+
+
+def _without_padding(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise Violation(Code.PROTOCOL_ERROR, "more padding than there is room for")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _u32(what: str, payload: bytes) -> int:
+    if len(payload) != _U32.size:
+        raise Violation(Code.FRAME_SIZE_ERROR, f"{what} of {len(payload)} bytes")
+    (value,) = _U32.unpack(payload)
+    return int(value)

@@ -1,0 +1,43 @@
+"""What connections to replicas have in common: that a machine which vanished is noticed."""
+
+import asyncio
+import socket
+from typing import Any, Final
+
+IDLE_S: Final = 15
+PROBE_EVERY_S: Final = 5
+PROBES_MAX: Final = 3
+UNACKNOWLEDGED_S: Final = IDLE_S + PROBE_EVERY_S * PROBES_MAX
+
+_PROBING: Final = {
+    # macOS has another name for it.
+    "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE": IDLE_S,
+    "TCP_KEEPINTVL": PROBE_EVERY_S,
+    "TCP_KEEPCNT": PROBES_MAX,
+}
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Have the system ask the other end for a sign of life while nothing is sent: no program there notices,
+    and a machine that is gone ends the connection in half a minute, where nothing else would for hours."""
+    connected = _tcp_socket(transport)
+    if connected is None:
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBING.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def expect_acknowledgement(transport: asyncio.BaseTransport) -> None:
+    """End the connection, too, when something was sent and not taken for so long, where the system can.
+    Only for peers that read at all times: of one that is merely busy it would be the end as well."""
+    connected = _tcp_socket(transport)
+    if connected is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNACKNOWLEDGED_S)
+
+
+def _tcp_socket(transport: asyncio.BaseTransport) -> Any:
+    connected = transport.get_extra_info("socket")
+    is_tcp = connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6)
+    return connected if is_tcp else None
