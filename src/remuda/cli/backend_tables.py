@@ -9,7 +9,6 @@ from remuda.cli.render import UNKNOWN, Column, fitting, table_of
 from remuda.gallery.lookup import Found
 from remuda.gallery.model import Reading
 from remuda.gallery.resolve import Candidate, Refused, Resolved
-from remuda.wire.backends import InstalledBackend
 from remuda.wire.sizes import install_size
 from remuda.worker.depot.gc import Leaving
 from remuda.worker.depot.listing import Backend
@@ -101,22 +100,6 @@ def installed_table(backends: Sequence[Backend], output: Console) -> Table:
         Column("FROM", [one.metadata.uri or UNKNOWN for one in backends], needed=4),
     ]
     return fitting(columns, output)
-
-
-def installed_document(backend: Backend) -> Mapping[str, object]:
-    """As nodes report it."""
-    told = backend.metadata
-    row = InstalledBackend(
-        name=backend.name,
-        is_system=backend.system,
-        is_meta=backend.meta,
-        installed_at=told.installed_at,
-        gallery_url=told.gallery_url,
-        version=told.version,
-        uri=told.uri,
-        digest=told.digest,
-    )
-    return row.model_dump(mode="json")
 
 
 def leaving_table(leaving: Sequence[Leaving]) -> Table:

@@ -185,14 +185,14 @@ def list_here(here: Here) -> None:
     """The backends that are installed, and the names under which they can be asked for."""
     import anyio
 
-    from remuda.cli.backend_tables import installed_document, installed_table
+    from remuda.cli.backend_tables import installed_table
     from remuda.cli.render import console, show
 
     machine = here.machine()
     hardware = anyio.run(machine.hardware)
     listed = anyio.run(machine.depot().installed, hardware.effective_capability)
     if here.as_json:
-        rows = [installed_document(one) for one in listed.reported]
+        rows = [one.row.model_dump(mode="json") for one in listed.reported]
         click.echo(json.dumps({"backends": rows, "problems": listed.problems}))
         return
     for problem in listed.problems:

@@ -14,12 +14,10 @@ from remuda.wire.backends import (
     BackendListReply,
     BackendRollback,
     BackendRollbackReply,
-    InstalledBackend,
 )
 from remuda.worker.commands.holdings import Holdings, Sight, require_gone, stop_report
 from remuda.worker.commands.work import Kind, WorkInHand
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.listing import Backend
 from remuda.worker.processes.model import Stopped
 
 log = structlog.get_logger(__name__)
@@ -47,7 +45,7 @@ class Shelving:
         listed = await self._depot.installed(await self._capability())
         if listed.problems:
             return BackendListReply(error="; ".join(listed.problems))
-        return BackendListReply(backends=tuple(_row(one) for one in listed.reported))
+        return BackendListReply(backends=tuple(one.row for one in listed.reported))
 
     async def delete(self, request: BackendDelete) -> BackendDeleteReply:
         """Processes first, and files only when all of them are gone. What was stopped is told in any case."""
@@ -101,17 +99,3 @@ class Shelving:
             hint = "it was removed when a newer one ran"
             raise NotFound(f"no earlier version of {sight.folder.name} is kept", hint=hint)
         return sight.folder.name
-
-
-def _row(backend: Backend) -> InstalledBackend:
-    told = backend.metadata
-    return InstalledBackend(
-        name=backend.name,
-        is_system=backend.system,
-        is_meta=backend.meta,
-        installed_at=told.installed_at,
-        gallery_url=told.gallery_url,
-        version=told.version,
-        uri=told.uri,
-        digest=told.digest,
-    )

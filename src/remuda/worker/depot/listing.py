@@ -7,6 +7,7 @@ from pathlib import Path
 
 from remuda.core.errors import RemudaError
 from remuda.gallery.fit import preferred_tokens
+from remuda.wire.backends import InstalledBackend
 from remuda.worker.depot.metadata import Metadata, read_metadata
 from remuda.worker.depot.places import MANIFEST_FILE, PASSING_SUFFIXES, RUN_FILE, Places
 
@@ -37,6 +38,21 @@ class Backend:
     def run_file(self) -> Path:
         """A program, or the manifest of a backend that has none."""
         return self.folder / self.runs
+
+    @property
+    def row(self) -> InstalledBackend:
+        """As others are told of it."""
+        told = self.metadata
+        return InstalledBackend(
+            name=self.name,
+            is_system=self.system,
+            is_meta=self.meta,
+            installed_at=told.installed_at,
+            gallery_url=told.gallery_url,
+            version=told.version,
+            uri=told.uri,
+            digest=told.digest,
+        )
 
 
 @dataclass(frozen=True, slots=True)
