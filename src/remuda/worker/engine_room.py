@@ -60,7 +60,7 @@ class RoomSettings:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
     blobs_bytes_max: int = 50 << 30
-    blobs_unused: timedelta = timedelta(days=30)
+    blobs_unused: timedelta = timedelta(days=14)
     patience: Patience = USUAL
 
 
