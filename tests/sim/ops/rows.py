@@ -12,6 +12,7 @@ from remuda.store.connections import Connections
 from remuda.store.inline import driver_connection, migrated_in_memory
 from remuda.store.nodes import insert_node
 from tests.sim.clocks import START, HostClock
+from tests.sim.ops.answers import Answers
 from tests.support.nodes import node
 
 NODES_MOST = 50
@@ -78,9 +79,10 @@ _REPLICAS = "SELECT model, number, node_id, state, memory_bytes, instance, boot 
 
 
 class Tables:
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, clock: HostClock) -> None:
         self.connections = connections
         self._connection = driver_connection(connections)
+        self.answers = Answers(self._connection, clock.now)
 
     def operations(self, after: int = 0) -> list[OperationRow]:
         return [
@@ -132,4 +134,4 @@ def _prepared() -> tuple[Connections, bytes]:
 def fresh_tables(clock: HostClock) -> Tables:
     connections, image = _prepared()
     driver_connection(connections).deserialize(image)
-    return Tables(replace(connections, now=lambda _: clock.now()))
+    return Tables(replace(connections, now=lambda _: clock.now()), clock)

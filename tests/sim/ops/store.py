@@ -39,8 +39,10 @@ class DatabaseOfFrontend(InlineDatabase):
 
     async def _run(self, engine: Engine, limiter: CapacityLimiter, work: Work[T], limit_s: float) -> T:
         await self.travel()
-        result = self._run_in_thread(engine, work, _Call())  # Committed before anybody else runs.
-        if engine is self._connections.writing:
+        if engine is self._connections.reading:
+            result = self._world.tables.answers.of(work, lambda: self._run_in_thread(engine, work, _Call()))
+        else:
+            result = self._run_in_thread(engine, work, _Call())  # Committed before anybody else runs.
             self._world.claims.after_write()
             self._meet_trouble()
         await checkpoint()  # Whoever dies here dies with the change made and nobody told.
