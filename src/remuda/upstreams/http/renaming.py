@@ -1,10 +1,16 @@
-"""Puts another name into the `model` of a JSON text on its way through, however it is cut into pieces.
+"""Puts another name into the `model` of a JSON text: of a request, and of an answer on its way through,
+however it is cut into pieces.
 
 Only a member of the outermost object counts: what users, models and documents say stays as it is.
 """
 
 import re
 from typing import Final
+
+import msgspec
+
+from remuda.core import limits
+from remuda.inference.outline import outlined
 
 _MEMBER: Final = re.compile(rb'"model"(\s*:\s*)"(?:[^"\\]++|\\.)*+"')
 _KEY: Final = b'"model"'
@@ -13,6 +19,21 @@ _IN_STRING: Final = re.compile(rb'(?:[^"\\\n]++|\\[^\n])*+')
 _HELD_BYTES_MAX: Final = 2048  # The longest member that is found when it comes in pieces.
 _QUOTE, _BACKSLASH, _NEWLINE = b'"\\\n'
 _OPENING: Final = b"{["
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+async def with_model(body: bytes, name: str) -> bytes:
+    """The same request for a model of another name; everything else stays as it was written."""
+    if len(body) <= limits.PARSED_AT_ONCE_BYTES_MAX:
+        return _with_model(body, name)
+    outline = await outlined(body)
+    return outline.filled(_with_model(outline.text, name))
+
+
+def _with_model(body: bytes, name: str) -> bytes:
+    members = _members.decode(body)
+    members["model"] = msgspec.Raw(msgspec.json.encode(name))
+    return msgspec.json.encode(members)
 
 
 class Renamer:

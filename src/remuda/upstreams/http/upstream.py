@@ -12,7 +12,7 @@ from remuda.upstreams.http.client import Address, Pool
 from remuda.upstreams.http.connection import Connection
 from remuda.upstreams.http.events import Events, usage_in
 from remuda.upstreams.http.refusals import REFUSAL_HEADER, failure, in_openai_shape, in_words
-from remuda.upstreams.http.renaming import Renamer
+from remuda.upstreams.http.renaming import Renamer, with_model
 
 WHOLE_BYTES_MAX: Final = (
     1 << 20
@@ -26,7 +26,6 @@ _PATHS: Final = {
     Kind.EMBEDDING: "/v1/embeddings",
     Kind.RERANK: "/v1/rerank",
 }
-_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _any_object: Final = msgspec.json.Decoder(msgspec.defstruct("AnyObject", ()))
 
 
@@ -45,7 +44,7 @@ class HttpUpstream:
         """As inference.model.Upstream has it."""
         asked, served = call.request.model, self._served_name or call.model.id
         same_name = asked == served
-        body = call.body if same_name else _with_model(call.body, served)
+        body = call.body if same_name else await with_model(call.body, served)
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
         answer = await self._pool.exchange(self._address, head, body)
         try:
@@ -136,13 +135,6 @@ def _head(endpoint: Endpoint, path: str) -> bytes:
         "Content-Length: ",
     )
     return "\r\n".join(lines).encode()
-
-
-def _with_model(body: bytes, name: str) -> bytes:
-    """The same request for a model of another name; everything else stays as it was written."""
-    members = _members.decode(body)
-    members["model"] = msgspec.Raw(msgspec.json.encode(name))
-    return msgspec.json.encode(members)
 
 
 def _renamer(asked: str, same_name: bool, *, by_line: bool = False) -> Renamer | None:
