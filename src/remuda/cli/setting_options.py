@@ -49,6 +49,8 @@ def _place(item: Described) -> int:
 
 def metavar(item: Described) -> str:
     accepted = item.setting.accepted
+    if accepted.startswith("a number"):
+        return "N"
     return _METAVARS.get(accepted, accepted if accepted and " " not in accepted else "TEXT")
 
 

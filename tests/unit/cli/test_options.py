@@ -14,13 +14,14 @@ from pydantic import SecretStr
 
 from remuda.cli.commands import ROLES, Role, settings_command
 from remuda.cli.options import config_file, data_folder, registration_token, resolve_settings
-from remuda.cli.setting_options import model_of
+from remuda.cli.setting_options import metavar, model_of
 from remuda.cli.settings import CommonSettings, UpSettings, WorkerSettings
 from remuda.core import durations
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import Described, described
 from remuda.host.folder import DataFolder, write_json
 
+ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ("flag", "REMUDA", "LOCALAI", "saved", "file", "default")
 
 
@@ -264,3 +265,17 @@ def test_every_setting_that_is_not_hidden_is_in_the_help_with_its_variable(role:
 
     assert [item.flag for item in visible if item.flag not in shown] == []
     assert [item.env for item in visible if item.env not in shown] == []
+
+
+def test_settings_that_the_guides_name_are_in_the_help() -> None:
+    guides = "".join(page.read_text() for page in (ROOT / "docs" / "guide").glob("*.md"))
+    named = [item for role in ROLES for item in described(model_of(role)) if f"`{item.flag}`" in guides]
+
+    assert {"--distributed-shared-models", "--backend-install-timeout"} <= {item.flag for item in named}
+    assert [item.flag for item in named if item.setting.hidden] == []
+
+
+def test_numbers_are_asked_for_as_numbers() -> None:
+    [item] = [item for item in described(model_of("up")) if item.field == "nodes_at_once"]
+
+    assert metavar(item) == "N"

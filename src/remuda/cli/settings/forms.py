@@ -83,6 +83,6 @@ JSON = "a JSON list"
 BUDGET = budget.ACCEPTED
 # What will use a setting that is accepted but has no effect yet.
 STORAGE = "model files in object storage"
-GALLERY = "installing backends from galleries"
-OPERATIONS = "backend and model operations"
-INFERENCE = "inference"
+MODEL_GALLERIES = "galleries of models"
+MODEL_FILES = "bringing files of models to nodes"
+PREFIXES = "routing by the beginning of prompts"

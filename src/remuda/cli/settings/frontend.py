@@ -102,7 +102,6 @@ class FrontendSettings(SourceSettings):
             "Nodes have this frontend's folder of models under the same path.",
             forms.FLAG,
             aliases=("LOCALAI_DISTRIBUTED_SHARED_MODELS",),
-            hidden=True,
         ),
     ] = False
     distributed_prefix_cache: Annotated[
@@ -112,7 +111,7 @@ class FrontendSettings(SourceSettings):
             forms.FLAG,
             aliases=("LOCALAI_DISTRIBUTED_PREFIX_CACHE",),
             hidden=True,
-            no_effect_yet=forms.INFERENCE,
+            no_effect_yet=forms.PREFIXES,
         ),
     ] = True
     distributed_prefix_cache_ttl: Annotated[
@@ -122,17 +121,17 @@ class FrontendSettings(SourceSettings):
             durations.ACCEPTED,
             aliases=("LOCALAI_DISTRIBUTED_PREFIX_CACHE_TTL",),
             hidden=True,
-            no_effect_yet=forms.INFERENCE,
+            no_effect_yet=forms.PREFIXES,
         ),
     ] = timedelta(minutes=5)
     distributed_disk_headroom_check: Annotated[
         bool,
         Setting(
-            "Refuse placements that would fill a disk.",
+            "Refuse nodes whose disk the files of a model would fill.",
             forms.FLAG,
             aliases=("LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK",),
             hidden=True,
-            no_effect_yet=forms.OPERATIONS,
+            no_effect_yet=forms.MODEL_FILES,
         ),
     ] = True
     nats_backend_install_timeout: Annotated[
@@ -142,7 +141,6 @@ class FrontendSettings(SourceSettings):
             durations.ACCEPTED,
             flag="backend-install-timeout",
             aliases=("LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT",),
-            hidden=True,
         ),
     ] = _REPLY
     nats_backend_upgrade_timeout: Annotated[
@@ -152,7 +150,6 @@ class FrontendSettings(SourceSettings):
             durations.ACCEPTED,
             flag="backend-upgrade-timeout",
             aliases=("LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT",),
-            hidden=True,
         ),
     ] = _REPLY
     nodes_at_once: Annotated[
@@ -170,7 +167,6 @@ class FrontendSettings(SourceSettings):
             durations.ACCEPTED,
             flag="model-load-timeout",
             aliases=("LOCALAI_NATS_MODEL_LOAD_TIMEOUT",),
-            hidden=True,
         ),
     ] = None
     model_load_wait: Annotated[
@@ -187,7 +183,6 @@ class FrontendSettings(SourceSettings):
             "Say in a response header which node answered.",
             forms.FLAG,
             aliases=("LOCALAI_EXPOSE_NODE_HEADER",),
-            hidden=True,
         ),
     ] = False
     models_path: Annotated[

@@ -129,7 +129,7 @@ class WorkerSettings(DepotSettings):
             forms.JSON,
             aliases=("LOCALAI_GALLERIES",),
             hidden=True,
-            no_effect_yet=forms.GALLERY,
+            no_effect_yet=forms.MODEL_GALLERIES,
         ),
     ] = ()
     prefetch_models: Annotated[
@@ -139,7 +139,7 @@ class WorkerSettings(DepotSettings):
             "name,name",
             aliases=("LOCALAI_PREFETCH_MODELS",),
             hidden=True,
-            no_effect_yet=forms.GALLERY,
+            no_effect_yet=forms.MODEL_GALLERIES,
         ),
     ] = ()
     require_backend_integrity: Annotated[
