@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from bench.mock_upstreams import MODEL
 from remuda.host.ports import free_port
 
 START_LIMIT_S = 180.0  # LiteLLM imports for a while.
+SHOWN_BYTES = 4096
 _CORES = sorted(os.sched_getaffinity(0))
 GATEWAY_CORE, OTHER_CORE = _CORES[0], _CORES[-1]
 _NGINX = """\
@@ -91,14 +93,18 @@ def nginx(upstream_port: int) -> Iterator[Running]:
 def litellm(program: str) -> Target:
     @contextmanager
     def target(upstream_port: int) -> Iterator[Running]:
-        port, api = free_port(HOST), f"http://{HOST}:{upstream_port}/v1"
+        port, api, key = free_port(HOST), f"http://{HOST}:{upstream_port}/v1", f"sk-{secrets.token_hex(32)}"
         model = {"model": f"openai/{MODEL}", "api_base": api, "api_key": "none"}
+        chosen = {
+            "model_list": [{"model_name": MODEL, "litellm_params": model}],
+            "general_settings": {"master_key": key},  # It does not start without one.
+        }
         with tempfile.TemporaryDirectory(prefix="remuda-bench-") as folder:
             settings = Path(folder) / "litellm.yaml"
-            settings.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": model}]}))
+            settings.write_text(json.dumps(chosen))
             command = [program, "--config", str(settings), "--host", HOST, "--port", str(port)]
             with started([*command, "--telemetry", "False"], port, GATEWAY_CORE) as process:
-                yield Running(Place(port), process)
+                yield Running(Place(port, key), process)
 
     return target
 
@@ -106,10 +112,11 @@ def litellm(program: str) -> Target:
 def vllm_router(program: str) -> Target:
     @contextmanager
     def target(upstream_port: int) -> Iterator[Running]:
-        port = free_port(HOST)
-        urls = f"http://{HOST}:{upstream_port}"
-        command = [program, "--worker-urls", urls, "--host", HOST, "--port", str(port)]
-        with started(command, port, GATEWAY_CORE) as process:
+        port, metrics_port = free_port(HOST), free_port(HOST)
+        command = [program, "--worker-urls", f"http://{HOST}:{upstream_port}", "--host", HOST]
+        ports = ["--port", str(port), "--prometheus-port", str(metrics_port)]
+        room = ["--max-concurrent-requests", "8192"]  # As nginx has: idle streams are requests, too.
+        with started([*command, *ports, *room], port, GATEWAY_CORE) as process:
             yield Running(Place(port), process)
 
     return target
@@ -124,21 +131,20 @@ def upstream(kind: str) -> Iterator[int]:
 
 
 @contextmanager
-def started(
-    command: list[str], port: int, core: int, stdout: int = subprocess.DEVNULL
-) -> Iterator[psutil.Process]:
-    """A process on that core, once it listens."""
-    with ExitStack() as stack:
+def started(command: list[str], port: int, core: int) -> Iterator[psutil.Process]:
+    """A process on that core, once it listens. What it says is shown only if it never does."""
+    with tempfile.TemporaryFile() as said, ExitStack() as stack:
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {core})  # Inherited by all that it starts.
-        process = subprocess.Popen(command, stdout=stdout)
+        process = subprocess.Popen(command, stdout=said, stderr=said)
         os.sched_setaffinity(0, before)
         stack.callback(process.wait, 30)
         stack.callback(process.terminate)
         deadline_s = time.monotonic() + START_LIMIT_S
         while not _listens(port):
             if process.poll() is not None or time.monotonic() > deadline_s:
-                raise SystemExit(f"{command[0]} does not start")
+                said.seek(0)
+                raise SystemExit(f"{command[0]} does not start:\n{said.read()[-SHOWN_BYTES:].decode()}")
             time.sleep(0.05)
         yield psutil.Process(process.pid)
 

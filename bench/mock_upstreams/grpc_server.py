@@ -11,7 +11,7 @@ from typing import Final
 import uvloop
 from hpack import Decoder
 
-from bench.mock_upstreams import HOLD, TEXT, TOKENS_PER_S
+from bench.mock_upstreams import HOLD, TEXT, TOKENS_PER_S, WORDS
 from remuda.rpc import backend_pb2 as pb
 
 _PREFACE_BYTES: Final = 24
@@ -44,7 +44,7 @@ _WHOLE: Final = {
     b"/backend.Backend/LoadModel": _message(pb.Result(success=True)),
     b"/backend.Backend/Predict": _reply(TEXT, 72),
 }
-_TOKEN: Final = _reply(" horse", 1)
+_TOKENS: Final = tuple(_reply(word, 1) for word in WORDS)
 _STATUS_200: Final = b"\x88\x0f\x10\x10application/grpc"
 _STATUS_OK: Final = b"\x00\x0bgrpc-status\x010"
 # No table of headers, so that equal headers are equal bytes; and callers need not wait for room.
@@ -80,7 +80,7 @@ class Call:
             self._timer.cancel()
 
     def _say(self) -> None:
-        self._replica.write(_frame(_DATA, 0, self._stream, _TOKEN))
+        self._replica.write(_frame(_DATA, 0, self._stream, _TOKENS[self._left % len(_TOKENS)]))
         if self._left >= HOLD:
             return
         self._left -= 1

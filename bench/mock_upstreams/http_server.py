@@ -7,7 +7,7 @@ import sys
 
 import uvloop
 
-from bench.mock_upstreams import HOLD, MODEL, TEXT, TOKENS_PER_S
+from bench.mock_upstreams import HOLD, MODEL, TEXT, TOKENS_PER_S, WORDS
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _TOKENS = re.compile(rb'"max_tokens": *(\d+)')
@@ -33,8 +33,8 @@ def _whole() -> bytes:
     return _head("application/json", f"Content-Length: {len(body)}") + body
 
 
-def _event() -> bytes:
-    choice = {"index": 0, "delta": {"content": " horse"}, "logprobs": None, "finish_reason": None}
+def _event(word: str) -> bytes:
+    choice = {"index": 0, "delta": {"content": word}, "logprobs": None, "finish_reason": None}
     part = {
         "id": "chatcmpl-5c1a6a1e",
         "object": "chat.completion.chunk",
@@ -51,7 +51,7 @@ def _chunk(data: bytes) -> bytes:
 
 _WHOLE = _whole()
 _STREAM = _head("text/event-stream", "Transfer-Encoding: chunked")
-_EVENT = _event()
+_EVENTS = tuple(_event(word) for word in WORDS)
 _END = _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
@@ -89,7 +89,7 @@ class Replica(asyncio.Protocol):
         self._say()
 
     def _say(self) -> None:
-        self._transport.write(_EVENT)
+        self._transport.write(_EVENTS[self._left % len(_EVENTS)])
         if self._left >= HOLD:
             return
         self._left -= 1
