@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
@@ -13,7 +14,7 @@ from remuda.cli.commands import ListByDefault, config_option, data_dir_option, e
 from remuda.cli.plain import one_line
 from remuda.cli.spans import span_of
 from remuda.core.clock import SystemClock
-from remuda.core.errors import Invalid
+from remuda.core.errors import Conflict, Invalid
 
 if TYPE_CHECKING:
     from remuda.cli.backend_wiring import LocalMachine
@@ -209,9 +210,26 @@ def remove_here(here: Here, name: str) -> None:
     import anyio
 
     machine = here.machine()
-    hardware = anyio.run(machine.hardware)
-    gone = anyio.run(machine.depot().remove, name, hardware.effective_capability)
+    capability = anyio.run(machine.hardware).effective_capability
+    found = anyio.run(machine.depot().installed, capability).get(name)
+    if found is not None:
+        _check_unused(found.folder)
+    gone = anyio.run(machine.depot().remove, name, capability)
     click.echo(json.dumps({"removed": gone}) if here.as_json else one_line(f"{', '.join(gone)}: removed"))
+
+
+def _check_unused(folder: Path) -> None:
+    """A worker of this machine may run it: processes do not outlive their files. Conflict names them."""
+    import psutil
+
+    real = folder.resolve()
+    for process in psutil.process_iter(["name", "cwd", "exe"]):
+        places = (process.info["cwd"], process.info["exe"])
+        if any(place and Path(place).is_relative_to(real) for place in places):
+            raise Conflict(
+                f"{folder.name} is in use by process {process.pid} ({process.info['name']})",
+                hint=f"let the worker end what runs first: remuda backends remove {folder.name} --nodes NODE",
+            )
 
 
 @group.command("gc", epilog=examples("remuda backends gc --dry-run", "remuda backends gc --budget 20GiB"))

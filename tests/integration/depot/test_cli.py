@@ -88,6 +88,21 @@ def test_a_name_is_searched_shown_pulled_listed_and_removed(remuda: Remuda, envi
     assert "no backends are installed" in remuda("list", "--local").stdout
 
 
+def test_what_runs_is_not_removed_under_its_processes(remuda: Remuda, environ: dict[str, str]) -> None:
+    remuda("pull", "shouter")
+    folder = Path(environ["REMUDA_DATA_DIR"]) / "worker" / "backends" / "cpu-shouter"
+    with subprocess.Popen(["sleep", "60"], cwd=folder) as process:
+        try:
+            refused = remuda("remove", "--local", "shouter", code=6)
+        finally:
+            process.kill()
+
+    assert f"cpu-shouter is in use by process {process.pid} (sleep)" in refused.stderr
+    assert folder.exists()
+    remuda("remove", "--local", "shouter")
+    assert not folder.exists()
+
+
 def test_a_reference_is_pulled_under_its_own_name(remuda: Remuda, registry: RegistryServer) -> None:
     done = json.loads(remuda("pull", f"{registry.name}/cli/backend:latest-cpu", "--json").stdout)
 
