@@ -121,7 +121,7 @@ class ServingRig:
             limits,
             entered,
         )
-        unloader = Unloader(self._replicas, self._worker, self._peers, self._keeper.notify)
+        unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper.notify)
         return ReplicaWork(Loader(tools), unloader)
 
     @asynccontextmanager

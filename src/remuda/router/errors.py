@@ -26,6 +26,13 @@ class LoadFailed(PeerFailed):
     http_status = 503
 
 
+class ModelUnloaded(Unavailable):
+    """Somebody did not want it while others waited for it. Whoever asks again has it loaded."""
+
+    code = "model_unloaded"
+    retry_after_s = 5
+
+
 class NoCapacity(Unavailable):
     """No node can take it; the message has a reason for each."""
 

@@ -7,14 +7,15 @@ import anyio
 from remuda.core.clock import Clock
 from remuda.core.errors import Unavailable
 from remuda.inference.failures import UpstreamFailed
+from remuda.ops.model import OpId
 from remuda.ops.overlay import Overlay, overlaid
 from remuda.router.current import Tables
 from remuda.router.doubts import Doubts
-from remuda.router.errors import LoadFailed, ModelLoading, NoCapacity
+from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded, NoCapacity
 from remuda.router.load_status import status_of
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.table import Route
-from remuda.scheduler.demand import Answer, Demand, Failed, Found, UnderWay, Waits
+from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, UnderWay, Waits
 from remuda.scheduler.model import Unplaceable
 from remuda.scheduler.shared_looks import StillLooking
 
@@ -37,13 +38,18 @@ class ColdPath:
 
     async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
         began_s = self._clock.monotonic()
+        waits_for: OpId | None = None
         while True:
             changed = self._tables.changed
             if self._tables.know(model):  # Those who waited for it together need not look one after another.
                 return
-            answer = await self._demand.look(model)
+            answer = await self._demand.look(model, waits_for)
             if answer is None or self._tables.know(model):
                 return
+            if isinstance(answer, GivenUp) and waits_for is not None:
+                raise ModelUnloaded(f"{model} was unloaded by an administrator while it was loading")
+            if isinstance(answer, UnderWay):
+                waits_for = answer.replica.op
             status = self._told(model, answer)
             left_s = _left(wait_s, self._clock.monotonic() - began_s)
             if left_s == 0.0:
@@ -73,7 +79,7 @@ class ColdPath:
                 )
             case Unplaceable():
                 raise _nowhere(model, answer)
-            case Waits() | StillLooking():
+            case Waits() | StillLooking() | GivenUp():
                 return LoadStatus(model)
             case UnderWay():
                 return self._status(answer)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from remuda.core.ids import NodeId
 from remuda.models.config import ModelConfig
 from remuda.ops.model import OpId
 from remuda.scheduler.idleness import unloads_at
@@ -33,13 +34,13 @@ Chore = Unload | Forget
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """`live` are the operations that are not over, `leaving` the replicas that some of them unload."""
+    """`live` are the operations that are not over, `leaving` the replicas that some of them unload, where."""
 
     now: datetime
     configs: Mapping[str, ModelConfig]
     unreadable: Collection[str]  # Models whose configuration is there, but not understood here.
     live: Collection[OpId]
-    leaving: Collection[ReplicaKey]
+    leaving: Collection[tuple[NodeId, ReplicaKey]]
     usual_keep_alive: timedelta
     in_flight: Callable[[ReplicaKey], int]
 
@@ -49,18 +50,19 @@ def chores(rows: Iterable[Replica], around: Circumstances) -> list[Chore]:
 
 
 def _chore(row: Replica, around: Circumstances) -> Chore | None:
+    leaves = (row.node, row.key) in around.leaving
     age = timedelta() if row.updated_at is None else around.now - row.updated_at
     match row.state:
         case ReplicaState.STAGING | ReplicaState.LOADING:
             if row.op not in around.live:
                 return Forget(row) if age >= _NEW else None
             why = _outdated(row, around)
-            return Unload(row, why) if why else None
+            return Unload(row, why) if why and not leaves else None
         case ReplicaState.UNLOADING:
-            return Unload(row, row.why) if age >= _STUCK and row.key not in around.leaving else None
+            return Unload(row, row.why) if age >= _STUCK and not leaves else None
         case ReplicaState.LOADED:
             why = _unwanted(row, around)
-            return Unload(row, why) if why and row.key not in around.leaving else None
+            return Unload(row, why) if why and not leaves else None
 
 
 def _unwanted(row: Replica, around: Circumstances) -> str:

@@ -14,7 +14,7 @@ from anyio.abc import TaskStatus
 from remuda.core.clock import Clock
 from remuda.core.errors import Conflict, NodeUnreachable, Problem
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind, Step
+from remuda.ops.model import Kind, OpId, Step, Wish
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
@@ -47,7 +47,16 @@ class Waits:
     reasons: Unplaceable
 
 
-Found = UnderWay | Failed | Waits | Unplaceable
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """People have unloaded it while it was being loaded, and meant that: who waits for that load is told so.
+    Only somebody who comes after begins another.
+
+    Every frontend reads this from the operation, wherever the unload was asked for: it was cancelled, or
+    replaced by an unload, though it loads the present configuration. Upkeep gives up only others."""
+
+
+Found = UnderWay | Failed | Waits | Unplaceable | GivenUp
 Answer = Found | StillLooking | None
 
 
@@ -82,16 +91,17 @@ class Demand:
         self._placer = placer
         self._routable = routable
         self._refresh = refresh
-        self._looks = SharedLooks[Found, None](self._find, clock)
+        self._looks = SharedLooks[Found, OpId | None](self._find, clock)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self._looks.run(task_status=task_status)
 
-    async def look(self, name: str) -> Answer:
+    async def look(self, name: str, waits_for: OpId | None = None) -> Answer:
         """What there is of this model now; a load is begun if there is nothing. None: it may have a route.
 
-        Everybody who waits for one model shares one look a second, and what it raises."""
-        return await self._looks.ask(name, None)
+        Everybody who waits for one model shares one look a second, and what it raises. `waits_for` is the
+        load that the caller was told of before."""
+        return await self._looks.ask(name, waits_for)
 
     async def under_way(self, name: str) -> UnderWay | None:
         """A load of it that is not over; nothing is begun."""
@@ -99,7 +109,7 @@ class Demand:
         coming = next((row for row in rows if row.key.model == name and _on_its_way(row)), None)
         return None if coming is None else await self._under_way(coming)
 
-    async def _find(self, name: str, asked_by: Collection[None]) -> Found | None:
+    async def _find(self, name: str, waited_for: Collection[OpId | None]) -> Found | None:
         await self._refresh()
         if self._routable(name):
             return None
@@ -109,7 +119,11 @@ class Demand:
         seen = await self._replicas.replicas()
         coming = [row for row in seen.rows if row.key.model == model.config.id and _on_its_way(row)]
         if coming:
-            return await self._under_way(coming[0])
+            found = await self._under_way(coming[0])
+            by_hand = found.view is not None and _given_up(found.view, model)
+            return GivenUp() if by_hand else found
+        if await self._all_given_up(waited_for, model):
+            return GivenUp()
         failed = await self._failed_lately(model, seen.now)
         for step, _ in failed:
             if not _unreachable(step):
@@ -123,6 +137,15 @@ class Demand:
     async def _under_way(self, replica: Replica) -> UnderWay:
         found = await self._operations.views(Filter(ids=(replica.op,), limit=1, dismissed=True))
         return UnderWay(replica, found[0] if found else None)
+
+    async def _all_given_up(self, waited_for: Collection[OpId | None], model: Catalogued) -> bool:
+        """Whether all who ask have waited for loads that people have given up."""
+        ops = tuple(op for op in waited_for if op is not None)
+        if not ops or None in waited_for:
+            return False
+        views = await self._operations.views(Filter(ids=ops, limit=len(ops), dismissed=True))
+        given_up = {view.operation.id for view in views if _given_up(view, model)}
+        return given_up.issuperset(waited_for)
 
     async def _failed_lately(self, model: Catalogued, now: datetime) -> Sequence[tuple[Step, timedelta]]:
         """The steps of its loads that have just failed, the latest first, and how long ago."""
@@ -147,6 +170,12 @@ class Demand:
         if isinstance(begun, Unplaceable):
             return Waits(begun) if begun.waiting_helps else begun
         return None if begun is None else UnderWay(begun, None)
+
+
+def _given_up(view: View, model: Catalogued) -> bool:
+    operation = view.operation
+    unwanted = operation.wish is Wish.CANCEL or any(step.replaced_by is not None for step in view.steps)
+    return unwanted and operation.source.revision == model.config.revision
 
 
 def _unreachable(step: Step) -> bool:

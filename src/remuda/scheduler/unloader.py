@@ -1,7 +1,7 @@
 """Unloads one replica in two phases: nobody routes to it any more and what is in flight ends; then its
 process is stopped, and only then it is forgotten."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -10,7 +10,8 @@ import anyio
 import structlog
 
 from remuda.core.errors import Problem, RemudaError
-from remuda.ops.model import Step
+from remuda.ops.model import Kind, OpId, Step
+from remuda.ops.ports import Live
 from remuda.scheduler.loader import stop_given_up
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, Worker
@@ -27,12 +28,14 @@ class Unloader:
         store: ReplicaStore,
         worker: Worker,
         frontends: Frontends,
+        live: Callable[[], Awaitable[Live]],
         changed: Callable[[], None],
         drain: timedelta = DRAIN,
     ) -> None:
         self._store = store
         self._worker = worker
         self._frontends = frontends
+        self._live = live
         self._changed = changed
         self._drain = drain
 
@@ -59,11 +62,16 @@ class Unloader:
             replica = next((row for row in rows if row.key == key and row.node == step.node), None)
             if replica is None or replica.state is ReplicaState.UNLOADING:
                 return replica
+            if replica.state is not ReplicaState.LOADED and replica.op in await self._loads():
+                return None  # It was asked for since: the load that this replaces was over before this began.
             going = replace(replica, state=ReplicaState.UNLOADING, why=step.source.name)
             written = await self._store.move(replica, going)
             if written is not None:
                 self._changed()
                 return written
+
+    async def _loads(self) -> Collection[OpId]:
+        return {operation.id for operation in (await self._live()).operations if operation.kind is Kind.LOAD}
 
     async def _drained(self, replica: Replica) -> None:
         with anyio.move_on_after(self._drain.total_seconds()):

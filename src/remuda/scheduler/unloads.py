@@ -1,17 +1,15 @@
 """Asks for replicas to go: each is an operation of its own."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
 from remuda.fleet.fleet import Standing
-from remuda.ops.model import OpId, Wish
+from remuda.ops.model import OpId
 from remuda.ops.ports import OpStore
 from remuda.scheduler import wishes
-from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.model import Replica
 
 
 class Unloads:
@@ -32,12 +30,8 @@ class Unloads:
         self._changed = changed
 
     async def ask(self, replica: Replica, by: str, why: str) -> OpId:
-        """The operation that unloads it; of one that is being loaded, the load's, which is given up."""
-        if replica.state in (ReplicaState.STAGING, ReplicaState.LOADING):
-            with suppress(Conflict):  # It may be over by now.
-                await self._operations.wish(replica.op, Wish.CANCEL)
-            self._changed()
-            return replica.op
+        """The operation that unloads it. One that is being loaded is given up first, for its load is replaced
+        by this; should it be loaded by then, it is unloaded all the same."""
         operation, step = wishes.unload(
             OpId(self._entropy.uuid()),
             replica.key,

@@ -11,6 +11,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from remuda.core.errors import Conflict, RemudaError
+from remuda.core.ids import NodeId
 from remuda.ops.model import Kind
 from remuda.ops.ports import Live
 from remuda.scheduler.catalogue import Catalogue
@@ -93,17 +94,12 @@ class Upkeep:
     async def _circumstances(self, replicas: Replicas) -> Circumstances:
         moving = any(row.state is not ReplicaState.LOADED for row in replicas.rows)
         live = await self._live() if moving else None
-        operations = () if live is None else live.operations
         return Circumstances(
             now=replicas.now,
             configs={name: one.config for name, one in self._catalogue.models.items()},
             unreadable=self._catalogue.unreadable,
-            live={operation.id for operation in operations},
-            leaving={
-                ReplicaKey(operation.source.model, operation.source.replica)
-                for operation in operations
-                if operation.kind is Kind.UNLOAD
-            },
+            live=set() if live is None else {operation.id for operation in live.operations},
+            leaving=set() if live is None else _leaving(live),
             usual_keep_alive=self._habits.keep_alive,
             in_flight=self._in_flight,
         )
@@ -121,3 +117,11 @@ class Upkeep:
             log.info("replica_unloading", replica=str(replica.key), reason=why)
         except Conflict as error:
             log.info("replica_not_unloaded", replica=str(replica.key), reason=error.message)
+
+
+def _leaving(live: Live) -> set[tuple[NodeId, ReplicaKey]]:
+    return {
+        (step.node, ReplicaKey(step.source.model, step.source.replica))
+        for step in live.steps
+        if step.kind is Kind.UNLOAD and not step.state.final
+    }

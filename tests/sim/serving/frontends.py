@@ -241,7 +241,7 @@ class Parts:
             "",
             limits=_LIMITS,
         )
-        unloader = Unloader(self._replicas, self._worker, self._peers, notify, _DRAIN)
+        unloader = Unloader(self._replicas, self._worker, self._peers, self._operations.live, notify, _DRAIN)
         return BusCommander(
             self._lines,
             self._operations,

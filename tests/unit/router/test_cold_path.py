@@ -17,7 +17,7 @@ from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, State
 from remuda.router.current import Tables
 from remuda.router.doubts import Doubts
-from remuda.router.errors import LoadFailed, ModelLoading, NoCapacity
+from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded, NoCapacity
 from remuda.router.loading import ColdPath
 from remuda.router.ports import LoadStatus
 from remuda.router.table import Entry, Route, Table
@@ -70,7 +70,7 @@ class Asking(DemandRig):
         try:
             await self.cold.bring(model, wait_s, self._meanwhile)
             self.served += 1
-        except (ModelLoading, LoadFailed, NoCapacity) as error:
+        except (ModelLoading, LoadFailed, ModelUnloaded, NoCapacity) as error:
             self.refused.append(error)
 
     async def _meanwhile(self, status: LoadStatus) -> None:
@@ -192,6 +192,35 @@ async def test_whoever_asks_soon_after_a_failure_is_told_it_at_once(asking: Aski
     assert isinstance(asking.refused[-1], LoadFailed)
     assert anyio.current_time() - asked_s < 2
     assert await asking.rows() == ()
+
+
+async def test_load_that_people_give_up_is_told_to_all_who_wait_and_begun_by_nobody(asking: Asking) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(asking.ask)
+        await wait_until(lambda: len(asking.told) >= 3)
+        await asking.unload(await asking.row())
+        await wait_until(lambda: len(asking.refused) == 3)
+    assert [type(error) for error in asking.refused] == [ModelUnloaded] * 3
+    assert str(asking.refused[0]) == "qwen was unloaded by an administrator while it was loading"
+    assert len(await asking.rows()) == 1
+
+
+async def test_who_comes_while_a_load_is_given_up_waits_for_the_next(asking: Asking) -> None:
+    await asking.ask(wait_s=0)
+    row = await asking.row()
+    await asking.unload(row)
+    async with anyio.create_task_group() as tasks:
+        await time_passes(2)
+        tasks.start_soon(asking.ask)
+        await time_passes(5)
+        [step] = (await asking.operations.view(row.op)).steps
+        await asking.over(step, State.CANCELLED)
+        assert await asking.replicas.remove(row)
+        await time_passes(3)
+        assert (await asking.row()).op != row.op
+        await asking.routed()
+    assert asking.served == 1
 
 
 async def test_model_that_no_node_can_take_is_refused_at_once_with_reasons(asking: Asking) -> None:

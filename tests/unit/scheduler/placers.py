@@ -34,14 +34,21 @@ class PlacingRig(Rig):
     async def look(self) -> tuple[Sequence[NodeView], Sequence[Reading]]:
         return await self.nodes(), self.readings
 
+    @property
+    def unloads(self) -> Unloads:
+        return Unloads(self.operations, self.standings, self.clock, self.entropy, self.changed)
+
+    async def unload(self, replica: Replica) -> None:
+        """As people do."""
+        await self.unloads.ask(replica, "ada", "asked for by ada")
+
     def placing(self) -> Placing:
         by = Placement(self.look, lambda key: self.busy.get(key, 0), self.here, self.shared)
-        unloads = Unloads(self.operations, self.standings, self.clock, self.entropy, self.changed)
         return Placing(
             self.replicas,
             self.catalogue,
             by,
-            unloads,
+            self.unloads,
             clock=self.clock,
             entropy=self.entropy,
             changed=self.changed,

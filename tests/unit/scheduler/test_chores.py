@@ -31,7 +31,7 @@ def around(
     config: ModelConfig | None = QWEN,
     *,
     live: tuple[str, ...] = (),
-    leaving: tuple[ReplicaKey, ...] = (),
+    leaving: tuple[tuple[NodeId, ReplicaKey], ...] = (),
     busy: int = 0,
     unreadable: tuple[str, ...] = (),
 ) -> Circumstances:
@@ -97,5 +97,7 @@ def test_load_that_has_just_begun_is_left_alone() -> None:
 def test_unload_that_failed_is_asked_for_again_and_not_all_the_time() -> None:
     stuck = row(ReplicaState.UNLOADING, age=timedelta(minutes=1))
     assert chores([stuck], around()) == [Unload(stuck, "")]
-    assert chores([stuck], around(leaving=(stuck.key,))) == []
+    assert chores([stuck], around(leaving=((stuck.node, stuck.key),))) == []
+    elsewhere = (NodeId("n2"), stuck.key)
+    assert chores([stuck], around(leaving=(elsewhere,))) == [Unload(stuck, "")], "that is another's"
     assert chores([row(ReplicaState.UNLOADING, age=timedelta(seconds=30))], around()) == []

@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from remuda.core.errors import Problem
-from remuda.ops.model import Kind, State
+from remuda.ops.model import Kind, State, Wish
 from remuda.ops.ports import Filter
-from remuda.scheduler.demand import Answer, Demand, Failed, UnderWay, Waits
+from remuda.scheduler.demand import Answer, Demand, Failed, GivenUp, UnderWay, Waits
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from tests.integration.ops.virtual import time_passes
 from tests.unit.scheduler.placers import DemandRig
@@ -46,6 +46,12 @@ async def failed(
     """Its load ends so, and its row is gone."""
     [step] = (await rig.operations.view(replica.op)).steps
     await rig.over(step, State.FAILED, Problem(code, why, hint="use another file"))
+    assert await rig.replicas.remove(replica)
+
+
+async def cancelled(rig: DemandRig, replica: Replica) -> None:
+    [step] = (await rig.operations.view(replica.op)).steps
+    await rig.over(step, State.CANCELLED)
     assert await rig.replicas.remove(replica)
 
 
@@ -166,9 +172,7 @@ async def test_failure_of_another_model_is_not_ours(rig: DemandRig) -> None:
 async def test_load_that_was_cancelled_is_no_failure(rig: DemandRig) -> None:
     begun = await rig.demand.look("qwen")
     assert isinstance(begun, UnderWay)
-    [step] = (await rig.operations.view(begun.replica.op)).steps
-    await rig.over(step, State.CANCELLED)
-    assert await rig.replicas.remove(begun.replica)
+    await cancelled(rig, begun.replica)
     await time_passes(1)
     assert isinstance(await rig.demand.look("qwen"), UnderWay)
 
@@ -186,6 +190,57 @@ async def test_node_that_could_not_be_reached_is_avoided_for_a_while(rig: Demand
     assert isinstance(await rig.demand.look("qwen"), Waits), "for either may be back"
     await time_passes(20)
     assert isinstance(await rig.demand.look("qwen"), UnderWay)
+
+
+# Given up.
+
+
+async def test_load_that_people_give_up_is_told_to_those_who_waited_on_every_frontend(rig: DemandRig) -> None:
+    other = await rig.of_a_frontend()
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    op = begun.replica.op
+    await rig.unload(begun.replica)
+    await time_passes(1)
+    for frontend in (rig.demand, other):
+        assert isinstance(await frontend.look("qwen", op), GivenUp), "its row is still there"
+    await cancelled(rig, begun.replica)
+    await time_passes(1)
+    for frontend in (rig.demand, other):
+        assert isinstance(await frontend.look("qwen", op), GivenUp)
+    assert (await rig.rows(), rig.placer.asked) == ((), ["qwen"])
+
+
+async def test_operation_that_people_cancel_is_given_up_as_well(rig: DemandRig) -> None:
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    await rig.operations.wish(begun.replica.op, Wish.CANCEL)
+    await time_passes(1)
+    assert isinstance(await rig.demand.look("qwen", begun.replica.op), GivenUp)
+
+
+async def test_who_comes_after_a_load_was_given_up_begins_another(rig: DemandRig) -> None:
+    other = await rig.of_a_frontend()
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    await rig.unload(begun.replica)
+    await cancelled(rig, begun.replica)
+    await time_passes(1)
+    anew = await other.look("qwen")
+    assert isinstance(anew, UnderWay)
+    assert anew.replica.op != begun.replica.op
+    assert isinstance(await rig.demand.look("qwen", begun.replica.op), UnderWay), "who waits on has it, too"
+
+
+async def test_load_that_upkeep_gives_up_is_begun_anew_for_those_who_wait(rig: DemandRig) -> None:
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    await rig.configure(a_model("qwen", "context_size: 512\n"))
+    await rig.unload(begun.replica)
+    await cancelled(rig, begun.replica)
+    await time_passes(1)
+    assert isinstance(await rig.demand.look("qwen", begun.replica.op), UnderWay)
+    assert await loads(rig) == 2
 
 
 # Nowhere.

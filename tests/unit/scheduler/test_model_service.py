@@ -3,7 +3,7 @@
 import pytest
 
 from remuda.core.errors import Conflict, Invalid, NotFound
-from remuda.ops.model import Kind, Wish
+from remuda.ops.model import Kind
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloads import Unloads
@@ -147,8 +147,9 @@ async def test_unload_asked_for_twice_is_one_operation(served: Served) -> None:
 async def test_unload_of_what_is_being_loaded_gives_that_up(served: Served) -> None:
     load = await served.service.load("qwen", "ada")
     [view] = await served.service.unload("qwen", "ada")
-    assert view.operation.id == load.operation.id
-    assert view.operation.wish is Wish.CANCEL
+    assert (view.operation.kind, view.operation.asked_by) == (Kind.UNLOAD, "ada")
+    [step] = (await served.operations.view(load.operation.id)).steps
+    assert step.replaced_by == view.operation.id
 
 
 async def test_unload_of_nothing_is_nothing(served: Served) -> None:

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from remuda.core.errors import NodeUnreachable, Problem
-from remuda.ops.model import OpId, Step
+from remuda.ops.model import OpId, State, Step
 from remuda.scheduler import wishes
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.unloader import Unloader
@@ -30,7 +30,7 @@ async def rig() -> Rig:
 
 
 def unloader(rig: Rig) -> Unloader:
-    return Unloader(rig.replicas, rig.worker, rig.frontends, rig.changed, DRAIN)
+    return Unloader(rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig.changed, DRAIN)
 
 
 def an_unload(replica: Replica, why: str = "nobody asked for it") -> Step:
@@ -68,7 +68,8 @@ async def test_idle_replica_is_marked_stopped_and_forgotten(rig: Rig) -> None:
 
 
 async def test_replica_whose_load_was_never_answered_is_stopped_by_its_key(rig: Rig) -> None:
-    replica, _ = await rig.claimed()
+    replica, load = await rig.claimed()
+    await rig.over(load, State.CANCELLED)
     assert await unloader(rig).unload(an_unload(replica)) is None
     assert rig.worker.stopped_unheard == [(replica.node, replica.key)]
     assert await rig.rows() == ()
@@ -159,6 +160,14 @@ async def test_replica_that_is_gone_already_is_no_failure(rig: Rig) -> None:
     assert await rig.replicas.remove(replica)
     assert await unloader(rig).unload(an_unload(replica)) is None
     assert rig.worker.asked == []
+
+
+async def test_replica_that_is_being_loaded_anew_is_not_meant(rig: Rig) -> None:
+    """An unload begins when the load it replaces is over: one that is at work was asked for later."""
+    anew, _ = await rig.claimed()
+    assert await unloader(rig).unload(an_unload(anew)) is None
+    assert await rig.rows() == (anew,)
+    assert rig.worker.stopped_unheard == []
 
 
 async def test_replica_of_the_same_number_on_another_node_is_not_meant(rig: Rig) -> None:
