@@ -12,6 +12,7 @@ import anyio.lowlevel
 from remuda.core.errors import ChildFailed
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Command, Recipe
+from remuda.worker.processes.ports import Listener
 
 CALL_S = 0.005  # What a call to a backend takes, on whatever clock.
 SIGTERM = -15
@@ -31,6 +32,7 @@ class Script:
     ends_in_s: float | None = 0.1  # After SIGTERM; None: only SIGKILL ends it.
     survives_kills: int = 0  # As one that hangs in the kernel does.
     listens_elsewhere: bool = False
+    port_taken: bool = False  # By another program, which answers as a backend does, as soon as it starts.
     refuses_to_free: str = ""
     cannot_start: str = ""
 
@@ -51,6 +53,7 @@ class ScriptedProcess:
     pid: int
     script: Script
     born_s: float
+    foreign_ports: set[int]
     code: int | None = None
     kills: int = 0
     over: anyio.Event = field(default_factory=anyio.Event)
@@ -90,8 +93,10 @@ class ScriptedProcess:
     def stderr_tail(self, lines: int) -> Sequence[str]:
         return self.script.stderr[-lines:]
 
-    async def listens_on(self, port: int) -> bool:
-        return port in self.listening()
+    async def listener_on(self, port: int) -> Listener:
+        if port in self.foreign_ports:
+            return Listener.OTHERS
+        return Listener.OURS if port in self.listening() else Listener.NOBODY
 
     def listening(self) -> frozenset[int]:
         return frozenset({self.port + 1000 if self.script.listens_elsewhere else self.port})
@@ -123,8 +128,17 @@ class ScriptedMachine:
             assert other.key != key, f"two live processes for {key}"
             assert other.port != port, f"two live processes on port {port}"
         process = ScriptedProcess(
-            key, instance, command, port, 1000 + len(self.started), script, anyio.current_time()
+            key,
+            instance,
+            command,
+            port,
+            1000 + len(self.started),
+            script,
+            anyio.current_time(),
+            self.foreign_ports,
         )
+        if script.port_taken:
+            self.foreign_ports.add(port)
         self.started.append(process)
         return process
 
@@ -138,6 +152,8 @@ class ScriptedMachine:
 
     async def health(self, port: int, recipe: Recipe) -> Said:
         await anyio.sleep(CALL_S)
+        if port in self.foreign_ports:
+            return Said(True)
         process = next((process for process in self.alive if process.port == port), None)
         if process is None or process.script.listens_elsewhere:
             return Said(False, refused=True, words="connection refused")

@@ -1,13 +1,21 @@
-"""TCP ports of this machine: claim one, or find a free one, with refusals a person can act on."""
+"""TCP ports of this machine: claim one, find a free one, or who has one. Refusals can be acted on."""
 
 import errno
+import os
+import re
 import socket
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from remuda.core.errors import Misconfigured
 
 _BACKLOG = 2048
 _PORT_MAX = 65535
+_PROC = Path("/proc")
+_LISTENS = "0A"
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def listen(host: str, port: int, *, setting: str = "--port") -> socket.socket:
@@ -36,6 +44,56 @@ def free_port(host: str, preferred: Iterable[int] = ()) -> int:
         except Misconfigured:
             continue
     return _probe(host, 0)
+
+
+def listeners(port: int) -> frozenset[int] | None:
+    """The sockets, by inode, that may get what is sent to this port of 127.0.0.1; None where nobody tells."""
+    try:
+        return frozenset(_listeners_in("tcp", port)) | frozenset(_listeners_in("tcp6", port))
+    except OSError:
+        return None
+
+
+def sockets_of(pid: int) -> frozenset[int]:
+    """By inode, as `listeners` has them; none of one that is gone. OSError when it is not ours to know."""
+    inodes = set[int]()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for handle in (_PROC / str(pid) / "fd").iterdir():
+            with suppress(FileNotFoundError):
+                if found := _SOCKET.fullmatch(os.readlink(handle)):
+                    inodes.add(int(found[1]))
+    return frozenset(inodes)
+
+
+def _listeners_in(table: str, port: int) -> Iterator[int]:
+    try:
+        lines = (_PROC / "net" / table).read_text().splitlines()[1:]
+    except FileNotFoundError:
+        if table == "tcp6":  # A kernel without IPv6.
+            return
+        raise
+    for line in lines:
+        _, local, _, state, *_, inode = line.split(maxsplit=10)[:10]
+        address, _, number = local.rpartition(":")
+        if state == _LISTENS and int(number, 16) == port and address in _REACHED_BY_LOOPBACK:
+            yield int(inode)
+
+
+def _in_proc(packed: bytes) -> str:
+    """As the kernel prints an address: in words of four bytes, each as the processor reads it."""
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+
+
+_REACHED_BY_LOOPBACK = frozenset(
+    _in_proc(socket.inet_pton(family, address))
+    for family, address in (
+        (socket.AF_INET, "0.0.0.0"),
+        (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET6, "::"),
+        (socket.AF_INET6, "::ffff:127.0.0.1"),
+    )
+)
 
 
 def _probe(host: str, port: int) -> int:

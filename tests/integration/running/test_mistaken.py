@@ -1,17 +1,22 @@
 """Processes taken for others: a model that is not the one that is meant, a port that another program has."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import grpc
+import psutil
 import pytest
 
-from tests.integration.running.rig import TOKEN, Rig, Yard
+from remuda.host.ports import listen
+from tests.integration.running.rig import HOST, TOKEN, Rig
 from tests.peers.backend_client import BackendClient, CallFailed
 from tests.peers.backend_proto import build, service
 from tests.peers.shell_backend.install import install_shell_backend
+from tests.support.bad_backends import Bad, tell, write_bad_backend
 from tests.support.models import tiny_model
 from tests.support.waiting import wait_until
 
@@ -37,16 +42,6 @@ async def test_one_that_holds_another_model_says_so_instead_of_answering(rig: Ri
     assert right.tokens > 0
 
 
-def write_absent_backend(yard: Yard) -> Path:
-    """It tells where it should listen, and does not."""
-    folder = yard.backend("absent")
-    folder.mkdir(parents=True)
-    run_file = folder / "run.sh"
-    run_file.write_text('#!/bin/sh\necho "$2" > address.part\nmv address.part address\nexec sleep 600\n')
-    run_file.chmod(0o755)
-    return folder / "address"
-
-
 @asynccontextmanager
 async def impostor(address: str) -> AsyncIterator[None]:
     """Another program that answers as a healthy backend does."""
@@ -64,22 +59,63 @@ async def impostor(address: str) -> AsyncIterator[None]:
         await server.stop(None)
 
 
-async def test_a_port_that_another_program_answers_on_is_not_taken_for_the_backend(rig: Rig) -> None:
-    told = write_absent_backend(rig.yard)
-    reasons: list[str] = []
+@asynccontextmanager
+async def mute(address: str) -> AsyncIterator[None]:
+    """Another program that takes connections and speaks no protocol of ours."""
+    with listen(HOST, _port(address)):
+        yield
+
+
+@asynccontextmanager
+async def squatter(address: str) -> AsyncIterator[None]:
+    """Another program that has the port, though nothing listens there."""
+    with socket.socket() as bound:
+        bound.bind((HOST, _port(address)))
+        yield
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("stranger", [impostor, mute, squatter])
+async def test_a_backend_whose_port_another_program_takes_gets_another_port(
+    rig: Rig, stranger: Callable[[str], AbstractAsyncContextManager[None]]
+) -> None:
+    folder = write_speechless(rig.yard.backend("slow"))
+    replies: list[Any] = []
 
     async def install() -> None:
-        reasons.append((await rig.install("absent", model_id="m"))["error"])
+        replies.append(await rig.installed("slow", model_id="m"))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(install)
-        await wait_until(told.exists)
-        address = told.read_text().strip()
-        async with impostor(address):
-            await wait_until(lambda: reasons)
+        taken = await wait_until(lambda: address_but(rig, ""), what="a port")
+        async with stranger(taken):
+            if stranger is squatter:
+                tell(folder)  # It tries its port and exits; the others are noticed while it does nothing.
+            await wait_until(lambda: address_but(rig, taken), what="another port")
+            tell(folder)
+            await wait_until(lambda: replies, what="the end of the install")
 
-    port = address.rpartition(":")[2]
-    assert reasons == [
-        f"absent could not be started for m: it does not listen on port {port}, where another program answers"
-    ]
-    assert rig.yard.alive() == []
+    [reply] = replies
+    assert reply["address"] not in ("", taken)
+    assert _port(reply["address"]) in ports_of(rig.process("m"))
+
+
+def write_speechless(folder: Path) -> Path:
+    """A backend that opens its port when it is told to, and does not say why it could not."""
+    run_file = write_bad_backend(folder, Bad.STARTS_SLOWLY)
+    run_file.write_text(run_file.read_text().replace('"$@"', '"$@" 2>/dev/null'))
+    return folder
+
+
+def address_but(rig: Rig, known: str) -> str:
+    """Where the only process is to listen; empty if there is none, or that is where it is known to."""
+    addresses = [row.address for row in rig.room.account().replicas if row.address]
+    return addresses[0] if addresses and addresses[0] != known else ""
+
+
+def ports_of(process: psutil.Process) -> set[int]:
+    connections = process.net_connections("tcp")
+    return {held.laddr.port for held in connections if held.status == psutil.CONN_LISTEN}

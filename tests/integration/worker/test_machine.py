@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from remuda.worker.processes.log_lines import Stream
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
 from remuda.worker.processes.model import Command
-from remuda.worker.processes.ports import Machine, Process
+from remuda.worker.processes.ports import Listener, Machine, Process
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -347,9 +348,26 @@ async def test_ports_of_a_grandchild_count_as_those_of_the_process(yard: Yard) -
     port = await yard.number("port")
     with listen("127.0.0.1", 0) as foreign:
         assert process.listening() == frozenset({port})
-        assert await process.listens_on(port)
-        assert not await process.listens_on(foreign.getsockname()[1])
+        assert await process.listener_on(port) is Listener.OURS
+        assert await process.listener_on(foreign.getsockname()[1]) is Listener.OTHERS
     assert await process.end(SHORT)
+
+
+async def test_a_port_that_is_shared_with_another_program_is_not_ours(yard: Yard) -> None:
+    with socket.socket() as foreign:
+        foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        foreign.bind(("127.0.0.1", 0))
+        port = foreign.getsockname()[1]
+        process = await yard.python(
+            "s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1);"
+            f"s.bind(('127.0.0.1', {port})); s.listen(); say('listens'); sleep()"
+        )
+        await yard.hear("listens")
+        assert await process.listener_on(port) is Listener.OURS
+        foreign.listen()
+        assert await process.listener_on(port) is Listener.OTHERS
+    assert await process.end(SHORT)
+    assert await process.listener_on(port) is Listener.NOBODY
 
 
 async def test_a_folder_put_in_the_place_of_another_is_noticed(yard: Yard) -> None:

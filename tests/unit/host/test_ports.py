@@ -1,11 +1,13 @@
 """Ports: claimed for good, refused in words a person can act on."""
 
+import os
 import socket
+import sys
 
 import pytest
 
 from remuda.core.errors import Misconfigured
-from remuda.host.ports import free_port, listen
+from remuda.host.ports import free_port, listen, listeners, sockets_of
 
 
 def test_the_socket_accepts_connections_at_once() -> None:
@@ -44,3 +46,26 @@ def test_without_a_free_preference_the_system_picks() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert free_port("127.0.0.1", [port]) not in (0, port)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who listens")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::"])
+def test_who_listens_is_told_by_sockets_that_their_process_has(host: str) -> None:
+    with listen(host, 0) as listening:
+        port = listening.getsockname()[1]
+        found = listeners(port)
+        assert found == frozenset({os.fstat(listening.fileno()).st_ino})
+        assert found <= sockets_of(os.getpid())
+    assert listeners(port) == frozenset()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who listens")
+def test_who_is_connected_or_listens_on_another_address_does_not_count() -> None:
+    with listen("127.0.0.2", 0) as elsewhere:
+        port = elsewhere.getsockname()[1]
+        with socket.create_connection(("127.0.0.2", port), timeout=5):
+            assert listeners(port) == frozenset()
+
+
+def test_a_process_that_is_gone_has_no_sockets() -> None:
+    assert sockets_of(1 << 30) == frozenset()

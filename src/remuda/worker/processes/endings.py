@@ -20,6 +20,7 @@ _OLD_DRIVER = re.compile(
     r"CUDA driver version is insufficient|forward compatibility was attempted", re.IGNORECASE
 )
 _OLD_LIBC = re.compile(r"version [`'](GLIBC\w*_[\d.]+)' not found")
+_NOT_READY = " before it became ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +37,28 @@ class Useless:
     words: str
 
 
-Over = Ended | Useless
+@dataclass(frozen=True, slots=True)
+class PortLost:
+    """Another program took the port before the process could. `code` is None of one that lived on."""
+
+    port: int
+    code: int | None = None
+
+
+Over = Ended | Useless | PortLost
 
 
 def told(over: Over, stderr: Sequence[str], *, was_ready: bool) -> str:
     """The whole story: what happened, the likely cause, and the last lines it wrote."""
     match over:
         case Ended(code):
-            what = how(code) + ("" if was_ready else " before it became ready")
+            what = how(code) + ("" if was_ready else _NOT_READY)
             cause = likely_cause(code, stderr)
         case Useless(what):
             cause = likely_cause(None, stderr)
+        case PortLost(port, code):
+            what = "did not get its port" if code is None else how(code) + _NOT_READY
+            cause = f"another program took port {port}"
     lines = "".join(f"\n  {line}" for line in stderr)
     return f"it {what}{cause and f': {cause}'}{lines and f'; its last lines:{lines}'}"
 
@@ -57,6 +69,11 @@ def how(code: int) -> str:
             return f"was killed by {signal.Signals(-code).name}"
         return f"was killed by signal {-code}"
     return f"ended with exit code {code}"
+
+
+def port_in_use(stderr: Sequence[str]) -> bool:
+    """Whether its words are those of one who finds an address taken."""
+    return _PORT_IN_USE.search("\n".join(stderr)) is not None
 
 
 def likely_cause(code: int | None, stderr: Sequence[str]) -> str:

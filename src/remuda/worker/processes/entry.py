@@ -3,7 +3,7 @@
 The entry's task is the only one that starts and ends processes for the key, so there are never two of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
 from remuda.host.restarts import GiveUp, Restart, after_exit
-from remuda.worker.processes.endings import Over, told
+from remuda.worker.processes.endings import Ended, Over, PortLost, port_in_use, told
 from remuda.worker.processes.life import Life
 from remuda.worker.processes.model import Launch, Phase, Replica, Stopped
 from remuda.worker.processes.patience import Patience
@@ -45,8 +45,8 @@ class _Ending:
     """Why a life is over, without anybody having asked for it."""
 
     reason: str
-    was_ready: bool = False
     lived: timedelta = timedelta()
+    port_lost: int = 0  # To another program, before it could listen on it.
 
 
 class Entry:
@@ -152,6 +152,21 @@ class Entry:
         return count
 
     async def _one_life(self) -> _Ending | None:
+        """One process, or several while other programs take their ports. None: it was told to stop."""
+        ready_by = anyio.current_time() + self.launch.recipe.start_limit.total_seconds()
+        lost: list[int] = []
+        while True:
+            ending = await self._one_process(ready_by)
+            if ending is None:
+                return None
+            if ending.port_lost:
+                lost.append(ending.port_lost)
+                self._note("backend_port_lost", port=ending.port_lost, ports_lost=len(lost))
+                if len(lost) < limits.BACKEND_PORTS_MAX and anyio.current_time() < ready_by:
+                    continue
+            return replace(ending, reason=_after_losing(lost) + ending.reason)
+
+    async def _one_process(self, ready_by: float) -> _Ending | None:
         """From taking a port to releasing it. None: it was told to stop."""
         around, key, recipe = self._around, self.launch.key, self.launch.recipe
         began = anyio.current_time()
@@ -166,7 +181,14 @@ class Entry:
         except RemudaError as error:
             around.ports.release(port, around.clock.monotonic())
             return _Ending(str(error))
-        life = Life(process, port, recipe, around.backends, around.patience.watch)
+        life = Life(
+            process,
+            port,
+            recipe,
+            around.backends,
+            start_left=timedelta(seconds=ready_by - began),
+            watch=around.patience.watch,
+        )
         over: Over | None = None
         cut_short = True
         try:
@@ -177,9 +199,17 @@ class Entry:
                 await self._end(process, port, was_ready=life.was_ready, only_try=cut_short)
         if over is None or self.stopping:
             return None
-        lived = timedelta(seconds=anyio.current_time() - began)
-        reason = told(over, process.stderr_tail(limits.BACKEND_STDERR_LINES), was_ready=life.was_ready)
-        return _Ending(reason, life.was_ready, lived)
+        return self._ending(process, port, over, life.was_ready, anyio.current_time() - began)
+
+    def _ending(self, process: Process, port: int, over: Over, was_ready: bool, lived_s: float) -> _Ending:
+        """Once it is gone: whoever has its port then, and it had not, took it."""
+        stderr = process.stderr_tail(limits.BACKEND_STDERR_LINES)
+        taken = port_in_use(stderr) or not self._around.machine.port_free(port)
+        if isinstance(over, Ended) and taken and not was_ready:
+            over = PortLost(port, over.code)
+        reason = told(over, stderr, was_ready=was_ready)
+        lost = over.port if isinstance(over, PortLost) else 0
+        return _Ending(reason, timedelta(seconds=lived_s), lost)
 
     async def _begin(self, instance: str, port: int) -> Process:
         command = self.launch.recipe.command(port)
@@ -224,3 +254,10 @@ class Entry:
 
     def _note(self, event: str, **more: object) -> None:
         log.warning(event, key=str(self.launch.key), backend=self.launch.backend, **more)
+
+
+def _after_losing(ports: Sequence[int]) -> str:
+    """How a reason begins when there were others before it."""
+    if not ports:
+        return ""
+    return f"while it started, other programs took port {', '.join(map(str, ports))}; the last time "

@@ -6,24 +6,33 @@ from datetime import timedelta
 import anyio
 
 from remuda.core import limits
-from remuda.worker.processes.endings import Ended, Over, Useless
+from remuda.worker.processes.endings import Ended, Over, PortLost, Useless
 from remuda.worker.processes.model import Phase, Recipe
 from remuda.worker.processes.ports import Backends, Process
-from remuda.worker.processes.readiness import answered
+from remuda.worker.processes.readiness import NotReady, Taken, answered
 
 OnPhase = Callable[[Phase, str], None]
 
 
 class Life:
     def __init__(
-        self, process: Process, port: int, recipe: Recipe, backends: Backends, watch: timedelta
+        self,
+        process: Process,
+        port: int,
+        recipe: Recipe,
+        backends: Backends,
+        *,
+        start_left: timedelta,
+        watch: timedelta,
     ) -> None:
-        """`watch` is how long it is left alone between two looks at it."""
+        """`start_left` is what others before it have left of the time for a start; `watch` how long it is
+        left alone between two looks at it."""
         self.was_ready = False
         self._process = process
         self._port = port
         self._recipe = recipe
         self._backends = backends
+        self._start_left = start_left
         self._watch_s = watch.total_seconds()
 
     async def until_over(self, stop_wanted: anyio.Event, on_phase: OnPhase) -> Over | None:
@@ -48,12 +57,12 @@ class Life:
                 parts.start_soon(first, part)
         return over[0]
 
-    async def _become_ready(self) -> Useless | None:
-        silence = await answered(self._backends, self._port, self._recipe)
-        if silence is not None:
-            return Useless(self._why_silent(silence.words, self._process.listening()))
-        if not await self._process.listens_on(self._port):
-            return Useless(f"does not listen on port {self._port}, where another program answers")
+    async def _become_ready(self) -> Useless | PortLost | None:
+        match await answered(self._backends, self._process, self._port, self._recipe, self._start_left):
+            case NotReady(words):
+                return Useless(self._why_silent(words, self._process.listening()))
+            case Taken():
+                return PortLost(self._port)
         return None
 
     def _why_silent(self, words: str, listening: frozenset[int] | None) -> str:

@@ -21,10 +21,11 @@ from remuda.core.ids import BootId
 from remuda.host import descendants, tether
 from remuda.host.descendants import Identity, Mark, Seen
 from remuda.host.kin import Kin
-from remuda.host.ports import listen
+from remuda.host.ports import listen, listeners, sockets_of
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Command
 from remuda.worker.processes.output import Logs, Output
+from remuda.worker.processes.ports import Listener
 
 log = structlog.get_logger(__name__)
 
@@ -115,17 +116,33 @@ class LocalProcess:
         """The last lines of this process, not of one before it under the same key."""
         return self._output.tail(lines)
 
-    async def listens_on(self, port: int) -> bool:
-        """It, or one that it started. Also true when that cannot be told."""
+    async def listener_on(self, port: int) -> Listener:
+        """Who has this port, on which somebody has just taken a connection."""
         # In a thread: all connections of this machine are read through, and some have thousands.
-        return await anyio.to_thread.run_sync(self._listens_on, port, abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(self._listener_on, port, abandon_on_cancel=True)
 
-    def _listens_on(self, port: int) -> bool:
-        with suppress(psutil.Error):
-            if port in _listening(self.pid):  # Mostly it is, which saves a look at every process there is.
-                return True
-        ports = self.listening()
-        return ports is None or port in ports
+    def _listener_on(self, port: int) -> Listener:
+        found = listeners(port)
+        if found is None:
+            ports = self.listening()
+            return Listener.OURS if ports is None or port in ports else Listener.OTHERS
+        try:
+            foreign = found - self._sockets_among(found)
+        except OSError:
+            return Listener.OURS
+        # Looked at twice: what is closed meanwhile belongs to nobody who could be found.
+        if foreign & (listeners(port) or frozenset()):
+            return Listener.OTHERS
+        return Listener.OURS if found - foreign else Listener.NOBODY
+
+    def _sockets_among(self, wanted: frozenset[int]) -> frozenset[int]:
+        """Those of it and of all that it started. OSError when that is not ours to know."""
+        sockets = frozenset[int]()
+        with suppress(OSError):  # A leader that is a zombie hides them.
+            sockets = sockets_of(self.pid)
+        if wanted <= sockets:  # Mostly the leader listens, which saves a look at every process there is.
+            return sockets
+        return sockets.union(*(sockets_of(seen.pid) for seen in self._kin.present() if not seen.zombie))
 
     def listening(self) -> frozenset[int] | None:
         """The ports that it and those it started listen on; None when that cannot be told."""

@@ -2,11 +2,20 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Command, Launch, Recipe, Replica, Stopped
+
+
+class Listener(Enum):
+    """Who takes connections to a port."""
+
+    OURS = "ours"  # The process or one that it started, and nobody beside them; also when that is not told.
+    OTHERS = "others"
+    NOBODY = "nobody"
 
 
 class Process(Protocol):
@@ -27,8 +36,8 @@ class Process(Protocol):
         """The last lines of this process, not of one before it under the same key."""
         ...
 
-    async def listens_on(self, port: int) -> bool:
-        """It, or one that it started. Also true when that cannot be told."""
+    async def listener_on(self, port: int) -> Listener:
+        """Who has this port, on which somebody has just taken a connection."""
         ...
 
     def listening(self) -> frozenset[int] | None:

@@ -1,4 +1,4 @@
-"""Whether a process answers: while it starts, and once it has."""
+"""Whether a process answers, and not another in its place."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,7 +8,7 @@ import anyio
 
 from remuda.core import limits
 from remuda.worker.processes.model import Recipe
-from remuda.worker.processes.ports import Backends
+from remuda.worker.processes.ports import Backends, Listener, Process
 
 _SHARE_OF_AGE: Final = 0.03
 
@@ -20,21 +20,34 @@ class NotReady:
     words: str
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Another program listens where the process should."""
+
+
 def pause(age: timedelta) -> timedelta:
     """Until a starting process is asked again: short at first, for most start in no time, and cheap later."""
     seconds = max(age.total_seconds() * _SHARE_OF_AGE, limits.BACKEND_HEALTH_FIRST_S)
     return timedelta(seconds=min(seconds, limits.BACKEND_HEALTH_MOST_S))
 
 
-async def answered(backends: Backends, port: int, recipe: Recipe) -> NotReady | None:
-    """Wait for the first good answer, as long as the recipe allows; None when it came."""
-    began, words = anyio.current_time(), "nothing was heard"
-    with anyio.move_on_after(recipe.start_limit.total_seconds()):
+async def answered(
+    backends: Backends, process: Process, port: int, recipe: Recipe, limit: timedelta
+) -> NotReady | Taken | None:
+    """Wait for the first good answer of this process; None when it came."""
+    began, words, ours = anyio.current_time(), "nothing was heard", False
+    with anyio.move_on_after(limit.total_seconds()):
         while True:
             age = timedelta(seconds=anyio.current_time() - began)
             await anyio.sleep(pause(age).total_seconds())
             answer = await backends.health(port, recipe)
-            if answer.healthy:
-                return None
             words = answer.words
+            if answer.refused or (ours and not answer.healthy):
+                continue
+            listener = await process.listener_on(port)
+            if listener is Listener.OTHERS:
+                return Taken()
+            ours = listener is Listener.OURS
+            if ours and answer.healthy:
+                return None
     return NotReady(words)
