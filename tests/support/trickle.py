@@ -1,4 +1,4 @@
-"""A TCP relay in front of a registry that counts what it passes back, and cuts, stalls or thins it.
+"""A TCP relay in front of a registry that counts what it passes back, and cuts, stalls, thins or refuses it.
 
 For bulk: the fault proxy's faults are finer, but it carries a kilobyte at a time.
 """
@@ -16,6 +16,7 @@ HOST = "127.0.0.1"
 _CHUNK_BYTES = 64 << 10
 _TICK_S = 0.02
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_BUSY = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 0\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _CUT = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
@@ -28,10 +29,16 @@ class Relay:
         self.reset_after = math.inf  # Bytes passed back by one connection, which is then cut.
         self.stall_after = math.inf  # The same, but it falls silent.
         self.bytes_per_s = math.inf  # Of each connection.
+        self.busy_next = 0  # So many new connections are told to come again.
         self._upstream_port = upstream_port
 
     async def accept(self, caller: SocketStream) -> None:
         async with caller:
+            if self.busy_next > 0:
+                self.busy_next -= 1
+                await caller.receive()
+                await caller.send(_BUSY)
+                return
             with suppress(OSError):
                 async with (
                     await anyio.connect_tcp(HOST, self._upstream_port) as callee,

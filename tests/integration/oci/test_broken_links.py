@@ -83,6 +83,20 @@ async def test_a_crawling_link_is_waited_for(
         assert await fetch(client, found, store) == [built.layers[0].content]
 
 
+async def test_a_link_that_is_busy_is_asked_again(
+    registry: RegistryServer, client: RegistryClient, store: BlobStore
+) -> None:
+    built = pushed(registry, "busy/image", 2 * MB, MB)
+    async with relay(registry.port) as link:
+        link.busy_next = 2
+        found = await resolved(client, link.port, "busy/image")
+        assert link.busy_next == 0
+        link.busy_next = 1  # Two layers at a time need a second connection.
+
+        assert await fetch(client, found, store) == [part.content for part in built.layers]
+        assert link.busy_next == 0
+
+
 async def test_a_link_that_stays_dead_is_reported(
     registry: RegistryServer, client: RegistryClient, store: BlobStore
 ) -> None:

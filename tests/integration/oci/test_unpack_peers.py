@@ -2,18 +2,27 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from remuda.core.clock import SystemClock
+from remuda.oci.client import RegistryClient
+from remuda.oci.platforms import platform_of
 from remuda.oci.unpack import UnpackLimits, unpack_image
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.orders import order_from_source
+from remuda.worker.depot.places import METADATA_FILE, RECORD_FILE, Places
 from tests.support.debian import debian_program
+from tests.support.registry import RegistryServer
 from tests.unit.oci.archives import described
 
 pytestmark = pytest.mark.timeout(600)  # The first use of a tool installs it.
 TOOL_S = 60
+MACHINE = platform_of(platform.system(), platform.machine())
 MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
 
 
@@ -94,6 +103,35 @@ def unpacked_by_umoci(layout: Path, target: Path) -> Path:
     return target / "rootfs"
 
 
+def copy_by_skopeo(layout: Path, packing: str, target: str, between: Path, *options: str) -> None:
+    """Packed anew: it would keep the packing there is."""
+    copy = ["skopeo", "--insecure-policy", "copy"]
+    tool(*copy, "--dest-decompress", f"oci:{layout}:latest", f"dir:{between}")
+    tool(*copy, "--dest-compress-format", packing, *options, f"dir:{between}", target)
+
+
+async def pulled_by_us(client: RegistryClient, reference: str, folder: Path) -> Path:
+    """From a registry, as a backend is installed."""
+    places = Places(folder / "backends", folder / "system", folder / "depot")
+    depot = Depot(places, SystemClock(), client, MACHINE)
+    return (await depot.install(order_from_source(reference, "pulled"))).folder
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+async def test_image_pushed_by_skopeo_is_pulled_to_the_same_tree(
+    registry: RegistryServer, client: RegistryClient, packing: str, layout: Path, tmp_path: Path
+) -> None:
+    reference = f"{registry.name}/peers/skopeo:{packing}"
+    copy_by_skopeo(layout, packing, f"docker://{reference}", tmp_path / "between", "--dest-tls-verify=false")
+
+    ours = described(await pulled_by_us(client, reference, tmp_path / "ours"))
+
+    for own in (METADATA_FILE, RECORD_FILE):
+        ours.pop(own)
+    assert ours == described(unpacked_by_umoci(layout, tmp_path / "theirs"))
+
+
 def test_image_made_by_umoci_unpacks_the_same(layout: Path, tmp_path: Path) -> None:
     ours, theirs = unpacked_by_us(layout, tmp_path / "ours"), unpacked_by_umoci(layout, tmp_path / "theirs")
 
@@ -105,9 +143,7 @@ def test_image_made_by_umoci_unpacks_the_same(layout: Path, tmp_path: Path) -> N
 def test_image_repacked_by_skopeo_unpacks_the_same(packing: str, layout: Path, tmp_path: Path) -> None:
     theirs = unpacked_by_umoci(layout, tmp_path / "theirs")
     copied = tmp_path / "copied"
-    copy, between = ["skopeo", "--insecure-policy", "copy"], f"dir:{tmp_path / 'between'}"
-    tool(*copy, "--dest-decompress", f"oci:{layout}:latest", between)
-    tool(*copy, "--dest-compress-format", packing, between, f"oci:{copied}:latest")
+    copy_by_skopeo(layout, packing, f"oci:{copied}:latest", tmp_path / "between")
 
     ours = unpacked_by_us(copied, tmp_path / "ours")
 
