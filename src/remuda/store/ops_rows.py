@@ -20,6 +20,7 @@ Values = Mapping[str, object]
 
 LIVE: Final = operations.c.finished_at.is_(None)
 OF_LIVE: Final = steps.c.op_id.in_(select(operations.c.id).where(LIVE))
+_OF_MODEL: Final = operations.c.kind.in_([kind for kind in Kind if kind.of_model])
 
 # Built once: with this many columns, building a statement costs more than running it.
 _OPERATION = select(operations).where(operations.c.id == bindparam("op"))
@@ -87,17 +88,22 @@ def finish_operations(connection: Connection, now: datetime, ops: Iterable[OpId]
 
 
 def forget_oldest(connection: Connection) -> None:
-    """A few at a time, so that nobody waits for long; the next time takes more."""
-    oldest = (
-        select(operations.c.id)
-        .where(operations.c.finished_at.is_not(None))
-        .order_by(operations.c.finished_at.desc(), operations.c.number.desc())
-        .offset(limits.OPERATIONS_KEPT_MAX)
-        .limit(limits.OPERATIONS_FORGOTTEN_AT_ONCE_MAX)
-    )
-    forgotten = list(connection.scalars(oldest))
-    if forgotten:
-        connection.execute(delete(operations).where(operations.c.id.in_(forgotten)))
+    """A few at a time, so that nobody waits for long; the next time takes more. Requests bring about loads
+    and unloads by the thousand: they do not push out what people asked for."""
+    for same_kind, kept_max in (
+        (~_OF_MODEL, limits.OPERATIONS_KEPT_MAX),
+        (_OF_MODEL, limits.MODEL_OPERATIONS_KEPT_MAX),
+    ):
+        oldest = (
+            select(operations.c.id)
+            .where(operations.c.finished_at.is_not(None), same_kind)
+            .order_by(operations.c.finished_at.desc(), operations.c.number.desc())
+            .offset(kept_max)
+            .limit(limits.OPERATIONS_FORGOTTEN_AT_ONCE_MAX)
+        )
+        forgotten = list(connection.scalars(oldest))
+        if forgotten:
+            connection.execute(delete(operations).where(operations.c.id.in_(forgotten)))
 
 
 def to_operation(row: Row[tuple[object]]) -> Operation:

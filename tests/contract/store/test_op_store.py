@@ -376,6 +376,19 @@ async def test_oldest_finished_operations_are_forgotten_with_all_that_hangs_on_t
     assert await row_count(database, attempts) == 3
 
 
+async def test_loads_and_unloads_push_out_each_other_and_nothing_that_people_asked_for(
+    op_store: OpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OPERATIONS_KEPT_MAX", 2)
+    monkeypatch.setattr(limits, "MODEL_OPERATIONS_KEPT_MAX", 2)
+    for number, kind in enumerate((Kind.INSTALL, *(Kind.LOAD, Kind.UNLOAD) * 3)):
+        op = f"op-{number}"
+        await submitted(op_store, an_operation(op, kind))
+        await begin(op_store, op)
+        await end(op_store, op)
+    assert await listed(op_store) == ["op-6", "op-5", "op-0"]
+
+
 async def test_operation_on_many_nodes_is_written_in_one_go(database: Database, op_store: OpStore) -> None:
     nodes = [f"node-{number:05}" for number in range(2000)]
     await submitted(op_store, an_operation(), nodes)
