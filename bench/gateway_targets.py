@@ -21,6 +21,7 @@ from bench.mock_upstreams import MODEL
 from remuda.host.ports import free_port
 
 START_LIMIT_S = 180.0  # LiteLLM imports for a while.
+STOP_LIMIT_S = 5.0
 SHOWN_BYTES = 4096
 _CORES = sorted(os.sched_getaffinity(0))
 GATEWAY_CORE, OTHER_CORE = _CORES[0], _CORES[-1]
@@ -138,8 +139,7 @@ def started(command: list[str], port: int, core: int) -> Iterator[psutil.Process
         os.sched_setaffinity(0, {core})  # Inherited by all that it starts.
         process = subprocess.Popen(command, stdout=said, stderr=said)
         os.sched_setaffinity(0, before)
-        stack.callback(process.wait, 30)
-        stack.callback(process.terminate)
+        stack.callback(_end, process)
         deadline_s = time.monotonic() + START_LIMIT_S
         while not _listens(port):
             if process.poll() is not None or time.monotonic() > deadline_s:
@@ -147,6 +147,16 @@ def started(command: list[str], port: int, core: int) -> Iterator[psutil.Process
                 raise SystemExit(f"{command[0]} does not start:\n{said.read()[-SHOWN_BYTES:].decode()}")
             time.sleep(0.05)
         yield psutil.Process(process.pid)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Some wait for streams that never end."""
+    process.terminate()
+    try:
+        process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def pin(process: psutil.Process, core: int) -> None:
