@@ -1,5 +1,11 @@
 """Backends that ship with Remuda: installed like others, nothing fetched, refreshed when it moves."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,10 +13,13 @@ import pytest
 from remuda import __version__
 from remuda.core.clock import SystemClock
 from remuda.core.errors import NotFound
+from remuda.host.ports import free_port
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.metadata import read_metadata, write_metadata
 from remuda.worker.depot.orders import Order
 from remuda.worker.depot.places import Places
+from tests.peers.backend_client import BackendClient, CallFailed
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +44,42 @@ async def test_a_builtin_is_installed_listed_and_found(places: Places) -> None:
     assert (told.version, told.gallery_url) == (__version__, "builtin:gallery")
     assert await depot.run_file("parrot") == done.folder / "run.sh"
     assert not (await depot.install(ECHO, refresh=True)).changed
+
+
+@pytest.mark.parametrize("builtin", ["echo", "llama-cpp"])
+async def test_a_builtin_runs_as_workers_of_others_start_it(places: Places, builtin: str) -> None:
+    folder = (await depot_of(places, sys.executable).install(Order("own", (f"builtin:{builtin}",)))).folder
+    with started_by_others(folder) as address:
+        await wait_until(partial(healthy, address), within=30)
+        with pytest.raises(CallFailed, match="UNAUTHENTICATED"):
+            async with BackendClient(address) as stranger:
+                await stranger.health()
+
+
+@contextmanager
+def started_by_others(folder: Path) -> Iterator[str]:
+    """As the contract has it, in a group of its own; told to end, it ends in order."""
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    with subprocess.Popen(
+        ["run.sh", "--addr", address],
+        executable="./run.sh",
+        cwd=folder,
+        env={**os.environ, "LOCALAI_GRPC_AUTH_TOKEN": "of the fleet"},
+        start_new_session=True,
+    ) as process:
+        try:
+            yield address
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+async def healthy(address: str) -> bool:
+    async with BackendClient(address, "of the fleet") as client:
+        try:
+            return await client.health() == "OK"
+        except CallFailed:
+            return False
 
 
 async def test_a_builtin_of_a_moved_remuda_is_not_current(places: Places) -> None:

@@ -1,5 +1,7 @@
 """Real backends of three kinds, commanded as the contract says and called as it says."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from tests.integration.running.light_backend import write_light_backend
 from tests.integration.running.rig import TOKEN, Rig, Yard
 from tests.peers.backend_client import BackendClient, CallFailed
 from tests.peers.shell_backend.install import install_shell_backend
-from tests.support.models import tiny_model
+from tests.support.models import WIDTH, tiny_model, tiny_reranker
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -54,17 +56,37 @@ async def test_echo_runs_without_a_download(rig: Rig) -> None:
         assert "".join(spoken) == "one two three"
 
 
-async def test_llama_cpp_loads_a_model_and_answers(rig: Rig) -> None:
-    reply = await rig.installed("llama-cpp", model_id="tiny")
-
+@asynccontextmanager
+async def holding(rig: Rig, model: str, **options: object) -> AsyncIterator[BackendClient]:
+    """A client of the llama-cpp process that was started for this model and has loaded it."""
+    reply = await rig.installed("llama-cpp", model_id=model)
     await assert_token_decides(reply["address"])
+    wanted = {"ModelFile": str(tiny_model()), "ContextSize": 256, "Threads": 1, "MMap": True, **options}
     async with BackendClient(reply["address"], TOKEN) as client:
-        loaded = await client.load_model(
-            Model="tiny", ModelFile=str(tiny_model()), ContextSize=256, Threads=1, MMap=True
-        )
+        loaded = await client.load_model(Model=model, **wanted)
         assert loaded.success, loaded.message
-        answer = await client.predict(Prompt="the house", Tokens=4, IgnoreEOS=True, ModelIdentity="tiny")
-    assert answer.tokens == 4
+        yield client
+
+
+async def test_llama_cpp_loads_a_model_and_answers(rig: Rig) -> None:
+    asked: dict[str, Any] = {"Prompt": "the house", "Tokens": 4, "IgnoreEOS": True, "ModelIdentity": "tiny"}
+    async with holding(rig, "tiny") as client:
+        assert (await client.predict(**asked)).tokens == 4
+        assert [one async for one in client.predict_stream(**asked)][-1].tokens == 4
+        assert await client.tokenize(Prompt="the house")
+        assert (await client.status()).state == "READY"
+        assert (await client.metrics()).tokens_generated == 8
+        assert (await client.free()).success
+        with pytest.raises(CallFailed, match="model not loaded"):
+            await client.predict(**asked)
+
+
+async def test_llama_cpp_makes_vectors_and_ranks(rig: Rig) -> None:
+    async with holding(rig, "vectors", Embeddings=True, Options=["pooling:mean"]) as client:
+        assert len((await client.embedding(Embeddings="the house")).values) == WIDTH
+    async with holding(rig, "ranks", ModelFile=str(tiny_reranker()), Reranking=True) as client:
+        ranking = await client.rerank(query="the house", documents=["a river", "bread"])
+        assert {one.text for one in ranking.results} == {"a river", "bread"}
 
 
 @pytest.mark.usefixtures("shell")
