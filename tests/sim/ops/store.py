@@ -1,6 +1,7 @@
 """A frontend's way to the database: the real statements, behind a connection that fails at either end. After
 each transaction the claims are looked at."""
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from remuda.store.database import Work, _Call
 from remuda.store.failures import unusable
 from remuda.store.inline import InlineDatabase
 from tests.sim.chance import Dice
+from tests.sim.clocks import elapsed_s
 from tests.sim.ops.world import World
 
 T = TypeVar("T")
@@ -25,6 +27,7 @@ class DatabaseOfFrontend(InlineDatabase):
     def __init__(self, world: World, dice: Dice, die: Callable[[str], None]) -> None:
         super().__init__(world.tables.connections)
         self.cut = False
+        self.failed_s = -math.inf  # When it could last not be reached.
         self._world = world
         self._dice = dice
         self._die = die
@@ -57,4 +60,5 @@ class DatabaseOfFrontend(InlineDatabase):
             raise self._trouble()
 
     def _trouble(self) -> StoreUnusable:
+        self.failed_s = elapsed_s()
         return unusable(self.name, "it cannot be reached")

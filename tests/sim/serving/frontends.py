@@ -1,5 +1,6 @@
 """A frontend that serves: inside runs the real code, from the request to the process on the worker."""
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -77,7 +78,7 @@ class ServingFrontend(FrontendHost):
         self.serving = 0  # Requests that are with a backend.
         self._world: ServingWorld = world
         self._parts: Parts | None = None
-        self._seen_s = -1e9  # When it died, or could last not read the store.
+        self._died_s = -math.inf
 
     @property
     def held(self) -> Mapping[ReplicaKey, int]:
@@ -88,16 +89,14 @@ class ServingFrontend(FrontendHost):
         return None if self._parts is None else self._parts.models()
 
     def lives_for_others(self) -> bool:
-        return self.up or elapsed_s() - self._seen_s < _STILL_ALIVE_S
+        return self.up or elapsed_s() - self._died_s < _STILL_ALIVE_S
 
     def blind_within(self, seconds: float) -> bool:
         """Whether it could not read the store for a moment, lately."""
-        if self.database.cut or not self._world.store_up:
-            self._seen_s = elapsed_s()
-        return elapsed_s() - self._seen_s < seconds
+        return elapsed_s() - self.database.failed_s < seconds
 
     def crash(self, when: str) -> None:
-        self._seen_s = elapsed_s()
+        self._died_s = elapsed_s()
         super().crash(when)
         self._parts = None
 

@@ -22,7 +22,7 @@ SERVING = Pace(
     work_most_s=20.0,
     store_most_s=0.05,
     late_most_s=4.0,
-    gap_most_s=16.0,
+    gap_most_s=10.0,
     away_most_s=200.0,
     look_every_s=5.0,
     looks=Looks(timedelta(seconds=10), timedelta(seconds=60), timedelta(seconds=40)),
