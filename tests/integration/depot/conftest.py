@@ -1,11 +1,15 @@
-"""One registry per test process, and depots of their own."""
+"""One registry per test process, depots of their own, and commands about them."""
 
-from collections.abc import AsyncIterator, Iterator
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import structlog
+from click.testing import CliRunner, Result
 
+from remuda.cli.main import root
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.retry import Backoff
@@ -20,6 +24,24 @@ IMPATIENT = RetryPolicy(
     attempts_max=4, backoff=Backoff(first=timedelta(milliseconds=5), most=timedelta(milliseconds=20))
 )
 LINUX = Platform("linux", "amd64")
+Remuda = Callable[..., Result]
+
+
+def backends_command(*words: str, code: int = 0) -> Result:
+    """`remuda backends WORDS` in this process, which ends with that exit code."""
+    result = CliRunner().invoke(root, ["backends", *words])
+    assert result.exit_code == code, (result.output, result.stderr)
+    return result
+
+
+@pytest.fixture(autouse=True)
+def _log_is_left_as_it_was() -> Iterator[None]:
+    """Commands set it up anew."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

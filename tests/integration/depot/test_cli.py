@@ -1,33 +1,19 @@
 """`remuda backends` against a real registry, without a frontend."""
 
 import json
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import structlog
-from click.testing import CliRunner, Result
 
-from remuda.cli.main import root
+from tests.integration.depot.conftest import Remuda, backends_command
 from tests.support.images import image, layer
 from tests.support.registry import RegistryServer
 
 RUN = b"#!/bin/sh\n"
 ROOT = Path(__file__).resolve().parents[3]
-Remuda = Callable[..., Result]
-
-
-@pytest.fixture(autouse=True)
-def _log_is_left_as_it_was() -> Iterator[None]:
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
-    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -60,13 +46,7 @@ def environ(tmp_path: Path, registry: RegistryServer) -> dict[str, str]:
 def remuda(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Remuda:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-
-    def call(*words: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(root, ["backends", *words])
-        assert result.exit_code == code, (result.output, result.stderr)
-        return result
-
-    return call
+    return backends_command
 
 
 def test_a_name_is_searched_shown_pulled_listed_and_removed(remuda: Remuda, environ: dict[str, str]) -> None:

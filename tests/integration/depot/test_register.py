@@ -1,31 +1,17 @@
 """`remuda backends register` and `switch-back`: commands of this machine as backends."""
 
 import json
-import logging
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
-import structlog
-from click.testing import CliRunner, Result
 
-from remuda.cli.main import root
 from remuda.core.clock import SystemClock
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.places import Places
+from tests.integration.depot.conftest import Remuda, backends_command
 
 SERVER = 'protocol: http\ncommand: [my-server, --port, "{port}"]\n'
-Remuda = Callable[..., Result]
-
-
-@pytest.fixture(autouse=True)
-def _log_is_left_as_it_was() -> Iterator[None]:
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
-    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -34,13 +20,7 @@ def remuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Remuda:
     monkeypatch.setenv("REMUDA_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("REMUDA_CONFIG", "")
     monkeypatch.setenv("REMUDA_BACKENDS_SYSTEM_PATH", str(tmp_path / "system"))
-
-    def call(*words: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(root, ["backends", *words])
-        assert result.exit_code == code, (result.output, result.stderr)
-        return result
-
-    return call
+    return backends_command
 
 
 @pytest.fixture
