@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+import anyio
 import pytest
 from aiohttp import web
 from pydantic import SecretStr
 
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
+from remuda.oci import limits
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient, open_client
 from remuda.oci.errors import ContentRefused, RegistryFailed
@@ -95,6 +97,30 @@ async def test_a_registry_that_stays_broken_is_asked_a_bounded_number_of_times(
             await client.image(parse_reference(server.reference), AMD64)
 
         assert len(server.requests) == IMPATIENT.attempts_max
+
+
+async def test_layers_come_side_by_side_within_a_bound(client: RegistryClient, store: BlobStore) -> None:
+    built = image([noise_layer(1000, number) for number in range(2 * limits.LAYERS_AT_ONCE_MAX)])
+    layers = {part.digest for part in built.layers}
+    together, most, full = 0, 0, anyio.Event()
+
+    async def held(request: web.Request) -> web.StreamResponse | None:
+        nonlocal together, most
+        if request.path.rpartition("/")[2] not in layers:
+            return None
+        together += 1
+        most = max(most, together)
+        if together == limits.LAYERS_AT_ONCE_MAX:
+            full.set()
+        with anyio.fail_after(10):
+            await full.wait()
+        together -= 1
+        return None
+
+    async with faulty_server(built, held) as server:
+        assert await pull(client, server, store) == [part.content for part in built.layers]
+
+    assert most == limits.LAYERS_AT_ONCE_MAX
 
 
 async def test_a_server_that_ignores_ranges_still_gives_the_whole(
