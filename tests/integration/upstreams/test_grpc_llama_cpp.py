@@ -49,19 +49,23 @@ CITY = {
     "required": ["city", "inhabitants"],
     "additionalProperties": False,
 }
+CITIES = ["Paris", "Ulm"]
+PLACE = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/city"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"city": {"type": "string", "enum": CITIES}},
+}
 WEATHER = {
     "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather in a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "enum": ["Paris", "Ulm"]}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
+    "function": {"name": "weather", "description": "The weather in a city", "parameters": PLACE},
 }
+CLOCK = {
+    "type": "function",
+    "function": {"name": "clock", "description": "The time in a city", "parameters": PLACE},
+}
+NAMED = {"type": "function", "function": {"name": "clock"}}
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +121,23 @@ async def test_a_tool_that_must_be_called_is_called_by_grammar(upstream: GrpcUps
     await upstream.serve(chat("What is the weather in Paris?", TEMPLATED, **body), client)
 
     assert _called(client, stream) == ("weather", {"city": "Paris"}, "tool_calls")
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["any", "named"])
+async def test_a_tool_that_must_be_called_is_called_though_the_models_template_has_no_place_for_it(
+    upstream: GrpcUpstream, choice: Any, stream: bool
+) -> None:
+    client = Client()
+    body = {"tools": [WEATHER, CLOCK], "tool_choice": choice, "stream": stream, "max_tokens": 80}
+
+    await upstream.serve(chat("What is the weather in Paris?", SMOL, **body), client)
+
+    name, arguments, finish_reason = _called(client, stream)
+    assert name in (["clock"] if choice is NAMED else ["weather", "clock"])
+    assert set(arguments) == {"city"}
+    assert arguments["city"] in CITIES
+    assert finish_reason == "tool_calls"
 
 
 def _called(client: Client, stream: bool) -> tuple[str, Any, str]:

@@ -11,12 +11,14 @@ from remuda.backends.calls import Backend, Context
 from remuda.backends.llama_cpp import answers, engine, replies
 from remuda.backends.llama_cpp.connection import EngineGone
 from remuda.backends.llama_cpp.engine import Engine, LoadFailed
+from remuda.backends.llama_cpp.forced_calls import CallReading
 from remuda.backends.llama_cpp.generation import BadRequest, plan_generation
 from remuda.backends.llama_cpp.load_options import plan_load
 from remuda.backends.refusal import Refused
 from remuda.core.entropy import Entropy
 from remuda.rpc import backend_pb2 as pb
 
+_CALL_ID_BYTES = 12
 _PROBE = [{"role": "user", "content": "Hello"}]
 
 log = logging.getLogger(__name__)
@@ -63,15 +65,20 @@ class LlamaCppBackend(Backend):
         self, request: pb.PredictOptions, context: Context
     ) -> AsyncGenerator[pb.Reply, None]:
         with self._asked() as loaded:
-            generation = plan_generation(request, loaded.context_size)
+            generation = plan_generation(
+                request, loaded.context_size, template_has_tools=loaded.template_has_tools
+            )
             reply_of = replies.chat_reply if generation.chat else replies.completion_reply
             async with (
                 loaded.slot(),
                 aclosing(loaded.connection.stream(generation.path, generation.body)) as batches,
             ):
+                call = CallReading(self._entropy.token(_CALL_ID_BYTES)) if generation.forced_call else None
                 async for events in batches:
                     if reply := reply_of(events):
-                        yield reply
+                        yield call.hear(reply) if call else reply
+                if call:
+                    yield call.end()
 
     async def Predict(self, request: pb.PredictOptions, context: Context) -> pb.Reply:
         # As a stream, too: only between two tokens can the engine be told that nobody waits any more.

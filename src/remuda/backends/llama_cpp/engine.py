@@ -59,6 +59,12 @@ class Engine:
         return int(self.properties["default_generation_settings"]["n_ctx"])
 
     @property
+    def template_has_tools(self) -> bool:
+        """Whether the model's chat template can tell it of tools."""
+        able = self.properties.get("chat_template_caps", {}).get("supports_tools", True)
+        return bool(able) or "chat_template_tool_use" in self.properties
+
+    @property
     def ended(self) -> str:
         """How the process ended by itself; empty while it runs."""
         return _ending(self._process.returncode)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from remuda.backends.llama_cpp.forced_calls import Tools, call_schema, told_of
 from remuda.rpc import backend_pb2 as pb
 
 _SAMPLING = (  # Sent as they are: zero has its plain meaning, such as the likeliest token for a temperature.
@@ -39,13 +40,16 @@ class Generation:
 
     chat: bool
     body: Mapping[str, Any]
+    forced_call: bool = False  # All of the text is a call of a tool, which the engine does not know of.
 
     @property
     def path(self) -> str:
         return "/v1/chat/completions" if self.chat else "/completion"
 
 
-def plan_generation(options: pb.PredictOptions, context_size: int) -> Generation:
+def plan_generation(
+    options: pb.PredictOptions, context_size: int, *, template_has_tools: bool = True
+) -> Generation:
     """What to ask the engine for; BadRequest says what is wrong with `options`.
 
     Never more tokens than the context holds: an engine left without a bound may never stop.
@@ -67,12 +71,42 @@ def plan_generation(options: pb.PredictOptions, context_size: int) -> Generation
     if schema := _schema(options.Metadata):
         body["json_schema"] = schema
     if options.UseTokenizerTemplate and options.Messages:
-        if options.Tools:  # The engine derives a grammar from them, and refuses another one beside it.
-            body = {name: value for name, value in body.items() if name not in ("grammar", "json_schema")}
-        return Generation(True, body | dict(_chat(options)))
+        body |= dict(_chat(options))
+        return _with_tools(body, options, template_has_tools) if options.Tools else Generation(True, body)
     if not options.Prompt:
         raise BadRequest("there is nothing to answer: Messages and Prompt are both empty")
     return Generation(False, body | dict(_completion(options)))
+
+
+def _with_tools(body: Mapping[str, Any], options: pb.PredictOptions, template_has_tools: bool) -> Generation:
+    """An engine whose template has no place for tools forgets them, even those that must be called."""
+    tools, choice = _choice(options)
+    unbound = {name: value for name, value in body.items() if name not in ("grammar", "json_schema")}
+    if template_has_tools:  # The engine derives a grammar from them, and refuses another one beside it.
+        return Generation(True, unbound | {"tools": tools, "tool_choice": choice})
+    if choice != "required" or not tools:
+        return Generation(True, body)
+    try:
+        bound = {"messages": told_of(tools, body["messages"]), "json_schema": call_schema(tools)}
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadRequest("Tools are not a list of functions with names and parameters") from error
+    return Generation(True, unbound | bound, forced_call=True)
+
+
+def _choice(options: pb.PredictOptions) -> tuple[Tools, str]:
+    """Of tools and of words that the engine knows: it overlooks the name of a single one."""
+    tools = _json("Tools", options.Tools, list)
+    choice = _tool_choice(options.ToolChoice) if options.ToolChoice else "auto"
+    if isinstance(choice, str):
+        return tools, choice
+    try:
+        wanted = choice["function"]["name"]
+        named = [tool for tool in tools if tool["function"]["name"] == wanted]
+    except (KeyError, TypeError) as error:
+        raise BadRequest("ToolChoice or Tools have no function with a name") from error
+    if not named:
+        raise BadRequest(f"ToolChoice names {str(wanted)[:80]!r}, which is not among Tools")
+    return named, "required"
 
 
 def _completion(options: pb.PredictOptions) -> Iterator[tuple[str, Any]]:
@@ -85,10 +119,6 @@ def _completion(options: pb.PredictOptions) -> Iterator[tuple[str, Any]]:
 def _chat(options: pb.PredictOptions) -> Iterator[tuple[str, Any]]:
     yield "messages", chat_messages(options)
     yield "timings_per_token", True  # Where a chat's events count tokens.
-    if options.Tools:
-        yield "tools", _json("Tools", options.Tools, list)
-        if options.ToolChoice:
-            yield "tool_choice", _tool_choice(options.ToolChoice)
     if options.Logprobs or options.TopLogprobs:
         yield "logprobs", True
         yield "top_logprobs", max(options.Logprobs, options.TopLogprobs)

@@ -10,16 +10,20 @@ from remuda.rpc import backend_pb2 as pb
 
 CONTEXT = 2048
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object"}}}
+NAMED = json.dumps({"type": "function", "function": {"name": "clock"}})
 
 
 def prompted(**options: Any) -> Generation:
     return plan_generation(pb.PredictOptions(Prompt="Once", **options), CONTEXT)
 
 
-def chatted(**options: Any) -> Generation:
+def chatted(*, template_has_tools: bool = True, **options: Any) -> Generation:
     question = [pb.Message(role="user", content="Hello")]
     return plan_generation(
-        pb.PredictOptions(**{"Messages": question, "UseTokenizerTemplate": True, **options}), CONTEXT
+        pb.PredictOptions(**{"Messages": question, "UseTokenizerTemplate": True, **options}),
+        CONTEXT,
+        template_has_tools=template_has_tools,
     )
 
 
@@ -76,6 +80,45 @@ def test_what_a_template_is_told_comes_from_the_metadata() -> None:
 def test_tools_bring_their_own_grammar() -> None:
     body = chatted(Tools=json.dumps(TOOLS), ToolChoice='"required"', Grammar='root ::= "x"').body
     assert (body["tools"], body["tool_choice"], "grammar" in body) == (TOOLS, "required", False)
+
+
+def test_a_tool_that_is_named_is_the_only_one_and_required() -> None:
+    body = chatted(Tools=json.dumps([*TOOLS, CLOCK]), ToolChoice=NAMED).body
+    assert (body["tools"], body["tool_choice"]) == ([CLOCK], "required")
+
+
+@pytest.mark.parametrize("choice", [NAMED, '{"type": "function"}', '{"function": "clock"}'])
+def test_a_choice_of_what_is_not_there_is_refused(choice: str) -> None:
+    with pytest.raises(BadRequest, match="ToolChoice"):
+        chatted(Tools=json.dumps(TOOLS), ToolChoice=choice)
+
+
+@pytest.mark.parametrize("choice", ["required", '"required"', NAMED])
+def test_a_template_without_tools_binds_a_forced_call_by_its_schema(choice: str) -> None:
+    planned = chatted(
+        template_has_tools=False, Tools=json.dumps([CLOCK]), ToolChoice=choice, Grammar='root ::= "x"'
+    )
+    assert planned.forced_call
+    assert [call["properties"]["name"] for call in planned.body["json_schema"]["anyOf"]] == [
+        {"const": "clock"}
+    ]
+    assert "clock" in planned.body["messages"][0]["content"]
+    assert not {"tools", "tool_choice", "grammar"} & set(planned.body)
+
+
+def test_a_template_without_tools_leaves_the_callers_grammar_in_force() -> None:
+    planned = chatted(template_has_tools=False, Tools=json.dumps(TOOLS), Grammar='root ::= "x"')
+    assert (planned.forced_call, planned.body["grammar"], "tools" in planned.body) == (
+        False,
+        'root ::= "x"',
+        False,
+    )
+
+
+@pytest.mark.parametrize("tools", [["clock"], [{"type": "function"}], [{"function": {"name": 1}}, 2]])
+def test_tools_that_are_none_are_refused_where_they_must_be_called(tools: list[Any]) -> None:
+    with pytest.raises(BadRequest, match="Tools"):
+        chatted(template_has_tools=False, Tools=json.dumps(tools), ToolChoice="required")
 
 
 @pytest.mark.parametrize("choice", ["auto", '"auto"'])

@@ -1,0 +1,115 @@
+"""A call that has to be made by a model whose chat template knows nothing of tools. Pure.
+
+It is told of the tools in words, and bound to write one call as JSON, which is taken out of its answer here.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from remuda.rpc import backend_pb2 as pb
+
+_ASKED = (
+    "Answer with a call of one of these functions, as JSON with its name and its arguments,"
+    " and with nothing else:"
+)
+_CALL = re.compile(
+    r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)*")\s*,'
+    r'\s*"arguments"\s*:\s*(?P<arguments>\{.*\})\s*\}\s*',
+    re.DOTALL,
+)
+
+Tools = Sequence[Mapping[str, Any]]
+Messages = Sequence[Mapping[str, Any]]
+
+
+def told_of(tools: Tools, messages: Messages) -> list[Mapping[str, Any]]:
+    """The messages, the first of which is the system's and names the tools."""
+    words = "\n".join([_ASKED, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)])
+    if messages and messages[0]["role"] == "system":
+        first, *rest = messages
+        return [{**first, "content": f"{first['content']}\n\n{words}"}, *rest]
+    return [{"role": "system", "content": words}, *messages]
+
+
+def call_schema(tools: Tools) -> Mapping[str, Any]:
+    """For a call of one of them. Parameters lie at the root, for engines do not find what lies in lists."""
+    parameters = {
+        str(number): _moved(tool["function"].get("parameters") or {"type": "object"}, f"#/$defs/{number}")
+        for number, tool in enumerate(tools)
+    }
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": tool["function"]["name"]},
+                "arguments": {"$ref": f"#/$defs/{number}"},
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for number, tool in enumerate(tools)
+    ]
+    return {"$defs": parameters, "anyOf": calls}
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """The same schema within another: what refers to its root refers to `place`."""
+    match schema:
+        case {"$ref": str(target)} if target.startswith("#"):
+            return {**schema, "$ref": place + target[1:]}
+        case dict():
+            return {name: _moved(value, place) for name, value in schema.items()}
+        case list():
+            return [_moved(value, place) for value in schema]
+    return schema
+
+
+class CallReading:
+    """One answer, the whole text of which is a call. Nothing of it is told before its end."""
+
+    def __init__(self, call_id: str) -> None:
+        self._id = call_id
+        self._text: list[str] = []
+        self._last = pb.Reply()
+
+    def hear(self, reply: pb.Reply) -> pb.Reply:
+        """The reply without the text."""
+        self._text += [delta.content for delta in reply.chat_deltas]
+        told = pb.Reply()
+        told.CopyFrom(reply)
+        told.message = b""
+        del told.chat_deltas[:]
+        told.chat_deltas.extend(
+            pb.ChatDelta(reasoning_content=delta.reasoning_content)
+            for delta in reply.chat_deltas
+            if delta.reasoning_content
+        )
+        self._last = told
+        return told
+
+    def end(self) -> pb.Reply:
+        """The call, or the text of one that broke off, with the numbers of the last reply."""
+        text = "".join(self._text)
+        told = pb.Reply()
+        told.CopyFrom(self._last)
+        told.logprobs = b""  # They were told already.
+        del told.chat_deltas[:]
+        if call := _read(text, self._id):
+            told.chat_deltas.add(tool_calls=[call])
+        elif text:
+            told.message = text.encode()
+            told.chat_deltas.add(content=text)
+        return told
+
+
+def _read(text: str, call_id: str) -> pb.ToolCallDelta | None:
+    found = _CALL.fullmatch(text)
+    if found is None:
+        return None
+    try:
+        json.loads(found["arguments"])
+        return pb.ToolCallDelta(id=call_id, name=json.loads(found["name"]), arguments=found["arguments"])
+    except (ValueError, RecursionError):
+        return None
