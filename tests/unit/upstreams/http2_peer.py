@@ -5,6 +5,7 @@ What it says is built by another implementation than the one under test.
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 import anyio
 from hpack import Encoder
@@ -66,8 +67,8 @@ class Peer:
     def sends(self, data: bytes) -> None:
         self.connection.data_received(data)
 
-    def heard(self) -> list[hyper.Frame]:
-        """What it was told since it was last asked, the preface left out."""
+    def heard(self) -> list[Any]:
+        """The frames it was told since it was last asked, each kind with fields of its own."""
         data = bytes(self.wire.written)
         if not self._read_to:
             assert data.startswith(PREFACE)
