@@ -243,12 +243,14 @@ class Ranch:
         """Any Python module, such as a peer."""
         return self._start(Process, "program", environ, module, *arguments)
 
-    def remuda(self, *arguments: str, data: str = "up", **environ: str) -> subprocess.CompletedProcess[str]:
+    def remuda(
+        self, *arguments: str, data: str = "up", typed: str = "", **environ: str
+    ) -> subprocess.CompletedProcess[str]:
         """A command that ends by itself, given by the owner of that data folder."""
         return subprocess.run(
             [sys.executable, "-m", "remuda", *arguments],
             env=self._environ_in(data, environ),
-            stdin=subprocess.DEVNULL,
+            input=typed,
             capture_output=True,
             text=True,
             timeout=_COMMAND_S,

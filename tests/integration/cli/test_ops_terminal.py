@@ -1,21 +1,13 @@
 """Operations on a fleet of two, and what a person at a terminal sees of them."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 from collections.abc import Iterator
 
 import pytest
 
 from remuda.cli.exits import Exit
 from tests.integration.cli.fleet_rig import MB, FleetRig, fleet_rig
-
-COLUMNS = 140
+from tests.support.terminals import at_terminal
 
 
 @pytest.fixture(scope="module")
@@ -28,32 +20,10 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetRig]:
         yield made
 
 
-def at_terminal(rig: FleetRig, *words: str) -> tuple[str, int]:
-    """All that a terminal was sent, and the exit code."""
-    environ = {**os.environ, "REMUDA_DATA_DIR": str(rig.up.data_dir), "TERM": "xterm"}
-    terminal, screen = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
-    command = [sys.executable, "-m", "remuda", *words]
-    with subprocess.Popen(command, env=environ, stdin=screen, stdout=screen, stderr=screen) as process:
-        os.close(screen)
-        sent = b"".join(_read(terminal))
-        os.close(terminal)
-    return sent.decode(), process.returncode
-
-
-def _read(terminal: int) -> Iterator[bytes]:
-    while True:
-        try:
-            chunk = os.read(terminal, 65536)
-        except OSError:  # How a terminal says that nobody is left.
-            return
-        yield chunk
-
-
 def test_a_person_at_a_terminal_sees_a_bar_for_each_node(rig: FleetRig) -> None:
     rig.push("shouter", size=MB)
     with rig.slow_line(400_000):
-        seen, code = at_terminal(rig, "backends", "install", "shouter")
+        seen, code = at_terminal(rig.up.data_dir, "backends", "install", "shouter")
 
     assert code == Exit.DONE
     assert "install shouter: 2 of 2 nodes done" in seen
