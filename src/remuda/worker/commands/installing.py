@@ -61,7 +61,7 @@ class Installs:
         request = asked.model_copy(update={"backend": named_backend(asked)})
         key = _key(request.model_id or request.backend, request.replica_index)
         replica = self._running(key, request)
-        if replica is not None and not request.force:
+        if replica is not None and not request.force and not request.digest:
             return self._reply(replica)
         async with self._work.attempting("install", request) as attempt:
             replica, digest = await self._ensure(request, key, attempt)
@@ -108,8 +108,8 @@ class Installs:
         self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order | None, attempt: Attempt
     ) -> _Had:
         running = self._running(key, request)
-        if running is not None and not request.force:  # Somebody else was quicker.
-            return running, sight.digest
+        if running is not None and not request.force and sight.has(request.digest):
+            return running, sight.digest  # Somebody else was quicker, or only the bytes were in question.
         if order is not None and (request.force or not sight.has(request.digest)):
             sight = await self._replace(request, key, sight, order, attempt)
         assert sight.run_file is not None, "it was found, or brought"

@@ -431,6 +431,15 @@ async def test_pinned_digest_that_is_not_installed_replaces_what_is(rig: Rig) ->
     assert rig.supervision.stopped == [(ProcessKey("a", 0), True)]
 
 
+async def test_pinned_digest_counts_also_for_what_runs_already(rig: Rig) -> None:
+    rig.offer("echo")
+    first = await rig.install(BackendInstall(backend="echo", model_id="a"))
+    second = await rig.install(BackendInstall(backend="echo", model_id="a", digest="sha256:" + "0" * 64))
+
+    assert len(rig.depot.installs) == 2
+    assert second.instance != first.instance
+
+
 async def test_backend_removed_while_its_install_waits_is_brought_again(rig: Rig) -> None:
     rig.offer("echo")
     await rig.install(BackendInstall(backend="echo", model_id="a"))
