@@ -1,4 +1,5 @@
-"""The OpenAPI document: what FastAPI knows of the routes, and the bodies that our own codec reads."""
+"""The OpenAPI document: what FastAPI knows of the routes, the bodies that our own codec reads, and the routes
+for inference, of which FastAPI knows nothing."""
 
 import json
 
@@ -8,8 +9,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from remuda.gateway.api_page import page
 from remuda.gateway.guards import require_admin, require_token
 from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_raw
+from remuda.gateway.openai import described
 from remuda.gateway.services import Access
 from remuda.wire import nodes as wire
 from remuda.wire import operations, serving
@@ -36,9 +39,13 @@ _BODIES: tuple[type[BaseModel], ...] = (
     serving.ModelUnloadBody,
     ModelUnload,
 )
-_ABOUT = """The fleet: its workers register and report here, its admins look after it here.
+_ABOUT = """The fleet: programs ask its models here, as they ask OpenAI's; its workers register and report
+here, its admins look after it here.
 
 What is refused is answered with 4xx and words that name the field; after 503 the same call may work later."""
+
+_HTML = "text/html"
+_HARMLESS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 routes = APIRouter(tags=["about"])
 
@@ -46,20 +53,33 @@ routes = APIRouter(tags=["about"])
 @routes.get("/openapi.json", response_class=Response, responses=gives_raw(JSON))
 async def openapi(request: Request) -> Response:
     """This API, for programs."""
-    return Response(await anyio.to_thread.run_sync(_written, request.app), media_type=JSON)
+    document = await anyio.to_thread.run_sync(_document, request.app)
+    return Response(json.dumps(document), media_type=JSON)
 
 
-def _written(app: FastAPI) -> bytes:
-    if app.openapi_schema is None:
-        app.openapi_schema = _document(app)
-    return json.dumps(app.openapi_schema).encode()
+@routes.get("/docs", response_class=Response, responses=gives_raw(_HTML))
+async def docs(request: Request) -> Response:
+    """This API, for people."""
+    document = await anyio.to_thread.run_sync(_document, request.app)
+    return Response(page(document), media_type=_HTML, headers=_HARMLESS)
 
 
 def _document(app: FastAPI) -> Described:
+    if app.openapi_schema is None:
+        app.openapi_schema = _assembled(app)
+    return app.openapi_schema
+
+
+def _assembled(app: FastAPI) -> Described:
     document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     schemas = document["components"]["schemas"]
     _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=SCHEMAS)
     schemas |= bodies["$defs"]
+    inference = described.schemas()
+    assert schemas.keys().isdisjoint(inference), "two schemas have one name"
+    schemas |= inference
+    document["paths"] = described.paths() | document["paths"]
+    document["components"]["securitySchemes"] |= described.SCHEMES
     # FastAPI promises its own answer to bad parameters; ours is the common envelope.
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
@@ -72,6 +92,6 @@ def _document(app: FastAPI) -> Described:
 
 
 def _not_asked_for(access: Access) -> set[str]:
-    admin = set() if access.keys_required else {require_admin.scheme_name}
+    admin = set() if access.keys_required else {require_admin.scheme_name, described.SCHEME}
     token = {require_token.scheme_name} if access.registration_token is None else set()
     return admin | token

@@ -6,7 +6,7 @@ JSON that is passed on unread is `Raw`: `NULL` where the request has none, and a
 
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 Positive = Annotated[int, Meta(ge=1, lt=1 << 31)]
 Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -14,6 +14,7 @@ Text = str | list[str | Token | list[Token]]  # One, several, or as tokens; `mix
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 NULL: Final = Raw(b"null")  # msgspec takes nothing but null for `Raw | None`.
+_absent: Final = NULL.copy  # Is NULL itself. As a plain default it would have no JSON schema.
 ModelName = Annotated[str, Meta(min_length=1, max_length=512)]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
@@ -23,9 +24,9 @@ class Part(Struct):
 
     type: str
     text: str = ""
-    image_url: Raw = NULL
-    input_audio: Raw = NULL
-    video_url: Raw = NULL
+    image_url: Raw = field(default_factory=_absent)
+    input_audio: Raw = field(default_factory=_absent)
+    video_url: Raw = field(default_factory=_absent)
 
 
 class CalledFunction(Struct, frozen=True):
@@ -51,7 +52,7 @@ class Message(Struct):
 class FunctionSpec(Struct):
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     description: str | None = None
-    parameters: Raw = NULL  # A JSON schema.
+    parameters: Raw = field(default_factory=_absent)  # A JSON schema.
     strict: bool | None = None
 
 
@@ -71,7 +72,7 @@ class NamedTool(Struct):
 
 class JsonSchema(Struct):
     name: str = ""
-    schema: Raw = NULL
+    schema: Raw = field(default_factory=_absent)
     strict: bool | None = None
     description: str | None = None
 

@@ -18,11 +18,18 @@ from schemathesis.checks import negative_data_rejection, positive_data_acceptanc
 
 from remuda.core import log
 from remuda.gateway.app import api_routes
+from remuda.gateway.openai.parsing import ASKS
 from tests.integration.api.ops_frontends import our_node
 from tests.support.frontends import LiveFrontend, live_frontend
 
 Json = dict[str, Any]
-OPERATIONS = sorted((route.path_format, method) for route in api_routes() for method in route.methods or ())
+INFERENCE = [(path, "POST") for path in ASKS]
+MODELS = [("/v1/models", "GET"), ("/v1/models/{id}", "GET")]
+OPERATIONS = sorted(
+    [(route.path_format, method) for route in api_routes() for method in route.methods or ()]
+    + INFERENCE
+    + MODELS
+)
 BODIES_OF_OPERATIONS = (
     "/backends/install",
     "/backends/upgrade",
@@ -73,6 +80,7 @@ def _loaded(frontend: LiveFrontend) -> Any:
     keys = {
         "registrationToken": {"bearer": frontend.token},
         "adminKey": {"bearer": frontend.running.first_admin_key or "none is needed"},
+        "inferenceKey": {"bearer": frontend.running.first_admin_key or "none is needed"},
     }
     config = schemathesis.Config.from_dict({"auth": {"openapi": keys}})
     return schemathesis.openapi.from_url(f"{frontend.url}/openapi.json", config=config, timeout=60)
@@ -132,7 +140,8 @@ def test_every_route_says_what_it_is_for_and_how_it_refuses(document: Json) -> N
         for method, operation in operations.items():
             assert operation["summary"], path
             assert operation["description"], path
-            assert {"403", "413"} <= operation["responses"].keys(), path
+            assert "403" in operation["responses"], path
+            assert "413" in operation["responses"] or (path, method.upper()) in MODELS, path
             assert "422" not in operation["responses"], path
             assert ("requestBody" in operation) == reads_a_body(path, method), path
 
@@ -140,7 +149,7 @@ def test_every_route_says_what_it_is_for_and_how_it_refuses(document: Json) -> N
 def reads_a_body(path: str, method: str) -> bool:
     if path.startswith("/api/node/") and path.endswith(("/register", "/heartbeat", "/drain", "/deregister")):
         return method == "post"
-    if path == "/api/keys" or path.endswith(BODIES_OF_OPERATIONS):
+    if path == "/api/keys" or path in ASKS or path.endswith(BODIES_OF_OPERATIONS):
         return method == "post"
     return method in ("put", "patch")
 
@@ -150,13 +159,41 @@ def test_guarded_routes_name_their_key(document: Json) -> None:
     assert {name: scheme["scheme"] for name, scheme in schemes.items()} == {
         "registrationToken": "bearer",
         "adminKey": "bearer",
+        "inferenceKey": "bearer",
     }
     for path, operations in document["paths"].items():
         for operation in operations.values():
             asked = {scheme for one in operation.get("security", []) for scheme in one}
-            expected = {"registrationToken"} if path.startswith("/api/node/") else {"adminKey"}
-            guarded = path.startswith(("/api/", "/backend")) or path == "/metrics"
-            assert asked == (expected if guarded else set()), path
+            assert asked == _key_for(path), path
+
+
+def _key_for(path: str) -> set[str]:
+    if path.startswith("/api/node/"):
+        return {"registrationToken"}
+    if path.startswith("/v1/"):
+        return {"inferenceKey"}
+    return {"adminKey"} if path.startswith(("/api/", "/backend")) or path == "/metrics" else set()
+
+
+def test_what_is_asked_of_models_is_described_by_the_types_that_read_it(document: Json) -> None:
+    for path, ask in ASKS.items():
+        operation = document["paths"][path]["post"]
+        (content,) = operation["requestBody"]["content"].values()
+        name = content["schema"]["$ref"].rpartition("/")[2]
+        fields = document["components"]["schemas"][name]["properties"].keys()
+        assert fields == set(ask.wanted.__struct_fields__), path
+        streams = "stream" in fields
+        assert ("text/event-stream" in operation["responses"]["200"]["content"]) == streams, path
+
+
+def test_the_page_for_people_shows_every_route_and_fetches_nothing(api: Api, document: Json) -> None:
+    reply = api.session.get(api.schema.location.replace("/openapi.json", "/docs"), timeout=60)
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    for path, method in OPERATIONS:
+        assert f"<b>{method}</b> {path}<" in reply.text
+    assert "<script" not in reply.text
+    assert "http" not in reply.text.split("<h1>")[0]
 
 
 def test_every_reference_in_the_document_leads_somewhere(document: Json) -> None:

@@ -33,7 +33,7 @@ ADMIN_ROUTES = [
     ("DELETE", "/api/keys/x"),
     ("GET", "/metrics"),
 ]
-PUBLIC_PATHS = ["/healthz", "/readyz", "/join.py", "/openapi.json"]
+PUBLIC_PATHS = ["/healthz", "/readyz", "/join.py", "/openapi.json", "/docs"]
 
 
 def bearer(secret: str) -> dict[str, str]:

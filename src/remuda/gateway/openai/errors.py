@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from remuda.core.errors import Invalid, RemudaError, Unauthorized
 from remuda.inference.failures import UpstreamFailed
@@ -27,6 +28,32 @@ class InvalidKey(Unauthorized):
     code = "invalid_api_key"
 
 
+class ErrorDetails(Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class LoadingState(Struct):
+    """How far a model's load is, in the contract's words: what is not known is left out."""
+
+    model: str
+    state: str
+    progress: float
+    bytes_sent: int
+    total_bytes: int
+    file_index: int
+    total_files: int
+    node: str | UnsetType = UNSET
+    eta_seconds: int | UnsetType = UNSET
+
+
+class ErrorAnswer(Struct):
+    error: ErrorDetails
+    loading: LoadingState | UnsetType = UNSET
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """An error as the client gets it: as a whole answer, or as an event in a stream that has begun."""
@@ -44,36 +71,25 @@ class Refusal:
 def refusal(error: RemudaError) -> Refusal:
     """What the client is told of this error."""
     status = error.status if isinstance(error, UpstreamFailed) else error.http_status
-    said: dict[str, object] = {"error": _described(error, status)}
-    if isinstance(error, ModelLoading):
-        said["loading"] = loading_object(error.status)
-    return Refusal(status, error.code, msgspec.json.encode(said), _headers(error, status))
-
-
-def loading_object(status: LoadStatus) -> dict[str, str | int | float]:
-    """The contract's: what is not known is left out."""
-    known: dict[str, str | int | float | None] = {
-        "model": status.model,
-        "state": status.state,
-        "node": status.node or None,
-        "progress": status.progress,
-        "bytes_sent": status.bytes_sent,
-        "total_bytes": status.total_bytes,
-        "file_index": status.file_index,
-        "total_files": status.total_files,
-        "eta_seconds": status.eta_seconds,
-    }
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def _described(error: RemudaError, status: int) -> dict[str, str | None]:
     param = error.param if isinstance(error, InvalidField) else ""
-    return {
-        "message": str(error),
-        "type": _type(error, status),
-        "param": param or None,
-        "code": error.code,
-    }
+    what = ErrorDetails(str(error), _type(error, status), param or None, error.code)
+    loading = _loading(error.status) if isinstance(error, ModelLoading) else UNSET
+    body = msgspec.json.encode(ErrorAnswer(what, loading))
+    return Refusal(status, error.code, body, _headers(error, status))
+
+
+def _loading(status: LoadStatus) -> LoadingState:
+    return LoadingState(
+        status.model,
+        status.state,
+        status.progress,
+        status.bytes_sent,
+        status.total_bytes,
+        status.file_index,
+        status.total_files,
+        status.node or UNSET,
+        UNSET if status.eta_seconds is None else status.eta_seconds,
+    )
 
 
 def _type(error: RemudaError, status: int) -> str:

@@ -28,7 +28,8 @@ class Ask:
     """What can be asked for at one path."""
 
     kind: Kind
-    parse: Callable[[bytes], Request]
+    wanted: type[Request]
+    parse: Callable[[bytes], Request]  # Makes one that is `wanted` of a body.
 
 
 def _chat(body: bytes) -> ChatRequest:
@@ -60,10 +61,10 @@ _RERANK: Final = msgspec.json.Decoder(RerankRequest)
 _ONE_KIND: Final = "{} must be a text, texts, tokens or lists of tokens: not empty, and of one kind"
 
 ASKS: Final = {
-    "/v1/chat/completions": Ask(Kind.CHAT, _chat),
-    "/v1/completions": Ask(Kind.COMPLETION, _completion),
-    "/v1/embeddings": Ask(Kind.EMBEDDING, _embedding),
-    "/v1/rerank": Ask(Kind.RERANK, _rerank),
+    "/v1/chat/completions": Ask(Kind.CHAT, ChatRequest, _chat),
+    "/v1/completions": Ask(Kind.COMPLETION, CompletionRequest, _completion),
+    "/v1/embeddings": Ask(Kind.EMBEDDING, EmbeddingRequest, _embedding),
+    "/v1/rerank": Ask(Kind.RERANK, RerankRequest, _rerank),
 }
 
 

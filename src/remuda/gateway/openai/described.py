@@ -1,0 +1,120 @@
+"""What the OpenAPI document says of OpenAI's API. Its routes are not FastAPI's; their schemas are made of the
+very types that requests are read into and answers are written from."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from remuda.gateway.messages import JSON, SCHEMAS, Described
+from remuda.gateway.openai.errors import ErrorAnswer
+from remuda.gateway.openai.pages import MODELS, Listed, Listing
+from remuda.gateway.openai.parsing import ASKS, Ask
+from remuda.inference.model import Kind
+
+SCHEME: Final = "inferenceKey"
+SCHEMES: Final[Described] = {
+    SCHEME: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "Any API key; x-api-key has it as well. Not asked for where only loopback is served.",
+    }
+}
+_SUMMARIES: Final = {
+    Kind.CHAT: "Chat",
+    Kind.COMPLETION: "Complete a text",
+    Kind.EMBEDDING: "Embed texts",
+    Kind.RERANK: "Rerank documents",
+}
+_ABOUT: Final = {
+    Kind.CHAT: "Answer a conversation: a `chat.completion`, or with `stream` its chunks as they come.",
+    Kind.COMPLETION: "Continue a text: a `text_completion`, or with `stream` its pieces as they come.",
+    Kind.EMBEDDING: "Vectors of texts or tokens, as a list of `embedding`.",
+    Kind.RERANK: "How well documents answer a query, best first.",
+}
+_STREAMS: Final = (Kind.CHAT, Kind.COMPLETION)
+_REFUSALS: Final[Mapping[int, str]] = {
+    400: "`param` names what is wrong in the request.",
+    401: "A key is required, and this is none in force.",
+    403: "The key is not for this model, or a web page asks on loopback.",
+    404: "There is no such model; similar names are told.",
+    413: "Too large.",
+    429: "As many wait as may wait.",
+    500: "A defect; the frontend's log has the details.",
+    502: "The backend failed.",
+    503: "The model is being loaded (`loading` says how far it is), or no node can take it.",
+    504: "The backend said nothing for too long.",
+}
+_OF_PAGES: Final = (401, 403, 404)
+_REQUEST_ID: Final[Described] = {
+    "x-request-id": {"description": "The client's own, or a new one.", "schema": {"type": "string"}}
+}
+_RETRY_AFTER: Final[Described] = {
+    "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
+}
+
+
+def schemas() -> Described:
+    """Those that `paths` refers to, by name."""
+    types = [*(ask.wanted for ask in ASKS.values()), Listing, Listed, ErrorAnswer]
+    _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
+    return components
+
+
+def paths() -> Described:
+    """Every route that the door answers."""
+    one_model = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    listed = _page("list_models", "Models", "Models that can be asked for.", Listing)
+    shown = _page("show_model", "One model", "One of them; its name may hold slashes.", Listed)
+    return {
+        **{path: {"post": _operation(ask)} for path, ask in ASKS.items()},
+        MODELS: {"get": listed},
+        f"{MODELS}/{{id}}": {"get": {**shown, "parameters": [one_model]}},
+    }
+
+
+def _operation(ask: Ask) -> Described:
+    answers: Described = {JSON: {"schema": {"type": "object"}}}
+    if ask.kind in _STREAMS:
+        answers["text/event-stream"] = {"schema": {"type": "string"}}
+    answered = {"description": "In OpenAI's words.", "content": answers, "headers": _REQUEST_ID}
+    return {
+        **_about(f"ask_{ask.kind}", _SUMMARIES[ask.kind], _ABOUT[ask.kind]),
+        "requestBody": {"required": True, "content": {JSON: {"schema": _reference(ask.wanted)}}},
+        "responses": {"200": answered, **_refusals(_REFUSALS)},
+    }
+
+
+def _page(name: str, summary: str, about: str, shown: type[msgspec.Struct]) -> Described:
+    content = {JSON: {"schema": _reference(shown)}}
+    answered = {"description": about, "content": content, "headers": _REQUEST_ID}
+    return {
+        **_about(name, summary, about),
+        "responses": {"200": answered, **_refusals(_OF_PAGES)},
+    }
+
+
+def _about(name: str, summary: str, about: str) -> Described:
+    return {
+        "tags": ["inference"],
+        "operationId": name,
+        "summary": summary,
+        "description": about,
+        "security": [{SCHEME: []}],
+    }
+
+
+def _refusals(statuses: Iterable[int]) -> Described:
+    content = {JSON: {"schema": _reference(ErrorAnswer)}}
+    return {
+        str(status): {
+            "description": _REFUSALS[status],
+            "content": content,
+            "headers": _REQUEST_ID | (_RETRY_AFTER if status in (429, 503) else {}),
+        }
+        for status in statuses
+    }
+
+
+def _reference(named: type) -> Described:
+    return {"$ref": SCHEMAS.format(model=named.__name__)}
