@@ -16,6 +16,7 @@ from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 _QUIET_S = 600.0
 _SHOW_NODE = {"x-remuda-show-node": "1"}
 _NODE = re.compile(rb"^: node (.+)$", re.MULTILINE)
+_PIPE = 'such as: echo "Why is the sky blue?" | remuda chat MODEL'
 _BYE = frozenset({"/bye", "/exit", "/quit"})
 
 
@@ -57,7 +58,9 @@ def chat(
     body |= {key: value for key, value in given.items() if value is not None}
     messages = [{"role": "system", "content": system}] if system else []
     if not sys.stdin.isatty():
-        messages.append({"role": "user", "content": sys.stdin.read().strip()})
+        if not (said := sys.stdin.read().strip()):
+            raise Invalid("there is nothing to say: standard input is empty", hint=_PIPE)
+        messages.append({"role": "user", "content": said})
         _once(asked, {**body, "messages": messages})
         return
     click.echo(one_line(f"{name}: say something; /bye ends it"), err=True)

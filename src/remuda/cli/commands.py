@@ -108,7 +108,7 @@ _TARGET_OPTIONS = (
         metavar="URL",
         help="The frontend. [REMUDA_URL; default: the one of this machine's data folder]",
     ),
-    click.option("--api-key", metavar="KEY", help="Admin key; - asks for it. [REMUDA_API_KEY]"),
+    click.option("--api-key", metavar="KEY", help="Key of the API; - asks for it. [REMUDA_API_KEY]"),
     click.option(
         "--ca",
         metavar="PATH",

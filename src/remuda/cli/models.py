@@ -1,5 +1,6 @@
 """`remuda models`: what the fleet can serve, and what it serves now."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,8 +105,8 @@ def add_model(asked: Asked, file: Path, name: str | None, context: int | None) -
     from remuda.wire.serving import ModelAdded
 
     added = answer.read(ModelAdded)
-    word = "changed" if added.replaced else "added"
-    click.echo(one_line(f"{added.model.name}: {word}; try it with: remuda chat {added.model.name}"))
+    word, name = "changed" if added.replaced else "added", added.model.name
+    click.echo(one_line(f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}"))
     for key in added.unknown_keys:
         click.echo(one_line(f"note: {key} is not known here and has no effect"), err=True)
 

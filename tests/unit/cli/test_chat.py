@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 
 from remuda.cli import chat
 from remuda.cli.commands import Asked
 from remuda.cli.plain import as_text
-from remuda.core.errors import PeerFailed
+from remuda.core.errors import Invalid, PeerFailed
 
 
 class Model:
@@ -49,6 +50,13 @@ def test_model_cannot_steer_the_terminal(
     chat._converse(Asked(), {"model": "qwen"}, [], ["hi"])
 
     assert capsys.readouterr().out == "one\n\ttwo ]0;owned  \n"
+
+
+def test_nothing_is_not_said_to_a_model() -> None:
+    asked = CliRunner().invoke(chat.chat, ["qwen"], input="\n")
+
+    assert isinstance(asked.exception, Invalid)
+    assert "standard input is empty" in asked.exception.message
 
 
 @pytest.mark.parametrize("text", ["日本語", "👩\u200d💻", "שלום", "a\u0301"])

@@ -1,20 +1,26 @@
 """`remuda models` and `remuda chat`: what becomes of files, and what people are shown."""
 
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from remuda.cli import models
 from remuda.cli.chat import Reply, _about, _pieces
+from remuda.cli.client import AdminClient, Answer
 from remuda.cli.commands import Asked
 from remuda.cli.model_files import model_text
 from remuda.cli.model_tables import model_table, replica_table, size
+from remuda.cli.target import Target
 from remuda.core.errors import Invalid, PeerFailed
 from remuda.models.reading import read_model
-from remuda.wire.serving import ModelItem, ReplicaView
+from remuda.wire.codec import encode
+from remuda.wire.serving import ModelAdded, ModelItem, ReplicaView
 from tests.support.models import tiny_model
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -59,6 +65,32 @@ def test_adding_the_same_file_or_a_copy_of_it_again_is_no_trouble(tmp_path: Path
     copy.write_bytes(tiny_model().read_bytes())
 
     assert read_model(model_text(copy, None, None, asked)).file == copy.name
+
+
+class Taking(AdminClient):
+    """A frontend that takes every model."""
+
+    def call(
+        self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        assert isinstance(body, dict)
+        name = read_model(body["config"]).id
+        return Answer(201, encode(ModelAdded(model=ModelItem(name=name))), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("qwen", "remuda chat qwen"), ("my own", "remuda chat 'my own'")]
+)
+def test_what_to_try_next_can_be_typed_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str
+) -> None:
+    monkeypatch.setattr(models, "connect", lambda *_: Taking(Target("http://127.0.0.1:1")))
+    file = tmp_path / "model.yaml"
+    file.write_text(f"name: {name}\nbackend: echo\n")
+
+    added = CliRunner().invoke(models.group, ["add", str(file)])
+
+    assert added.output.endswith(f"try it with: {words}\n")
 
 
 @pytest.mark.parametrize("same_size", [False, True])
