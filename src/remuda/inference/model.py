@@ -79,7 +79,6 @@ class Endpoint:
     protocol: str = ""  # Empty: gRPC.
     path: str = ""  # Of one that speaks HTTP: its place at `address`.
     token: str = field(default="", repr=False)
-    served_name: str = ""  # The name under which an HTTP server knows the model; empty: the model's own.
 
 
 class Upstreams(Protocol):

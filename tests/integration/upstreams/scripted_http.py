@@ -152,7 +152,7 @@ async def opened_pool(patience: Patience | None = None) -> AsyncIterator[Pool]:
         pool.close()
 
 
-def upstream_at(server: ScriptedServer, pool: Pool, *, served_name: str = "") -> HttpUpstream:
+def upstream_at(server: ScriptedServer, pool: Pool) -> HttpUpstream:
     path = "/v1/processes/m%230"
-    endpoint = Endpoint(server.address, "http", path, token="s3cret", served_name=served_name)
+    endpoint = Endpoint(server.address, "http", path, token="s3cret")
     return HttpUpstream(endpoint, pool, SystemClock())

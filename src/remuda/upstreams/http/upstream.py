@@ -35,14 +35,13 @@ class HttpUpstream:
     def __init__(self, endpoint: Endpoint, pool: Pool, clock: Clock) -> None:
         host, _, port = endpoint.address.rpartition(":")
         self._address = Address(host.strip("[]"), int(port))
-        self._served_name = endpoint.served_name
         self._heads = {kind: _head(endpoint, path) for kind, path in _PATHS.items()}
         self._pool = pool
         self._clock = clock
 
     async def serve(self, call: Call, sink: Sink) -> None:
         """As inference.model.Upstream has it."""
-        asked, served = call.request.model, self._served_name or call.model.id
+        asked, served = call.request.model, call.model.id
         same_name = asked == served
         body = call.body if same_name else await with_model(call.body, served)
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))

@@ -38,7 +38,6 @@ _LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PATH: Final = re.compile(r"/[!-~]*")
 _ANY_ADDRESS: Final = ("0.0.0.0", "[::]")
-_NAME_PLACEHOLDERS: Final = frozenset({"model_name", "model_path"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +97,6 @@ def _span(value: object) -> timedelta:
     return span
 
 
-def _model_name(template: Template) -> Template:
-    if not template.parts or template.names - _NAME_PLACEHOLDERS:
-        raise ValueError("must be a name, in which only {model_name} and {model_path} can stand")
-    return template
-
-
 Text = Annotated[Template, BeforeValidator(_template)]
 
 
@@ -123,7 +116,6 @@ class Manifest(BaseModel):
     health: Annotated[str, AfterValidator(_path)] = "/health"
     # Longer than for gRPC: it loads its model before it is healthy.
     start_limit: Annotated[timedelta, BeforeValidator(_span)] = timedelta(minutes=10)
-    served_model_name: Annotated[Text, AfterValidator(_model_name)] = Template.parse("{model_name}")
 
     @model_validator(mode="after")
     def _fits_its_protocol(self) -> "Manifest":

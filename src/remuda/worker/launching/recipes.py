@@ -68,11 +68,6 @@ def http_recipe(manifest: Manifest, folder: Path, environ: Mapping[str, str], ne
     )
 
 
-def served_model_name(manifest: Manifest, needs: HttpNeeds) -> str:
-    """What the server calls its model: requests must name it so."""
-    return _filled("served_model_name", manifest.served_model_name, needs.values())
-
-
 def _expanded(part: Arguments, values: Mapping[str, str], options: Sequence[str]) -> Iterator[str]:
     if part.optional and any(_missing(template, values) for template in part.templates):
         return

@@ -30,7 +30,6 @@ def test_little_has_to_be_said() -> None:
     assert read.protocol is Protocol.HTTP
     assert read.health == "/health"
     assert read.start_limit == timedelta(minutes=10)
-    assert read.served_model_name == Template((Placeholder("model_name"),))
     assert read.env == {}
 
 
@@ -90,8 +89,6 @@ def test_a_bad_argument_is_named(argument: str, words: str) -> None:
         ("start_limit: 10", "start_limit: '10' is not a duration"),
         ("start_limit: 25h", "start_limit: must be"),
         ("start_limit: 0s", "start_limit: must be"),
-        ("served_model_name: 'm{port}'", "served_model_name: must be"),
-        ("served_model_name: ''", "served_model_name: must be"),
         ("timeout: 5", "timeout: Extra inputs are not permitted"),
     ],
 )

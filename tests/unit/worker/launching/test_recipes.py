@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from remuda.core.errors import Invalid
 from remuda.worker.launching.manifest import Manifest, parse_manifest
-from remuda.worker.launching.recipes import HttpNeeds, grpc_recipe, http_recipe, served_model_name
+from remuda.worker.launching.recipes import HttpNeeds, grpc_recipe, http_recipe
 from remuda.worker.processes.model import Protocol
 
 FOLDER = Path("/backends/engine")
@@ -118,10 +118,3 @@ def test_whatever_was_given_arrives_as_it_is(path: str, options: list[str]) -> N
     needs = HttpNeeds(model_path=path, options=tuple(options))
     argv = http_recipe(small("a{{b", "{model_path}", "{options}"), FOLDER, {}, needs).command(1).argv
     assert argv == ("serve", "1", "a{b", path, *options)
-
-
-def test_the_server_calls_the_model_what_the_manifest_says() -> None:
-    needs = HttpNeeds(model_path="/m/x", model_name="org/x")
-    assert served_model_name(small("a"), needs) == "org/x"
-    fixed = parse_manifest(b'protocol: http\ncommand: [s, "{port}"]\nserved_model_name: tgi')
-    assert served_model_name(fixed, needs) == "tgi"
