@@ -26,6 +26,7 @@ from remuda.router.doubts import Doubts
 from remuda.router.hanging_up import hang_up_on_the_gone
 from remuda.router.ledger import Ledger
 from remuda.router.loading import ColdPath
+from remuda.router.noting_use import UseNotes
 from remuda.router.peers import PeerLoads
 from remuda.router.refreshing import Sources, TableKeeper
 from remuda.scheduler.catalogue import Catalogue
@@ -88,7 +89,6 @@ class ServingRig:
             ground.around.bus,
             clock,
             listening=ground.fleet.frontends,
-            touch=self._replicas.touch,
         )
         self._worker = BusWorker(ground.around.bus)
         self._http = Pool()
@@ -170,6 +170,7 @@ class ServingRig:
             folder.run,
             self._keeper.run,
             self._peers.run,
+            self._use_notes().run,
             doubts.run,
             demand.run,
             self._upkeep(unloads).run,
@@ -224,6 +225,16 @@ class ServingRig:
             self._ground.around.clock,
             routable=self._tables.know,
             refresh=self._keeper.refresh,
+        )
+
+    def _use_notes(self) -> UseNotes:
+        around = self._ground.around
+        return UseNotes(
+            self._tables,
+            self._ledger,
+            around.clock,
+            touch=self._replicas.touch,
+            usual=around.settings.keep_alive,
         )
 
     def _doubts(self) -> Doubts:

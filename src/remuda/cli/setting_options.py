@@ -11,12 +11,14 @@ from remuda.cli.commands import Role
 from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings, forms
 from remuda.core import durations
 from remuda.core.settings import Described, Settings, described
+from remuda.models import keep_alive
 
 _METAVARS: Final = {
     forms.FILE: "PATH",
     forms.PORT: "PORT",
     forms.JSON: "JSON",
     durations.ACCEPTED: "DURATION",
+    keep_alive.ACCEPTED: "DURATION",
     "http(s)://HOST[:PORT]": "URL",
 }
 _CONFIG_HELP: Final = "TOML file of settings. [REMUDA_CONFIG]"

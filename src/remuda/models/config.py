@@ -4,21 +4,16 @@
 """
 
 import hashlib
-from datetime import timedelta
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-from remuda.core import durations
 from remuda.models.document import Plain
+from remuda.models.keep_alive import KeepAlive
 
 GPU_LAYERS_ALL: Final = 99_999_999
 CONTEXT_FALLBACK: Final = 4096
 CONTEXT_DEFAULT_MAX: Final = 8192  # A trained window is used up to here unless more is asked for.
-
-
-def _span(value: object) -> object:
-    return durations.parse(value) if isinstance(value, str) else value
 
 
 def _meant(value: object) -> object:
@@ -33,7 +28,6 @@ def _meant(value: object) -> object:
     return value
 
 
-Span = Annotated[timedelta, BeforeValidator(_span), PlainSerializer(durations.render)]
 Int = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]  # As wide as in the messages to backends.
 Free = Annotated[dict[str, JsonValue], BeforeValidator(_meant)]
 
@@ -187,7 +181,7 @@ class ModelConfig(Section):
     alias: str = ""
     description: str = ""
     # Ours.
-    keep_alive: Span | None = None  # Unload after so long without a request. None: the frontend's setting.
+    keep_alive: KeepAlive | None = None  # So long without a request unloads it. None: as the frontend is set.
     selector: dict[str, str] = Field(default_factory=dict)  # Labels its nodes must have.
     parallel: Annotated[int, Field(ge=1, le=1024)] | None = None  # Requests a replica takes at once.
     unknown: tuple[str, ...] = Field(default=(), exclude=True)

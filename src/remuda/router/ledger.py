@@ -37,6 +37,10 @@ class Ledger:
     def last_turn(self, route: Route) -> int:
         return self._turns.get(route.key, 0)
 
+    def turns(self) -> Mapping[ReplicaKey, int]:
+        """The last turn of each replica that was used here."""
+        return dict(self._turns)
+
     def own(self) -> Mapping[ReplicaKey, int]:
         """Replicas with requests of this frontend, and how many."""
         return dict(self._own)

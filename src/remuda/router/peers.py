@@ -5,7 +5,6 @@ last word counts for as long as it lives."""
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import anyio
@@ -29,7 +28,6 @@ _GAP_S: Final = 0.05
 _REPEAT_S: Final = 5.0  # By somebody who has nothing new to say: a message may have been lost.
 _STALE_S: Final = 5.0
 _FORGOTTEN_S: Final = 120.0
-_TOUCH_EVERY_S: Final = 10.0
 
 
 class HeldReplica(Message):
@@ -56,8 +54,7 @@ class _Said:
 
 
 class PeerLoads:
-    """Implements scheduler.ports.Frontends. `listening` are the frontends that live, `touch` takes which
-    replicas were used."""
+    """Implements scheduler.ports.Frontends. `listening` are the frontends that live."""
 
     def __init__(
         self,
@@ -68,7 +65,6 @@ class PeerLoads:
         clock: Clock,
         *,
         listening: Callable[[], Awaitable[Collection[FrontendId]]],
-        touch: Callable[[Mapping[ReplicaKey, datetime]], Awaitable[None]],
         every_s: float = _EVERY_S,
     ) -> None:
         self._frontend = frontend
@@ -78,10 +74,8 @@ class PeerLoads:
         self._clock = clock
         self._every_s = every_s
         self._listening = listening
-        self._touch = touch
         self._said: dict[FrontendId, _Said] = {}
         self._told: _Said | None = None
-        self._turns: dict[ReplicaKey, int] = {}
 
     async def alive(self) -> Collection[FrontendId]:
         return {self._frontend, *await self._listening()}
@@ -105,7 +99,6 @@ class PeerLoads:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._listen)
-            tasks.start_soon(self._note_use_for_ever)
             task_status.started()
             while True:
                 changed = self._tables.changed
@@ -169,25 +162,6 @@ class PeerLoads:
     def _fresh(self) -> list[_Said]:
         fresh_since_s = self._clock.monotonic() - _STALE_S
         return [said for said in self._said.values() if said.at_s > fresh_since_s]
-
-    # Use.
-
-    async def _note_use_for_ever(self) -> None:
-        while True:
-            await anyio.sleep(_TOUCH_EVERY_S)
-            try:
-                await self.note_use()
-            except RemudaError as error:  # The next time tells it, too.
-                log.debug("use_not_noted", reason=error.message)
-
-    async def note_use(self) -> None:
-        """Write down which replicas were used here since the last time, those in use included."""
-        routes = {route.key: route for entry in self._tables.now.models.values() for route in entry.routes}
-        turns = {key: self._ledger.last_turn(route) for key, route in routes.items()}
-        used = {key for key, turn in turns.items() if turn != self._turns.get(key, 0)}
-        now = self._clock.now()
-        await self._touch(dict.fromkeys(used | self._ledger.own().keys(), now))
-        self._turns = turns
 
 
 def _nothing_new(before: _Said, now: _Said) -> bool:

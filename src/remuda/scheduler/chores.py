@@ -49,6 +49,16 @@ def chores(rows: Iterable[Replica], around: Circumstances) -> list[Chore]:
     return [chore for row in rows if (chore := _chore(row, around)) is not None]
 
 
+def idle_next(rows: Iterable[Replica], around: Circumstances) -> datetime | None:
+    """When the next replica is unloaded if nobody asks for it; of one in use that may be past."""
+    instants = (
+        unloads_at(row, around.configs.get(row.key.model), around.usual_keep_alive)
+        for row in rows
+        if row.state is ReplicaState.LOADED
+    )
+    return min(filter(None, instants), default=None)
+
+
 def _chore(row: Replica, around: Circumstances) -> Chore | None:
     leaves = (row.node, row.key) in around.leaving
     age = timedelta() if row.updated_at is None else around.now - row.updated_at

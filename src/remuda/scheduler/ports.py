@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 from typing import Protocol
 
 from remuda.core.ids import FrontendId, NodeId
@@ -46,8 +46,8 @@ class ReplicaStore(Protocol):
         """Forget it, if it is still as it was."""
         ...
 
-    async def touch(self, used: Mapping[ReplicaKey, datetime]) -> None:
-        """They were used lately. This is no change: nobody waits to hear it."""
+    async def touch(self, used: Mapping[ReplicaKey, timedelta]) -> None:
+        """They were used so long ago. This is no change: nobody waits to hear it."""
         ...
 
 

@@ -15,7 +15,7 @@ from remuda.core.ids import NodeId
 from remuda.ops.model import Kind
 from remuda.ops.ports import Live
 from remuda.scheduler.catalogue import Catalogue
-from remuda.scheduler.chores import Circumstances, Forget, Unload, chores
+from remuda.scheduler.chores import Circumstances, Forget, Unload, chores, idle_next
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
 from remuda.scheduler.ports import ReplicaStore
 from remuda.scheduler.unloads import Unloads
@@ -66,22 +66,23 @@ class Upkeep:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         while True:
-            news = self._wake()
+            news, pause_s = self._wake(), _EVERY_S
             try:
-                await self.pass_once()
+                pause_s = min(pause_s, await self.pass_once())
             except RemudaError as error:  # The store is away, and that is nobody's defect.
                 log.warning("upkeep_failed", reason=error.message)
             except Exception:
                 log.exception("upkeep_broke")
             await anyio.sleep(_EVERY_S / 5)
-            with anyio.move_on_after(_EVERY_S):
+            with anyio.move_on_after(pause_s):
                 await news.wait()
 
-    async def pass_once(self) -> None:
+    async def pass_once(self) -> float:
+        """Seconds until a replica may be idle for long enough."""
         replicas = await self._store.replicas()
         await self._truth.look(replicas)
         if not replicas.rows:
-            return
+            return _EVERY_S
         await self._catalogue.refresh()
         around = await self._circumstances(replicas)
         for chore in chores(replicas.rows, around):
@@ -90,6 +91,8 @@ class Upkeep:
                     await self._forget(replica)
                 case Unload(replica, why):
                     await self._unload(replica, why)
+        due = idle_next(replicas.rows, around)
+        return _EVERY_S if due is None else max((due - replicas.now).total_seconds(), 0.0)
 
     async def _circumstances(self, replicas: Replicas) -> Circumstances:
         moving = any(row.state is not ReplicaState.LOADED for row in replicas.rows)

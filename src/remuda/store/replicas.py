@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import anyio
@@ -71,9 +71,9 @@ class SqlReplicaStore:
     async def remove(self, replica: Replica) -> bool:
         return await self._database.transact(lambda c, now: _remove(c, replica))
 
-    async def touch(self, used: Mapping[ReplicaKey, datetime]) -> None:
+    async def touch(self, used: Mapping[ReplicaKey, timedelta]) -> None:
         if used:
-            await self._database.transact(lambda c, now: _touch(c, used))
+            await self._database.transact(lambda c, now: _touch(c, now, used))
 
 
 def _replicas(connection: Connection, now: datetime) -> Replicas:
@@ -147,11 +147,11 @@ def _remove(connection: Connection, replica: Replica) -> bool:
     return True
 
 
-def _touch(connection: Connection, used: Mapping[ReplicaKey, datetime]) -> None:
+def _touch(connection: Connection, now: datetime, used: Mapping[ReplicaKey, timedelta]) -> None:
     in_order = sorted(used, key=_in_order)
     for batch in batches(in_order):
         _lock_nodes(connection, (), batch)
-        connection.execute(_TOUCH, [{**_row_of(key), "used": used[key]} for key in batch])
+        connection.execute(_TOUCH, [{**_row_of(key), "used": now - used[key]} for key in batch])
 
 
 # Turns and locks.

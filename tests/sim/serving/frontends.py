@@ -27,6 +27,7 @@ from remuda.router.dispatch import Dispatcher, Journey, Waits
 from remuda.router.doubts import Doubts
 from remuda.router.ledger import Ledger
 from remuda.router.loading import ColdPath
+from remuda.router.noting_use import UseNotes
 from remuda.router.peers import PeerLoads
 from remuda.router.ports import LoadStatus
 from remuda.router.refreshing import Sources, TableKeeper
@@ -187,6 +188,7 @@ class Parts:
             self._make_reconciler().run,
             self._keeper.run,
             self._peers.run,
+            self._make_use_notes().run,
             self._doubts.run,
             self._demand.run,
             self._make_upkeep().run,
@@ -223,8 +225,16 @@ class Parts:
             self._lines,
             self._host.clock,
             listening=self._host.listening,
-            touch=self._replicas.touch,
             every_s=_TELL_EVERY_S,
+        )
+
+    def _make_use_notes(self) -> UseNotes:
+        return UseNotes(
+            self.tables,
+            self.ledger,
+            self._host.clock,
+            touch=self._replicas.touch,
+            usual=self._world.keep_alive,
         )
 
     def _make_commander(self) -> BusCommander:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from remuda.core.errors import Invalid
 from remuda.models.config import Function, Grammar, ModelConfig, Parameters, Template
 from remuda.models.document import BYTES_MAX
+from remuda.models.keep_alive import FOR_EVER
 from remuda.models.reading import read_model, write_model
 
 QWEN = """\
@@ -179,8 +180,16 @@ configs = st.builds(
     function=st.builds(Function, grammar=st.builds(Grammar, disable=st.booleans())),
     selector=st.dictionaries(texts, texts, max_size=3),
     engine_args=st.dictionaries(texts, values, max_size=3),
-    keep_alive=st.none() | st.timedeltas(timedelta(0), timedelta(days=9)),
+    keep_alive=st.none() | st.just(FOR_EVER) | st.timedeltas(timedelta(0), timedelta(days=9)),
 )
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("0", timedelta()), ("0s", timedelta()), ("-1", FOR_EVER), ("90s", timedelta(seconds=90))],
+)
+def test_keep_alive_is_a_duration_or_none_or_for_ever(written: str, meant: timedelta) -> None:
+    assert read_model(f"name: a\nkeep_alive: {written}").keep_alive == meant
 
 
 @given(configs)

@@ -66,7 +66,7 @@ class SharedStore:
         self.nodes: tuple[NodeView, ...] = ()
         self.models_by_name: dict[str, StoredModel] = {}
         self.reads: defaultdict[str, int] = defaultdict(int)
-        self.touched: list[Mapping[ReplicaKey, datetime]] = []
+        self.touched: list[Mapping[ReplicaKey, timedelta]] = []
 
     def put(self, *rows: Replica) -> None:
         self.change += 1
@@ -84,7 +84,7 @@ class SharedStore:
         self._read("standings")
         return [view.standing for view in self.nodes]
 
-    async def touch(self, used: Mapping[ReplicaKey, datetime]) -> None:
+    async def touch(self, used: Mapping[ReplicaKey, timedelta]) -> None:
         self._read("touch")
         self.touched.append(used)
 

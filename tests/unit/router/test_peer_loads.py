@@ -18,7 +18,7 @@ from remuda.scheduler.model import ReplicaKey
 from remuda.wire import subjects
 from remuda.wire.codec import decode
 from tests.support.waiting import wait_until
-from tests.unit.router.frontends import HandClock, SharedLines, SharedStore
+from tests.unit.router.frontends import HandClock, SharedLines
 from tests.unit.router.holding import holding
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,6 @@ class Frontend:
     def __init__(self, name: FrontendId, lines: SharedLines, every_s: float = 0.02) -> None:
         self.tables, self.ledger, self.clock = Tables(), Ledger(), HandClock()
         self.tables.replace(a_table(1))
-        self.store = SharedStore()
         self.loads = PeerLoads(
             name,
             self.tables,
@@ -44,7 +43,6 @@ class Frontend:
             lines,
             self.clock,
             listening=self._listening,
-            touch=self.store.touch,
             every_s=every_s,
         )
 
@@ -176,36 +174,3 @@ async def test_garbage_is_not_heard(pair: Pair) -> None:
 
 async def test_this_frontend_is_alive_whatever_the_store_says() -> None:
     assert await Frontend(ONE, SharedLines()).loads.alive() == {ONE, TWO, THREE}
-
-
-# Use.
-
-
-async def test_replicas_used_since_the_last_time_are_noted_once() -> None:
-    one = Frontend(ONE, SharedLines())
-    with holding(one.ledger, ROUTE):
-        pass
-    await one.loads.note_use()
-    await one.loads.note_use()
-    assert one.store.touched == [{KEY: one.clock.now()}, {}]
-
-
-async def test_replica_in_use_is_noted_each_time() -> None:
-    one = Frontend(ONE, SharedLines())
-    with holding(one.ledger, ROUTE):
-        await one.loads.note_use()
-        one.clock.passed_s += 10
-        await one.loads.note_use()
-    assert [list(used) for used in one.store.touched] == [[KEY], [KEY]]
-
-
-async def test_use_that_could_not_be_written_is_written_later() -> None:
-    one = Frontend(ONE, SharedLines())
-    with holding(one.ledger, ROUTE):
-        pass
-    one.store.down = True
-    with pytest.raises(Exception, match="cannot be used"):
-        await one.loads.note_use()
-    one.store.down = False
-    await one.loads.note_use()
-    assert [list(used) for used in one.store.touched] == [[KEY]]

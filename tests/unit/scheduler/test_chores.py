@@ -1,13 +1,15 @@
 """What is done about replicas without being asked."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from remuda.core.ids import NodeId
 from remuda.models.config import ModelConfig
+from remuda.models.keep_alive import FOR_EVER
 from remuda.ops.model import OpId
-from remuda.scheduler.chores import Circumstances, Forget, Unload, chores
+from remuda.scheduler.chores import Circumstances, Forget, Unload, chores, idle_next
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,6 +49,31 @@ def test_replica_that_was_used_lately_stays() -> None:
     assert chores([row(age=KEEP - timedelta(seconds=1))], around()) == []
 
 
+@pytest.mark.parametrize(("used_s", "goes"), [(3, True), (1, False)])
+def test_model_that_is_kept_no_longer_than_its_requests_take_goes_after_the_last(
+    used_s: float, goes: bool
+) -> None:
+    """In use it would have been noted again by now, whoever uses it."""
+    brief = QWEN.model_copy(update={"keep_alive": timedelta()})
+    used = replace(row(), last_used=NOW - timedelta(seconds=used_s))
+    assert bool(chores([used], around(brief))) is goes
+    assert chores([used], around(brief, busy=1)) == []
+
+
+def test_model_that_nobody_has_used_yet_waits_for_those_it_was_loaded_for() -> None:
+    brief = QWEN.model_copy(update={"keep_alive": timedelta()})
+    assert chores([row(age=timedelta(seconds=9))], around(brief)) == []
+    assert chores([row(age=timedelta(seconds=10))], around(brief)) == [
+        Unload(row(age=timedelta(seconds=10)), "nobody asked for it")
+    ]
+
+
+def test_next_look_is_when_the_first_may_be_idle() -> None:
+    young, used = row(age=timedelta(seconds=5)), replace(row(), last_used=NOW - timedelta(seconds=8))
+    assert idle_next([young, used, row(ReplicaState.LOADING)], around()) == NOW + KEEP - timedelta(seconds=8)
+    assert idle_next([row(ReplicaState.UNLOADING)], around()) is None
+
+
 def test_replica_with_a_request_in_flight_is_not_idle() -> None:
     assert chores([row()], around(busy=1)) == []
 
@@ -56,7 +83,7 @@ def test_replica_with_a_request_in_flight_is_not_idle() -> None:
     [
         QWEN.model_copy(update={"pinned": True}),
         QWEN.model_copy(update={"keep_alive": timedelta(hours=2)}),
-        QWEN.model_copy(update={"keep_alive": timedelta()}),
+        QWEN.model_copy(update={"keep_alive": FOR_EVER}),
     ],
     ids=["pinned", "kept for longer", "kept for ever"],
 )

@@ -230,3 +230,32 @@ async def test_nodes_without_rows_are_not_asked(kept: Kept) -> None:
     kept.worker.runs[OTHER_NODE] = []
     await kept.looks(600)
     assert await kept.rows() == ()
+
+
+# Idle.
+
+
+async def test_use_that_another_frontend_notes_keeps_a_replica_that_is_kept_no_longer_than_used(
+    kept: Kept,
+) -> None:
+    """Nothing is heard of it in any other way; and a moment after its end the replica goes."""
+    await kept.configure(a_model("qwen", "keep_alive: 0\n"))
+    replica = await kept.loaded()
+    kept.machine.running = kept.runs(replica)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kept.upkeep.run)
+        for _ in range(30):
+            await kept.replicas.touch({replica.key: timedelta(seconds=0.9)})
+            await time_passes(1)
+            assert await kept.unloads() == []
+        await time_passes(3)
+        assert await kept.unloads() == ["qwen: nobody asked for it"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_replica_that_stays_for_ever_does(kept: Kept) -> None:
+    await kept.configure(a_model("qwen", "keep_alive: -1\n"))
+    replica = await kept.loaded()
+    kept.machine.running = kept.runs(replica)
+    await kept.looks(3600, 3600)
+    assert await kept.unloads() == []

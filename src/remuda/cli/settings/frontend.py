@@ -10,6 +10,8 @@ from remuda.cli.settings.depot import SourceSettings
 from remuda.cli.settings.forms import Duration, File, Port, Words
 from remuda.core import durations, limits
 from remuda.core.settings import Setting
+from remuda.models import keep_alive as keeping
+from remuda.models.keep_alive import KeepAlive
 
 _REPLY = timedelta(minutes=15)
 
@@ -194,10 +196,9 @@ class FrontendSettings(SourceSettings):
         ),
     ] = None
     keep_alive: Annotated[
-        Duration,
+        KeepAlive,
         Setting(
-            "Unload a model after so long without a request; 0s never does. Models may say otherwise.",
-            durations.ACCEPTED,
+            "Unload a model after so long without a request. Models may say otherwise.", keeping.ACCEPTED
         ),
     ] = timedelta(minutes=30)
     requests_waiting_max: Annotated[
