@@ -61,7 +61,7 @@ WEATHER = {
     "type": "function",
     "function": {"name": "weather", "description": "The weather in a city", "parameters": PLACE},
 }
-CLOCK = {
+CLOCK: dict[str, Any] = {
     "type": "function",
     "function": {"name": "clock", "description": "The time in a city", "parameters": PLACE},
 }
@@ -138,6 +138,18 @@ async def test_a_tool_that_must_be_called_is_called_though_the_models_template_h
     assert set(arguments) == {"city"}
     assert arguments["city"] in CITIES
     assert finish_reason == "tool_calls"
+
+
+async def test_a_strict_tool_is_called_by_grammar_where_the_models_template_has_no_place_for_it(
+    upstream: GrpcUpstream,
+) -> None:
+    client = Client()
+    strict = {"type": "function", "function": {**CLOCK["function"], "strict": True}}
+
+    await upstream.serve(chat("What time is it?", SMOL, tools=[strict], max_tokens=80, stream=False), client)
+
+    name, arguments, finish_reason = _called(client, stream=False)
+    assert (name, set(arguments), finish_reason) == ("clock", {"city"}, "tool_calls")
 
 
 def _called(client: Client, stream: bool) -> tuple[str, Any, str]:
