@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -267,7 +268,7 @@ def upgrade_backend(
         raise click.UsageError("give the NAME of a backend, or --all-backends")
     roll_out = {"policy": "rolling" if rolling else "all", **({"batch": batch} if batch else {})}
     if name:
-        _ask(terms, {"kind": "upgrade", "backend": name, "roll_out": roll_out})
+        _ask(terms, {"kind": "upgrade", "backend": name, "roll_out": roll_out}, warn_first=rolling)
     else:
         _upgrade_all(terms, roll_out)
 
@@ -295,7 +296,8 @@ def remove_backend(terms: Terms, name: str, local: bool, config: str | None) -> 
     _ask(terms, {"kind": "remove", "backend": name})
 
 
-def _ask(terms: Terms, wish: Mapping[str, object]) -> None:
+def _ask(terms: Terms, wish: Mapping[str, object], *, warn_first: bool = False) -> None:
+    """`warn_first`: what to know is said, and at a terminal agreed to, before anything begins."""
     from remuda.wire.operations import OpSubmitted
 
     extra: dict[str, object] = {"dry_run": terms.dry_run, "idempotency_key": terms.idempotency_key}
@@ -303,11 +305,25 @@ def _ask(terms: Terms, wish: Mapping[str, object]) -> None:
         extra["expires_s"] = terms.expires.total_seconds()
     with connect(terms.asked, timeout_s=_PLAN_S) as client:
         body = {**wish, **extra, **terms.which.body(client)}
+        told = _warned(terms.asked, client, body) if warn_first and not terms.dry_run else ()
         answer = _submit(client, "api", "ops", body=body)
     if terms.dry_run:
         _tell_plan(terms.asked, answer.body)
         return
-    click.get_current_context().exit(_follow_up(terms, [answer.read(OpSubmitted)], together=False))
+    code = _follow_up(terms, [answer.read(OpSubmitted)], together=False, told=told)
+    click.get_current_context().exit(code)
+
+
+def _warned(asked: Asked, client: "AdminClient", body: Mapping[str, object]) -> Sequence[str]:
+    """What was warned of."""
+    from remuda.wire.operations import OpPlan
+
+    plan = _submit(client, "api", "ops", body={**body, "dry_run": True}).read(OpPlan)
+    for warning in plan.warnings:
+        click.echo(one_line(f"warning: {warning}"), err=True)
+    if plan.warnings and sys.stdin.isatty() and not asked.as_json:
+        click.confirm("Begin all the same?", abort=True, err=True)
+    return plan.warnings
 
 
 def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
@@ -335,7 +351,9 @@ def _submit(client: "AdminClient", *path: str, body: Mapping[str, object]) -> "A
         raise Interrupted("stopped before the frontend had answered", hint=hint) from None
 
 
-def _follow_up(terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool) -> Exit:
+def _follow_up(
+    terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool, told: Sequence[str] = ()
+) -> Exit:
     from remuda.cli.ops_picture import short_id
     from remuda.cli.ops_wait import see_through
 
@@ -344,7 +362,8 @@ def _follow_up(terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bo
             joined = f"operation {short_id(one.operation.id)} does this already; it is joined"
             click.echo(one_line(joined), err=True)
         for warning in one.warnings:
-            click.echo(one_line(f"warning: {warning}"), err=True)
+            if warning not in told:
+                click.echo(one_line(f"warning: {warning}"), err=True)
     ops = [one.operation for one in submitted]
     return see_through(terms.asked, ops, terms.waiting, together=together)
 
