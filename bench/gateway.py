@@ -27,7 +27,7 @@ import uvloop
 from bench import gateway_targets as targets
 from bench.gateway_figures import DIRECT, NGINX, Figures, document, table
 from bench.gateway_frontend import frontend
-from bench.gateway_load import Reader, ask_many, with_streams
+from bench.gateway_load import FLOW_LIMIT_S, Reader, ask_many, with_streams
 from bench.gateway_targets import Running, Target
 from bench.mock_upstreams import HOLD, MODEL, TOKENS_PER_S
 
@@ -126,20 +126,20 @@ async def _token_us(running: Running, effort: Effort) -> float:
         tokens = sum(reader.tokens for reader in readers) - before
         costs_us.append((running.cpu_s() - before_s) / tokens * US)
 
-    asked = body(stream=True, max_tokens=int((effort.seconds + 10) * TOKENS_PER_S))
+    asked = body(stream=True, max_tokens=int((effort.seconds + 2 * FLOW_LIMIT_S) * TOKENS_PER_S))
     await with_streams(running.place, asked, effort.streams, 1.0, count)
     return costs_us[0]
 
 
 async def _stream_kb(running: Running, effort: Effort) -> float:
-    grown = list[int]()
+    grown = list[float]()
     empty = running.memory_bytes()
 
     async def weigh(readers: list[Reader]) -> None:
-        grown.append(running.memory_bytes() - empty)
+        grown.append((running.memory_bytes() - empty) / len(readers))
 
     await with_streams(running.place, body(stream=True, max_tokens=HOLD), effort.idle_streams, 1.0, weigh)
-    return grown[0] / effort.idle_streams / KB
+    return grown[0] / KB
 
 
 def main() -> None:
