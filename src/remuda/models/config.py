@@ -4,7 +4,7 @@
 """
 
 import hashlib
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
@@ -62,7 +62,6 @@ class Parameters(Section):
     negative_prompt: str = ""
     negative_prompt_scale: float | None = None
     tokenizer: str = ""
-    language: str = ""
 
 
 class Template(Section):
@@ -71,9 +70,7 @@ class Template(Section):
     chat: str = ""
     chat_message: str = ""
     completion: str = ""
-    edit: str = ""
     function: str = ""
-    multimodal: str = ""
     reply_prefix: str = ""
     join_chat_messages_by_character: str | None = None
     use_tokenizer_template: bool = False
@@ -201,6 +198,3 @@ class ModelConfig(Section):
         """Of what replicas are made from: another one must not be served by replicas of this."""
         kept = self.model_dump_json(exclude={"description", "keep_alive", "selector", "pinned", "disabled"})
         return hashlib.sha256(kept.encode()).hexdigest()[:16]
-
-
-Purpose = Literal["chat", "completion", "embeddings", "rerank"]

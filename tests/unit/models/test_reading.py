@@ -66,6 +66,12 @@ def test_keys_without_effect_are_named() -> None:
     assert config.function.disable_no_action
 
 
+@pytest.mark.parametrize("key", ["template.edit", "template.multimodal", "parameters.language"])
+def test_what_nothing_here_looks_at_counts_as_unknown(key: str) -> None:
+    section, _, name = key.partition(".")
+    assert read_model(f"name: a\n{section}: {{{name}: text}}").unknown == (key,)
+
+
 def test_unknown_itself_cannot_be_written() -> None:
     assert read_model("name: a\nunknown: [b]").unknown == ("unknown",)
 
