@@ -17,6 +17,7 @@ NODE_LABELS_MAX = 256  # From its worker, and as many from admins.
 # Gateway.
 HEAD_BYTES_MAX = 64 << 10  # Request line and headers.
 BODY_BYTES_MAX = 1 << 20
+HEAD_READ_S = 60.0  # From a request's first byte, or a connection's beginning, to the end of the head.
 FRAMING_BYTES_MAX = 16 << 20  # Of one request, beside its body: sizes of chunks, trailers.
 LINGER_S = 30.0  # What follows a refusal is read for so long: many callers read only after they wrote it all.
 KEEP_ALIVE_S = 75.0  # Longer than the usual pause between heartbeats, so that they share a connection.

@@ -1,5 +1,6 @@
 """Runs the ASGI application on a socket that is already bound."""
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ class _Connection(HttpToolsProtocol):
     _answered: RequestResponseCycle  # The request whose turn it is; `cycle` is the one that came last.
     _refused = False
     _in_head = False
+    _head_timer: asyncio.TimerHandle | None = None  # Not set for heads that come at once, as most do.
     _incoming = False
     _framing_bytes = 0
 
@@ -66,8 +68,13 @@ class _Connection(HttpToolsProtocol):
         self._answered.disconnected = True  # Else it would be reported that the answer has no end.
         self.transport.abort()
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._head_came()
         if self.when_lost is not None:
             self.when_lost()
 
@@ -80,6 +87,8 @@ class _Connection(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too large")
         elif self._framing_bytes > limits.FRAMING_BYTES_MAX:
             self.transport.close()
+        elif self._head_timer is None and (self._in_head or self._resting):
+            self._await_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -88,6 +97,7 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._head_came()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -109,6 +119,29 @@ class _Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(HTTPStatus.BAD_REQUEST, "this is not an HTTP request")
+
+    @property
+    def _resting(self) -> bool:
+        """No request is under way: all that came since the last one were empty lines."""
+        return not self._incoming and (self.cycle is None or self.cycle.response_complete)
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(limits.HEAD_READ_S, self._give_up_on_head)
+
+    def _head_came(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up_on_head(self) -> None:
+        """A slow head behind a request that is being answered does not end that one."""
+        self._head_timer = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._await_head()
+            return
+        if self._in_head and not self._refused:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request's head did not arrive in time")
+        self.transport.close()
 
     def _hang_up_on(self, request: RequestResponseCycle) -> None:
         if self._incoming and self.cycle is request:

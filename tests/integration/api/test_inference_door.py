@@ -47,3 +47,8 @@ async def test_figures_of_inference_are_among_the_frontends(frontend: LiveFronte
     await frontend.anyone.post(CHAT, json=ASK)
     counted = 'remuda_inference_requests_total{kind="chat",model="",node="",status="404"}'
     assert counted in (await frontend.admin.get("/metrics")).text
+
+
+async def test_a_model_that_is_not_being_loaded_has_no_load_status(frontend: LiveFrontend) -> None:
+    reply = await frontend.admin.get("/api/models/none/load-status")
+    assert (reply.status_code, reply.json()["error"]["type"]) == (404, "not_found_error")

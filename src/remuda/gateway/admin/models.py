@@ -13,7 +13,7 @@ from remuda.gateway.services import Services, Svc
 from remuda.ops.own_view import with_steps
 from remuda.ops.ports import View
 from remuda.wire.models import ModelUnload
-from remuda.wire.nodes import NodeMessage
+from remuda.wire.nodes import NodeError, NodeErrorDetail, NodeMessage
 from remuda.wire.operations import OpView
 from remuda.wire.serving import (
     LoadingView,
@@ -86,7 +86,8 @@ async def load_status(model: ModelPath, svc: Svc) -> Response:
     """How far its load is; 404 when none is under way."""
     status = await svc.serving.load_status(model)
     if status is None:
-        raise NotFound(f"{model} is not being loaded")
+        words = f"{model} is not being loaded"
+        return answer(NodeError(error=NodeErrorDetail(code=404, message=words, type="not_found_error")), 404)
     return answer(show.loading_view(status))
 
 

@@ -58,7 +58,7 @@ class Admission:
         if entry is not None and entry.config.alias:
             entry = models.get(entry.config.alias)
         if entry is None:
-            raise self._unknown(name, key)
+            raise self.unknown(name, key)
         if not self._allows(key, name, entry):
             raise Forbidden(f"the key {key.name if key else ''!r} is not for the model {name!r}")
         return entry
@@ -73,10 +73,11 @@ class Admission:
             return True
         return name in key.models or entry.config.id in key.models
 
-    def _unknown(self, name: str, key: ApiKey | None) -> ModelUnknown:
+    def unknown(self, name: str, key: ApiKey | None) -> ModelUnknown:
+        """That there is no such model, with similar names that this caller can ask for."""
         shown = name[:_NAME_CHARS_MAX]
         models = self._tables.now.models
-        known = [name for name, entry in models.items() if self._allows(key, name, entry)]
+        known = [one for one, entry in models.items() if one != name and self._allows(key, one, entry)]
         folded = {one.casefold(): one for one in known[:_NAMES_COMPARED_MAX]}
         near = [folded[one] for one in get_close_matches(shown.casefold(), folded)]
         hint = f"did you mean {' or '.join(near)}?" if near else "GET /v1/models lists what there is"

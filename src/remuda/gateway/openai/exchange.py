@@ -10,7 +10,7 @@ from starlette.types import Send
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.gateway.client_line import ClientLine, Headers
-from remuda.gateway.openai.errors import refusal
+from remuda.gateway.openai.errors import RETRY_AFTER, refusal
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Kind, Tally
 from remuda.router.dispatch import Journey
@@ -164,7 +164,10 @@ class Exchange:
         elif self._started:  # By comments, in a stream that is now to hold one thing.
             await self._put(b"data: " + b"".join(self._held) + b"\n\n" + _DONE, more=False)
         else:
-            await self.answer(self.status, ((b"content-type", self._content_type),), b"".join(self._held))
+            headers: Headers = ((b"content-type", self._content_type),)
+            if self.status == 429:  # By a replica that speaks HTTP: its words are passed on, not its headers.
+                headers = (*headers, RETRY_AFTER)
+            await self.answer(self.status, headers, b"".join(self._held))
 
     async def fail(self, error: RemudaError) -> None:
         """Tell the client, in the way that is left."""

@@ -10,11 +10,9 @@ from remuda.core.errors import NotFound, Rejected, RemudaError
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.errors import Refusal, refusal
 from remuda.gateway.openai.parsing import ASKS
-from remuda.router.errors import ModelUnknown
 from remuda.router.table import Entry
 
 MODELS: Final = "/v1/models"
-_JSON: Final = (b"content-type", b"application/json")
 
 
 class WrongMethod(Rejected):
@@ -58,12 +56,13 @@ def _page(admission: Admission, method: str, path: str, headers: Mapping[bytes, 
         raise NotFound("there is nothing at this path")
     if method not in allowed:
         raise WrongMethod(f"{method} does not work on this path; use {' or '.join(allowed)}")
-    listed = admission.listed(admission.caller(headers))
+    key = admission.caller(headers)
+    listed = admission.listed(key)
     if path == MODELS:
         return msgspec.json.encode(Listing([_listed(name, listed[name]) for name in sorted(listed)]))
     name = path.removeprefix(f"{MODELS}/")
     if name not in listed:
-        raise ModelUnknown(f"there is no model {name!r}", hint="GET /v1/models lists what there is")
+        raise admission.unknown(name, key)
     return msgspec.json.encode(_listed(name, listed[name]))
 
 

@@ -108,6 +108,13 @@ async def test_a_model_that_is_not_listed_is_not_found(closed: Gateway, name: st
     secret, _ = await closed.keyring.create("app", Role.USER)
     reply = await models(closed, secret, f"/v1/models/{name}")
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert f"did you mean {name}" not in reply.json()["error"]["message"]
+
+
+async def test_similar_names_are_told_of_one_model_too(closed: Gateway) -> None:
+    secret, _ = await closed.keyring.create("app", Role.USER)
+    reply = await models(closed, secret, "/v1/models/org/bgee")
+    assert "did you mean org/bge?" in reply.json()["error"]["message"]
 
 
 async def test_on_loopback_any_key_will_do_and_none(served: Gateway) -> None:

@@ -5,6 +5,7 @@ import httpx
 import pytest
 
 from remuda.core import limits
+from remuda.inference.model import Call, Sink
 from remuda.router.dispatch import Waits
 from tests.integration.api.openai.asking import ASK, ASK_CHAT, ASK_STREAM, CHAT
 from tests.support.raw_http import RawClient, post, raw_client
@@ -95,6 +96,13 @@ async def test_head_is_refused_without_a_body(client: httpx.AsyncClient) -> None
     assert (reply.status_code, reply.headers["allow"], reply.content) == (405, "POST", b"")
 
 
+async def test_head_of_the_models_is_answered_like_get_without_the_body(client: httpx.AsyncClient) -> None:
+    for path in ("/v1/models", "/v1/models/m"):
+        got, head = await client.get(path), await client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == got.headers["content-length"]
+
+
 async def test_a_line_is_used_again_after_every_refusal(served: Gateway, raw: RawClient) -> None:
     refused = [
         (post(CHAT, b"{"), 400),
@@ -123,6 +131,18 @@ async def test_a_line_that_is_wanted_once_is_closed_after_the_answer(
     reply = await raw.ask(request_bytes)
     assert (reply.headers["connection"], "date" in reply.headers) == ("close", True)
     assert await raw.closed()
+
+
+async def test_a_replica_that_wants_to_be_asked_later_is_passed_on_with_a_time(
+    served: Gateway, raw: RawClient
+) -> None:
+    async def busy(call: Call, sink: Sink) -> None:
+        await sink.begin(429, b"application/json")
+        await sink.write(b'{"error":{"message":"slow down"}}')
+
+    served.upstreams.script = busy
+    reply = await raw.ask(ASK_CHAT)
+    assert (reply.status, reply.headers["retry-after"]) == (429, "5")
 
 
 async def test_a_full_queue_is_told_at_once_and_says_when_to_come_back() -> None:
