@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import json
 from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
@@ -195,6 +196,8 @@ class ModelConfig(Section):
 
     @property
     def revision(self) -> str:
-        """Of what replicas are made from: another one must not be served by replicas of this."""
-        kept = self.model_dump_json(exclude={"description", "keep_alive", "selector", "pinned", "disabled"})
-        return hashlib.sha256(kept.encode()).hexdigest()[:16]
+        """Of what replicas are made from: another one must not be served by replicas of this. What was not
+        written does not count, so that frontends of two versions agree, though one knows more keys."""
+        elsewhere = {"description", "keep_alive", "selector", "pinned", "disabled"}
+        kept = self.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

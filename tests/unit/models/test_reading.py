@@ -1,5 +1,6 @@
 import contextlib
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -201,3 +202,26 @@ def test_keep_alive_is_a_duration_or_none_or_for_ever(written: str, meant: timed
 @given(configs)
 def test_what_is_written_is_read_back(config: ModelConfig) -> None:
     assert read_model(write_model(config)) == config
+
+
+class LaterConfig(ModelConfig):
+    """As a version to come may have it."""
+
+    context_size_max: int = 0
+
+
+def test_frontends_that_know_more_keys_see_the_same_revision() -> None:
+    told: dict[str, Any] = {"name": "a", "backend": "echo", "engine_args": {"x": 1, "y": 2}}
+    again = {**told, "engine_args": {"y": 2, "x": 1}}
+
+    assert ModelConfig(**told).revision == LaterConfig(**again).revision
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [({"context_size": 512}, False), ({"template": {"chat": "x"}}, False), ({"pinned": True}, True)],
+)
+def test_what_replicas_are_made_from_makes_another_revision(change: dict[str, Any], same: bool) -> None:
+    before, after = ModelConfig(name="a"), ModelConfig(name="a", **change)
+
+    assert (before.revision == after.revision) is same
