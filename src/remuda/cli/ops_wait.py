@@ -1,6 +1,7 @@
 """Waiting for operations, and telling how they ended. Whoever leaves early leaves them running."""
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,12 +70,17 @@ def _wait(asked: Asked, picture: Picture, waiting: Waiting) -> Picture:
 def _judged(asked: Asked, ended: Sequence[OpView]) -> Exit:
     for op in ended:
         if op.status == "failed":
-            hint = f"try those nodes again with: remuda ops retry {short_id(op.id)}"
             said = op.error or "it failed"
-            report(Problem("failed_on_nodes", f"{title(op)}: {said}", hint), as_json=asked.as_json)
+            report(Problem("failed_on_nodes", f"{title(op)}: {said}", _again(op)), as_json=asked.as_json)
         elif op.status == "cancelled":
             report(Problem("cancelled", f"{title(op)}: it was cancelled"), as_json=asked.as_json)
     return Exit.DONE if all(op.status == "succeeded" for op in ended) else Exit.NOT_EVERYWHERE
+
+
+def _again(op: OpView) -> str:
+    if op.kind == "load":
+        return f"try it again with: remuda models load {shlex.quote(op.model)}"
+    return f"try those nodes again with: remuda ops retry {short_id(op.id)}"
 
 
 def _tell_begun(asked: Asked, ops: Sequence[OpView], together: bool) -> None:

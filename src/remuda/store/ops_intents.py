@@ -10,7 +10,7 @@ from sqlalchemy import Connection, and_, bindparam, select
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
 from remuda.ops.intents import replaced, retried
-from remuda.ops.model import Operation, OpId, Step, Wish
+from remuda.ops.model import Kind, Operation, OpId, Step, Wish
 from remuda.store.ops_changes import number_changes, take_turn
 from remuda.store.ops_rows import (
     batches,
@@ -66,6 +66,11 @@ def retry(
 ) -> Operation:
     latest = take_turn(connection)
     operation = get_operation(connection, op)
+    if operation.kind is Kind.LOAD:  # What was set aside for its replica is so no longer.
+        raise Conflict(
+            f"operation {op} is a load, and its node was chosen by what was true then",
+            hint=f"ask for a new one: remuda models load {operation.source.model}",
+        )
     ended = to_steps(connection.execute(_ENDED, {"op": op}).all(), [operation])
     again = [
         replace(afresh, reason=f"asked for again by {by}")

@@ -259,6 +259,13 @@ async def test_retry_without_anything_to_retry_is_a_conflict(op_store: OpStore) 
             await op_store.retry(OP, nodes, "bob")
 
 
+async def test_load_is_not_retried_but_asked_for_anew(op_store: OpStore) -> None:
+    await submitted(op_store, an_operation(kind=Kind.LOAD), ["node-1"])
+    await end(op_store, state=State.FAILED, problem=TROUBLE)
+    with pytest.raises(Conflict, match="is a load"):
+        await op_store.retry(OP, None, "bob")
+
+
 async def test_retry_is_the_newest_wish_and_replaces_its_opposite(op_store: OpStore) -> None:
     await submitted(op_store)
     await end(op_store, state=State.FAILED, problem=TROUBLE)

@@ -41,6 +41,12 @@ def test_a_failure_is_told_with_node_reason_and_remedy(capsys: pytest.CaptureFix
     )
 
 
+def test_a_load_that_failed_is_asked_for_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    see_through(ASKED, [ended("failed", "failed", kind="load", model="qwen")], Waiting())
+
+    assert "hint: try it again with: remuda models load qwen\n" in capsys.readouterr().err
+
+
 def test_one_that_only_begins_says_how_to_look(capsys: pytest.CaptureFixture[str]) -> None:
     assert see_through(ASKED, [an_op(a_step())], Waiting(wait=False)) is Exit.DONE
 
