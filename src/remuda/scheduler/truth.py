@@ -130,9 +130,9 @@ def _verdict(row: Replica, scene: Scene, memory: Memory) -> _Verdict:
         return f"the worker on {node.name} was started anew"
     if view.standing.reachability in (Reachability.GONE, Reachability.DEPARTED):
         return f"{node.name} is away" if view.standing.silence >= _FORGOTTEN_AFTER else None
-    before = memory.missing.get((row.key, row.change))
     if row.state in (ReplicaState.STAGING, ReplicaState.LOADING):
-        return _abandoned(row, scene, before)
+        return None  # Its operation answers for it, and chores for those whose operation is over.
+    before = memory.missing.get((row.key, row.change))
     if not view.reports:
         return _asked(row, node.name, scene.answers.get(row.node), now, before)
     if not _says_gone(row, view):
@@ -142,16 +142,6 @@ def _verdict(row: Replica, scene: Scene, memory: Memory) -> _Verdict:
     if before is None or before.said == said:
         return before or Noticed(now, said)
     return f"its process on {node.name} is gone"
-
-
-def _abandoned(row: Replica, scene: Scene, before: Noticed | None) -> _Verdict:
-    """On its way, and no operation is about to load it: between its end and ours somebody died."""
-    now = scene.replicas.now
-    if (row.node, row.key) in scene.loading:
-        return None
-    if before is not None and now - before.at >= _STRAY_FOR:
-        return "the operation that was to load it is over"
-    return before or Noticed(now, 0)
 
 
 def _asked(

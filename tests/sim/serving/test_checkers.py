@@ -53,7 +53,6 @@ BREAKS = {
     ),
     "rows outlive their loads": Break(
         {
-            "remuda.scheduler.truth._abandoned": lambda *_: None,
             "remuda.scheduler.upkeep.Upkeep._forget": at_once,
             "remuda.scheduler.loader.Loader._abandon": at_once,
         },
