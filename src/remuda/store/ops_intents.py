@@ -53,6 +53,8 @@ def set_wish(connection: Connection, op: OpId, wish: Wish) -> Operation:
     operation = get_operation(connection, op)
     if operation.finished_at is not None:
         raise Conflict(f"operation {op} is over", hint="retry it, or ask for a new one")
+    if operation.kind is Kind.LOAD and wish is Wish.PAUSE:  # To stop it lets go of its replica.
+        raise Conflict(f"operation {op} is a load, which cannot be paused", hint="cancel it")
     if operation.wish is wish:
         return operation
     operation = replace(operation, wish=wish, version=operation.version + 1)

@@ -206,6 +206,13 @@ async def test_wish_for_what_is_over_is_a_conflict(op_store: OpStore) -> None:
         await op_store.wish(OP, Wish.CANCEL)
 
 
+async def test_load_is_cancelled_and_not_paused(op_store: OpStore) -> None:
+    await submitted(op_store, an_operation(kind=Kind.LOAD))
+    with pytest.raises(Conflict, match="cannot be paused"):
+        await op_store.wish(OP, Wish.PAUSE)
+    assert (await op_store.wish(OP, Wish.CANCEL)).wish is Wish.CANCEL
+
+
 async def test_unknown_operations_are_not_found(op_store: OpStore) -> None:
     nobody = OpId("op.*.>")
     with pytest.raises(NotFound, match=r"op\.\*\.>"):
