@@ -1,22 +1,22 @@
 """One call to a backend, bounded in silence and gone when its block ends, whatever ended it."""
 
 import asyncio
-import math
 from types import TracebackType
 from typing import Self
 
-from remuda.upstreams.http2.failures import Garbled, HungUp, Silence
+from remuda.upstreams.http2.failures import Garbled, Silence
 from remuda.upstreams.http2.stream import Stream
 
 
 class Exchange:
-    """A call that has begun. The one watch over its silence costs no token anything."""
+    """A call that has begun. The one watch over its silence costs no token anything. `read`: the next message
+    of a stream; None at its end."""
 
     def __init__(self, stream: Stream, silence_s: float) -> None:
+        self.read = stream.read
         self._stream = stream
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
-        self._waiting_since = math.inf  # Infinite: it is not the backend that is waited for.
         self._watch = self._loop.call_later(silence_s, self._look)
 
     def __enter__(self) -> Self:
@@ -26,14 +26,7 @@ class Exchange:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watch.cancel()
-        self._stream.give_up(HungUp())
-
-    async def read(self) -> bytes | None:
-        """The next message of a stream; None at its end."""
-        self._waiting_since = self._loop.time()
-        message = await self._stream.read()
-        self._waiting_since = math.inf
-        return message
+        self._stream.close()
 
     async def whole(self) -> bytes:
         """The one message that a call is answered with."""
@@ -43,7 +36,7 @@ class Exchange:
         return message
 
     def _look(self) -> None:
-        left_s = self._waiting_since + self._silence_s - self._loop.time()
+        left_s = self._stream.waiting_since_s + self._silence_s - self._loop.time()
         if left_s <= 0:
             self._stream.give_up(Silence(self._silence_s))
         else:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES: Final = 9
@@ -77,11 +77,8 @@ class Violation(Exception):
         self.code = code
 
 
-class Frame(NamedTuple):
-    kind: int  # Not a `Kind`: there may be others.
-    flags: int
-    stream_id: int
-    payload: bytes
+# Kind, flags, stream and payload. The kind is not a `Kind`: there may be others.
+Frame = tuple[int, int, int, bytes]
 
 
 class Splitter:
@@ -111,7 +108,7 @@ class Splitter:
                 self._wanted = end - position
                 self._rest += data[position:]
                 return
-            yield Frame(kind, flags, stream_id & STREAM_ID_MAX, data[begin:end])
+            yield kind, flags, stream_id & STREAM_ID_MAX, data[begin:end]
             position = end
         self._wanted = HEAD_BYTES
         self._rest += data[position:]

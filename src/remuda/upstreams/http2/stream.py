@@ -1,11 +1,12 @@
 """One call: its answer as it comes, message by message. Nothing in here waits but the reader."""
 
 import asyncio
+import math
 from collections import deque
 from typing import Final, Protocol
 
 from remuda.upstreams.http2 import failures, frames, limits
-from remuda.upstreams.http2.failures import CallFailed, Garbled, Headers
+from remuda.upstreams.http2.failures import CallFailed, Garbled, Headers, HungUp
 from remuda.upstreams.http2.frames import Code, Violation
 from remuda.upstreams.http2.messages import Messages
 
@@ -40,6 +41,7 @@ class Stream:
         "id",
         "send_window",
         "unsent",
+        "waiting_since_s",
     )
 
     def __init__(
@@ -48,6 +50,7 @@ class Stream:
         self.id = stream_id
         self.unsent = NOTHING
         self.send_window = send_window
+        self.waiting_since_s = math.inf  # Infinite: it is not the backend that is waited for.
         self._carrier = carrier
         self._loop = loop
         self._messages = Messages(limits.RECEIVED_BYTES_MAX)
@@ -68,11 +71,17 @@ class Stream:
                 return None
             self._widen()
             self._waiter = self._loop.create_future()
+            self.waiting_since_s = self._loop.time()
             try:
                 await self._waiter
             finally:
-                self._waiter = None
+                self._waiter, self.waiting_since_s = None, math.inf
         return self._ready.popleft()
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        if not self._ended:
+            self.give_up(HungUp())
 
     def give_up(self, failure: CallFailed) -> None:
         """Tell the backend to stop, and the reader why. Nothing happens to a call that is over."""
