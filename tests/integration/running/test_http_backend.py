@@ -100,6 +100,20 @@ async def test_a_stopped_server_is_no_longer_behind_the_door(rig: Rig) -> None:
     assert (answer.status_code, answer.headers["x-remuda-refusal"]) == (503, "not_ready")
 
 
+async def test_a_server_that_is_stopped_in_good_order_reads_as_no_trouble(rig: Rig) -> None:
+    reply = await served(rig)
+    stopped = await rig.ask(
+        "model.stop", model_name="tiny", process_key="tiny#0", expected_address=reply["address"]
+    )
+    assert stopped == {
+        "matched": True,
+        "freed": False,
+        "terminated": True,
+        "process_key": "tiny#0",
+        "address": reply["address"],
+    }
+
+
 async def test_a_frontend_that_knows_grpc_alone_is_told_what_it_is(rig: Rig) -> None:
     reason = await rig.refused("llama-server", model_id="tiny")
     assert reason.startswith("llama-server speaks HTTP, and gRPC was asked for")

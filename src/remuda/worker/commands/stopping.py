@@ -49,8 +49,8 @@ class Stopping:
             return ModelStopReply(terminated=True, process_key=request.process_key)
         [outcome] = outcomes
         trouble = outcome.trouble
-        if not request.force and not outcome.freed:
-            trouble = trouble or "the backend did not free its memory before it was ended"
+        if outcome.not_freed and not trouble:
+            trouble = f"the backend did not free its memory before it was ended: {outcome.not_freed}"
         return reply.model_copy(update={"freed": outcome.freed, "terminated": outcome.gone, "error": trouble})
 
     async def unload(self, request: ModelUnload) -> ModelUnloadReply:

@@ -17,7 +17,7 @@ from remuda.core.errors import RemudaError
 from remuda.host.restarts import GiveUp, Restart, after_exit
 from remuda.worker.processes.endings import Ended, Over, PortLost, port_in_use, told
 from remuda.worker.processes.life import Life
-from remuda.worker.processes.model import Launch, Phase, Replica, Stopped
+from remuda.worker.processes.model import Launch, Phase, Protocol, Replica, Stopped
 from remuda.worker.processes.patience import Patience
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.ports import Backends, Machine, Process
@@ -57,6 +57,7 @@ class Entry:
         self.gone = anyio.Event()  # No process is left, and the port is released.
         self.stuck = ""  # Why the process cannot be ended; empty unless that was tried in vain.
         self.freed = False
+        self.not_freed = ""  # Why not; empty unless it was asked to.
         self.failure = ""  # Why it never became ready; such an entry does not stay.
         self._around = around
         self._stop_wanted = anyio.Event()
@@ -112,7 +113,9 @@ class Entry:
 
     def outcome(self) -> Stopped:
         trouble = "" if self.gone.is_set() else self.stuck or "it is still ending"
-        return Stopped(self.launch.key, self.replica.port, self.freed, self.gone.is_set(), trouble)
+        return Stopped(
+            self.launch.key, self.replica.port, self.freed, self.gone.is_set(), trouble, self.not_freed
+        )
 
     # Its life.
 
@@ -225,10 +228,7 @@ class Entry:
         `only_try`: this worker itself ends and cannot wait; what survives is found by its next life.
         """
         if self.stopping and self._free_first and was_ready:
-            trouble = await self._around.backends.free(port, self.launch.recipe)
-            self.freed = not trouble
-            if trouble:
-                self._note("backend_not_freed", reason=trouble)
+            await self._free(port)
         while not await process.end(self._around.patience.grace):
             self.stuck = f"process {process.pid} does not end, not even when killed (a hung disk or driver?)"
             self._move(self.replica.phase, self.stuck)
@@ -239,6 +239,15 @@ class Entry:
         self.stuck = ""
         self._around.ports.release(port, self._around.clock.monotonic())
         self.replica = replace(self.replica, pid=0)
+
+    async def _free(self, port: int) -> None:
+        """Those that speak HTTP have no call for it: their end is what frees their memory."""
+        if self.launch.recipe.protocol is Protocol.HTTP:
+            return
+        self.not_freed = await self._around.backends.free(port, self.launch.recipe)
+        self.freed = not self.not_freed
+        if self.not_freed:
+            self._note("backend_not_freed", reason=self.not_freed)
 
     def _move(self, phase: Phase, trouble: str = "") -> None:
         if self.stopping:

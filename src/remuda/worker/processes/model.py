@@ -99,3 +99,4 @@ class Stopped:
     freed: bool  # The backend said that it let go of its memory.
     gone: bool  # No process of it is left.
     trouble: str = ""
+    not_freed: str = ""  # Why it kept its memory to its end, although it was asked to let go of it.

@@ -102,8 +102,11 @@ class ScriptedSupervision:
             gone = key not in self.immortal
             self.stopped.append((key, free))
             replica = self.table.pop(key) if gone else self.table[key]
-            freed = free and not self.free_trouble
-            outcomes.append(Stopped(key, replica.port, freed, gone, "" if gone else "it does not end"))
+            asked = free and replica.protocol is Protocol.GRPC
+            not_freed = self.free_trouble if asked else ""
+            trouble = "" if gone else "it does not end"
+            freed = asked and not not_freed
+            outcomes.append(Stopped(key, replica.port, freed, gone, trouble, not_freed))
         return outcomes
 
     async def free(self, key: ProcessKey) -> str:

@@ -8,7 +8,7 @@ import anyio
 
 from remuda.core.entropy import SeededEntropy
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Launch, Recipe
+from remuda.worker.processes.model import Launch, Protocol, Recipe
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
 from tests.sim.clocks import HostClock
@@ -26,12 +26,17 @@ class Rig:
     changes: list[float]
 
 
-def launch(model: str = "m", replica: int = 0, backend: str = "echo", options: str = "") -> Launch:
+def launch(
+    model: str = "m",
+    replica: int = 0,
+    backend: str = "echo",
+    options: str = "",
+    protocol: Protocol = Protocol.GRPC,
+) -> Launch:
     folder = Path("/backends") / backend
     argv = ("run.sh", *([options] if options else []), "--addr", "0.0.0.0:{port}")
-    return Launch(
-        ProcessKey(model, replica), backend, frozenset({backend}), folder, Recipe(argv, folder, env={})
-    )
+    recipe = Recipe(argv, folder, {}, protocol)
+    return Launch(ProcessKey(model, replica), backend, frozenset({backend}), folder, recipe)
 
 
 def supervised(

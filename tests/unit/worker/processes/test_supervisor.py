@@ -4,10 +4,11 @@ from itertools import pairwise
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from remuda.core.errors import BackendFailed, Unavailable
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Phase, Replica, Stopped
+from remuda.worker.processes.model import Phase, Protocol, Replica, Stopped
 from tests.support.scripted_machine import Script
 from tests.unit.worker.processes.rig import FIRST_PORT, Rig, launch, scripts, supervised
 
@@ -145,8 +146,10 @@ def test_a_stop_while_it_starts_makes_the_start_say_so() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(start)
             await until(rig, Phase.STARTING)
-            [stopped] = await rig.supervisor.stop((KEY,), free=True)
-            assert stopped.gone
+            # Nothing was loaded: it is not asked to free, and that is no trouble.
+            assert await rig.supervisor.stop((KEY,), free=True) == [
+                Stopped(KEY, FIRST_PORT, freed=False, gone=True)
+            ]
 
     supervised(scene, scripts(Script(ready_s=10)))
 
@@ -175,9 +178,21 @@ def test_a_backend_that_refuses_to_free_is_ended_all_the_same() -> None:
     async def scene(rig: Rig) -> None:
         await rig.supervisor.start(launch())
         [stopped] = await rig.supervisor.stop((KEY,), free=True)
-        assert (stopped.gone, stopped.freed) == (True, False)
+        assert (stopped.gone, stopped.freed, stopped.not_freed) == (True, False, "UNIMPLEMENTED")
 
     supervised(scene, scripts(Script(refuses_to_free="UNIMPLEMENTED")))
+
+
+def test_what_speaks_http_is_ended_without_being_asked_to_free() -> None:
+    async def scene(rig: Rig) -> None:
+        await rig.supervisor.start(launch(protocol=Protocol.HTTP))
+        with capture_logs() as logs:
+            assert await rig.supervisor.stop((KEY,), free=True) == [
+                Stopped(KEY, FIRST_PORT, freed=False, gone=True)
+            ]
+        assert (rig.machine.freed, logs) == ([], [])
+
+    supervised(scene, scripts(Script(refuses_to_free="there is no such call")))
 
 
 def test_stopping_what_is_not_there_does_nothing() -> None:
