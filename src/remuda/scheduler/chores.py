@@ -10,10 +10,13 @@ from remuda.core.ids import NodeId
 from remuda.models.config import ModelConfig
 from remuda.ops.model import OpId
 from remuda.scheduler.idleness import unloads_at
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, makes_room
 
 _NEW: Final = timedelta(seconds=2)  # A row and its operation are written together, but not read together.
 _STUCK: Final = timedelta(minutes=1)  # An unload that failed is asked for again so often.
+_AWAITED: Final = timedelta(
+    seconds=10
+)  # The same for one that makes room: who was to ask for it may be dead.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ def _chore(row: Replica, around: Circumstances) -> Chore | None:
             why = _outdated(row, around)
             return Unload(row, why) if why and not leaves else None
         case ReplicaState.UNLOADING:
-            return Unload(row, row.why) if age >= _STUCK and not leaves else None
+            patience = _AWAITED if makes_room(row) else _STUCK
+            return Unload(row, row.why) if age >= patience and not leaves else None
         case ReplicaState.LOADED:
             why = _unwanted(row, around)
             return Unload(row, why) if why and not leaves else None

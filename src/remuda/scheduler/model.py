@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import OpId
@@ -30,9 +30,12 @@ class ReplicaKey(NamedTuple):
         return f"{self.model}#{self.index}"
 
 
+_MAKES_ROOM: Final = "makes room for "
+
+
 def makes_room_for(key: ReplicaKey) -> str:
     """Why those go that were evicted for this one: it waits for them, and for no others."""
-    return f"makes room for {key}"
+    return f"{_MAKES_ROOM}{key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,11 @@ class Replica:
     last_used: datetime | None = None
     why: str = ""  # It is unloading: for what reason.
     change: int = 0  # Of the last write; a frontend that has seen it knows this state.
+
+
+def makes_room(replica: Replica) -> bool:
+    """Whether it goes for another one, which waits for that."""
+    return replica.why.startswith(_MAKES_ROOM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,3 +128,11 @@ def test_unload_that_failed_is_asked_for_again_and_not_all_the_time() -> None:
     elsewhere = (NodeId("n2"), stuck.key)
     assert chores([stuck], around(leaving=(elsewhere,))) == [Unload(stuck, "")], "that is another's"
     assert chores([row(ReplicaState.UNLOADING, age=timedelta(seconds=30))], around()) == []
+
+
+def test_unload_that_another_load_waits_for_is_asked_for_soon_if_nobody_did() -> None:
+    """Marking it and asking for it are two writes; whoever was to make the second may be dead."""
+    evicted = replace(row(ReplicaState.UNLOADING, age=timedelta(seconds=10)), why="makes room for big#0")
+    assert chores([evicted], around()) == [Unload(evicted, "makes room for big#0")]
+    assert chores([evicted], around(leaving=((evicted.node, evicted.key),))) == []
+    assert chores([replace(evicted, updated_at=NOW - timedelta(seconds=9))], around()) == []
