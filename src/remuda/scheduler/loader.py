@@ -11,11 +11,12 @@ import structlog
 
 from remuda.core.errors import BackendFailed, Problem, RemudaError
 from remuda.fleet.fleet import Standing
+from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
 from remuda.ops.model import Step
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.deadlines import first_limit, load_entered, load_limit, pushed
-from remuda.scheduler.endpoints import endpoint_of
+from remuda.scheduler.endpoints import HTTP, endpoint_of
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, makes_room_for
 from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker
 from remuda.wire.backends import BackendInstall, BackendInstallReply
@@ -251,8 +252,9 @@ class _Load:
             replica_index=source.replica,
             op_id=self._step.op,
             attempt=self._step.attempt,
-            model_path=place.model_file,
-            options=config.options,
+            protocol=HTTP,
+            model_path=place.model_file or config.file,  # Else a name that the server understands.
+            options=_options(config, place),
         )
         reply = await self._answer(request)
         if not reply.success:
@@ -299,6 +301,12 @@ class _Load:
             effective_context(config, self._model.weights.header),
             0 if standing.node.version else _PEER_THREADS,
         )
+
+
+def _options(config: ModelConfig, place: Place) -> tuple[str, ...]:
+    """What a server that speaks HTTP is started with; gRPC's hear of it when they load."""
+    sizes = {"context_size": place.context, "parallel": config.parallel}
+    return (*config.options, *(f"{name}:{count}" for name, count in sizes.items() if count))
 
 
 def _report(standing: Standing) -> Report | None:

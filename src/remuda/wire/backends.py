@@ -22,7 +22,7 @@ class BackendInstall(Message):
     attempt: Annotated[Count, OMIT_EMPTY] = 0  # Reports about earlier attempts are ignored.
     digest: Annotated[str, OMIT_EMPTY] = ""  # Of the image index: exactly these bytes, wherever a tag moved.
     platform_digest: Annotated[str, OMIT_EMPTY] = ""  # Of the one image in that index.
-    protocol: Annotated[str, OMIT_EMPTY] = ""  # Empty: gRPC.
+    protocol: Annotated[str, OMIT_EMPTY] = ""  # What the sender speaks beside gRPC: `http`, or nothing.
     model_path: Annotated[str, OMIT_EMPTY] = ""  # For servers that need the model before they start.
     options: Annotated[Many[str], OMIT_EMPTY] = ()
 

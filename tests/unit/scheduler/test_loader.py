@@ -60,6 +60,18 @@ async def test_worker_is_asked_for_this_replica_by_this_attempt(rig: Rig) -> Non
     assert (asked.op_id, asked.attempt, asked.backend_galleries) == (step.op, 1, "[]")
 
 
+async def test_server_that_speaks_http_can_be_started_with_what_the_model_needs(rig: Rig) -> None:
+    await rig.configure(
+        "name: wide\nbackend: vllm\ncontext_size: 4096\nparallel: 3\n"
+        "options: [--seed=7]\nparameters: {model: org/weights}\n"
+    )
+    _, step = await rig.claimed("wide")
+    await rig.loader().load(step)
+    [asked] = rig.worker.installs
+    assert (asked.protocol, asked.model_path) == ("http", "org/weights")
+    assert asked.options == ("--seed=7", "context_size:4096", "parallel:3")
+
+
 async def test_no_address_in_the_answer_means_that_of_the_node(rig: Rig) -> None:
     rig.worker.reply = BackendInstallReply(success=True)
     _, step = await rig.claimed()

@@ -42,6 +42,12 @@ def test_only_the_outermost_model_is_renamed_however_the_text_is_cut(
     assert json.loads(passed) == {**answer, "model": "ours"}
 
 
+@given(cuts=_cuts)
+def test_answer_that_has_the_name_passes_as_it_is(cuts: list[int]) -> None:
+    stream = b'data: {"id": 1, "model": "ours", "a": [{"model": "x"}]}\n\ndata: {"model": "ours"}\n\n'
+    assert _passed(Renamer(b'"ours"', by_line=True), stream, cuts) == stream
+
+
 @given(chunks=st.lists(st.dictionaries(st.text(max_size=5), _values, max_size=3), max_size=4), cuts=_cuts)
 def test_in_a_stream_every_event_is_renamed(chunks: list[dict[str, object]], cuts: list[int]) -> None:
     given_chunks = [{**chunk, "model": "theirs"} for chunk in chunks]

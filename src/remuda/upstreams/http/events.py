@@ -20,7 +20,7 @@ _COMPLETION: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,15})')
 class Events:
     """`chunks` is how many pieces of an answer have passed: about one for each token."""
 
-    def __init__(self, renamer: Renamer | None = None) -> None:
+    def __init__(self, renamer: Renamer) -> None:
         self._renamer = renamer
         self._held = b""
         self.tail = b""  # What passed last.
@@ -39,12 +39,12 @@ class Events:
     def rest(self) -> bytes:
         """What was held back, when the stream has ended."""
         rest, self._held = self._pass(self._held), b""
-        return rest + self._renamer.rest() if self._renamer else rest
+        return rest + self._renamer.rest()
 
     def _pass(self, piece: bytes) -> bytes:
         self.chunks += piece.count(_CHUNK)
         self.tail = piece if len(piece) >= _TAIL_BYTES else self.tail[-_TAIL_BYTES:] + piece
-        return self._renamer.feed(piece) if self._renamer else piece
+        return self._renamer.feed(piece)
 
     @property
     def ended(self) -> bool:

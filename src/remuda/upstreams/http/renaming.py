@@ -12,7 +12,7 @@ import msgspec
 from remuda.core import limits
 from remuda.inference.outline import outlined
 
-_MEMBER: Final = re.compile(rb'"model"(\s*:\s*)"(?:[^"\\]++|\\.)*+"')
+_MEMBER: Final = re.compile(rb'"model"(\s*:\s*)("(?:[^"\\]++|\\.)*+")')
 _KEY: Final = b'"model"'
 _MARK: Final = re.compile(rb'["{}\[\]\n]')
 _IN_STRING: Final = re.compile(rb'(?:[^"\\\n]++|\\[^\n])*+')
@@ -38,7 +38,7 @@ def _with_model(body: bytes, name: str) -> bytes:
 
 class Renamer:
     """`name` is JSON, quotes included. With `by_line`, each line is a text of its own, as in a stream of
-    events (JSON strings hold no newlines)."""
+    events (JSON strings hold no newlines). An answer that begins under the right name goes on under it."""
 
     def __init__(self, name: bytes, *, by_line: bool = False) -> None:
         self._name = name
@@ -46,10 +46,13 @@ class Renamer:
         self._depth = 0
         self._in_string = False
         self._found = False  # In this text.
+        self._right = False  # It has the name already.
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
         """What can be passed on now."""
+        if self._right:
+            return piece
         data = self._held + piece if self._held else piece
         passed: list[bytes] = []
         copied, at, end = 0, 0, len(data)
@@ -66,6 +69,9 @@ class Renamer:
                 at = mark.start()
                 if data[at] == _QUOTE and self._depth == 1:
                     if member := _MEMBER.match(data, at):
+                        if member[2] == self._name:
+                            self._right, self._held = True, b""
+                            return b"".join((*passed, data[copied:]))
                         passed += (data[copied:at], _KEY, member[1], self._name)
                         copied = at = member.end()
                         self._found = True

@@ -42,25 +42,22 @@ class HttpUpstream:
     async def serve(self, call: Call, sink: Sink) -> None:
         """As inference.model.Upstream has it."""
         asked, served = call.request.model, call.model.id
-        same_name = asked == served
-        body = call.body if same_name else await with_model(call.body, served)
+        body = call.body if asked == served else await with_model(call.body, served)
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
         answer = await self._pool.exchange(self._address, head, body)
         try:
             if not 200 <= answer.status < 300:
                 await _refuse(answer, sink)
             elif call.stream:
-                await self._relay_stream(answer, call, sink, _renamer(asked, same_name, by_line=True))
+                await self._relay_stream(answer, call, sink)
             else:
-                await _relay_whole(answer, call, sink, _renamer(asked, same_name))
+                await _relay_whole(answer, call, sink)
         finally:
             self._pool.release(answer)
 
-    async def _relay_stream(
-        self, answer: Connection, call: Call, sink: Sink, renamer: Renamer | None
-    ) -> None:
+    async def _relay_stream(self, answer: Connection, call: Call, sink: Sink) -> None:
         content_type = _expected(answer, _EVENTS)
-        events, tally, begun = Events(renamer), call.tally, False
+        events, tally, begun = Events(_renamer(call, by_line=True)), call.tally, False
         try:
             while piece := await answer.piece():
                 passed = events.feed(piece)
@@ -85,19 +82,19 @@ class HttpUpstream:
         _note_usage(call, events.tail)
 
 
-async def _relay_whole(answer: Connection, call: Call, sink: Sink, renamer: Renamer | None) -> None:
+async def _relay_whole(answer: Connection, call: Call, sink: Sink) -> None:
     content_type = _expected(answer, _JSON)
     body = await _collected(answer, WHOLE_BYTES_MAX)
     large = len(body) > WHOLE_BYTES_MAX
     if not large:
         _expect_object(body)
     await sink.begin(answer.status, content_type)
-    piece, end = body, body
+    piece, end, renamer = body, body, _renamer(call)
     while piece:
-        await sink.write(renamer.feed(piece) if renamer else piece)
+        await sink.write(renamer.feed(piece))
         end = piece
         piece = await answer.piece() if large else b""
-    if renamer and (rest := renamer.rest()):
+    if rest := renamer.rest():
         await sink.write(rest)
     _note_usage(call, end)
 
@@ -136,8 +133,9 @@ def _head(endpoint: Endpoint, path: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-def _renamer(asked: str, same_name: bool, *, by_line: bool = False) -> Renamer | None:
-    return None if same_name else Renamer(msgspec.json.encode(asked), by_line=by_line)
+def _renamer(call: Call, *, by_line: bool = False) -> Renamer:
+    """Also without an alias: servers answer under names of their own, such as the path of a file."""
+    return Renamer(msgspec.json.encode(call.request.model), by_line=by_line)
 
 
 def _expected(answer: Connection, wanted: bytes) -> bytes:
