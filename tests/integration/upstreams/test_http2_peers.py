@@ -226,21 +226,16 @@ async def test_an_address_that_is_none_is_unreachable_and_not_named(address: str
 
 @pytest.mark.parametrize(("host", "written"), [("127.0.0.1", "localhost"), ("::1", "[::1]")])
 async def test_names_and_both_kinds_of_addresses_are_reached(host: str, written: str) -> None:
-    async def greets(stream: SocketStream) -> None:
-        async with stream:
-            await stream.send(GREETING)
-            async for _ in stream:
-                pass
-
     try:
         listener = await anyio.create_tcp_listener(local_host=host)
     except OSError:
         pytest.skip(f"this machine has no {host}")
     async with listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, greets)
+        group.start_soon(listener.serve, _greets_only)
         async with _channel(f"{written}:{listener.extra(SocketAttribute.local_port)}") as channel:
             stream = await channel.call("Predict", b"")
-            stream.give_up(Silence(0))
+            assert channel._connections[0].open_calls == 1
+            stream.close()
         group.cancel_scope.cancel()
 
 
