@@ -3,10 +3,11 @@ when the first failed before it said anything."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
+from msgspec import structs
 
 from remuda.core.clock import Clock
 from remuda.inference.failures import UpstreamFailed
@@ -76,7 +77,7 @@ class Dispatcher:
         route = self._free(model, journey) or await self._wait_for_seat(model, journey, meanwhile)
         config = self._tables.now.models[model].config
         if config is not call.model:  # It was changed while the request waited: a replica knows only this.
-            call = replace(call, model=config)
+            call = structs.replace(call, model=config)
         # Nothing was awaited since it was found to have room, so it still has.
         self._ledger.begin(route)
         journey.route = route

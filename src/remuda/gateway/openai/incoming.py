@@ -1,9 +1,9 @@
 """An inference request as it comes in, and how its body is read."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import anyio
+import msgspec
 from starlette.types import Receive
 
 from remuda.core import limits
@@ -15,8 +15,8 @@ from remuda.gateway.openai.parsing import Ask
 from remuda.router.errors import Overloaded
 
 
-class Incoming(NamedTuple):
-    """Made for every request, hence a tuple: a frozen dataclass takes three times as long."""
+class Incoming(msgspec.Struct, frozen=True):
+    """Made for every request: a dataclass would take a microsecond more."""
 
     ask: Ask
     headers: Mapping[bytes, bytes]
