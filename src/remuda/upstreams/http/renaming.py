@@ -9,9 +9,6 @@ from typing import Final
 
 import msgspec
 
-from remuda.core import limits
-from remuda.inference.outline import outlined
-
 _MEMBER: Final = re.compile(rb'"model"(\s*:\s*)("(?:[^"\\]++|\\.)*+")')
 _KEY: Final = b'"model"'
 _MARK: Final = re.compile(rb'["{}\[\]\n]')
@@ -22,15 +19,8 @@ _OPENING: Final = b"{["
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-async def with_model(body: bytes, name: str) -> bytes:
+def with_model(body: bytes, name: str) -> bytes:
     """The same request for a model of another name; everything else stays as it was written."""
-    if len(body) <= limits.PARSED_AT_ONCE_BYTES_MAX:
-        return _with_model(body, name)
-    outline = await outlined(body)
-    return outline.filled(_with_model(outline.text, name))
-
-
-def _with_model(body: bytes, name: str) -> bytes:
     members = _members.decode(body)
     members["model"] = msgspec.Raw(msgspec.json.encode(name))
     return msgspec.json.encode(members)
@@ -51,9 +41,13 @@ class Renamer:
 
     def feed(self, piece: bytes) -> bytes:
         """What can be passed on now."""
-        if self._right:
-            return piece
         data = self._held + piece if self._held else piece
+        if self._right:
+            self._held = b""
+            return data
+        return self._renamed(data)
+
+    def _renamed(self, data: bytes) -> bytes:
         passed: list[bytes] = []
         copied, at, end = 0, 0, len(data)
         while at < end:
@@ -69,12 +63,9 @@ class Renamer:
                 at = mark.start()
                 if data[at] == _QUOTE and self._depth == 1:
                     if member := _MEMBER.match(data, at):
-                        if member[2] == self._name:
-                            self._right, self._held = True, b""
-                            return b"".join((*passed, data[copied:]))
                         passed += (data[copied:at], _KEY, member[1], self._name)
                         copied = at = member.end()
-                        self._found = True
+                        self._found, self._right = True, member[2] == self._name
                         continue
                     if _may_go_on(data, at):
                         break

@@ -5,18 +5,18 @@ from typing import Final
 
 import msgspec
 
+from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Call, Endpoint, Kind, Sink
+from remuda.inference.outline import outlined
 from remuda.upstreams.http.client import Address, Pool
 from remuda.upstreams.http.connection import Connection
 from remuda.upstreams.http.events import Events, usage_in
 from remuda.upstreams.http.refusals import REFUSAL_HEADER, failure, in_openai_shape, in_words
 from remuda.upstreams.http.renaming import Renamer, with_model
 
-WHOLE_BYTES_MAX: Final = (
-    1 << 20
-)  # An answer up to here is sent when it is complete; a longer one as it comes.
+WHOLE_BYTES_MAX: Final = 1 << 20  # An answer up to here is sent when complete, a longer one as it comes.
 ERROR_BYTES_MAX: Final = 64 << 10
 _JSON: Final = b"application/json"
 _EVENTS: Final = b"text/event-stream"
@@ -42,7 +42,7 @@ class HttpUpstream:
     async def serve(self, call: Call, sink: Sink) -> None:
         """As inference.model.Upstream has it."""
         asked, served = call.request.model, call.model.id
-        body = call.body if asked == served else await with_model(call.body, served)
+        body = call.body if asked == served else await renamed(call.body, served)
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
         answer = await self._pool.exchange(self._address, head, body)
         try:
@@ -131,6 +131,14 @@ def _head(endpoint: Endpoint, path: str) -> bytes:
         "Content-Length: ",
     )
     return "\r\n".join(lines).encode()
+
+
+async def renamed(body: bytes, name: str) -> bytes:
+    """Of a large request only the outline is parsed, so that it holds nobody up."""
+    if len(body) <= limits.PARSED_AT_ONCE_BYTES_MAX:
+        return with_model(body, name)
+    outline = await outlined(body)
+    return outline.filled(with_model(outline.text, name))
 
 
 def _renamer(call: Call, *, by_line: bool = False) -> Renamer:
