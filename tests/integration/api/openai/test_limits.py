@@ -70,6 +70,13 @@ async def test_a_body_below_the_bound_is_read_however_it_is_cut(served: Gateway,
     assert reply.status == 200
 
 
+async def test_a_body_that_is_large_without_media_is_refused(served: Gateway, raw: RawClient) -> None:
+    prose = "a word " * (limits.INFERENCE_JSON_BYTES_MAX // 7)
+    reply = await raw.ask(post(CHAT, ASK | {"messages": [{"role": "user", "content": prose}]}))
+    assert (reply.status, reply.json["error"]["code"]) == (413, "too_large")
+    assert (await raw.ask(ASK_CHAT)).status == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "allow"),
     [

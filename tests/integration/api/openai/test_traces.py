@@ -51,8 +51,24 @@ async def test_the_node_is_not_named_otherwise(served: Gateway) -> None:
     assert "x-remuda-node" not in (await post(served, ASK)).headers
 
 
-async def test_a_clients_own_request_id_is_kept(served: Gateway) -> None:
-    assert (await post(served, ASK, **{"x-request-id": "mine-1"})).headers["x-request-id"] == "mine-1"
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", CHAT, ASK, 200),
+        ("POST", CHAT, STREAM, 200),
+        ("POST", CHAT, {}, 400),
+        ("POST", CHAT, ASK | {"model": "none"}, 404),
+        ("GET", CHAT, None, 405),
+        ("GET", "/v1/models", None, 200),
+        ("GET", "/v1/models/none", None, 404),
+        ("GET", "/v1/nonsense", None, 404),
+    ],
+)
+async def test_every_answer_has_the_requests_id(
+    client: httpx.AsyncClient, method: str, path: str, body: object, status: int
+) -> None:
+    reply = await client.request(method, path, json=body, headers={"x-request-id": "mine-1"})
+    assert (reply.status_code, reply.headers["x-request-id"]) == (status, "mine-1")
 
 
 @pytest.mark.parametrize("given", ["", "two words", "x" * 200, "é", "rmd_0123456789abcdef0123", 'a"b'])
