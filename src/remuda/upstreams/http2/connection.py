@@ -144,6 +144,8 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return  # It was on its way when we hung up.
         try:
             for kind, flags, stream_id, payload in self._splitter.feed(data):
                 if self._due is not None and kind != self._due:
@@ -205,7 +207,7 @@ class Connection(asyncio.Protocol):
             raise Violation(Code.PROTOCOL_ERROR, "settings that are none")
         if flags & frames.ACK:
             return
-        for name, value in frames.settings_of(payload):
+        for name, value in frames.settings_of(payload).items():
             self._set(name, value)
         self._answer(frames.SETTINGS_ACK)
         self._due = None

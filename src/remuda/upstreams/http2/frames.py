@@ -178,10 +178,11 @@ def fragment_of(flags: int, payload: bytes) -> bytes:
     return payload
 
 
-def settings_of(payload: bytes) -> list[tuple[int, int]]:
+def settings_of(payload: bytes) -> dict[int, int]:
+    """By name, which is not always a `Setting`; of one that is said twice, the last."""
     if len(payload) % _SETTING.size:
         raise Violation(Code.FRAME_SIZE_ERROR, "settings that end in the middle")
-    return list(_SETTING.iter_unpack(payload))
+    return dict(_SETTING.iter_unpack(payload))
 
 
 def code_of(payload: bytes) -> int:
