@@ -220,16 +220,13 @@ def remove_here(here: Here, name: str) -> None:
 
 def _check_unused(folder: Path) -> None:
     """A worker of this machine may run it: processes do not outlive their files. Conflict names them."""
-    import psutil
+    from remuda.worker.depot.occupants import occupant_of
 
-    real = folder.resolve()
-    for process in psutil.process_iter(["name", "cwd", "exe"]):
-        places = (process.info["cwd"], process.info["exe"])
-        if any(place and Path(place).is_relative_to(real) for place in places):
-            raise Conflict(
-                f"{folder.name} is in use by process {process.pid} ({process.info['name']})",
-                hint=f"let the worker end what runs first: remuda backends remove {folder.name} --nodes NODE",
-            )
+    if occupant := occupant_of(folder):
+        raise Conflict(
+            f"{folder.name} is in use by process {occupant.pid} ({occupant.name})",
+            hint=f"let the worker end what runs first: remuda backends remove {folder.name} --nodes NODE",
+        )
 
 
 @group.command("gc", epilog=examples("remuda backends gc --dry-run", "remuda backends gc --budget 20GiB"))

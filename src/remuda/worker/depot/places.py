@@ -47,6 +47,7 @@ class Places:
         return self._hidden("previous") / name
 
     def trash(self, name: str) -> Path:
+        """What is to go, numbered: it waits there while a process still runs from it."""
         return self._hidden("trash") / name
 
     def lock(self, name: str) -> Path:

@@ -9,16 +9,19 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 from remuda.core.errors import NotFound
+from remuda.worker.depot.occupants import occupant_of
 from remuda.worker.depot.places import PROVEN_FILE, Places
 
 
 class Disk(Protocol):
-    """The steps that change what others see."""
+    """The steps that change what others see, and who would miss what is to go."""
 
+    def in_use(self, path: Path) -> bool: ...
     def move(self, source: Path, target: Path) -> None: ...
     def discard(self, path: Path) -> None: ...
     def mark(self, path: Path) -> None: ...
@@ -26,6 +29,10 @@ class Disk(Protocol):
 
 class SystemDisk:
     """Each step is on the disk when it returns."""
+
+    def in_use(self, path: Path) -> bool:
+        """A process runs from it."""
+        return occupant_of(path) is not None
 
     def move(self, source: Path, target: Path) -> None:
         """Rename within one file system. The target must not be there."""
@@ -77,12 +84,13 @@ class Shelf:
         if _exists(self._places.ready(name)):
             self._make_way(name)
             self._disk.move(self._places.ready(name), self._places.installed(name))
-        self._disk.discard(self._places.trash(name))
+        self._empty_trash(name)
 
     def is_proven(self, name: str) -> bool:
         """There is nothing left for `mark_proven` to do. Needs no lock."""
         proven = self._places.installed(name) / PROVEN_FILE
-        return proven.exists() and not _exists(self._places.previous(name))
+        left = (self._places.previous(name), self._places.trash(name))
+        return proven.exists() and not any(_exists(path) for path in left)
 
     def mark_proven(self, name: str) -> None:
         """The installed version has run: the one before is of no use any more."""
@@ -125,11 +133,21 @@ class Shelf:
             self._throw_away(installed, name)
 
     def _throw_away(self, path: Path, name: str) -> None:
-        """Gone at once for whoever looks, and then bit by bit."""
+        """Gone at once for whoever looks. Its files go bit by bit, once no process runs from them."""
         if _exists(path):
-            self._disk.discard(self._places.trash(name))
-            self._disk.move(path, self._places.trash(name))
-            self._disk.discard(self._places.trash(name))
+            trash = self._places.trash(name)
+            self._disk.move(path, next(place for n in count() if not _exists(place := trash / str(n))))
+            self._empty_trash(name)
+
+    def _empty_trash(self, name: str) -> None:
+        trash = self._places.trash(name)
+        if not trash.is_dir():
+            return
+        for thrown in sorted(trash.iterdir()):
+            if not self._disk.in_use(thrown):
+                self._disk.discard(thrown)
+        if not any(trash.iterdir()):
+            trash.rmdir()
 
     def _require(self, name: str) -> Path:
         installed = self._places.installed(name)

@@ -1,8 +1,10 @@
 """Versions on the shelf, with the process ending before or after every single step."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from remuda.core.errors import NotFound
@@ -24,6 +26,9 @@ class CrashingDisk(SystemDisk):
         self._left = at
         self._after = after
         self.crashed = False
+
+    def in_use(self, path: Path) -> bool:
+        return False
 
     def move(self, source: Path, target: Path) -> None:
         self._step(lambda: SystemDisk.move(self, source, target))
@@ -174,6 +179,26 @@ def test_folders_that_may_not_be_written_are_removed(places: Places) -> None:
     shelf.remove(NAME)
 
     assert state(places) == ("", "")
+
+
+def test_files_that_a_process_runs_from_stay_until_it_has_ended(places: Places) -> None:
+    shelf = Shelf(places)
+    install(shelf, "1")
+    with subprocess.Popen(["sleep", "60"], cwd=places.installed(NAME)) as process:
+        try:
+            upgrade_after_proof(shelf)  # Both versions before may go, and one is in use.
+            shelf.mark_proven(NAME)
+            used = Path(psutil.Process(process.pid).cwd())
+            assert (version_in(used), state(places)) == ("1", ("3", ""))
+            assert [path.name for path in places.trash(NAME).iterdir()] == [used.name]
+            assert not shelf.is_proven(NAME), "somebody has to look after it"
+        finally:
+            process.kill()
+
+    shelf.settle(NAME)
+
+    assert places.names_in("trash") == []
+    assert shelf.is_proven(NAME)
 
 
 def test_a_lock_is_held_against_the_same_process_too(places: Places) -> None:

@@ -1,0 +1,23 @@
+"""Which processes of this machine run from a folder, whoever started them. It ends none."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    pid: int
+    name: str
+
+
+def occupant_of(folder: Path) -> Occupant | None:
+    """One that works in the folder or runs a program of it, also if the folder was moved since. Those of other
+    users that may not be looked at do not count. Blocks for as long as it takes to look at everybody."""
+    real = folder.resolve()
+    for process in psutil.process_iter(["name", "cwd", "exe"]):
+        places = (process.info["cwd"], process.info["exe"])
+        if any(place and Path(place).is_relative_to(real) for place in places):
+            return Occupant(process.pid, process.info["name"])
+    return None
