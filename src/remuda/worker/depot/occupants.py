@@ -13,8 +13,8 @@ class Occupant:
 
 
 def occupant_of(folder: Path) -> Occupant | None:
-    """One that works in the folder or runs a program of it, also if the folder was moved since. Those of other
-    users that may not be looked at do not count. Blocks for as long as it takes to look at everybody."""
+    """One that works in the folder or runs a program of it, also if the folder was moved since. Those of
+    other users that may not be looked at do not count. Blocks while it looks at everybody."""
     real = folder.resolve()
     for process in psutil.process_iter(["name", "cwd", "exe"]):
         places = (process.info["cwd"], process.info["exe"])
