@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
     from remuda.wire.operations import OpView
 
-_LOOKED_THROUGH_MAX = 1000  # Among which the beginning of an id is looked for.
+_ALIKE_MAX = 1000
+_KINDS = ("install", "upgrade", "remove", "load", "unload")
 _ID_CHARS = 36
 _SHOWN_MAX = 5
 
@@ -32,14 +33,10 @@ def complete_ids(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     given = ctx.params.get
     try:
         with connect(Asked(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
-            ops = listed(client)
+            ops = beginning_with(client, incomplete)
     except RemudaError:
         return []
-    return [
-        CompletionItem(short_id(op.id), help=f"{title(op)}: {op.status}")
-        for op in ops
-        if op.id.startswith(incomplete)
-    ]
+    return [CompletionItem(short_id(op.id), help=f"{title(op)}: {op.status}") for op in ops]
 
 
 id_argument = click.argument("id", shell_complete=complete_ids)
@@ -60,7 +57,20 @@ def group() -> None:
     """
 
 
-@group.command("list", epilog=examples("remuda ops", "remuda ops list --state live --node attic"))
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many."
+)
+all_option = click.option("--all", "everything", is_flag=True, help="However many there are.")
+
+
+@group.command(
+    "list",
+    epilog=examples(
+        "remuda ops",
+        "remuda ops list --state live --node attic",
+        "remuda ops list --kind load --model smollm2 --all",
+    ),
+)
 @click.option(
     "--state",
     type=click.Choice(["live", "finished", "all"]),
@@ -68,43 +78,49 @@ def group() -> None:
     show_default=True,
     help="Which to list.",
 )
+@click.option("--kind", type=click.Choice(_KINDS), default="", help="Only those of this kind.")
 @click.option("--backend", metavar="NAME", default="", help="Only those about this backend.")
+@click.option("--model", metavar="NAME", default="", help="Only loads and unloads of this model.")
 @click.option("--node", metavar="NAME", default="", shell_complete=complete_names, help="Only those on it.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
+@limit_option
+@all_option
 @client_command
-def list_ops(asked: Asked, state: str, backend: str, node: str, limit: int) -> None:
+def list_ops(asked: Asked, /, limit: int, everything: bool, **only: str) -> None:
     """Operations, newest first: how far each is, and who asked for it. Those put away are in `history`."""
-    query = {"state": state, "backend": backend, "node": node, "limit": str(limit)}
-    _list(asked, {name: value for name, value in query.items() if value})
+    _list(asked, {name: value for name, value in only.items() if value}, None if everything else limit)
 
 
 @group.command("history", epilog=examples("remuda ops history", "remuda ops history --clear"))
 @click.option("--clear", is_flag=True, help="Put all away that is over, out of the history too.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
+@limit_option
+@all_option
 @client_command
-def show_history(asked: Asked, clear: bool, limit: int) -> None:
+def show_history(asked: Asked, clear: bool, limit: int, everything: bool) -> None:
     """Operations that are over, those that were put away included."""
     if clear:
         with connect(asked) as client:
             answer = client.call("DELETE", "api", "operations", "history")
         click.echo(answer.body if asked.as_json else "what is over was put away")
         return
-    _list(asked, {"state": "finished", "dismissed": "true", "limit": str(limit)})
+    _list(asked, {"state": "finished", "dismissed": "true"}, None if everything else limit)
 
 
-def _list(asked: Asked, query: dict[str, str]) -> None:
-    from remuda.wire.operations import OpViews
+def _list(asked: Asked, query: Mapping[str, str], limit: int | None) -> None:
+    from remuda.cli.ops_pages import read_pages
+    from remuda.wire.codec import encode
 
     with connect(asked) as client:
-        answer = client.get("api", "ops", **query)
+        listed = read_pages(client, query, limit)
     if asked.as_json:
-        click.echo(answer.body)
+        click.echo(encode(listed.views))
         return
     from remuda.cli.ops_tables import op_table
     from remuda.cli.render import console, show
 
     output = console()
-    show(output, op_table(answer.read(OpViews).operations, answer.date or SystemClock().now(), output))
+    show(output, op_table(listed.views.operations, listed.at or SystemClock().now(), output))
+    if listed.views.next is not None:
+        click.echo(f"these are the newest {limit}; older ones: --limit or --all", err=True)
 
 
 @group.command("show", epilog=examples("remuda ops show 3f2a", "remuda ops show 3f2a --json"))
@@ -216,12 +232,12 @@ def _each(asked: Asked, ids: Sequence[str], verb: str, body: object = None) -> N
         click.echo(json.dumps(documents))
 
 
-def listed(client: "AdminClient") -> "Sequence[OpView]":
-    """The latest operations, those put away included."""
-    from remuda.wire.operations import OpViews
+def beginning_with(client: "AdminClient", id: str) -> "Sequence[OpView]":
+    """The latest operations whose ids begin so, those put away included."""
+    from remuda.cli.ops_pages import read_pages
 
-    answer = client.get("api", "ops", dismissed="true", limit=str(_LOOKED_THROUGH_MAX))
-    return answer.read(OpViews).operations
+    listed = read_pages(client, {"dismissed": "true", "id": id.lower()}, _ALIKE_MAX).views.operations
+    return [op for op in listed if op.id.startswith(id.lower())]  # Older frontends list all.
 
 
 def whole_id(client: "AdminClient", wanted: str) -> str:
@@ -230,7 +246,7 @@ def whole_id(client: "AdminClient", wanted: str) -> str:
 
     if len(wanted) >= _ID_CHARS:
         return wanted
-    found = [op for op in listed(client) if wanted and op.id.startswith(wanted.lower())]
+    found = beginning_with(client, wanted) if wanted else []
     if not found:
         raise NotFound(f"there is no operation {wanted!r}", hint="`remuda ops history` lists what there was")
     if len(found) > 1:

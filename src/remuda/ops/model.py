@@ -24,6 +24,9 @@ class Kind(StrEnum):
         return self in (Kind.LOAD, Kind.UNLOAD)
 
 
+OF_BACKENDS: Final = frozenset(kind for kind in Kind if not kind.of_model)
+
+
 class State(StrEnum):
     PENDING = "pending"  # Waits: for its node, for its turn, or for the time of the next attempt.
     RUNNING = "running"  # An attempt is at work on the node, as far as anybody knows.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.ops.model import Attempt, Dispatch, Operation, OpId, Outcome, Step, Wish
+from remuda.ops.model import Attempt, Dispatch, Kind, Operation, OpId, Outcome, Step, Wish
 from remuda.wire.nodes import InstalledArtifact
 
 
@@ -58,6 +58,7 @@ class View:
     change: int
     attempts: tuple[Attempt, ...] = ()
     progress: tuple[tuple[NodeId, Progress], ...] = ()
+    number: int = 0  # It came as the how-manieth change: lists are in this order, and go on before it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,17 @@ class Filter:
     """Which operations to list, newest first."""
 
     finished: bool | None = None  # None: both.
+    kinds: frozenset[Kind] = frozenset()  # None named: all.
     backend: str = ""
+    model: str = ""
     node: NodeId | None = None
     dismissed: bool = False  # Those that a person has put away, too, however long ago.
     history: bool = False  # The same, but for those that were cleared from the history.
     failed: bool = False  # Only those with a step that failed.
     limit: int = 50
-    ids: tuple[OpId, ...] = field(default=())
+    before: int | None = None  # Only those with a lower number.
+    ids: tuple[OpId, ...] = ()
+    id_begins: str = ""
 
 
 class OpStore(Protocol):

@@ -129,6 +129,7 @@ def _operation_columns(operation: Operation) -> Values:
     return {
         "kind": operation.kind,
         "backend": operation.source.backend,
+        "model": operation.source.model,
         "source": operation.source,
         "roll_out": operation.roll_out,
         "asked_by": operation.asked_by,

@@ -140,7 +140,10 @@ class _Meeting:
         by_op = defaultdict[OpId, list[Step]](list)
         for _, step in sorted(self._steps.items()):
             by_op[step.op].append(step)
-        views = {op: View(self._new[op], tuple(by_op[op]), number) for op, number in numbered.items()}
+        views = {
+            op: View(self._new[op], tuple(by_op[op]), number, number=number)
+            for op, number in numbered.items()
+        }
         if not views:
             return views
         insert_operations(self._connection, [(view.operation, view.change) for view in views.values()])

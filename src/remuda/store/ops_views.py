@@ -98,10 +98,9 @@ def views(connection: Connection, which: Filter) -> list[View]:
 
 
 def _conditions(which: Filter) -> Iterable[ColumnElement[bool]]:
+    yield from _about(which)
     if which.finished is not None:
         yield operations.c.finished_at.is_not(None) if which.finished else LIVE
-    if which.backend:
-        yield operations.c.backend == which.backend
     if which.node is not None:
         yield operations.c.id.in_(select(steps.c.op_id).where(steps.c.node == which.node))
     if not which.dismissed:
@@ -110,8 +109,21 @@ def _conditions(which: Filter) -> Iterable[ColumnElement[bool]]:
     if which.failed:
         failed = select(steps.c.node).where(steps.c.op_id == operations.c.id, steps.c.state == State.FAILED)
         yield failed.exists()
+    if which.before is not None:
+        yield operations.c.number < which.before
+
+
+def _about(which: Filter) -> Iterable[ColumnElement[bool]]:
+    if which.kinds:
+        yield operations.c.kind.in_(which.kinds)
+    if which.backend:
+        yield operations.c.backend == which.backend
+    if which.model:
+        yield operations.c.model == which.model
     if which.ids:
         yield operations.c.id.in_(which.ids)
+    if which.id_begins:
+        yield operations.c.id.startswith(which.id_begins, autoescape=True)
 
 
 def changed_since(
@@ -151,7 +163,7 @@ def _assembled(
         if far is not None:
             progress[step.op].append((step.node, far))
     return [
-        View(operation, tuple(own[op]), row.change, tuple(lines), tuple(progress[op]))
+        View(operation, tuple(own[op]), row.change, tuple(lines), tuple(progress[op]), row.number)
         for row, (op, operation) in zip(found, of.items(), strict=True)
     ]
 

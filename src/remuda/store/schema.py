@@ -25,7 +25,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -174,6 +174,7 @@ operations = Table(
     Column("change", BigInteger, nullable=False),  # Of the last one.
     Column("kind", Text, nullable=False),
     Column("backend", Text, nullable=False),
+    Column("model", Text, nullable=False, server_default=""),
     Column("source", Document(Source), nullable=False),
     Column("roll_out", Document(RollOut), nullable=False),
     Column("asked_by", Text, nullable=False),
@@ -199,6 +200,7 @@ Index(
     postgresql_where=_over,
 )
 Index("operations_number", operations.c.number, unique=True)
+Index("operations_model", operations.c.model, operations.c.number)
 Index("operations_change", operations.c.change, unique=True)
 
 steps = Table(

@@ -411,6 +411,7 @@ class OpViews(Message):
     """Frontend to admin: operations, newest first."""
 
     operations: Many[OpView] = ()
+    next: Annotated[Int64 | None, OMIT_NONE] = None  # There are more: those `before` this number.
 
 
 class OpsSubmitted(Message):

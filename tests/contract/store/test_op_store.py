@@ -10,7 +10,7 @@ from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import NodeId
 from remuda.fleet.ports import FleetStore, Note
-from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Wish
+from remuda.ops.model import OF_BACKENDS, Kind, Operation, OpId, RollOut, Source, State, Wish
 from remuda.ops.ports import Filter, OpStore
 from remuda.store.database import Database
 from remuda.store.schema import attempts, operations, steps
@@ -311,6 +311,42 @@ async def test_listing_is_filtered_and_newest_first(op_store: OpStore) -> None:
     assert await listed(op_store, Filter(backend="whisper")) == ["op-3", "op-2"]
     assert await listed(op_store, Filter(node=NodeId("node-1"))) == ["op-2", "op-1"]
     assert await listed(op_store, Filter(ids=(OpId("op-3"), OpId("op-1")))) == ["op-3", "op-1"]
+
+
+async def test_however_many_loads_there_are_other_kinds_are_found_among_them(op_store: OpStore) -> None:
+    await submitted(op_store, an_operation("install"))
+    for number in range(3):
+        await submitted(op_store, an_operation(f"load-{number}", Kind.LOAD, backend=f"b{number}"))
+    backends_only = Filter(kinds=OF_BACKENDS, limit=2)
+    assert await listed(op_store, backends_only) == ["install"]
+    assert await listed(op_store, Filter(kinds=frozenset({Kind.LOAD}), limit=2)) == ["load-2", "load-1"]
+
+
+async def test_operations_are_found_by_their_model(op_store: OpStore) -> None:
+    for number, model in enumerate(("qwen", "smollm2", "qwen")):
+        operation = an_operation(f"op-{number}", Kind.LOAD)
+        source = replace(operation.source, model=model, replica=number)
+        await submitted(op_store, replace(operation, source=source), [f"node-{number}"])
+    assert await listed(op_store, Filter(model="qwen")) == ["op-2", "op-0"]
+    assert await listed(op_store, Filter(model="qw%")) == []
+
+
+async def test_pages_follow_each_other_whatever_comes_meanwhile(op_store: OpStore) -> None:
+    for number in range(5):
+        await submitted(op_store, an_operation(f"op-{number}", backend=f"b{number}"))
+    first = await op_store.views(Filter(limit=2))
+    await submitted(op_store, an_operation("newer", backend="newer"))
+    await end(op_store, "op-3")
+    second = await op_store.views(Filter(limit=2, before=first[-1].number))
+    assert [view.operation.id for view in (*first, *second)] == ["op-4", "op-3", "op-2", "op-1"]
+    assert await listed(op_store, Filter(before=second[-1].number)) == ["op-0"]
+
+
+async def test_operations_are_found_by_the_beginning_of_their_ids(op_store: OpStore) -> None:
+    for op in ("aa-1", "ab-1", "a_-1"):
+        await submitted(op_store, an_operation(op, backend=op))
+    assert await listed(op_store, Filter(id_begins="aa")) == ["aa-1"]
+    assert await listed(op_store, Filter(id_begins="a_")) == ["a_-1"]
 
 
 async def test_live_holds_all_steps_of_operations_that_are_not_over(op_store: OpStore) -> None:

@@ -11,14 +11,14 @@ from alembic import command
 from alembic.config import Config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import URL, Connection, Text, inspect, type_coerce, update
+from sqlalchemy import URL, Connection, MetaData, Table, Text, inspect, type_coerce, update
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.ports import Note
 from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Stage, State, Step, Wish
-from remuda.ops.ports import OpStore
+from remuda.ops.ports import Filter, OpStore
 from remuda.store.address import parse_url
 from remuda.store.connections import Connections, postgres_connections, sqlite_connections
 from remuda.store.database import Database
@@ -145,16 +145,20 @@ def connections_to(url: str) -> Connections:
             return sqlite_connections(path, SystemClock())
 
 
+def migrated(connection: Connection, version: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", "remuda.store:migrations")
+    config.attributes["connection"] = connection
+    command.upgrade(config, version)
+
+
 @pytest.fixture
 async def first_schema(database_url: str) -> AsyncIterator[Database]:
     """A database as the release before operations made it."""
     connections = connections_to(database_url)
 
     def make(connection: Connection, now: datetime) -> None:
-        config = Config()
-        config.set_main_option("script_location", "remuda.store:migrations")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        migrated(connection, "0001")
         connection.execute(schema_info.insert().values(version=1, min_compatible_version=1, updated_at=now))
 
     database = Database(connections)
@@ -187,6 +191,31 @@ async def test_first_schema_with_data_becomes_the_second_and_keeps_it(
         assert await end(store)
         info = await upgraded.read(lambda c, now: c.execute(schema_info.select()).one())
         assert info.version == SCHEMA_VERSION
+    finally:
+        await upgraded.close()
+
+
+@pytest.mark.anyio
+async def test_models_of_loads_from_before_are_known_after_an_upgrade(database_url: str) -> None:
+    database = Database(connections_to(database_url))
+    older = {
+        "id": "op-1", "number": 1, "change": 1, "kind": "load", "backend": "llama-cpp", "version": 0,
+        "source": '{"backend":"llama-cpp","model":"qwen"}', "roll_out": '{"at_once":1}', "wish": "run",
+        "asked_by": "ada", "asked_at": 0, "selection": "", "dismissed": False,
+    }  # fmt: skip
+
+    def make(connection: Connection, now: datetime) -> None:
+        migrated(connection, "0005")
+        connection.execute(schema_info.insert().values(version=5, min_compatible_version=1, updated_at=now))
+        known = Table("operations", MetaData(), autoload_with=connection)
+        connection.execute(known.insert().values(older))
+
+    await database.transact(make)
+    await database.close()
+    upgraded = await open_database(database_url, clock=SystemClock())
+    try:
+        [found] = await SqlOpStore(upgraded).views(Filter(model="qwen"))
+        assert found.operation.id == "op-1"
     finally:
         await upgraded.close()
 

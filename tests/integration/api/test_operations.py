@@ -7,6 +7,11 @@ import anyio
 import httpx
 import pytest
 
+from remuda.core.clock import SystemClock
+from remuda.ops.model import Kind, State
+from remuda.store.open import open_database
+from remuda.store.ops import SqlOpStore
+from tests.contract.store.op_builders import an_operation, end, submitted
 from tests.integration.api.ops_frontends import (
     Stream,
     listed,
@@ -41,6 +46,18 @@ async def waiting_op(frontend: LiveFrontend, name: str, **more: Any) -> str:
     """An operation that waits for its node."""
     await drained(frontend, name)
     return str((await submit(frontend, backend="llama-cpp", nodes=[name], **more))["operation"]["id"])
+
+
+async def past_loads(frontend: LiveFrontend, count: int) -> None:
+    """Loads of a model that failed, as another frontend on this database would have left them."""
+    database = await open_database(f"sqlite:///{frontend.data_dir / 'remuda.db'}", clock=SystemClock())
+    store = SqlOpStore(database)
+    try:
+        for number in range(count):
+            await submitted(store, an_operation(f"load-{number}", Kind.LOAD, backend=f"b{number}"), ["gone"])
+            await end(store, f"load-{number}", State.FAILED)
+    finally:
+        await database.close()
 
 
 def error(reply: httpx.Response) -> str:
@@ -137,7 +154,7 @@ async def test_a049_a_change_of_the_whole_keeps_every_node(frontend: LiveFronten
 
 async def test_a050_a_whole_operation_in_a_stream_replaces_what_was_known(frontend: LiveFrontend) -> None:
     op = await waiting_op(frontend, "whole")
-    [shown] = (await now_there(frontend.admin, f"/api/ops/{op}/events")).ops()
+    shown = (await now_there(frontend.admin, f"/api/ops/{op}/events")).ops()[0]
     assert (shown["whole"], [step["node_name"] for step in shown["steps"]]) == (True, ["whole"])
 
 
@@ -160,9 +177,52 @@ async def test_operations_are_listed_by_state_backend_and_node(frontend: LiveFro
         reply = await frontend.admin.get("/api/ops", params={"node": "filters", **which})
         return any(one["id"] == op for one in reply.json()["operations"])
 
-    matching: list[dict[str, str]] = [{}, {"state": "live"}, {"backend": "llama-cpp"}]
-    assert [await found(**which) for which in matching] == [True] * 3
-    assert [await found(state="finished"), await found(backend="other")] == [False] * 2
+    matching: list[dict[str, str]] = [
+        {},
+        {"state": "live"},
+        {"backend": "llama-cpp"},
+        {"kind": "install"},
+        {"id": op[:8]},
+    ]
+    others: list[dict[str, str]] = [
+        {"state": "finished"},
+        {"backend": "other"},
+        {"kind": "load"},
+        {"model": "qwen"},
+        {"id": "%"},
+        {"before": "1"},
+    ]
+    assert [await found(**which) for which in matching] == [True] * 5
+    assert [await found(**which) for which in others] == [False] * 6
+
+
+async def test_pages_of_operations_hold_each_once_and_the_last_says_so(frontend: LiveFrontend) -> None:
+    node = await drained(frontend, "pages")
+    asked = [
+        (await submit(frontend, uri=f"https://example.invalid/{name}.tar.gz", name=name, nodes=["pages"]))
+        for name in ("first", "second", "third", "fourth", "fifth")
+    ]
+    pages: list[list[str]] = []
+    query: dict[str, str | int] = {"node": "pages", "limit": 2}
+    while True:
+        page = (await frontend.admin.get("/api/ops", params=query)).json()
+        pages.append([one["id"] for one in page["operations"]])
+        if "next" not in page:
+            break
+        query["before"] = page["next"]
+    ids = [one["operation"]["id"] for one in reversed(asked)]
+    assert pages == [ids[:2], ids[2:4], ids[4:]]
+    await frontend.admin.delete(f"/api/nodes/{node['id']}")
+
+
+async def test_history_of_backends_holds_what_was_before_any_number_of_loads(frontend: LiveFrontend) -> None:
+    async with localai_worker(frontend, "busy"):
+        op = (await submit(frontend, backend="llama-cpp", nodes=["busy"]))["operation"]["id"]
+        await until_status(frontend, op, "succeeded")
+    await past_loads(frontend, 60)
+    past = (await frontend.admin.get("/api/operations/history")).json()["operations"]
+    assert op in [one["jobID"] for one in past]
+    assert all(one["taskType"] != "load" for one in past)
 
 
 async def test_an_operation_shows_its_steps_and_their_attempts(frontend: LiveFrontend) -> None:

@@ -14,7 +14,7 @@ FIRST, SECOND = "aaaa1111-0000-4000-8000-000000000001", "aaaa2222-0000-4000-8000
 
 
 class Known(AdminClient):
-    """A frontend with two operations."""
+    """A frontend with two operations, of a release that lists them all whatever is asked."""
 
     def get(self, *path: str, **query: str) -> Answer:
         load = an_op(id=SECOND, kind="load", model="qwen")

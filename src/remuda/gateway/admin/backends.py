@@ -14,7 +14,7 @@ from remuda.gateway.paths import BackendPath, OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops import wire_view
 from remuda.ops.fits import fits
-from remuda.ops.model import Kind, Source
+from remuda.ops.model import OF_BACKENDS, Kind, Source
 from remuda.ops.ports import Filter
 from remuda.ops.selection import why_no_target
 from remuda.ops.upgrades import Upgrade
@@ -55,7 +55,7 @@ async def list_backends(
 
 async def look(svc: Services) -> Catalogue:
     nodes, readings = await svc.ops.operations.look()
-    at_work = await svc.ops.operations.views(Filter(finished=False, limit=_AT_WORK_MAX))
+    at_work = await svc.ops.operations.views(Filter(finished=False, kinds=OF_BACKENDS, limit=_AT_WORK_MAX))
     return Catalogue(readings, nodes, at_work)
 
 

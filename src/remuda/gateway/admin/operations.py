@@ -8,7 +8,7 @@ from remuda.gateway.messages import answer, gives
 from remuda.gateway.paths import OpPath
 from remuda.gateway.services import Svc
 from remuda.ops import wire_view
-from remuda.ops.model import OpId, Wish
+from remuda.ops.model import OF_BACKENDS, OpId, Wish
 from remuda.ops.ports import Filter
 from remuda.wire.operations import DoneReply, OperationItems, PastItems, PlainError
 
@@ -22,19 +22,19 @@ routes = APIRouter(prefix="/api/operations", tags=["operations"], dependencies=[
 @routes.get("", responses=gives(OperationItems, 401))
 async def list_operations(svc: Svc) -> Response:
     """What is under way, and what failed and was not dismissed; with each node's share."""
-    live = await svc.ops.operations.views(Filter(finished=False, limit=_LIVE_MAX))
-    failed = await svc.ops.operations.views(Filter(finished=True, failed=True, limit=_FAILED_MAX))
-    shown = [view for view in (*live, *failed) if not view.operation.kind.of_model]
-    items = wire_view.operation_items(shown, svc.ops.operations.now())
+    operations = svc.ops.operations
+    live = await operations.views(Filter(finished=False, kinds=OF_BACKENDS, limit=_LIVE_MAX))
+    failed = await operations.views(Filter(finished=True, failed=True, kinds=OF_BACKENDS, limit=_FAILED_MAX))
+    items = wire_view.operation_items([*live, *failed], operations.now())
     return answer(OperationItems(operations=items))
 
 
 @routes.get("/history", responses=gives(PastItems, 401))
 async def past_operations(svc: Svc) -> Response:
     """What is over, newest first; also what was dismissed."""
-    views = await svc.ops.operations.views(Filter(finished=True, history=True, limit=_HISTORY_MAX))
-    shown = (view for view in views if not view.operation.kind.of_model)
-    return answer(PastItems(operations=tuple(wire_view.past_item(view) for view in shown)))
+    over = Filter(finished=True, history=True, kinds=OF_BACKENDS, limit=_HISTORY_MAX)
+    views = await svc.ops.operations.views(over)
+    return answer(PastItems(operations=tuple(map(wire_view.past_item, views))))
 
 
 @routes.delete("/history", responses=gives(DoneReply, 401))

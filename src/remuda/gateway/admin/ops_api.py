@@ -30,6 +30,7 @@ from remuda.wire.operations import (
 )
 
 _PAGE_MAX = 1000
+_NUMBER_MAX = (1 << 63) - 1
 
 routes = APIRouter(prefix="/api/ops", tags=["operations"], dependencies=[Depends(require_admin)])
 
@@ -53,22 +54,33 @@ async def create_op(request: Request, svc: Svc, admin: Admin) -> Response:
 async def list_ops(
     svc: Svc,
     state: Annotated[Literal["live", "finished", "all"], Query(description="Which to list.")] = "all",
+    kind: Annotated[tuple[Kind, ...], Query(description="One or several; none: all.")] = (),
     backend: Annotated[str, Query(max_length=1024, description="As it was asked for.")] = "",
+    model: Annotated[str, Query(max_length=1024, description="Of a load or unload.")] = "",
     node: Annotated[str, Query(max_length=1024, description="A node's name or id.")] = "",
     dismissed: Annotated[bool, Query(description="Also those put away, as far as history has them.")] = False,
+    id: Annotated[str, Query(max_length=1024, description="Or the beginning of one.")] = "",
+    before: Annotated[int | None, Query(le=_NUMBER_MAX, description="The `next` of another page.")] = None,
     limit: Annotated[int, Query(ge=1, le=_PAGE_MAX)] = 50,
 ) -> Response:
-    """Operations, newest first, without their steps."""
-    if not (backend + node).isprintable():
-        raise Invalid("backend, node: must be printable text")
+    """Operations, newest first, without their steps. Where there are more, `next` is the `before` of the
+    next page."""
+    if not (backend + model + node + id).isprintable():
+        raise Invalid("backend, model, node, id: must be printable text")
     which = Filter(
         finished={"live": False, "finished": True, "all": None}[state],
+        kinds=frozenset(kind),
         backend=backend,
+        model=model,
         node=await _node_id(node, svc) if node else None,
         history=dismissed,
-        limit=limit,
+        limit=limit + 1,  # One more tells whether there is another page.
+        before=before,
+        id_begins=id,
     )
-    return answer(OpViews(operations=tuple(op_view(view) for view in await svc.ops.operations.views(which))))
+    found = await svc.ops.operations.views(which)
+    shown, more = found[:limit], len(found) > limit
+    return answer(OpViews(operations=tuple(map(op_view, shown)), next=shown[-1].number if more else None))
 
 
 @routes.post(
