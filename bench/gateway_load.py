@@ -128,12 +128,13 @@ async def with_streams(
         while not all(reader.tokens for reader in readers) and time.perf_counter() < until_s:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         flowing = [reader for reader in readers if reader.tokens]
-        if not flowing:
-            raise TimeoutError(f"no stream flows after {FLOW_LIMIT_S:.0f} s")
-        await then(flowing)
+        if flowing:
+            await then(flowing)
         for reader in readers:
             if reader.over.done():
                 await reader.over
+        if not flowing:
+            raise TimeoutError(f"no stream flows after {FLOW_LIMIT_S:.0f} s")
     finally:
         for reader in readers:
             reader.over.cancel()
