@@ -46,8 +46,10 @@ from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
 from remuda.store.replicas import SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
+from remuda.upstreams.grpc.generating import Patience
 from remuda.upstreams.grpc.upstream import GrpcUpstream
 from remuda.upstreams.http.client import Pool
+from remuda.upstreams.http.connection import Patience as HttpPatience
 from remuda.upstreams.pool import OpenUpstreams
 
 
@@ -91,7 +93,10 @@ class ServingRig:
             listening=ground.fleet.frontends,
         )
         self._worker = BusWorker(ground.around.bus)
-        self._http = Pool()
+        self._patience = Patience(
+            settings.answer_silence.total_seconds(), settings.answer_limit.total_seconds()
+        )
+        self._http = Pool(HttpPatience(whole_s=self._patience.whole_s, silence_s=self._patience.silence_s))
         self._engine = GrpcEngine(self._http)
         self._shared = settings.distributed_shared_models
 
@@ -268,7 +273,8 @@ class ServingRig:
         self._ground.around.signal.notify()
 
     def _grpc(self, endpoint: Endpoint) -> GrpcUpstream:
-        return GrpcUpstream(endpoint, self._ground.around.clock, self._ground.around.entropy)
+        around = self._ground.around
+        return GrpcUpstream(endpoint, around.clock, around.entropy, self._patience)
 
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)

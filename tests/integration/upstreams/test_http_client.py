@@ -106,7 +106,7 @@ async def test_every_way_of_breaking_off_is_told_apart_from_an_end(script: Scrip
     ],
 )
 async def test_silence_has_an_end(script: Script, words: str) -> None:
-    failed = await _failure(script, Patience(answer_s=0.1, silence_s=0.2))
+    failed = await _failure(script, Patience(whole_s=0.1, silence_s=0.2))
 
     assert (failed.fault, failed.status) == (Fault.SILENT, 504)
     assert words in failed.message

@@ -210,6 +210,17 @@ class FrontendSettings(SourceSettings):
     request_wait: Annotated[
         Duration, Setting("How long a request waits for a busy replica.", durations.ACCEPTED)
     ] = timedelta(seconds=60)
+    answer_silence: Annotated[
+        Duration,
+        Setting(
+            "How long a backend may say nothing in an answer that is streamed. A long prompt on a slow "
+            "machine takes minutes.",
+            durations.ACCEPTED,
+        ),
+    ] = timedelta(minutes=5)
+    answer_limit: Annotated[
+        Duration, Setting("How long a backend may take for an answer in one piece.", durations.ACCEPTED)
+    ] = timedelta(hours=1)
     request_bytes_max: Annotated[
         Annotated[int, Field(ge=1024, le=1 << 32)],
         Setting("Largest body of an inference request, in bytes; images come inside.", "a number of bytes"),

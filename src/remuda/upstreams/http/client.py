@@ -23,24 +23,26 @@ class Pool:
 
     def __init__(self, patience: Patience | None = None) -> None:
         self._patience = patience = patience or Patience()
-        shortest_s = min(patience.answer_s, patience.silence_s, patience.idle_s)
+        shortest_s = min(patience.whole_s, patience.silence_s, patience.idle_s)
         self._look_every_s = min(_LOOK_EVERY_S, shortest_s / 4)
         self._busy: dict[Connection, Address] = {}
         self._idle: dict[Address, list[tuple[Connection, float]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    async def exchange(self, address: Address, head: bytes, body: bytes) -> Connection:
+    async def exchange(
+        self, address: Address, head: bytes, body: bytes, *, streamed: bool = False
+    ) -> Connection:
         """Send a request, and wait until its answer begins. Whoever gets the connection reads the answer by
         `piece`, and gives the connection back by `release`, whatever happens."""
         kept = self._kept(address)
         if kept is not None:
             try:
-                return await self._asked(kept, address, head, body)
+                return await self._asked(kept, address, head, body, streamed)
             except UpstreamFailed as failure:
                 if failure.fault is not Fault.UNREACHABLE:
                     raise
                 # The server gave it up while it lay idle, as far as can be told: ask anew, once.
-        return await self._asked(await self._connected(address), address, head, body)
+        return await self._asked(await self._connected(address), address, head, body, streamed)
 
     def release(self, connection: Connection) -> None:
         """An answer that was not read to its end is broken off, which tells the server to stop."""
@@ -101,12 +103,14 @@ class Pool:
             ) from error
         return connection
 
-    async def _asked(self, connection: Connection, address: Address, head: bytes, body: bytes) -> Connection:
+    async def _asked(
+        self, connection: Connection, address: Address, head: bytes, body: bytes, streamed: bool
+    ) -> Connection:
         self._busy[connection] = address
         if self._timer is None:
             self._timer = self._loop.call_later(self._look_every_s, self._look)
         try:
-            await connection.ask(head, body)
+            await connection.ask(head, body, streamed=streamed)
         except BaseException:
             self.release(connection)
             raise

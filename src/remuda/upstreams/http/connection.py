@@ -24,8 +24,8 @@ class Patience:
     """How long is waited for what, and what is kept."""
 
     connect_s: float = 5.0
-    answer_s: float = 600.0  # To the head of an answer: a whole generation, where nothing is streamed.
-    silence_s: float = 300.0  # Between two pieces of an answer.
+    whole_s: float = 3600.0  # To the beginning of an answer that is not streamed: all of it is made before.
+    silence_s: float = 300.0  # Before a streamed answer, and between two pieces of any.
     idle_s: float = 30.0  # Less than our workers keep a connection.
     idle_max: int = 64  # Connections to one address that nobody uses now.
 
@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._asked = False
         self._deadline_s = math.inf  # Of whoever waits for something to come.
+        self._begins_within_s = patience.whole_s
         self._forget()
 
     def _forget(self) -> None:
@@ -63,9 +64,10 @@ class Connection(asyncio.Protocol):
 
     # For whoever asks.
 
-    async def ask(self, head: bytes, body: bytes) -> None:
+    async def ask(self, head: bytes, body: bytes, *, streamed: bool = False) -> None:
         """Send a request and wait for the head of its answer: `status`, and `headers` by lower-case names."""
         self._forget()
+        self._begins_within_s = self._patience.silence_s if streamed else self._patience.whole_s
         self._asked = True
         if self._transport is None or self._transport.is_closing():
             raise _lost()
@@ -76,7 +78,7 @@ class Connection(asyncio.Protocol):
         while not self._headed:
             if self._failure is not None:
                 raise self._failure
-            await self._news(self._patience.answer_s)
+            await self._news(self._begins_within_s)
 
     async def piece(self) -> bytes:
         """What has come of the body, once there is some; empty at its end."""
@@ -110,7 +112,7 @@ class Connection(asyncio.Protocol):
         """Fail the exchange if whoever waits has waited long enough, by the loop's clock."""
         if now_s < self._deadline_s:
             return
-        words = f"the backend did not begin to answer within {self._patience.answer_s:g} s"
+        words = f"the backend did not begin to answer within {self._begins_within_s:g} s"
         if self._headed:
             words = (
                 f"the backend paused for more than {self._patience.silence_s:g} s in the middle of its answer"

@@ -44,7 +44,7 @@ class HttpUpstream:
         asked, served = call.request.model, call.model.id
         body = call.body if asked == served else await renamed(call.body, served)
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
-        answer = await self._pool.exchange(self._address, head, body)
+        answer = await self._pool.exchange(self._address, head, body, streamed=call.stream)
         try:
             if not 200 <= answer.status < 300:
                 await _refuse(answer, sink)
