@@ -257,9 +257,11 @@ async def test_all_who_wait_for_a_connection_share_one_attempt_and_its_failure(
             await _whole(channel)
         failures.append(failed.value.details)
 
-    async with _raw(silent) as address, _channel(address) as channel, anyio.create_task_group() as group:
-        for _ in range(50):
-            group.start_soon(ask, channel)
+    async with _raw(silent) as address, _channel(address) as channel:
+        async with anyio.create_task_group() as group:
+            for _ in range(50):
+                group.start_soon(ask, channel)
+        await wait_until(lambda: connections, what="a connection that the server has seen")
 
     assert (connections, failures) == (1, ["it did not answer within 0.3 s"] * 50)
 
