@@ -76,7 +76,12 @@ class Surroundings:
 
 def plan(wanted: Wanted, around: Surroundings, op: OpId) -> Plan:
     """One step for each node that is meant. Raises Rejected or Unavailable when there is nothing to do."""
-    return pinned(_Planner(wanted, around, op).plan(), {})
+    return pinned(proposal(wanted, around, op), {})
+
+
+def proposal(wanted: Wanted, around: Surroundings, op: OpId) -> Plan:
+    """As `plan`, also when no node can do it: then every step is skipped, with its node's own reason."""
+    return _Planner(wanted, around, op).plan()
 
 
 def pinned(drafted: Plan, pins: Mapping[Build, Pin]) -> Plan:

@@ -56,6 +56,7 @@ class Catalogued:
             file=config.file if names_file(config) else "",
             selector=config.selector,
             parallel=config.parallel or 0,
+            on_cpu=config.gpu_layers == 0,
         )
 
 

@@ -101,6 +101,7 @@ class Need:
     file: str = ""  # Below the models folder; empty: the backend finds its model by itself.
     selector: Mapping[str, str] = field(default_factory=dict)
     parallel: int = 0
+    on_cpu: bool = False  # No layer of it is to be in a GPU, whatever the build could do.
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +115,37 @@ class Resident:
     last_used: datetime
 
 
+class FilesTold(StrEnum):
+    """How far it is known which files of models a node has."""
+
+    ALL = "all"
+    SOME = "some"  # There are too many for a report.
+    NOT_YET = "not yet"
+    NEVER = "never"  # Its worker sends no reports.
+
+
 @dataclass(frozen=True, slots=True)
 class NodeOffer:
     """What a node has to offer. `unfit` says why it cannot be considered at all; empty: it can. `passing`:
-    that is only for the moment."""
+    that is only for the moment. `on_cpu` and `builtin` are about the build that it has or would get."""
 
     node: NodeId
     name: str
     unfit: str = ""
     passing: bool = False
     has_backend: bool = False
+    on_cpu: bool = False  # That build uses no GPU.
+    builtin: bool = False  # It ships with Remuda: installing it fills no disk.
     has_file: bool = False
+    files_told: FilesTold = FilesTold.ALL
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: int = 1  # Replicas it may hold.
     vram_total: int = 0  # After its budget; 0: it has none.
     vram_free: int = 0  # As reported, less what was set aside for replicas that do not use it yet.
     ram_total: int = 0
     ram_free: int = 0
-    disk_known: bool = False
+    unified: bool = False  # Its VRAM is its RAM: what one has taken, the other has not.
+    disk_known: bool = False  # And it counts.
     disk_free: int = 0
     residents: tuple[Resident, ...] = ()
     busy: int = 0  # Requests in flight on it.

@@ -1,7 +1,8 @@
 """What each node has to offer to a model, from what is known of the fleet and its replicas. Pure.
 
 Memory that was set aside is taken off what a node reports for as long as its report cannot show it: once a
-replica is loaded and a later heartbeat has come, the report does, and it is not taken off twice.
+replica is loaded and a later heartbeat has come, the report does, and it is not taken off twice. VRAM and RAM
+are accounts of their own, except where they are the same memory.
 """
 
 from collections import defaultdict
@@ -14,12 +15,22 @@ from remuda.core.ids import NodeId
 from remuda.fleet.budget import node_ceiling
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
-from remuda.fleet.model import Node, NodeType
+from remuda.fleet.model import Node, NodeType, Resources
 from remuda.ops.sightings import NodeView
-from remuda.scheduler.model import Need, NodeOffer, Replica, ReplicaKey, Replicas, ReplicaState, Resident
+from remuda.scheduler.model import (
+    FilesTold,
+    Need,
+    NodeOffer,
+    Replica,
+    ReplicaKey,
+    Replicas,
+    ReplicaState,
+    Resident,
+)
 from remuda.wire.nodes import InstalledArtifact
 
 _FIGURES_UNDER_WAY: Final = timedelta(seconds=5)  # They may be older than their arrival by so much.
+_SHARE_RAM: Final = ("metal", "nvidia-l4t")  # Capabilities of machines whose GPU has no memory of its own.
 _SETTLING: Final = timedelta(seconds=10)  # Whoever waited for a replica gets this long to be served by it.
 
 
@@ -33,6 +44,7 @@ class Fleet:
     pinned: Collection[str]  # Models that never leave to make room.
     unfit: Callable[[NodeId], str]  # Why the backend cannot run there; empty: it can.
     shared: bool = False  # All nodes have one folder of models.
+    checks_disk: bool = True
 
 
 def offers(need: Need, fleet: Fleet) -> list[NodeOffer]:
@@ -47,6 +59,7 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
     node = view.standing.node
     figures = node.resources
     ceiling = node_ceiling(node)
+    vram_free, ram_free = _free(node, ceiling, rows)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
     return NodeOffer(
         node=node.id,
@@ -55,13 +68,15 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
         passing=view.standing.reachability is Reachability.SILENT,
         has_backend=any(need.backend in (one.name, one.alias) for one in _installed(view)),
         has_file=fleet.shared or has_file(view, need.file),
+        files_told=_files_told(view),
         labels={key: label.value for key, label in node.labels.items()},
         slots=node.effective_max_replicas + leaving,
         vram_total=figures.total_vram if ceiling is None else ceiling,
-        vram_free=_vram_free(node, ceiling, rows),
+        vram_free=vram_free,
         ram_total=figures.total_ram,
-        ram_free=max(figures.available_ram - _set_aside(node, rows, in_vram=False), 0),
-        disk_known=figures.total_disk > 0,
+        ram_free=ram_free,
+        unified=_unified(figures),
+        disk_known=fleet.checks_disk and figures.total_disk > 0,
         disk_free=figures.available_disk,
         residents=tuple(_resident(row, fleet) for row in rows if not _immovable(row, need, fleet)),
         busy=sum(fleet.in_flight(row.key) for row in rows),
@@ -71,7 +86,7 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
 def why_unfit(standing: Standing) -> str:
     """Why a node takes no replicas now, with what would change that; empty when it does."""
     if standing.node.node_type is not NodeType.BACKEND:
-        return "it is an agent node, which runs no backends"
+        return "it is an agent node, which runs no backends; a worker on that machine would: remuda join"
     node = standing.node
     takes_work = node.approved and not node.drained and not node.leaving
     if takes_work and standing.reachability is Reachability.UP:
@@ -86,6 +101,14 @@ def has_file(view: NodeView, file: str) -> bool:
     return any(one.path == file or one.path.startswith(f"{file}/") for one in view.report.model_files)
 
 
+def _files_told(view: NodeView) -> FilesTold:
+    if not view.reports:
+        return FilesTold.NEVER
+    if view.report is None:
+        return FilesTold.NOT_YET
+    return FilesTold.SOME if view.report.model_files_more else FilesTold.ALL
+
+
 def _installed(view: NodeView) -> Sequence[InstalledArtifact]:
     if view.reports:
         return () if view.report is None else view.report.installed
@@ -95,18 +118,35 @@ def _installed(view: NodeView) -> Sequence[InstalledArtifact]:
 # Memory.
 
 
-def _vram_free(node: Node, ceiling: int | None, rows: Sequence[Replica]) -> int:
-    """A budget caps what replicas use together, whatever others on that machine leave free."""
-    free = node.resources.available_vram
-    set_aside = _set_aside(node, rows, in_vram=True)
-    if ceiling is not None:
-        used = sum(row.memory_bytes for row in rows if row.in_vram) - set_aside
-        free = min(free, ceiling - used)
-    return max(free - set_aside, 0)
+def _unified(figures: Resources) -> bool:
+    """Such machines report their RAM as VRAM; of some it is only known what they are."""
+    if not figures.total_vram or not figures.total_ram:
+        return False
+    return figures.total_vram == figures.total_ram or figures.capability.startswith(_SHARE_RAM)
 
 
-def _set_aside(node: Node, rows: Sequence[Replica], *, in_vram: bool) -> int:
-    return sum(row.memory_bytes for row in rows if row.in_vram == in_vram and not _is_shown(row, node))
+def _free(node: Node, budget: int | None, rows: Sequence[Replica]) -> tuple[int, int]:
+    """VRAM and RAM. A budget caps what replicas use together, whatever others on that machine leave free. So
+    does all RAM there is: a report takes weights that are only mapped for free."""
+    figures = node.resources
+    unified = _unified(figures)
+    in_vram = [row for row in rows if row.in_vram]
+    in_ram = [row for row in rows if unified or not row.in_vram]
+    vram = figures.available_vram - _not_shown(in_vram, node)
+    if budget is not None:
+        vram = min(vram, budget - _bytes(in_vram))
+    ram = min(figures.available_ram - _not_shown(in_ram, node), figures.total_ram - _bytes(in_ram))
+    if unified:
+        vram = min(vram, ram)
+    return max(vram, 0), max(ram, 0)
+
+
+def _not_shown(rows: Sequence[Replica], node: Node) -> int:
+    return _bytes([row for row in rows if not _is_shown(row, node)])
+
+
+def _bytes(rows: Sequence[Replica]) -> int:
+    return sum(row.memory_bytes for row in rows)
 
 
 def _is_shown(row: Replica, node: Node) -> bool:

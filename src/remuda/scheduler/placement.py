@@ -5,11 +5,12 @@ a GPU, then the least busy, and then the one with most room left: models spread 
 estimate that was too small hurts fewer neighbours. Big rooms need not be saved: what is idle can leave them.
 """
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from remuda.scheduler.model import Need, NodeOffer, Placed, Resident, Unplaceable
+from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident, Unplaceable
 
 _INSTALL_DISK_BYTES: Final = 2 << 30  # For a backend whose size nobody knows beforehand.
 _SOMETHING: Final = 1  # Bytes: what a need or a resident of unknown size counts as.
@@ -67,17 +68,28 @@ def _look(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
 def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
     if offer.unfit:
         return _Refusal(offer.unfit, waiting_helps=offer.passing)
-    lacking = [f"{key}={value}" for key, value in need.selector.items() if offer.labels.get(key) != value]
+    lacking = sorted(
+        f"{key}={value}" for key, value in need.selector.items() if offer.labels.get(key) != value
+    )
     if lacking:
-        return _Refusal(f"it has no label {' and no label '.join(sorted(lacking))}, which the model asks for")
-    if need.file and not offer.has_file:
-        return _Refusal(f"{need.file} is not in its folder of models; put it there")
-    if offer.disk_known and not offer.has_backend and offer.disk_free < _INSTALL_DISK_BYTES:
         return _Refusal(
-            f"{need.backend} is not installed and needs {_size(_INSTALL_DISK_BYTES)} of disk, "
-            f"{_size(offer.disk_free)} are free"
+            f"it has no label {' and no label '.join(lacking)}, which the model asks for; "
+            f"to set that: remuda nodes label {shlex.join([offer.name, *lacking])}"
         )
-    return None
+    if need.file and not offer.has_file:
+        why = _NO_FILE[offer.files_told].format(file=need.file)
+        return _Refusal(why, waiting_helps=offer.files_told is FilesTold.NOT_YET)
+    return _no_disk(need, offer)
+
+
+def _no_disk(need: Need, offer: NodeOffer) -> _Refusal | None:
+    if offer.has_backend or offer.builtin or not offer.disk_known or offer.disk_free >= _INSTALL_DISK_BYTES:
+        return None
+    takes, free = _sizes(_INSTALL_DISK_BYTES, offer.disk_free)
+    return _Refusal(
+        f"{need.backend} is not installed and may take {takes} of disk, {free} are free; make room there, or "
+        "switch this check off with --no-distributed-disk-headroom-check"
+    )
 
 
 def _no_slot(need: Need, offer: NodeOffer) -> _Refusal | None:
@@ -85,7 +97,7 @@ def _no_slot(need: Need, offer: NodeOffer) -> _Refusal | None:
     if held < offer.slots:
         return None
     return _Refusal(
-        f"it has {held} replicas of {need.model} and may have {offer.slots}; "
+        f"it has {held} replica{'' if held == 1 else 's'} of {need.model} and may have {offer.slots}; "
         "--max-replicas-per-model on its worker raises that",
         waiting_helps=True,  # Those that are there are about to serve, or about to go.
     )
@@ -95,20 +107,25 @@ def _no_slot(need: Need, offer: NodeOffer) -> _Refusal | None:
 
 
 def _in_memory(need: Need, offer: NodeOffer) -> _Fit | _Refusal:
-    """On a node with a GPU the model goes into VRAM, on others into RAM."""
-    in_vram = offer.vram_total > 0
+    """In VRAM, all of it, unless there is none, or the build or the model's configuration leaves it alone."""
+    in_vram = offer.vram_total > 0 and not offer.on_cpu and not need.on_cpu
     total, free = (offer.vram_total, offer.vram_free) if in_vram else (offer.ram_total, offer.ram_free)
     if not total:  # Of a peer that tells nothing about its memory nothing can be concluded.
         return _Fit(offer, in_vram, (), 0)
     wanted = need.memory_bytes or _SOMETHING
-    memory = "VRAM" if in_vram else "RAM"
     if wanted > total:
-        return _Refusal(f"needs {_size(wanted)} of {memory}, it may use {_size(total)}")
-    there = [one for one in offer.residents if one.in_vram == in_vram]
+        return _too_large(need, offer, total, in_vram=in_vram)
+    there = [one for one in offer.residents if _in_the_way(one, offer, in_vram=in_vram)]
     evict = _fewest(wanted - free, [one for one in there if one.movable])
     if evict is None:
-        return _too_full(wanted, free, there, memory)
+        return _too_full(need, offer, free, there, in_vram=in_vram)
     return _Fit(offer, in_vram, evict, min(free + _bytes(evict), total) - wanted)
+
+
+def _in_the_way(resident: Resident, offer: NodeOffer, *, in_vram: bool) -> bool:
+    """It uses the memory in question. Leaving RAM gives nothing back to a budget for VRAM."""
+    budget = in_vram and offer.vram_total < offer.ram_total
+    return resident.in_vram == in_vram or (offer.unified and not budget)
 
 
 def _fewest(lacking: int, movable: Sequence[Resident]) -> tuple[Resident, ...] | None:
@@ -137,18 +154,80 @@ def _bytes(residents: Sequence[Resident]) -> int:
 
 # Reasons.
 
+_NO_FILE: Final[Mapping[FilesTold, str]] = {
+    FilesTold.ALL: "{file} is not in its folder of models; put it there",
+    FilesTold.SOME: "{file} is not among the files that its worker tells of, which are not all; put it there "
+    "with fewer others beside it",
+    FilesTold.NOT_YET: "its worker has not said yet whether it has {file}; wait for its next report",
+    FilesTold.NEVER: "its worker does not tell whether it has {file}; share one folder of models with it and "
+    "start frontends with --distributed-shared-models",
+}
 
-def _too_full(wanted: int, free: int, there: Sequence[Resident], memory: str) -> _Refusal:
+
+def _too_large(need: Need, offer: NodeOffer, total: int, *, in_vram: bool) -> _Refusal:
+    needs, may_use = _set_against(need, total, in_vram=in_vram)
+    helps = _what_helps(need, offer, in_vram=in_vram)
+    return _Refusal(f"{needs}, it may use {may_use}; {helps}")
+
+
+def _too_full(
+    need: Need, offer: NodeOffer, free: int, there: Sequence[Resident], *, in_vram: bool
+) -> _Refusal:
     idle = [one for one in there if one.movable]
-    needs = f"needs {_size(wanted)} of {memory}, {_size(free)} are free"
-    if free + _bytes(there) >= wanted:
-        return _Refusal(f"{needs} and what else it holds is busy", waiting_helps=True)
+    needs, are_free = _set_against(need, free, in_vram=in_vram)
+    lacks = f"{needs}, {are_free} are free"
+    if free + _bytes(there) >= (need.memory_bytes or _SOMETHING):
+        return _Refusal(f"{lacks} and what else it holds is busy; try again later", waiting_helps=True)
+    helps = _what_helps(need, offer, in_vram=in_vram)
     if not idle:
-        return _Refusal(f"{needs} and nothing idle can go")
-    return _Refusal(f"{needs} and what is idle would free only {_size(_bytes(idle))}")
+        return _Refusal(f"{lacks} and nothing idle can go; {helps}")
+    return _Refusal(f"{lacks} and what is idle would free only {_size(_bytes(idle))}; {helps}")
 
 
-def _size(size_bytes: int) -> str:
-    if size_bytes == _SOMETHING:
-        return "some"
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 5e7 else f"{size_bytes / 1e6:.0f} MB"
+def _what_helps(need: Need, offer: NodeOffer, *, in_vram: bool) -> str:
+    if not need.memory_bytes:
+        return "unload or stop something there"
+    context = " or `context_size`" if _in_gguf(need) else ""
+    smaller = f"a smaller quantisation{context} needs less"
+    other = _other_memory(need, offer, in_vram=in_vram)
+    return f"{smaller}; {other}" if other else smaller
+
+
+def _other_memory(need: Need, offer: NodeOffer, *, in_vram: bool) -> str:
+    """What would make it use the other kind of memory, if that has room."""
+    free = offer.ram_free if in_vram else offer.vram_free
+    if need.memory_bytes > free:
+        return ""
+    there = f"{_kind(not in_vram)}, of which {_size(free)} are free"
+    if in_vram:
+        return f"with `gpu_layers: 0` it takes {there}" if _in_gguf(need) else ""
+    if need.on_cpu:
+        return f"without `gpu_layers: 0` it takes {there}"
+    return f"a build of {need.backend} for its GPU takes {there}"
+
+
+def _in_gguf(need: Need) -> bool:
+    return need.file.endswith(".gguf")
+
+
+def _set_against(need: Need, there: int, *, in_vram: bool) -> tuple[str, str]:
+    if not need.memory_bytes:
+        return f"needs some {_kind(in_vram)}", _size(there)
+    needs, has = _sizes(need.memory_bytes, there)
+    return f"needs {needs} of {_kind(in_vram)}", has
+
+
+def _kind(in_vram: bool) -> str:
+    return "VRAM" if in_vram else "RAM"
+
+
+def _sizes(needed: int, there: int) -> tuple[str, str]:
+    """In as few digits as tell them apart."""
+    digits = next((count for count in (1, 3) if _size(needed, count) != _size(there, count)), 9)
+    return _size(needed, digits), _size(there, digits)
+
+
+def _size(size_bytes: int, digits: int = 1) -> str:
+    if size_bytes >= 5e7:
+        return f"{size_bytes / 1e9:.{digits}f} GB"
+    return f"{size_bytes / 1e6:.{digits - 1}f} MB"

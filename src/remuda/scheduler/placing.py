@@ -26,7 +26,7 @@ from remuda.scheduler.model import (
 from remuda.scheduler.offers import Fleet, offers
 from remuda.scheduler.placement import place
 from remuda.scheduler.ports import ReplicaStore
-from remuda.scheduler.supplies import Supply, supplies
+from remuda.scheduler.supplies import NOWHERE, Supply, supplies
 from remuda.scheduler.unloads import Unloads
 
 Supplies = Mapping[NodeId, Supply]
@@ -36,12 +36,13 @@ Look = Callable[[], Awaitable[tuple[Sequence[NodeView], Sequence[Reading]]]]
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What placing goes by. `here` are this machine's own workers: our folder of models is theirs. `shared`:
-    it is everybody's."""
+    it is everybody's. `checks_disk`: a disk that is too full for a backend is a reason."""
 
     look: Look
     in_flight: Callable[[ReplicaKey], int]
     here: Collection[MachineId] = field(default=frozenset())
     shared: bool = False
+    checks_disk: bool = True
 
 
 class Placing:
@@ -97,18 +98,21 @@ class Placing:
         avoid: Mapping[NodeId, str],
     ) -> list[NodeOffer]:
         def unfit(node: NodeId) -> str:
-            return avoid.get(node) or (supply[node].why_not if node in supply else "")
+            return avoid.get(node) or supply.get(node, NOWHERE).why_not
 
         def passing(node: NodeId) -> bool:
-            return node in avoid or (node in supply and not supply[node].told)
+            return node in avoid or not supply.get(node, NOWHERE).told
 
         pinned = {one.config.id for one in self._catalogue.models.values() if one.config.pinned}
-        fleet = Fleet(nodes, seen, self._by.in_flight, pinned, unfit, self._by.shared)
+        by = self._by
+        fleet = Fleet(nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk)
         here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
         return [
             replace(
                 offer,
-                has_backend=offer.node in supply and supply[offer.node].has,
+                has_backend=supply.get(offer.node, NOWHERE).has,
+                on_cpu=supply.get(offer.node, NOWHERE).on_cpu,
+                builtin=supply.get(offer.node, NOWHERE).builtin,
                 has_file=offer.has_file or (model.here and offer.node in here),
                 passing=offer.passing or (offer.unfit == unfit(offer.node) and passing(offer.node)),
             )

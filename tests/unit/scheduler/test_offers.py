@@ -7,8 +7,9 @@ import pytest
 
 from remuda.fleet.model import NodeType
 from remuda.ops.sightings import NodeView
-from remuda.scheduler.model import NodeOffer, Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import FilesTold, NodeOffer, Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.offers import Fleet, offers
+from remuda.wire.nodes import Report
 from tests.unit.scheduler.offering import a_need
 from tests.unit.scheduler.standing import GB, GPU, a_row, a_view, ago, rows
 
@@ -61,6 +62,34 @@ def test_replica_that_leaves_still_uses_what_the_report_shows() -> None:
 def test_ram_and_vram_are_set_aside_apart() -> None:
     got = offer(a_row(state=ReplicaState.LOADING, gb=5, in_vram=False))
     assert (got.vram_free, got.ram_free) == (20 * GB, 55 * GB)
+
+
+def test_ram_in_which_weights_are_mapped_is_not_free_though_the_report_says_so() -> None:
+    mapped = a_row(gb=40, in_vram=False, since_s=600)
+    assert offer(mapped).ram_free == 24 * GB
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"total_vram": 64 * GB, "available_vram": 60 * GB},
+        {"total_vram": 48 * GB, "available_vram": 48 * GB, "capability": "metal"},
+        {"total_vram": 48 * GB, "available_vram": 48 * GB, "capability": "nvidia-l4t-cuda-12"},
+    ],
+)
+@pytest.mark.parametrize("in_vram", [True, False])
+def test_where_vram_is_ram_each_replica_counts_once_and_for_both(
+    facts: dict[str, Any], in_vram: bool
+) -> None:
+    machine = a_view(resources=replace(GPU, **facts))
+    assert offer(node=machine).unified
+    got = offer(a_row(state=ReplicaState.LOADING, gb=20, in_vram=in_vram), node=machine)
+    assert (got.vram_free, got.ram_free) == (min(40, facts["total_vram"] // GB - 20 * in_vram) * GB, 40 * GB)
+
+
+def test_vram_of_its_own_is_not_ram() -> None:
+    assert not offer().unified
+    assert not offer(node=a_view(resources=replace(GPU, total_vram=0, total_ram=0))).unified
 
 
 def test_more_set_aside_than_free_leaves_nothing() -> None:
@@ -157,6 +186,20 @@ def test_labels_and_disk_are_handed_on() -> None:
     assert got.labels == {"room": "attic"}
     assert (got.disk_known, got.disk_free) == (True, 4)
     assert not offer().disk_known
+    assert not offer(node=a_view(resources=disk), checks_disk=False).disk_known
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (a_view(files=["qwen.gguf"]), FilesTold.ALL),
+        (a_view(reports=False), FilesTold.NEVER),
+        (replace(a_view(), report=None), FilesTold.NOT_YET),
+        (replace(a_view(), report=Report(model_files_more=True)), FilesTold.SOME),
+    ],
+)
+def test_how_far_a_node_has_told_of_its_files_is_handed_on(node: NodeView, told: FilesTold) -> None:
+    assert offer(node=node).files_told is told
 
 
 # Who offers nothing.
@@ -171,7 +214,10 @@ def test_labels_and_disk_are_handed_on() -> None:
         (a_view(heard_s=40), "not heard for 40 s; waiting for its next heartbeat"),
         (a_view(heard_s=90), "not heard for 90 s; check its power, its network and its worker's log"),
         (a_view(departed=True), "its worker was stopped; start it again there with: remuda worker"),
-        (a_view(node_type=NodeType.AGENT), "it is an agent node, which runs no backends"),
+        (
+            a_view(node_type=NodeType.AGENT),
+            "it is an agent node, which runs no backends; a worker on that machine would: remuda join",
+        ),
     ],
 )
 def test_node_that_takes_no_work_says_what_would_change_that(node: NodeView, why: str) -> None:

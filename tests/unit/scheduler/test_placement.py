@@ -1,9 +1,12 @@
 """Where a new replica goes, what has to go for it, and what is said when it can go nowhere."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from remuda.core.ids import NodeId
-from remuda.scheduler.model import Need, NodeOffer, Placed, Unplaceable
+from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Unplaceable
 from remuda.scheduler.placement import place
 from tests.unit.scheduler.offering import GB, a_cpu_offer, a_need, a_resident, an_offer
 
@@ -82,6 +85,40 @@ def test_peer_that_tells_nothing_of_its_memory_is_considered_last() -> None:
     assert chosen(a_need(), silent, a_cpu_offer("z-told", free_gb=7)) == "z-told"
 
 
+# Which memory.
+
+
+def in_vram(need: Need, offer: NodeOffer) -> bool:
+    placed = place(need, [offer])
+    assert isinstance(placed, Placed), placed
+    return placed.in_vram
+
+
+def test_build_for_the_cpu_takes_ram_beside_a_gpu() -> None:
+    small_gpu = an_offer(vram_total=2 * GB, vram_free=2 * GB, ram_total=64 * GB, ram_free=60 * GB)
+    assert not in_vram(a_need(8), replace(small_gpu, on_cpu=True))
+    assert "needs 8.0 GB of VRAM, it may use 2.0 GB" in why(a_need(8), small_gpu)
+
+
+def test_model_that_keeps_off_the_gpu_takes_ram_also_where_vram_is_free() -> None:
+    assert not in_vram(a_need(on_cpu=True), an_offer(ram_total=64 * GB, ram_free=60 * GB))
+
+
+def test_build_for_the_cpu_finds_no_room_in_vram() -> None:
+    full = an_offer(on_cpu=True, ram_total=16 * GB, ram_free=4 * GB)
+    assert why(a_need(), full).startswith("needs 6.2 GB of RAM, 4.0 GB are free")
+
+
+def test_node_where_it_fits_into_vram_comes_before_one_with_more_ram() -> None:
+    in_ram = a_cpu_offer("a-cpu", ram_total=512 * GB, free_gb=512)
+    no_gpu_build = an_offer("b-gpu", on_cpu=True, ram_total=512 * GB, ram_free=512 * GB)
+    assert chosen(a_need(), in_ram, no_gpu_build, an_offer("z-gpu", free_gb=7)) == "z-gpu"
+
+
+def test_peer_that_tells_of_its_vram_only_may_have_any_ram() -> None:
+    assert not in_vram(a_need(900), an_offer(on_cpu=True, ram_total=0))
+
+
 # Making room.
 
 
@@ -130,6 +167,25 @@ def test_what_is_in_ram_does_not_leave_for_the_sake_of_vram() -> None:
     assert not refused(a_need(), an_offer("gpu-1", *in_ram, free_gb=1)).waiting_helps
 
 
+def test_what_is_in_vram_does_not_leave_for_the_sake_of_ram() -> None:
+    full = an_offer("gpu-1", a_resident("old", 20), on_cpu=True, ram_total=16 * GB, ram_free=GB)
+    assert not refused(a_need(), full).waiting_helps
+
+
+def test_where_vram_is_ram_either_makes_room_for_the_other() -> None:
+    mac = an_offer("mac", a_resident("old", 20), free_gb=1, ram_total=24 * GB, ram_free=GB, unified=True)
+    assert evicted(a_need(), mac) == ["old"]
+    assert evicted(a_need(), replace(mac, on_cpu=True)) == ["old"]
+    in_ram = tuple(replace(one, in_vram=False) for one in mac.residents)
+    assert evicted(a_need(), replace(mac, residents=in_ram)) == ["old"]
+
+
+def test_nothing_leaves_ram_for_a_budget_of_vram() -> None:
+    in_ram = replace(a_resident("old", 20), in_vram=False)
+    capped = an_offer("mac", in_ram, vram_total=8 * GB, free_gb=1, ram_total=24 * GB, unified=True)
+    assert not refused(a_need(), capped).waiting_helps
+
+
 def test_need_that_nobody_knows_makes_the_longest_unused_leave_a_full_node() -> None:
     full = an_offer("gpu-1", a_resident("new", 8, idle_s=1), a_resident("old", 0, idle_s=9), free_gb=0)
     assert evicted(a_need(0), full) == ["old"]
@@ -141,6 +197,9 @@ def full_up(offer: NodeOffer) -> NodeOffer:
 
 # Refusing.
 
+SMALLER = "a smaller quantisation or `context_size` needs less"
+WITH_RAM: dict[str, Any] = {"ram_total": 64 * GB, "ram_free": 60 * GB}
+
 
 @pytest.mark.parametrize(
     ("offer", "reason"),
@@ -148,27 +207,106 @@ def full_up(offer: NodeOffer) -> NodeOffer:
         (an_offer(unfit="drained by an admin"), "drained by an admin"),
         (an_offer(has_file=False), "qwen.gguf is not in its folder of models; put it there"),
         (
-            an_offer(has_backend=False, disk_known=True, disk_free=GB // 2),
-            "llama-cpp is not installed and needs 2.1 GB of disk, 0.5 GB are free",
+            an_offer(has_file=False, files_told=FilesTold.SOME),
+            "qwen.gguf is not among the files that its worker tells of, which are not all; put it there with "
+            "fewer others beside it",
         ),
-        (an_offer(free_gb=3.1), "needs 6.2 GB of VRAM, 3.1 GB are free and nothing idle can go"),
-        (a_cpu_offer(free_gb=3.1), "needs 6.2 GB of RAM, 3.1 GB are free and nothing idle can go"),
-        (an_offer(vram_total=4 * GB), "needs 6.2 GB of VRAM, it may use 4.0 GB"),
+        (
+            an_offer(has_file=False, files_told=FilesTold.NEVER),
+            "its worker does not tell whether it has qwen.gguf; share one folder of models with it and start "
+            "frontends with --distributed-shared-models",
+        ),
+        (
+            an_offer(has_backend=False, disk_known=True, disk_free=GB // 2),
+            "llama-cpp is not installed and may take 2.1 GB of disk, 0.5 GB are free; make room there, or "
+            "switch this check off with --no-distributed-disk-headroom-check",
+        ),
+        (an_offer(free_gb=3.1), f"needs 6.2 GB of VRAM, 3.1 GB are free and nothing idle can go; {SMALLER}"),
+        (
+            a_cpu_offer(free_gb=3.1),
+            f"needs 6.2 GB of RAM, 3.1 GB are free and nothing idle can go; {SMALLER}",
+        ),
+        (an_offer(vram_total=4 * GB), f"needs 6.2 GB of VRAM, it may use 4.0 GB; {SMALLER}"),
         (
             an_offer("gpu-1", a_resident("idle", 1), free_gb=3),
-            "needs 6.2 GB of VRAM, 3.0 GB are free and what is idle would free only 1.0 GB",
+            f"needs 6.2 GB of VRAM, 3.0 GB are free and what is idle would free only 1.0 GB; {SMALLER}",
+        ),
+        (
+            an_offer(vram_total=4 * GB, **WITH_RAM),
+            f"needs 6.2 GB of VRAM, it may use 4.0 GB; {SMALLER}; with `gpu_layers: 0` it takes RAM, of "
+            "which 60.0 GB are free",
+        ),
+        (
+            an_offer(on_cpu=True, ram_total=4 * GB),
+            f"needs 6.2 GB of RAM, it may use 4.0 GB; {SMALLER}; a build of llama-cpp for its GPU takes "
+            "VRAM, of which 24.0 GB are free",
         ),
     ],
 )
-def test_reason_says_what_is_lacking_with_figures_and_no_waiting_helps(offer: NodeOffer, reason: str) -> None:
+def test_reason_says_what_is_lacking_and_what_would_help_where_no_waiting_does(
+    offer: NodeOffer, reason: str
+) -> None:
     assert why(a_need(), offer) == reason
     assert not refused(a_need(), offer).waiting_helps
+
+
+def test_model_kept_off_the_gpu_is_told_of_room_in_vram() -> None:
+    offer = an_offer(ram_total=4 * GB)
+    assert why(a_need(on_cpu=True), offer).endswith(
+        "without `gpu_layers: 0` it takes VRAM, of which 24.0 GB are free"
+    )
+
+
+def test_engines_that_do_not_read_gguf_are_not_told_of_its_settings() -> None:
+    offer = an_offer(vram_total=4 * GB, **WITH_RAM)
+    assert why(a_need(file="qwen.safetensors"), offer) == (
+        "needs 6.2 GB of VRAM, it may use 4.0 GB; a smaller quantisation needs less"
+    )
+
+
+@pytest.mark.parametrize(
+    ("free_gb", "told"),
+    [
+        (6.1, "needs 6.2 GB of VRAM, 6.1 GB are free"),
+        (6.198, "needs 6.200 GB of VRAM, 6.198 GB are free"),
+        (6.199_999_999, "needs 6.200000000 GB of VRAM, 6.199999999 GB are free"),
+        (0.02, "needs 6.2 GB of VRAM, 20 MB are free"),
+        (0, "needs 6.2 GB of VRAM, 0 MB are free"),
+    ],
+)
+def test_figures_have_digits_enough_to_differ(free_gb: float, told: str) -> None:
+    assert why(a_need(), an_offer(free_gb=free_gb)).startswith(told)
+
+
+def test_need_that_nobody_knows_is_told_as_such() -> None:
+    assert why(a_need(0), an_offer(free_gb=0)) == (
+        "needs some VRAM, 0 MB are free and nothing idle can go; unload or stop something there"
+    )
 
 
 def test_labels_that_a_node_lacks_are_named() -> None:
     need = a_need(selector={"room": "attic", "os": "linux"})
     offer = an_offer(labels={"os": "linux", "room": "cellar"})
-    assert why(need, offer) == "it has no label room=attic, which the model asks for"
+    assert why(need, offer) == (
+        "it has no label room=attic, which the model asks for; "
+        "to set that: remuda nodes label gpu-1 room=attic"
+    )
+    assert why(need, an_offer("the attic")) == (
+        "it has no label os=linux and no label room=attic, which the model asks for; "
+        "to set that: remuda nodes label 'the attic' os=linux room=attic"
+    )
+
+
+def test_waiting_helps_until_a_worker_has_told_of_its_files() -> None:
+    offer = an_offer(has_file=False, files_told=FilesTold.NOT_YET)
+    assert why(a_need(), offer) == (
+        "its worker has not said yet whether it has qwen.gguf; wait for its next report"
+    )
+    assert refused(a_need(), offer).waiting_helps
+
+
+def test_backend_that_ships_with_remuda_needs_no_disk() -> None:
+    assert chosen(a_need(), an_offer("fresh", has_backend=False, builtin=True, disk_known=True)) == "fresh"
 
 
 def test_full_disk_does_not_matter_where_nothing_is_to_be_installed() -> None:
@@ -184,15 +322,18 @@ def test_waiting_helps_where_only_busy_replicas_are_in_the_way() -> None:
     got = refused(a_need(), busy, an_offer("gpu-2", unfit="drained"))
     assert got.waiting_helps
     assert got.reasons == {
-        "gpu-1": "needs 6.2 GB of VRAM, 4.0 GB are free and what else it holds is busy",
+        "gpu-1": "needs 6.2 GB of VRAM, 4.0 GB are free and what else it holds is busy; try again later",
         "gpu-2": "drained",
     }
 
 
 def test_node_with_as_many_replicas_of_the_model_as_it_may_have_takes_no_more() -> None:
     offer = an_offer("gpu-1", a_resident("qwen"))
-    assert why(a_need(), offer).startswith("it has 1 replicas of qwen and may have 1")
+    raises = "--max-replicas-per-model on its worker raises that"
+    assert why(a_need(), offer) == f"it has 1 replica of qwen and may have 1; {raises}"
     assert refused(a_need(), offer).waiting_helps
+    two = an_offer("gpu-1", a_resident("qwen"), a_resident("qwen"), slots=2)
+    assert why(a_need(), two) == f"it has 2 replicas of qwen and may have 2; {raises}"
 
 
 def test_replicas_of_other_models_take_no_slot() -> None:

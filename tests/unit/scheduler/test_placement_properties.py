@@ -31,6 +31,8 @@ offers = st.builds(
     name=st.just(""),
     unfit=st.sampled_from(("", "", "", "drained")),
     has_backend=st.booleans(),
+    on_cpu=st.booleans(),
+    builtin=st.booleans(),
     has_file=st.sampled_from((True, True, False)),
     labels=labels,
     slots=st.integers(1, 3),
@@ -38,6 +40,7 @@ offers = st.builds(
     vram_free=sizes,
     ram_total=st.sampled_from((0, 16, 64)),
     ram_free=sizes,
+    unified=st.booleans(),
     disk_known=st.booleans(),
     disk_free=st.sampled_from((0, 1 << 40)),
     residents=residents.map(tuple),
@@ -52,6 +55,7 @@ needs = st.builds(
     memory_bytes=sizes,
     file=st.sampled_from(("", "qwen.gguf")),
     selector=labels,
+    on_cpu=st.booleans(),
 )
 
 
@@ -75,7 +79,9 @@ def test_chosen_node_fits_in_every_respect(need: Need, fleet: list[NodeOffer]) -
     assert offer.labels.items() >= need.selector.items()
     assert offer.has_file or not need.file
     assert len(leaving) == len(placed.evict), "only what is there can go"
-    assert all(one.movable and one.in_vram == placed.in_vram for one in leaving)
+    assert all(one.movable for one in leaving)
+    assert offer.unified or all(one.in_vram == placed.in_vram for one in leaving)
+    assert not (placed.in_vram and (need.on_cpu or offer.on_cpu))
     assert sum(one.key.model == need.model for one in offer.residents) < offer.slots
     total = offer.vram_total if placed.in_vram else offer.ram_total
     free = offer.vram_free if placed.in_vram else offer.ram_free
