@@ -13,7 +13,7 @@ from tests.sim import calm as calm_of_fleet
 from tests.sim.ops import calm as calm_of_operations
 from tests.sim.simulation import Outcome
 
-SEEDS = {"fleet": 500, "operations": 500, "serving": 30}
+SEEDS = {"fleet": 500, "operations": 500, "serving": 60}
 PER_TEST = 5  # Small enough that parallel workers end at about the same time.
 EVENTS_LEAST = 200
 FAULTS_LEAST = 10
@@ -45,7 +45,7 @@ def test_the_same_seed_is_the_same_story(story: str) -> None:
     assert first[0] == told_by_another_process(story, 3, hash_seed="1")
 
 
-@pytest.mark.parametrize(("story", "kinds"), [("fleet", 15), ("operations", 13), ("serving", 15)])
+@pytest.mark.parametrize(("story", "kinds"), [("fleet", 15), ("operations", 13), ("serving", 20)])
 def test_faults_of_every_kind_are_met(story: str, kinds: int) -> None:
     met: set[str] = set()
     for seed in range(20):

@@ -71,6 +71,17 @@ class SimulatedBus:
         if handler in self._listeners[wanted] and self._world.bus_up:
             await handler(message)
 
+    def tell(self, node: NodeId, verb: str, payload: bytes) -> None:
+        """To one worker, which answers nothing."""
+        if not self.befalls("lost", f"{node} {verb}"):
+            self._world.tasks.start_soon(self._bring, node, verb, payload)
+
+    async def _bring(self, node: NodeId, verb: str, payload: bytes) -> None:
+        await self.travel(f"{node} {verb}")
+        worker = self._world.workers.get(node)
+        if worker is not None and worker.hears(verb) and self._world.bus_up:
+            worker.hear(verb, payload, lambda answer: None)
+
     async def travel(self, subject: str) -> None:
         late = self.befalls("late", subject)
         await anyio.sleep(self._dice.between(1.0, self._world.pace.late_most_s) if late else 0.005)
@@ -120,9 +131,10 @@ class LinesOfFrontend:
     async def publish(self, subject: str, payload: bytes) -> None:
         self._require()
         await anyio.sleep(_HOP_S)
-        if subject.endswith("backend.stop"):
-            return
-        self._bus.publish(subject, payload)
+        if subject.startswith("nodes."):
+            self._bus.tell(*_parsed(subject), payload)
+        else:
+            self._bus.publish(subject, payload)
 
     async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
         self._require()

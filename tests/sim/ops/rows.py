@@ -58,8 +58,12 @@ class ReplicaRow(NamedTuple):
     node: NodeId
     state: ReplicaState
     memory_bytes: int
+    in_vram: bool
     instance: str
     boot: str | None
+    op: OpId
+    revision: str
+    why: str
 
 
 _OPERATIONS = """
@@ -75,7 +79,23 @@ _PROGRESS = """
 SELECT op_id, node, number, json_extract(progress, '$.fraction')
 FROM attempts WHERE op_id = ? AND progress IS NOT NULL
 """
-_REPLICAS = "SELECT model, number, node_id, state, memory_bytes, instance, boot FROM replicas"
+_UNLOADS = """
+SELECT number, json_extract(source, '$.model'), json_extract(source, '$.replica'),
+       json_extract(source, '$.name')
+FROM operations WHERE kind = 'unload' AND number > ? ORDER BY number
+"""
+_REPLICAS = """
+SELECT model, number, node_id, state, memory_bytes, in_vram, instance, boot, op_id, revision, why
+FROM replicas ORDER BY model, number
+"""
+
+
+class UnloadRow(NamedTuple):
+    """That a replica is to go."""
+
+    number: int
+    key: ReplicaKey
+    why: str
 
 
 class Tables:
@@ -100,9 +120,17 @@ class Tables:
 
     def replicas(self) -> list[ReplicaRow]:
         return [
-            ReplicaRow(ReplicaKey(model, number), node, ReplicaState(state), *facts)
-            for model, number, node, state, *facts in self._rows(_REPLICAS)
+            ReplicaRow(ReplicaKey(model, number), node, ReplicaState(state), memory, bool(in_vram), *facts)
+            for model, number, node, state, memory, in_vram, *facts in self._rows(_REPLICAS)
         ]
+
+    def unloads(self, after: int) -> list[UnloadRow]:
+        found = self._rows(_UNLOADS, after)
+        return [UnloadRow(number, ReplicaKey(model, index), why) for number, model, index, why in found]
+
+    def models(self) -> dict[str, str]:
+        """Their configurations, by name."""
+        return dict(self._rows("SELECT name, text FROM models"))
 
     def latest_change(self) -> int:
         [(latest,)] = self._rows("SELECT latest FROM change_count")

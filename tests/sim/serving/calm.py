@@ -4,6 +4,7 @@ process."""
 import anyio
 
 from remuda.scheduler.model import ReplicaState
+from tests.sim.serving.configs import model_text
 from tests.sim.serving.world import ServingWorld
 
 SERVED_WITHIN_S = 1200.0
@@ -13,21 +14,25 @@ _PATIENCE_S = 90.0
 
 async def settle(world: ServingWorld) -> None:
     """Ask for every model until it was served, then ask for nothing and look at what is left."""
-    before = dict(world.serving_claims.answers)
+    answers = world.serving_claims.requests.answers
+    before = dict(answers)
     deadline = anyio.current_time() + SERVED_WITHIN_S
-    while unserved := [name for name in world.sizes if not _served(world, name, before)]:
+    while unserved := [name for name in world.sizes if answers[name] <= before.get(name, 0)]:
         if anyio.current_time() >= deadline:
             world.violated("every_model_is_served", *unserved)
-        host = world.dice.pick([host for host in world.hosts if host.up] or world.hosts)
-        host.ask(world.dice.pick(unserved), _PATIENCE_S)
+        _ask(world, world.dice.pick(unserved))
         await anyio.sleep(world.pace.look_every_s)
         world.claims.look_at_everything()
     world.trace.event("served")
     await _tidied(world)
 
 
-def _served(world: ServingWorld, model: str, before: dict[str, int]) -> bool:
-    return world.serving_claims.answers[model] > before.get(model, 0)
+def _ask(world: ServingWorld, model: str) -> None:
+    if up := [host for host in world.hosts if host.up]:
+        host = world.dice.pick(up)
+        if world.serving_claims.models[model].now is None:
+            host.configure(model_text(model))
+        host.ask(model, _PATIENCE_S)
 
 
 async def _tidied(world: ServingWorld) -> None:
@@ -42,19 +47,46 @@ async def _tidied(world: ServingWorld) -> None:
 
 def unsettled(world: ServingWorld) -> list[str]:
     """What is not yet as it should be."""
-    rows = world.serving_claims.rows
-    moving = [
+    held = [f"{host.id} has {host.serving} requests" for host in world.hosts if host.serving]
+    return _rows_too_many(world) + _strangers(world) + held + _rumours(world)
+
+
+def _rows_too_many(world: ServingWorld) -> list[str]:
+    idle_go = world.keep_alive.total_seconds() < SETTLED_WITHIN_S / 2
+    rows, unloaded = world.serving_claims.rows.values(), world.serving_claims.unloaded
+    return [
         f"{row.key} on {row.node} is {row.state}"
-        for row in rows.values()
-        if row.state is not ReplicaState.LOADED
+        for row in rows
+        if row.state is not ReplicaState.LOADED or idle_go or row.op in unloaded
     ]
+
+
+def _strangers(world: ServingWorld) -> list[str]:
+    """Processes without rows, and rows without processes. Of a peer's processes only it knows."""
+    rows = world.serving_claims.rows.values()
     running = {
-        (process.key, process.instance): process
-        for worker in world.machines
+        (worker.node, process.key): process
+        for worker in world.workers_there
         for process in worker.processes.values()
     }
-    known = {(row.key, row.instance) for row in rows.values()}
-    strays = [f"{process} is nobody's" for which, process in running.items() if which not in known]
-    ghosts = [f"{key} is only a row" for key, instance in known if (key, instance) not in running]
-    held = [f"{host.id} has {host.serving} requests" for host in world.hosts if host.serving]
-    return moving + sorted(strays) + sorted(ghosts) + held
+    known = {(row.node, row.key): row.instance for row in rows}
+    strays = [
+        f"{process} is nobody's"
+        for place, process in running.items()
+        if process.worker.reports and known.get(place) != process.instance
+    ]
+    ghosts = [
+        f"{key} is only a row"
+        for (node, key), instance in known.items()
+        if (node, key) not in running or instance not in ("", running[node, key].instance)
+    ]
+    return strays + ghosts
+
+
+def _rumours(world: ServingWorld) -> list[str]:
+    return [
+        f"{host.id} believes that {count} requests are with {key}"
+        for host in world.hosts
+        for key in world.serving_claims.rows
+        if (count := host.heard_of(key))
+    ]

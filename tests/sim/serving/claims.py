@@ -1,23 +1,27 @@
-"""What must hold of replicas and requests, whatever happens. Looked at after every transaction, every request
-and every load; apart from the code that is watched."""
+"""What must hold of replicas, whatever happens. Looked at after every transaction and every load; apart from
+the code that is watched. What must hold of requests is in `routing`."""
 
-from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable
 
 from remuda.core.ids import NodeId
+from remuda.models.reading import read_model
+from remuda.ops.model import OpId
 from remuda.scheduler.model import ReplicaKey, ReplicaState
 from tests.sim.clocks import elapsed_s
 from tests.sim.ops.claims import Claims
-from tests.sim.ops.rows import ReplicaRow
+from tests.sim.ops.rows import ReplicaRow, UnloadRow
 from tests.sim.ops.workers import InHand, SimulatedWorker
-from tests.sim.serving.workers import Process
+from tests.sim.serving.facts import Fact, Wanted
+from tests.sim.serving.routing import Routing
+from tests.sim.serving.workers import Process, ServingWorker
 from tests.sim.serving.world import ServingWorld
 
-if TYPE_CHECKING:
-    from tests.sim.serving.frontends import ServingFrontend
-
 _ON_ITS_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)
-_TABLE_S = 15.0  # After which every frontend that reads the store knows of a worker's new life.
+_PLACED_S = 5.0  # From looking at the fleet to having written where a replica goes.
+_USE_NOTED_S = 20.0  # From a request until the store knows that its replica was used,
+_USE_MISSED_S = 10.0  # and so much of its end may go unnoticed.
+_IDLE = "nobody asked for it"
 
 
 class ServingClaims(Claims):
@@ -25,25 +29,76 @@ class ServingClaims(Claims):
         super().__init__(world)
         self._serving = world
         self.rows: dict[ReplicaKey, ReplicaRow] = {}
-        self.answers: Counter[str] = Counter()
-        self._ready: dict[tuple[str, str], str] = {}  # Where a model was last ready, in which life.
+        self.models: dict[str, Fact[Wanted | None]] = {name: Fact(None) for name in world.sizes}
+        self.requests = Routing(world, self.models)
+        self.unloaded: set[OpId] = set()  # Loads whose replicas somebody wanted gone, and was told so.
+        self._texts: dict[str, str] = {}
+        self._unloads_seen = 0
 
     # After a transaction.
 
     def after_write(self) -> None:
+        self._note_models()
+        self._look_at_unloads()
         rows = {row.key: row for row in self._world.tables.replicas()}
         if rows == self.rows:
             return
-        for key in sorted(rows.keys() | self.rows.keys(), key=str):
-            old, new = self.rows.get(key), rows.get(key)
-            if old != new:
-                states = (old.state if old else "-", new.state if new else "gone")
-                place = new or old
-                assert place is not None, "one of them is there"
-                self._world.trace.event("replica", key, place.node, ">".join(states), place.instance)
+        changed = [
+            (old, new) for key in rows | self.rows if (old := self.rows.get(key)) != (new := rows.get(key))
+        ]
         self.rows = rows
+        for old, new in changed:
+            self._look_at_row(old, new)
         self._check_one_on_its_way()
-        self._check_room()
+        for worker in self._serving.workers_there:
+            for in_vram, whole in ((False, worker.memory.ram_bytes), (True, worker.memory.vram_bytes)):
+                if self._taken(worker, in_vram=in_vram) > whole:
+                    self._world.violated("rows_have_room", worker, in_vram, *self.rows.values())
+
+    def _note_models(self) -> None:
+        texts = self._world.tables.models()
+        if texts == self._texts:
+            return
+        self._texts = texts
+        for name, fact in self.models.items():
+            config = read_model(texts[name]) if name in texts else None
+            fact.becomes(None if config is None else Wanted(config.revision, config.selector))
+
+    def _look_at_row(self, old: ReplicaRow | None, new: ReplicaRow | None) -> None:
+        states = (old.state if old else "-", new.state if new else "gone")
+        place = new or old
+        assert place is not None, "one of them is there"
+        self._world.trace.event("replica", place.key, place.node, ">".join(states), place.instance, place.why)
+        if new is not None and (old is None or old.op != new.op):
+            self._check_place(new)
+
+    def _check_place(self, row: ReplicaRow) -> None:
+        worker = self._worker(row)
+        assert worker is not None, "only nodes that are there have rows"
+        terms = worker.terms.lately(_PLACED_S)
+        wanted = [one for one in self.models[row.key.model].lately(_PLACED_S) if one is not None]
+        if row.revision not in {model.revision for model in wanted}:
+            self._world.violated("what_is_loaded_is_configured", row, wanted)
+        if not any(one.takes_work for one in terms):
+            self._world.violated("nodes_that_take_no_work_get_no_load", row, terms)
+        if not any(one.suit(model.selector) for one in terms for model in wanted):
+            self._world.violated("loads_go_where_labels_suit", row, terms, wanted)
+        if row.in_vram and self._taken(worker, in_vram=True) > max(one.vram_bytes for one in terms):
+            self._world.violated("budgets_are_kept", worker, terms, *self.rows.values())
+
+    def _look_at_unloads(self) -> None:
+        for unload in self._world.tables.unloads(self._unloads_seen):
+            self._unloads_seen = unload.number
+            self._world.trace.event("unload", unload.key, unload.why)
+            if unload.why == _IDLE:
+                self._check_idle(unload)
+
+    def _check_idle(self, unload: UnloadRow) -> None:
+        kept_s = self._serving.keep_alive.total_seconds()
+        for host, used_s in self.requests.used[unload.key]:
+            idle_s = elapsed_s() - used_s
+            if _USE_NOTED_S <= idle_s < kept_s - _USE_MISSED_S and host.notes_use_since(used_s):
+                self._world.violated("what_is_used_is_kept", unload, f"{idle_s:.1f} s ago through {host.id}")
 
     def _check_one_on_its_way(self) -> None:
         coming = Counter(row.key.model for row in self.rows.values() if row.state in _ON_ITS_WAY)
@@ -51,53 +106,42 @@ class ServingClaims(Claims):
             if count > 1:
                 self._world.violated("one_load_at_a_time", model, *self.rows.values())
 
-    def _check_room(self) -> None:
-        """What is there and what is to come has room. Rows of what is gone take none."""
-        used = defaultdict[str, int](int)
-        for row in self.rows.values():
-            if row.state in _ON_ITS_WAY or (row.state is ReplicaState.LOADED and self._runs(row)):
-                used[row.node] += row.memory_bytes
-        for worker in self._serving.machines:
-            if used[worker.node] > worker.ram_bytes:
-                self._world.violated("rows_have_room", worker, used[worker.node], *self.rows.values())
+    def _taken(self, worker: ServingWorker, *, in_vram: bool) -> int:
+        """By what is there and by what is to come. Rows of what is gone take nothing."""
+        rows = (row for row in self.rows.values() if row.node == worker.node and row.in_vram is in_vram)
+        return sum(row.memory_bytes for row in rows if row.state in _ON_ITS_WAY or self._runs(row))
 
     def _runs(self, row: ReplicaRow) -> bool:
-        worker = next((one for one in self._serving.machines if one.node == row.node), None)
+        worker = self._worker(row)
         process = None if worker is None else worker.processes.get(row.key)
-        return process is not None and process.instance == row.instance
+        same = process is not None and row.instance in ("", process.instance)
+        return same and row.state is ReplicaState.LOADED
+
+    def _worker(self, row: ReplicaRow) -> ServingWorker | None:
+        return next((one for one in self._serving.workers_there if one.node == row.node), None)
+
+    # When somebody loads a model, and when people want it gone.
+
+    def begins_to_load(self, process: Process, frontend: str) -> None:
+        row, worker = self.rows.get(process.key), process.worker
+        if row is not None and row.node == worker.node:
+            process.memory_bytes, process.in_vram = row.memory_bytes, row.in_vram
+        if worker.resources.available_ram < 0 or worker.resources.available_vram < 0:
+            self._world.violated("memory_is_there", worker, *worker.processes.values())
+        if process.loaded_by:
+            self._world.violated("one_loads_at_a_time", process, process.loaded_by, frontend)
+        process.loaded_by = frontend
+
+    def of_model(self, model: str) -> set[OpId]:
+        return {row.op for row in self.rows.values() if row.key.model == model}
+
+    def was_unloaded(self, loads: Iterable[OpId]) -> None:
+        self.unloaded |= set(loads)
+
+    # Whenever.
 
     def look_at_everything(self) -> None:
-        for host in self._serving.hosts:
-            if host.up and sum(host.held.values()) != host.serving:
-                self._world.violated("counts_are_requests", host.id, host.held, host.serving)
-
-    # When a model is loaded, and when a request is sent.
-
-    def loads(self, process: Process, model: str) -> None:
-        row = self.rows.get(process.key)
-        process.memory_bytes = 0 if row is None else row.memory_bytes
-        self._ready[process.address, model] = process.boot
-        self._world.trace.event("ready", process, model)
-        worker = process.worker
-        if worker.resources.available_ram < 0:
-            self._world.violated("memory_is_there", worker, *worker.processes.values())
-
-    def asked(self, host: "ServingFrontend", address: str, model: str) -> None:
-        self._world.trace.event("request", host.id, address, model)
-        boot = self._ready.get((address, model))
-        if boot is None:
-            self._world.violated("only_who_was_ready_is_asked", host.id, address, model)
-            return
-        worker = next((one for one in self._serving.machines if address.startswith(f"{one.node}:")), None)
-        life = None if worker is None else worker.life
-        if life is None or life.boot == boot or host.blind_within(_TABLE_S):
-            return
-        known_s = self._serving.begun_at_s.get(life.boot)
-        if known_s is not None and elapsed_s() - known_s > _TABLE_S:
-            self._world.violated("no_former_life_is_asked", host.id, address, model, boot, life.boot)
-
-    def answered(self, model: str) -> None:
-        self.answers[model] += 1
+        self.requests.look_at_all()
 
     # Of backends others have made sure.
 

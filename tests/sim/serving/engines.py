@@ -24,12 +24,26 @@ class SimulatedEngine:
 
     def __init__(self, world: ServingWorld, host: "ServingFrontend") -> None:
         self._world = world
+        self._host = host
         self._dice = host.dice.fork("engine")
 
     async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
         process = self._world.at(endpoint.address)
         if process is None:
             raise BackendFailed(f"{endpoint.address} refused the connection")
+        self._world.serving_claims.begins_to_load(process, self._host.id)
+        process.model = ""
+        try:
+            await self._read_model(process, endpoint)
+            process.model, process.revision = model.id, model.revision
+        finally:
+            process.loaded_by = ""
+            if not process.model:
+                process.memory_bytes = 0
+        self._world.serving_claims.requests.ready(process, model.id)
+        process.worker.changed()
+
+    async def _read_model(self, process: Process, endpoint: Endpoint) -> None:
         slow = self._world.weather.work_fails and self._dice.chance(0.05)
         if slow:
             self._world.trace.fault("slow_load", process)
@@ -38,9 +52,6 @@ class SimulatedEngine:
         if self._dice.chance(self._world.weather.work_fails):
             self._world.trace.fault("load_failed", process)
             raise BackendFailed("unknown model architecture")
-        self._world.serving_claims.loads(process, model.id)
-        process.model = model.id
-        process.worker.changed()
 
     async def healthy(self, endpoint: Endpoint) -> bool | None:
         await anyio.sleep(_PROBE_S)
@@ -68,12 +79,15 @@ class SimulatedUpstream:
         self._address = endpoint.address
 
     async def serve(self, call: Call, sink: Sink) -> None:
+        requests, model, answered = self._world.serving_claims.requests, call.model.id, False
         self._host.serving += 1
         try:
-            self._world.serving_claims.asked(self._host, self._address, call.model.id)
-            await self._answer(call.model.id, sink)
+            requests.sent(self._host, self._address, model)
+            await self._answer(model, sink)
+            answered = True
         finally:
             self._host.serving -= 1
+            requests.ended(self._host, self._address, model, answered=answered)
 
     async def _answer(self, model: str, sink: Sink) -> None:
         process = self._world.at(self._address)
@@ -84,7 +98,6 @@ class SimulatedUpstream:
         await sink.begin(200, b"application/json")
         if not await _lasts(process, self._host.dice.between(0.1, 6.0)):
             raise UpstreamFailed(Fault.BROKE, "the connection was lost")
-        self._world.serving_claims.answered(model)
 
 
 async def _lasts(process: Process, span_s: float) -> bool:

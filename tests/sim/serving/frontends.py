@@ -12,8 +12,8 @@ from remuda.core.ids import FrontendId
 from remuda.gallery.model import Reading
 from remuda.inference.model import Call, Kind
 from remuda.inference.requests import ChatRequest, Message
-from remuda.models.reading import read_model
 from remuda.ops.commander import BusCommander
+from remuda.ops.holdings import to_ask
 from remuda.ops.inventories import Inventories
 from remuda.ops.model import Step
 from remuda.ops.node_views import NodeViews
@@ -34,7 +34,7 @@ from remuda.router.refreshing import Sources, TableKeeper
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.loader import Loader, LoadLimits, Tools
-from remuda.scheduler.model import ReplicaKey, StoredModel
+from remuda.scheduler.model import ReplicaKey
 from remuda.scheduler.placing import Placement, Placing
 from remuda.scheduler.service import Models
 from remuda.scheduler.truth_keeping import TruthKeeper
@@ -58,6 +58,7 @@ _WAITS = Waits(load_s=60.0, seat_s=30.0)
 _TABLE_EVERY_S = 10.0
 _TELL_EVERY_S = 4.0
 _REQUESTS_MOST = 64
+_ADMIN = "ada"
 _STILL_ALIVE_S = 15.0  # So long others take a frontend that died for alive.
 
 
@@ -77,6 +78,10 @@ class ServingFrontend(FrontendHost):
     def __init__(self, world: ServingWorld, bus: SimulatedBus, number: int) -> None:
         super().__init__(world, bus, number)
         self.serving = 0  # Requests that are with a backend.
+        self.open_requests: dict[int, tuple[str, float]] = {}  # Their models, and since when.
+        self.fleet_known_s = -math.inf  # It knows at least what was so of nodes then,
+        self.models_known_s = -math.inf  # and of models.
+        self._asked = 0
         self._world: ServingWorld = world
         self._parts: Parts | None = None
         self._died_s = -math.inf
@@ -85,9 +90,9 @@ class ServingFrontend(FrontendHost):
     def held(self) -> Mapping[ReplicaKey, int]:
         return {} if self._parts is None else self._parts.ledger.own()
 
-    @property
-    def models(self) -> Models | None:
-        return None if self._parts is None else self._parts.models()
+    def heard_of(self, key: ReplicaKey) -> int:
+        """Requests with that replica, as far as it has heard."""
+        return 0 if self._parts is None else self._parts.peers.everywhere(key)
 
     def lives_for_others(self) -> bool:
         return self.up or elapsed_s() - self._died_s < _STILL_ALIVE_S
@@ -95,6 +100,10 @@ class ServingFrontend(FrontendHost):
     def blind_within(self, seconds: float) -> bool:
         """Whether it could not read the store for a moment, lately."""
         return elapsed_s() - self.database.failed_s < seconds
+
+    def notes_use_since(self, begun_s: float) -> bool:
+        """Whether it could write down all along what was used."""
+        return self.up and max(self._died_s, self.database.failed_s) < begun_s
 
     def crash(self, when: str) -> None:
         self._died_s = elapsed_s()
@@ -113,20 +122,55 @@ class ServingFrontend(FrontendHost):
             return
         request = ChatRequest(model=model, messages=[Message("user", "hello")])
         call = Call(Kind.CHAT, request, b"{}", entry.config, "r", 0)
-        with anyio.move_on_after(patience_s):
-            try:
+        self._asked += 1
+        number = self._asked
+        self.open_requests[number] = (model, elapsed_s())
+        try:
+            with anyio.move_on_after(patience_s):
                 await parts.dispatcher.answer(call, Client(), Journey(), _meanwhile)
-            except RemudaError as error:
-                self._world.trace.event("refused", self.id, model, error.message)
+        except RemudaError as error:
+            self._world.serving_claims.requests.refused(self, model, error)
+        finally:
+            del self.open_requests[number]
 
     def configure(self, text: str) -> None:
-        config = read_model(text)
-        stored = StoredModel(config.id, text, config.revision, "added")
-        self.do(lambda: SqlModelStore(self.database).put_model(stored))
+        self.do(lambda parts: self._change_models(parts.models().add(text)))
 
-    def do(self, work: Callable[[], Awaitable[object]]) -> None:
+    def remove_model(self, model: str) -> None:
+        self.do(lambda parts: self._change_models(parts.models().remove(model, _ADMIN)))
+
+    async def _change_models(self, change: Awaitable[object]) -> None:
+        begun_s = elapsed_s()
+        await change
+        if self.database.failed_s < begun_s:
+            self.models_known_s = begun_s
+
+    def load(self, model: str) -> None:
+        self.do(lambda parts: parts.models().load(model, _ADMIN))
+
+    def unload(self, model: str) -> None:
+        self.do(lambda parts: self._unload(parts, model))
+
+    async def _unload(self, parts: "Parts", model: str) -> None:
+        claims = self._world.serving_claims
+        meant = claims.of_model(model)
+        await parts.models().unload(model, _ADMIN)
+        claims.was_unloaded(meant & claims.of_model(model))
+
+    def hear_of_nodes(self) -> None:
+        """An admin has just changed one, here."""
+        self.do(self._look_at_nodes)
+
+    async def _look_at_nodes(self, parts: "Parts") -> None:
+        begun_s = elapsed_s()
+        await parts.keeper.fleet_changed()
+        if self.database.failed_s < begun_s:
+            self.fleet_known_s = begun_s
+
+    def do(self, work: "Callable[[Parts], Awaitable[object]]") -> None:
         """An admin's request; it dies with the frontend."""
-        self.command(lambda store: work())
+        if (parts := self._parts) is not None:
+            self.command(lambda store: work(parts))
 
     # Its life.
 
@@ -158,8 +202,8 @@ class Parts:
         self._worker, self._engine = BusWorker(lines), SimulatedEngine(world, host)
         self.signal = ChangeSignal(lines, host.id, world.pace.signal_gap)
         self.tables, self.ledger = Tables(), Ledger()
-        self._keeper = self._make_keeper()
-        self._peers = self._make_peers()
+        self.keeper = self._make_keeper()
+        self.peers = self._make_peers()
         self._board = ProgressBoard(self._operations, host.clock, world.pace.write_progress_every)
         self._commander = self._make_commander()
         self._inventories = Inventories(
@@ -172,8 +216,8 @@ class Parts:
             self._replicas,
             self._engine,
             self._worker,
-            changed=self._keeper.notify,
-            refresh=self._keeper.refresh,
+            changed=self.keeper.notify,
+            refresh=self.keeper.refresh,
         )
         self._demand = self._make_demand()
         self.dispatcher = self._make_dispatcher()
@@ -186,8 +230,8 @@ class Parts:
             self._commander.run,
             self._inventories.run,
             self._make_reconciler().run,
-            self._keeper.run,
-            self._peers.run,
+            self.keeper.run,
+            self.peers.run,
             self._make_use_notes().run,
             self._doubts.run,
             self._demand.run,
@@ -203,6 +247,7 @@ class Parts:
             self._placing,
             self._unloads,
             changed=self._changed,
+            refresh=self.keeper.refresh,
         )
 
     def _make_keeper(self) -> TableKeeper:
@@ -238,7 +283,7 @@ class Parts:
         )
 
     def _make_commander(self) -> BusCommander:
-        notify = self._keeper.notify
+        notify = self.keeper.notify
         tools = Tools(
             self._replicas,
             self._worker,
@@ -248,9 +293,10 @@ class Parts:
             self._moved,
             notify,
             "",
+            self._world.shared,
             limits=_LIMITS,
         )
-        unloader = Unloader(self._replicas, self._worker, self._peers, self._operations.live, notify, _DRAIN)
+        unloader = Unloader(self._replicas, self._worker, self.peers, self._operations.live, notify, _DRAIN)
         return BusCommander(
             self._lines,
             self._operations,
@@ -285,7 +331,7 @@ class Parts:
         return Placing(
             self._replicas,
             self._catalogue,
-            Placement(self._look, self._peers.everywhere),
+            Placement(self._look, self.peers.everywhere, shared=self._world.shared),
             self._unloads,
             clock=self._host.clock,
             entropy=self._host.dice,
@@ -300,7 +346,7 @@ class Parts:
             self._placing,
             self._host.clock,
             routable=self._routable,
-            refresh=self._keeper.refresh,
+            refresh=self.keeper.refresh,
         )
 
     def _make_dispatcher(self) -> Dispatcher:
@@ -310,14 +356,14 @@ class Parts:
         return Dispatcher(self.tables, self.ledger, upstreams, cold, clock, _WAITS)
 
     def _make_upkeep(self) -> Upkeep:
-        notify, live = self._keeper.notify, self._operations.live
+        notify, live = self.keeper.notify, self._operations.live
         return Upkeep(
             self._replicas,
             live,
             self._catalogue,
             TruthKeeper(self._replicas, self._worker, self._nodes, live, notify),
             self._unloads,
-            in_flight=self._peers.everywhere,
+            in_flight=self.peers.everywhere,
             changed=notify,
             wake=lambda: self.tables.changed,
             habits=Habits(self._world.keep_alive),
@@ -327,14 +373,17 @@ class Parts:
         return list(NodeViews().of(await self._host.standings(), ()).values())
 
     async def _look(self) -> tuple[Sequence[NodeView], Sequence[Reading]]:
-        return await self._nodes(), ()
+        listed = await self._operations.inventories()
+        nodes = list(NodeViews().of(await self._host.standings(), listed).values())
+        self._inventories.want(to_ask(nodes))
+        return nodes, ()
 
     def _moved(self, step: Step) -> float:
         live = self._board.of(step.op, step.node)
         return 0.0 if live is None else live.current_bytes + (live.fraction or 0.0)
 
     def _changed(self) -> None:
-        self._keeper.notify()
+        self.keeper.notify()
         self.signal.notify()
 
     def _routable(self, model: str) -> bool:

@@ -1,9 +1,11 @@
 """What frontends know of nodes that serve: their figures and their account of themselves come with every
-heartbeat."""
+heartbeat, and what admins say of them counts at once."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from remuda.core.ids import BootId, NodeId
+from remuda.fleet.model import Label, LabelSource
 from remuda.fleet.model import Report as StoredReport
 from tests.sim.clocks import elapsed_s
 from tests.sim.ops.roster import Roster
@@ -18,9 +20,13 @@ class ServingRoster(Roster):
         self._serving = world
 
     def register(self, worker: SimulatedWorker, boot: BootId) -> None:
+        assert isinstance(worker, ServingWorker), "here all of them serve"
+        new = not self.knows(worker.node)
         super().register(worker, boot)
         self._serving.begun_at_s.setdefault(boot, elapsed_s())
         self._note_figures(worker)
+        if new:
+            self.label(worker, worker.own_labels)
 
     def report(self, node: NodeId, report: StoredReport) -> bool:
         known = super().report(node, report)
@@ -34,12 +40,41 @@ class ServingRoster(Roster):
         if entry is None or worker.life is None or not isinstance(worker, ServingWorker):
             return
         super()._beat(worker)
-        if entry.node.boot_id == worker.life.boot:
+        self._note_figures(worker)
+        if worker.reports and entry.node.boot_id == worker.life.boot:
             worker.life.reports += 1
             told = StoredReport(worker.life.boot, worker.life.reports, worker.account())
-            entry.node = replace(entry.node, report=told, resources=worker.resources)
+            entry.node = replace(entry.node, report=told)
 
     def _note_figures(self, worker: SimulatedWorker) -> None:
         entry = self._entries.get(worker.node)
         if entry is not None and isinstance(worker, ServingWorker):
             entry.node = replace(entry.node, resources=worker.resources)
+
+    # What admins say.
+
+    def put_on_drain(self, worker: ServingWorker, *, drained: bool) -> None:
+        if self.knows(worker.node):
+            self.drain(worker.node, drained=drained)
+            worker.on_terms(drained=drained)
+
+    def label(self, worker: ServingWorker, labels: Mapping[str, str]) -> None:
+        if self.knows(worker.node):
+            entry = self._entries[worker.node]
+            admins = {key: Label(value, LabelSource.ADMIN) for key, value in labels.items()}
+            entry.node = replace(entry.node, labels=admins)
+            worker.on_terms(labels=labels)
+
+    def set_budget(self, worker: ServingWorker, share: float | None) -> None:
+        if self.knows(worker.node):
+            entry, whole = self._entries[worker.node], worker.memory.vram_bytes
+            budget = None if share is None else f"{share:.0%}"
+            entry.node = replace(entry.node, vram_budget_override=budget)
+            worker.on_terms(vram_bytes=whole if share is None else int(whole * share))
+
+    def send_away(self, worker: ServingWorker) -> None:
+        """Its node is removed. It goes on running, and nobody knows it any more."""
+        self.remove(worker.node)
+        del self._world.workers[worker.node]
+        worker.on_terms(member=False)
+        self._world.claims.after_write()

@@ -24,10 +24,11 @@ from tests.sim.ops.simulation import defects_told, innermost
 from tests.sim.ops.world import Releases
 from tests.sim.serving.calm import settle
 from tests.sim.serving.claims import ServingClaims
+from tests.sim.serving.configs import ZONE, model_text
 from tests.sim.serving.frontends import ServingFrontend
 from tests.sim.serving.roster import ServingRoster
-from tests.sim.serving.storm import Storm, model_text
-from tests.sim.serving.workers import ServingWorker
+from tests.sim.serving.storm import Storm
+from tests.sim.serving.workers import Memory, PeerWorker, ServingWorker
 from tests.sim.serving.world import GB, SERVING, STORMY, ServingWorld
 from tests.sim.simulation import Outcome
 from tests.sim.trace import Trace
@@ -44,6 +45,7 @@ def run_seed(seed: int) -> Outcome:
     ended: list[float] = []
 
     async def main() -> BaseException | None:
+        world: ServingWorld | None = None
         try:
             with ExitStack() as stack:  # Left after the last task: some take a moment to end.
                 async with anyio.create_task_group() as tasks:
@@ -53,9 +55,11 @@ def run_seed(seed: int) -> Outcome:
                     await _live_through(world)
                     tasks.cancel_scope.cancel()
         except Exception as error:
-            return innermost(error)
+            # Whoever is surprised by the end of the world is not what ended it.
+            return innermost(error) if world is None or world.broken is None else world.broken
         finally:
             ended.append(anyio.current_time())
+        assert world is not None, "else something was raised"
         return world.broken
 
     return Outcome(seed, trace, run_virtually(main), ended[0], story="serving")
@@ -65,23 +69,37 @@ def build_world(seed: int, trace: Trace, tasks: TaskGroup) -> ServingWorld:
     dice, clock = Dice(seed), HostClock()
     world = ServingWorld(seed, dice, SERVING, trace, tasks, clock, fresh_tables(clock), Releases({}), STORMY)
     bus = SimulatedBus(world)
-    world.roster, world.claims = ServingRoster(world), ServingClaims(world)
     fleet = dice.fork("fleet")
     world.keep_alive = fleet.pick(_KEEP_ALIVE)
-    world.sizes = {f"m{number}": fleet.whole(2, 12) * GB for number in range(fleet.whole(2, 5))}
+    world.sizes = {f"m{number}": fleet.whole(3, 12) * GB for number in range(fleet.whole(3, 5))}
     world.frontends = [ServingFrontend(world, bus, number) for number in range(fleet.pick((2, 2, 3)))]
-    for number in range(fleet.whole(2, 6)):
-        worker = ServingWorker(world, bus, node_id(number), fleet.whole(18, 40) * GB)
-        world.workers[worker.node] = worker
-    trace.event("world", f"{len(world.frontends)} frontends", f"{len(world.workers)} nodes", world.sizes)
+    world.machines = _machines(world, bus, fleet)
+    world.workers = {worker.node: worker for worker in world.machines}
+    world.shared = not all(worker.reports for worker in world.machines)
+    world.roster, world.claims = ServingRoster(world), ServingClaims(world)
+    trace.event("world", f"{len(world.frontends)} frontends", *map(str, world.machines), world.sizes)
     return world
+
+
+def _machines(world: ServingWorld, bus: SimulatedBus, dice: Dice) -> list[ServingWorker]:
+    """Each has room for any model; often not for two. The first always has what the choosy ask for."""
+    least, most = (15, 20) if dice.chance(0.6) else (18, 40)
+    machines: list[ServingWorker] = []
+    for number in range(dice.whole(2, 5)):
+        kind = PeerWorker if dice.chance(0.2) else ServingWorker
+        vram_bytes = dice.whole(least, most) * GB if dice.chance(0.4) else 0
+        memory = Memory(dice.whole(least, most) * GB, vram_bytes)
+        labels = ZONE if not number or dice.chance(0.5) else {}
+        machines.append(kind(world, bus, node_id(number), memory, labels))
+    return machines
 
 
 async def _live_through(world: ServingWorld) -> None:
     models = SqlModelStore(InlineDatabase(world.tables.connections))
-    for name in world.sizes:
-        text = model_text(name)
+    for number, name in enumerate(world.sizes):
+        text = model_text(name, zoned=number % 3 == 2)
         await models.put_model(StoredModel(name, text, read_model(text).revision, "added"))
+    world.claims.after_write()
     world.tasks.start_soon(world.roster.run)
     for worker in world.machines:
         worker.start()

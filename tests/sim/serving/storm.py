@@ -1,16 +1,14 @@
 """The storm: what clients and admins ask for and what goes wrong, one after the other, as the dice fall."""
 
+import math
 from collections.abc import Mapping
 
-from remuda.core.ids import NodeId
+from tests.sim.ops.rows import node_id
 from tests.sim.ops.trouble import Deed, Trouble
+from tests.sim.serving.configs import ZONE, model_text
 from tests.sim.serving.frontends import ServingFrontend
 from tests.sim.serving.workers import ServingWorker
 from tests.sim.serving.world import ServingWorld
-
-
-def model_text(name: str, context: int = 2048) -> str:
-    return f"name: {name}\nbackend: llama-cpp\ncontext_size: {context}\nparameters: {{model: {name}.gguf}}\n"
 
 
 class Storm(Trouble):
@@ -18,18 +16,25 @@ class Storm(Trouble):
         super().__init__(world)
         self._serving = world
         self._changes = 0
+        self._nodes_ever = len(world.machines)
 
     def kinds(self) -> Mapping[Deed, float]:
         return {
             self._ask: 14.0,
             self._ask_six: 4.0,
             self._change_model: 1.5,
+            self._remove_model: 0.8,
+            self._load: 1.0,
             self._unload: 1.5,
             self._lose_process: 3.0,
             self.kill_worker: 2.0,
             self.isolate_worker: 2.0,
-            self._drain: 1.0,
+            self._drain: 1.2,
+            self._relabel: 1.0,
+            self._set_budget: 1.0,
+            self._remove: 0.8,
             self.kill_frontend: 2.0,
+            self.set_clock: 0.7,
             self.cut_store: 1.0,
             self.take_store_away: 0.7,
             self.take_bus_away: 1.0,
@@ -49,7 +54,7 @@ class Storm(Trouble):
 
     def _ask(self) -> None:
         if host := self._host():
-            host.ask(self._model(), self._dice.pick((2.0, 90.0)))
+            host.ask(self._model(), self._dice.pick((2.0, 90.0, math.inf)))
 
     def _ask_six(self) -> None:
         model = self._model()
@@ -58,37 +63,94 @@ class Storm(Trouble):
                 host.ask(model, 90.0)
 
     def _change_model(self) -> None:
+        """What it is loaded with, or only where it may be."""
         self._changes += 1
         model = self._model()
+        context = 2048 + (self._changes if self._dice.chance(0.7) else 0)
         if host := self._host():
-            self._world.trace.event("model changed", model)
-            host.configure(model_text(model, 2048 + self._changes))
+            self._world.trace.fault("model_changed", model)
+            host.configure(model_text(model, context, zoned=self._dice.chance(0.3)))
+
+    def _remove_model(self) -> None:
+        model = self._model()
+        if host := self._host():
+            self._world.trace.fault("model_removed", model)
+            host.remove_model(model)
+            self.for_a_while(self.away_s(), lambda: self._add_again(model))
+
+    def _add_again(self, model: str) -> None:
+        if (host := self._host()) and self._serving.serving_claims.models[model].now is None:
+            host.configure(model_text(model))
+
+    def _load(self) -> None:
+        model = self._model()
+        if host := self._host():
+            self._world.trace.event("load asked", model)
+            host.load(model)
 
     def _unload(self) -> None:
-        host, model = self._host(), self._model()
-        if host is not None and (models := host.models) is not None:
+        model = self._model()
+        if host := self._host():
             self._world.trace.event("unload asked", model)
-            host.do(lambda: models.unload(model, "ada"))
+            host.unload(model)
 
-    # What goes wrong with workers.
+    # What admins do to nodes. Whoever was asked to knows at once, the others hear of it.
 
-    def _running(self) -> list[ServingWorker]:
-        return [worker for worker in self._serving.machines if worker.life is not None]
+    def _known(self) -> list[ServingWorker]:
+        return [one for one in self._serving.workers_there if self._world.roster.knows(one.node)]
+
+    def _told(self) -> None:
+        if host := self._host():
+            host.hear_of_nodes()
+
+    def _drain(self) -> None:
+        if known := self._known():
+            worker = self._dice.pick(known)
+            self._world.trace.fault("node_drained", worker)
+            self._serving.nodes.put_on_drain(worker, drained=True)
+            self._told()
+            self.for_a_while(self.away_s(), lambda: self._end_drain(worker))
+
+    def _end_drain(self, worker: ServingWorker) -> None:
+        self._serving.nodes.put_on_drain(worker, drained=False)
+        self._told()
+
+    def _relabel(self) -> None:
+        """All but the first: somebody has to have what models ask for."""
+        if known := [one for one in self._known() if one is not self._serving.machines[0]]:
+            worker = self._dice.pick(known)
+            labels = {} if worker.terms.now.labels else ZONE
+            self._world.trace.fault("node_relabelled", worker, labels)
+            self._serving.nodes.label(worker, labels)
+            self._told()
+
+    def _set_budget(self) -> None:
+        if known := [one for one in self._known() if one.memory.vram_bytes]:
+            worker, share = self._dice.pick(known), self._dice.pick((0.3, 0.6, 0.8))
+            self._world.trace.fault("budget_set", worker, share)
+            self._serving.nodes.set_budget(worker, share)
+            self.for_a_while(self.away_s(), lambda: self._serving.nodes.set_budget(worker, None))
+
+    def _remove(self) -> None:
+        known = self._known()
+        if len(known) > 1:
+            worker = self._dice.pick(known)
+            self._world.trace.fault("node_removed", worker)
+            self._serving.nodes.send_away(worker)
+            self._told()
+            self.for_a_while(self.away_s(), lambda: self._return(worker))
+
+    def _return(self, worker: ServingWorker) -> None:
+        if not worker.member:
+            worker.come_back_as(node_id(self._nodes_ever))
+            self._nodes_ever += 1
+            self._world.trace.event("came back", worker)
+
+    # What goes wrong with processes.
 
     def _lose_process(self) -> None:
-        processes = [process for worker in self._running() for process in worker.processes.values()]
+        processes = [process for worker in self._serving.machines for process in worker.processes.values()]
         if processes:
             process = self._dice.pick(processes)
             self._world.trace.fault("process_crashed", process)
             process.worker.lose(process, again=self._dice.chance(0.5))
-
-    def _drain(self) -> None:
-        known = [worker.node for worker in self._serving.machines if self._world.roster.knows(worker.node)]
-        if known:
-            node = self._dice.pick(known)
-            self._world.trace.fault("node_drained", node)
-            self._world.roster.drain(node, drained=True)
-            self.for_a_while(self.away_s(), lambda: self._end_drain(node))
-
-    def _end_drain(self, node: NodeId) -> None:
-        self._world.roster.drain(node, drained=False)

@@ -1,25 +1,89 @@
 """The claims can fail: one decision is broken at a time, and a simulation notices, by the right claim."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
+import anyio
 import pytest
+from sqlalchemy import Connection
 
-from remuda.scheduler.model import ReplicaState
+from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Reachability
+from remuda.ops.model import Step
+from remuda.ops.sightings import NodeView
+from remuda.router import building
+from remuda.router.errors import NoCapacity
+from remuda.router.table import Table
+from remuda.scheduler import placement
+from remuda.scheduler.catalogue import Catalogue, Catalogued
+from remuda.scheduler.loader import _Load
+from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
+from remuda.store import ops_attempts
+from remuda.store.ops_attempts import Claim
 from tests.sim.serving.simulation import run_seed
 
-SEEDS_MOST = 10
+SEEDS_MOST = 14
+_routable, _build, _offered = building._routable, building.build, placement._out_of_the_question
+_refresh, _read, _commit = Catalogue.refresh, Catalogue._read, ops_attempts.commit
 
 
 async def at_once(*_: object, **__: object) -> None:
     return None
 
 
+async def for_ever(*_: object, **__: object) -> None:
+    await anyio.sleep_forever()
+
+
+def routed_though_drained(row: Replica, view: NodeView, selector: Mapping[str, str]) -> bool:
+    undrained = replace(view.standing.node, drained=False)
+    return _routable(row, replace(view, standing=replace(view.standing, node=undrained)), selector)
+
+
+def built_of_any_revision(replicas: Replicas, nodes: object, models: Mapping[str, Any], token: str) -> Table:
+    rows = (
+        replace(row, revision=models[row.key.model].config.revision)
+        for row in replicas.rows
+        if row.key.model in models
+    )
+    return _build(replace(replicas, rows=tuple(rows)), nodes, models, token)  # type: ignore[arg-type]
+
+
+async def read_once(catalogue: Catalogue) -> None:
+    if not catalogue.configured:
+        await _refresh(catalogue)
+
+
+def never_forgotten(catalogue: Catalogue, stored: Sequence[StoredModel]) -> Mapping[str, Catalogued]:
+    return {**catalogue.configured, **_read(catalogue, stored)}
+
+
+def placed_anywhere(need: Need, offer: NodeOffer) -> object:
+    return _offered(replace(need, selector={}), offer)
+
+
+def unfit_only_if_away(standing: Standing) -> str:
+    return "" if standing.reachability is Reachability.UP else "it is away"
+
+
+def commit_and_say_that_all_was_written(
+    connection: Connection, now: datetime, changes: Sequence[Step], claim: Claim
+) -> list[Step]:
+    _commit(connection, now, changes, claim)
+    return list(changes)
+
+
+async def write_or_not(load: _Load, after: Replica) -> None:
+    load.replica = await load._tools.store.move(load.replica, after) or after
+
+
 @dataclass(frozen=True, slots=True)
 class Break:
-    instead: Mapping[str, Any]
+    instead: Mapping[str, Any]  # Whatever stands there, by its name.
     noticed_by: str
+    first_seed: int = 0
 
 
 BREAKS = {
@@ -58,6 +122,60 @@ BREAKS = {
         },
         "every_model_is_served",
     ),
+    "drained nodes are routed to": Break(
+        {"remuda.router.building._routable": routed_though_drained}, "nodes_that_take_no_work_are_not_asked"
+    ),
+    "labels of replicas are not looked at again": Break(
+        {"remuda.router.building.matches": lambda *_: True}, "only_where_labels_suit_is_asked"
+    ),
+    "drained nodes get loads": Break(
+        {
+            "remuda.scheduler.offers.why_unfit": unfit_only_if_away,
+            "remuda.scheduler.supplies.why_no_target": unfit_only_if_away,
+        },
+        "nodes_that_take_no_work_get_no_load",
+    ),
+    "models are placed anywhere": Break(
+        {"remuda.scheduler.placement._out_of_the_question": placed_anywhere}, "loads_go_where_labels_suit"
+    ),
+    "budgets do not count": Break(
+        {"remuda.scheduler.offers.node_ceiling": lambda node: None}, "budgets_are_kept"
+    ),
+    "replicas of former configurations are routed to": Break(
+        {
+            "remuda.router.refreshing.build": built_of_any_revision,
+            "remuda.scheduler.chores._outdated": lambda *_: "",
+        },
+        "no_former_configuration_is_asked",
+    ),
+    "models are read once": Break(
+        {"remuda.scheduler.catalogue.Catalogue.refresh": read_once}, "what_is_loaded_is_configured"
+    ),
+    "removed models are remembered": Break(
+        {"remuda.scheduler.catalogue.Catalogue._read": never_forgotten}, "what_is_loaded_is_configured"
+    ),
+    "whoever waits for a load waits for ever": Break(
+        {"remuda.router.loading.ColdPath.bring": for_ever}, "every_request_ends"
+    ),
+    "nobody says why there is no room": Break(
+        {"remuda.router.loading._nowhere": lambda *_: NoCapacity("")}, "refusals_have_a_reason"
+    ),
+    "a frontend loads what another has begun": Break(
+        {
+            "remuda.store.ops_attempts.commit": commit_and_say_that_all_was_written,
+            "remuda.scheduler.loader._Load._write": write_or_not,
+        },
+        "one_loads_at_a_time",
+    ),
+    "use is not noted": Break(
+        {"remuda.store.replicas.SqlReplicaStore.touch": at_once}, "what_is_used_is_kept"
+    ),
+    "what is idle stays": Break(
+        {"remuda.scheduler.chores.unloads_at": lambda *_: None}, "everything_settles"
+    ),
+    "an unload only says that it is over": Break(
+        {"remuda.scheduler.unloader.Unloader.unload": at_once}, "everything_settles"
+    ),
 }
 
 
@@ -66,5 +184,6 @@ def test_a_broken_decision_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch
     broken = BREAKS[name]
     for target, instead in broken.instead.items():
         monkeypatch.setattr(target, instead)
-    failures = (str(run_seed(seed).failure) for seed in range(SEEDS_MOST))
+    seeds = range(broken.first_seed, broken.first_seed + SEEDS_MOST)
+    failures = (str(run_seed(seed).failure) for seed in seeds)
     assert any(failure.startswith(broken.noticed_by) for failure in failures)

@@ -1,22 +1,26 @@
 """Simulated workers with memory and processes, which start and end, crash, and come back empty."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from remuda.core.ids import NodeId
 from remuda.fleet.model import Resources
 from remuda.scheduler.model import ReplicaKey
-from remuda.wire.backends import BackendInstall, BackendInstallReply
+from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendStop
 from remuda.wire.codec import Message, decode, encode
-from remuda.wire.models import ModelStop, ModelStopReply
+from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work
 from tests.sim.ops.bus import SimulatedBus
 from tests.sim.ops.kinds_of_workers import OurWorker
-from tests.sim.ops.workers import Handle, Life
+from tests.sim.ops.workers import Handle, Held, Life
+from tests.sim.serving.facts import Fact, Terms
 from tests.sim.serving.world import ServingWorld
 
 _FIRST_PORT = 50100
+BACKEND = "llama-cpp"
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +31,10 @@ class Process:
     worker: "ServingWorker"
     boot: str
     model: str = ""  # In its memory.
+    revision: str = ""  # Of that model.
     memory_bytes: int = 0
+    in_vram: bool = False
+    loaded_by: str = ""  # The frontend that is at it.
     stopping: bool = False
     ended: anyio.Event = field(default_factory=anyio.Event)
 
@@ -35,21 +42,66 @@ class Process:
         return f"{self.key}@{self.address}/{self.instance}"
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    ram_bytes: int
+    vram_bytes: int = 0
+
+
 class ServingWorker(OurWorker):
-    def __init__(self, world: ServingWorld, bus: SimulatedBus, node: NodeId, ram_bytes: int) -> None:
+    def __init__(
+        self, world: ServingWorld, bus: SimulatedBus, node: NodeId, memory: Memory, labels: Mapping[str, str]
+    ) -> None:
         super().__init__(world, bus, node)
         self.serving = world
-        self.ram_bytes = ram_bytes
+        self.machine = str(node)  # Stays what it is, whatever its node is called.
+        self.memory = memory
+        self.own_labels = labels
+        self.terms = Fact(Terms(labels=labels, vram_bytes=memory.vram_bytes))
         self.processes: dict[ReplicaKey, Process] = {}
+        self.disk[BACKEND] = Held("sha256:any")
         self._started = 0
 
     def handlers(self) -> dict[str, Handle]:
-        return {"backend.install": self.install, "backend.cancel": self.cancel, "model.stop": self.stop}
+        return {
+            "backend.install": self.install,
+            "backend.cancel": self.cancel,
+            "backend.stop": self.stop_unheard,
+            "backend.list": self.list_installed,
+            "model.stop": self.stop,
+            "models.running": self.running,
+        }
 
     @property
     def resources(self) -> Resources:
-        used = sum(process.memory_bytes for process in self.processes.values())
-        return Resources(total_ram=self.ram_bytes, available_ram=self.ram_bytes - used)
+        memory, used_ram, used_vram = self.memory, self.used(in_vram=False), self.used(in_vram=True)
+        return Resources(
+            total_ram=memory.ram_bytes,
+            available_ram=memory.ram_bytes - used_ram,
+            total_vram=memory.vram_bytes,
+            available_vram=memory.vram_bytes - used_vram,
+        )
+
+    def used(self, *, in_vram: bool) -> int:
+        return sum(one.memory_bytes for one in self.processes.values() if one.in_vram is in_vram)
+
+    @property
+    def member(self) -> bool:
+        return self.world.workers.get(self.node) is self
+
+    def announce(self) -> None:
+        if self.member:
+            super().announce()
+
+    def come_back_as(self, node: NodeId) -> None:
+        """It was removed, and registers anew: what an admin had said of it is forgotten."""
+        self.node = node
+        self.world.workers[node] = self
+        self.terms.becomes(Terms(labels=self.own_labels, vram_bytes=self.memory.vram_bytes))
+        if self.life is None:
+            self.start()
+        else:
+            self.announce()
 
     # What it is told.
 
@@ -62,21 +114,48 @@ class ServingWorker(OurWorker):
                     if trouble := await self.take_time(hand):
                         return BackendInstallReply(error=trouble)
                     self.begin(key)
-                process = self.processes[key]
-                return BackendInstallReply(success=True, address=process.address, instance=process.instance)
+                return self.told_of(self.processes[key])
         return BackendInstallReply(error="the install was cancelled")
+
+    def told_of(self, process: Process) -> BackendInstallReply:
+        return BackendInstallReply(success=True, address=process.address, instance=process.instance)
 
     async def stop(self, payload: bytes) -> Message:
         request = decode(ModelStop, payload)
-        process = next((one for key, one in self.processes.items() if str(key) == request.process_key), None)
+        process = self._named(request.process_key)
         if process is None:
             return ModelStopReply(terminated=True)
-        if process.instance != request.instance:
-            return ModelStopReply(matched=True, error=f"instance mismatch: {process.key} is another now")
+        if not self.means(request, process):
+            return ModelStopReply(matched=True, error=f"mismatch: {process.key} is another now")
+        await self._stop(process)
+        return ModelStopReply(matched=True, freed=True, terminated=True)
+
+    def means(self, request: ModelStop, process: Process) -> bool:
+        return process.instance == request.instance
+
+    async def stop_unheard(self, payload: bytes) -> Message:
+        process = self._named(decode(BackendStop, payload).backend)
+        if process is not None:
+            await self._stop(process)
+        return ModelStopReply()
+
+    async def running(self, payload: bytes) -> Message:
+        await checkpoint()
+        return ModelsRunningReply(
+            models=tuple(
+                RunningModel(model_id=one.key.model, replica_index=one.key.index, address=one.address)
+                for one in self.processes.values()
+                if not one.stopping
+            )
+        )
+
+    def _named(self, key: str) -> Process | None:
+        return next((one for one in self.processes.values() if str(one.key) == key), None)
+
+    async def _stop(self, process: Process) -> None:
         process.stopping = True
         await anyio.sleep(self.dice.between(0.1, 2.0))
         self.end(process)
-        return ModelStopReply(matched=True, freed=True, terminated=True)
 
     # Processes.
 
@@ -85,8 +164,8 @@ class ServingWorker(OurWorker):
         self._started += 1
         taken = {process.address for process in self.processes.values()}
         ports = range(_FIRST_PORT, _FIRST_PORT + len(taken) + 1)
-        address = next(one for port in ports if (one := f"{self.node}:{port}") not in taken)
-        process = Process(key, f"{self.node}-i{self._started}", address, self, self.life.boot)
+        address = next(one for port in ports if (one := f"{self.machine}:{port}") not in taken)
+        process = Process(key, f"{self.machine}-i{self._started}", address, self, self.life.boot)
         self.processes[key] = process
         self.world.trace.event("process", process)
         self.changed()
@@ -117,7 +196,7 @@ class ServingWorker(OurWorker):
         report = Report(
             boot_id=life.boot,
             sequence=life.reports,
-            installed=(InstalledArtifact(name="cpu-llama-cpp", alias="llama-cpp"),),
+            installed=(InstalledArtifact(name=f"cpu-{BACKEND}", alias=BACKEND),),
             replicas=tuple(map(_told, self.processes.values())),
             work=tuple(Work(op_id=hand.op, attempt=hand.attempt, kind=hand.kind) for hand in life.hands),
             models_path="/models",
@@ -127,12 +206,34 @@ class ServingWorker(OurWorker):
         )
         return encode(report).decode()
 
+    # What admins say of its node.
+
+    def on_terms(self, **changes: object) -> None:
+        self.terms.becomes(replace(self.terms.now, **changes))  # type: ignore[arg-type]  # Fields of Terms.
+
+
+class PeerWorker(ServingWorker):
+    """It knows LocalAI's contract and nothing of ours: no reports, no instances, nothing to give up."""
+
+    reports = False
+
+    def handlers(self) -> dict[str, Handle]:
+        known = super().handlers()
+        del known["backend.cancel"]
+        return known
+
+    def told_of(self, process: Process) -> BackendInstallReply:
+        return BackendInstallReply(success=True, address=process.address)
+
+    def means(self, request: ModelStop, process: Process) -> bool:
+        return request.expected_address == f"127.0.0.1:{process.address.rpartition(':')[2]}"
+
 
 def _told(process: Process) -> RunningReplica:
     return RunningReplica(
         model_id=process.key.model,
         replica_index=process.key.index,
-        backend="llama-cpp",
+        backend=BACKEND,
         address=process.address,
         state="stopping" if process.stopping else "ready",
         instance=process.instance,

@@ -13,6 +13,7 @@ from tests.sim.ops.world import Weather, World
 if TYPE_CHECKING:
     from tests.sim.serving.claims import ServingClaims
     from tests.sim.serving.frontends import ServingFrontend
+    from tests.sim.serving.roster import ServingRoster
     from tests.sim.serving.workers import Process, ServingWorker
 
 GB = 10**9
@@ -46,25 +47,32 @@ STORMY = Weather(
 @dataclass(slots=True)
 class ServingWorld(World):
     keep_alive: timedelta = timedelta(minutes=30)
+    shared: bool = False  # All nodes have one folder of models.
     sizes: dict[str, int] = field(default_factory=dict)  # Of the files of models, on every node.
     begun_at_s: dict[str, float] = field(default_factory=dict)  # Lives of workers, since they are known.
+    machines: "list[ServingWorker]" = field(default_factory=list)  # All of them, whether nodes or not.
 
     @property
-    def machines(self) -> "list[ServingWorker]":
-        return list(self.workers.values())  # type: ignore[arg-type]  # Here all of them serve.
+    def workers_there(self) -> "list[ServingWorker]":
+        return [machine for machine in self.machines if machine.member]
 
     @property
     def hosts(self) -> "list[ServingFrontend]":
-        return list(self.frontends)  # type: ignore[arg-type]
+        return list(self.frontends)  # type: ignore[arg-type]  # Here all of them serve.
 
     @property
     def serving_claims(self) -> "ServingClaims":
         return self.claims  # type: ignore[return-value]
 
+    @property
+    def nodes(self) -> "ServingRoster":
+        return self.roster  # type: ignore[return-value]
+
+    def machine_of(self, address: str) -> "ServingWorker":
+        return next(one for one in self.machines if address.startswith(f"{one.machine}:"))
+
     def at(self, address: str) -> "Process | None":
         """The process that listens there, if it can be reached."""
-        for worker in self.machines:
-            for process in worker.processes.values():
-                if process.address == address and worker.connected:
-                    return process
-        return None
+        machine = self.machine_of(address)
+        found = (process for process in machine.processes.values() if process.address == address)
+        return next(found, None) if machine.connected else None
