@@ -198,7 +198,13 @@ class ServingRig:
 
     def _placing(self, unloads: Unloads) -> Placing:
         ground = self._ground
-        by = Placement(self._shop.operations.look, self._peers.everywhere, ground.own_machines, self._shared)
+        by = Placement(
+            self._shop.operations.look,
+            self._peers.everywhere,
+            ground.own_machines,
+            self._shared,
+            ground.around.settings.distributed_disk_headroom_check,
+        )
         return Placing(
             self._replicas,
             self._catalogue,

@@ -28,6 +28,7 @@ class PlacingRig(Rig):
         self.here: Collection[MachineId] = ()
         self.readings: Sequence[Reading] = ()
         self.shared = False
+        self.checks_disk = True
         for machine in self.machines:
             machine.files = {"qwen.gguf": 4 * GB}
 
@@ -43,7 +44,7 @@ class PlacingRig(Rig):
         await self.unloads.ask(replica, "ada", "asked for by ada")
 
     def placing(self) -> Placing:
-        by = Placement(self.look, lambda key: self.busy.get(key, 0), self.here, self.shared)
+        by = Placement(self.look, lambda key: self.busy.get(key, 0), self.here, self.shared, self.checks_disk)
         return Placing(
             self.replicas,
             self.catalogue,

@@ -65,10 +65,13 @@ class Machine:
     address: str = "10.0.0.5:50051"
     ram_gb: float = 64.0
     used_gb: float = 0.0
+    vram_gb: float = 0.0
+    disk_full: bool = False
     reports: bool = True
     silent_s: float = 0.0
     sequence: int = 1
     installed: tuple[str, ...] = ("llama-cpp",)
+    builds_for: str = "cpu"
     models_path: str = ""
     files: dict[str, int] = field(default_factory=dict)
     running: tuple[RunningReplica, ...] = ()
@@ -80,7 +83,9 @@ class Machine:
         report = Report(
             boot_id=boot,
             sequence=self.sequence,
-            installed=tuple(InstalledArtifact(name=f"cpu-{one}", alias=one) for one in self.installed),
+            installed=tuple(
+                InstalledArtifact(name=f"{self.builds_for}-{one}", alias=one) for one in self.installed
+            ),
             replicas=self.running,
             work=self.work,
             models_path=self.models_path,
@@ -95,7 +100,11 @@ class Machine:
             drained=self.drained,
             report=StoredReport(boot, self.sequence, encode(report).decode()) if self.reports else None,
             resources=Resources(
-                total_ram=int(self.ram_gb * GB), available_ram=int((self.ram_gb - self.used_gb) * GB)
+                total_vram=int(self.vram_gb * GB),
+                available_vram=int(self.vram_gb * GB),
+                total_ram=int(self.ram_gb * GB),
+                available_ram=int((self.ram_gb - self.used_gb) * GB),
+                total_disk=100 * GB if self.disk_full else 0,
             ),
             last_heartbeat=now - timedelta(seconds=self.silent_s),
         )

@@ -7,11 +7,15 @@ import anyio
 import pytest
 
 from remuda.core.errors import Conflict
+from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
+from remuda.gallery.shipped import REMUDA, shipped_index
 from remuda.ops.model import Kind
 from remuda.ops.ports import Filter
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, Unplaceable
+from tests.sim.clocks import START
+from tests.unit.ops.fleet import READINGS
 from tests.unit.scheduler.placers import PlacingRig
 from tests.unit.scheduler.rig import GB, NODE, OTHER_NODE, a_model
 
@@ -150,3 +154,51 @@ async def test_shared_folder_means_that_every_node_has_the_file(rig: PlacingRig)
 async def test_no_nodes_is_no_reason_at_all(rig: PlacingRig) -> None:
     rig.machines.clear()
     assert (await refused(rig)).reasons == {}
+
+
+# Which memory, and the disk.
+
+
+@pytest.mark.parametrize(
+    ("builds_for", "more", "in_vram"),
+    [("cuda12", "", True), ("cuda12", "gpu_layers: 0\n", False), ("cpu", "", False)],
+)
+async def test_memory_is_set_aside_where_the_model_will_be(
+    rig: PlacingRig, builds_for: str, more: str, in_vram: bool
+) -> None:
+    await rig.configure(a_model(more=more))
+    for machine in rig.machines:
+        machine.builds_for, machine.vram_gb = builds_for, 24
+    assert (await begun(rig)).in_vram == in_vram
+
+
+async def test_small_gpu_does_not_keep_the_cpu_from_a_model(rig: PlacingRig) -> None:
+    for machine in rig.machines:
+        machine.vram_gb = 2
+    assert not (await begun(rig)).in_vram
+
+
+def fresh_and_full(rig: PlacingRig) -> None:
+    for machine in rig.machines:
+        machine.installed, machine.disk_full = (), True
+
+
+async def test_engine_that_ships_with_remuda_goes_also_where_the_disk_is_full(rig: PlacingRig) -> None:
+    fresh_and_full(rig)
+    rig.readings = [Reading(REMUDA, read_index(shipped_index()), confirmed_at=START)]
+    await begun(rig)
+
+
+async def test_disk_is_no_reason_once_its_check_is_off(rig: PlacingRig) -> None:
+    fresh_and_full(rig)
+    rig.readings = READINGS
+    assert "--no-distributed-disk-headroom-check" in (await refused(rig)).reasons["gpu-1"]
+    rig.checks_disk = False
+    await begun(rig)
+
+
+async def test_peers_without_reports_are_told_of_shared_folders(rig: PlacingRig) -> None:
+    rig.machines[0].reports = False
+    rig.machines.pop(1)
+    rig.readings = READINGS
+    assert "--distributed-shared-models" in (await refused(rig)).reasons["gpu-1"]

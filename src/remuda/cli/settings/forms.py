@@ -84,5 +84,4 @@ BUDGET = budget.ACCEPTED
 # What will use a setting that is accepted but has no effect yet.
 STORAGE = "model files in object storage"
 MODEL_GALLERIES = "galleries of models"
-MODEL_FILES = "bringing files of models to nodes"
 PREFIXES = "routing by the beginning of prompts"

@@ -129,11 +129,9 @@ class FrontendSettings(SourceSettings):
     distributed_disk_headroom_check: Annotated[
         bool,
         Setting(
-            "Refuse nodes whose disk the files of a model would fill.",
+            "Place no model on a node whose disk is too full for its backend.",
             forms.FLAG,
             aliases=("LOCALAI_DISTRIBUTED_DISK_HEADROOM_CHECK",),
-            hidden=True,
-            no_effect_yet=forms.MODEL_FILES,
         ),
     ] = True
     nats_backend_install_timeout: Annotated[
