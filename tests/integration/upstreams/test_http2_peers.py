@@ -17,6 +17,7 @@ from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import (
     CallFailed,
     Garbled,
+    HungUp,
     Silence,
     TurnedAway,
     Unprocessed,
@@ -192,6 +193,52 @@ async def test_a_call_after_a_farewell_goes_over_a_new_connection() -> None:
         assert await _whole(channel) == b"one"
 
     assert connections == 2
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        GREETING + hyper.GoAwayFrame(0, last_stream_id=0).serialize(),
+        hyper.SettingsFrame(0, settings={hyper.SettingsFrame.MAX_CONCURRENT_STREAMS: 0}).serialize(),
+    ],
+    ids=["a farewell", "no calls"],
+)
+async def test_a_server_that_takes_no_calls_is_not_asked_over_and_over(greeting: bytes) -> None:
+    connections = 0
+
+    async def shy(stream: SocketStream) -> None:
+        nonlocal connections
+        connections += 1
+        async with stream:
+            await stream.send(greeting)
+            async for _ in stream:
+                pass
+
+    async with _raw(shy) as address, _channel(address) as channel:
+        with anyio.fail_after(limits.CONNECT_S), pytest.raises(Unprocessed):
+            await _whole(channel)
+
+    assert connections == 1
+
+
+async def test_a_channel_closed_while_it_connects_stays_closed() -> None:
+    greet = anyio.Event()
+
+    async def slow(stream: SocketStream) -> None:
+        await greet.wait()
+        await _answers(stream)
+
+    async def hung_up(channel: Channel) -> None:
+        with pytest.raises(HungUp):
+            await _whole(channel)
+
+    async with _raw(slow) as address, _channel(address) as channel:
+        async with anyio.create_task_group() as group:
+            group.start_soon(hung_up, channel)
+            await wait_until(lambda: channel._attempt is not None, what="an attempt to connect")
+            channel.close()
+            greet.set()
+        assert channel._connections == []
 
 
 async def test_a_closed_port_says_so_at_once_and_again_and_again() -> None:

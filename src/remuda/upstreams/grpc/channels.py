@@ -6,7 +6,7 @@ from remuda.upstreams.grpc import methods
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.connection import Connection
 from remuda.upstreams.http2.dialing import dial
-from remuda.upstreams.http2.failures import CallFailed, HungUp, RequestTooLarge, Status
+from remuda.upstreams.http2.failures import CallFailed, HungUp, RequestTooLarge, Status, Unprocessed
 from remuda.upstreams.http2.headers import request_block
 from remuda.upstreams.http2.messages import prefixed
 from remuda.upstreams.http2.stream import Stream
@@ -73,13 +73,17 @@ class Channel:
             raise CallFailed(Status.RESOURCE_EXHAUSTED, "it takes no more calls at once")
         attempt = self._attempt = _Attempt()
         try:
-            self._connections.append(await dial(self._address))
+            self._connections.append(await self._dialled())
         except CallFailed as failure:
             attempt.failure = failure
             raise
         finally:
             self._attempt = None
             attempt.over.set()
-        if self._closed:
-            self.close()
-            raise HungUp
+
+    async def _dialled(self) -> Connection:
+        connection = await dial(self._address)
+        if self._closed or not connection.has_room:
+            connection.close()
+            raise HungUp if self._closed else Unprocessed("it takes no calls now")
+        return connection

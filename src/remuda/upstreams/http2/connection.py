@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
         self._next_id = 1
         self._introduced = loop.create_future()
         self._failure: CallFailed | None = None
-        self._leaving = False
+        self._leaving = False  # There will be no more calls; the last one takes the connection with it.
         self._due: Kind | None = Kind.SETTINGS  # What the next frame has to be.
         self._block = bytearray()
         self._block_of = 0
@@ -70,11 +70,7 @@ class Connection(asyncio.Protocol):
     @property
     def has_room(self) -> bool:
         """For one more call."""
-        return (
-            not self._leaving
-            and len(self._streams) < self._streams_max
-            and self._next_id <= frames.STREAM_ID_MAX
-        )
+        return not self._leaving and len(self._streams) < self._streams_max
 
     @property
     def closed(self) -> bool:
@@ -88,6 +84,7 @@ class Connection(asyncio.Protocol):
         """Begin a call, where there is room for one."""
         stream = Stream(self, self._loop, self._next_id, self._stream_window)
         self._next_id += 2
+        self._leaving = self._next_id > frames.STREAM_ID_MAX
         self._streams[stream.id] = stream
         head = frames.headers(stream.id, block, self._payload_bytes_max)
         size = len(body)
