@@ -54,5 +54,5 @@ def _load(started: Frontend) -> None:
 
 
 def _key(started: Frontend) -> str:
-    made = started.ask("POST", "/api/keys", {"name": "bench", "role": "user"}).raise_for_status()
+    made = started.ask("POST", "/api/keys", {"name": "bench"}).raise_for_status()
     return str(made.json()["key"])

@@ -11,16 +11,18 @@ PREFIX = "rmd_"
 _SHOWN_CHARS = 8
 
 
-class Role(StrEnum):
+class KeyScope(StrEnum):
+    """What a key is for."""
+
     ADMIN = "admin"  # Everything.
-    USER = "user"  # Inference only.
+    INFERENCE = "inference"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     id: str
     name: str
-    role: Role
+    scope: KeyScope
     digest: str  # SHA-256, hex. The key is random and long, so a slow hash would protect nothing more.
     hint: str  # Its first characters, so that a person can tell keys apart.
     created_at: datetime
@@ -33,9 +35,9 @@ def digest(secret: str) -> str:
 
 
 def mint(
-    name: str, role: Role, entropy: Entropy, now: datetime, models: tuple[str, ...] = ()
+    name: str, scope: KeyScope, entropy: Entropy, now: datetime, models: tuple[str, ...] = ()
 ) -> tuple[str, ApiKey]:
     """A new key: the secret to show once, and what to keep."""
     secret = PREFIX + entropy.token()
-    kept = ApiKey(entropy.uuid(), name, role, digest(secret), secret[:_SHOWN_CHARS], now, models)
+    kept = ApiKey(entropy.uuid(), name, scope, digest(secret), secret[:_SHOWN_CHARS], now, models)
     return secret, kept

@@ -64,7 +64,7 @@ def _next(frontend: RunningFrontend, command: str) -> Iterable[str]:
         yield f"  Only this machine can reach it. To let other machines in: {command} --lan"
         return
     if frontend.first_admin_key:
-        yield "  Admin key, shown this once (remuda keys create makes another):"
+        yield "  Admin key, shown this once (remuda keys create NAME --scope admin makes another):"
         yield f"    {frontend.first_admin_key}"
         yield ""
     if frontend.token is None:

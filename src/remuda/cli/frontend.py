@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from starlette.types import ASGIApp
 
 from remuda import __version__
-from remuda.accounts.keys import Role
+from remuda.accounts.keys import KeyScope
 from remuda.bus.client import Bus
 from remuda.cli import addresses
 from remuda.cli.bus_wiring import BusPlan, BusStopSender, plan_bus
@@ -260,9 +260,9 @@ class _Build:
 
 async def _first_admin_key(services: Services) -> str:
     """Off loopback somebody must hold a key; where nobody does, one is made."""
-    if any(key.role is Role.ADMIN for key in services.keyring.listed()):
+    if any(key.scope is KeyScope.ADMIN for key in services.keyring.listed()):
         return ""
-    secret, _ = await services.keyring.create("first-admin", Role.ADMIN)
+    secret, _ = await services.keyring.create("first-admin", KeyScope.ADMIN)
     return secret
 
 

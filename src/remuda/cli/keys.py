@@ -6,9 +6,6 @@ from remuda.cli.commands import Asked, ListByDefault, client_command, connect, e
 from remuda.cli.naming import pick
 from remuda.cli.plain import one_line
 
-_ROLES = {"inference": "user", "admin": "admin"}
-_SCOPES = {role: scope for scope, role in _ROLES.items()}
-
 
 @click.group(
     "keys",
@@ -39,7 +36,7 @@ def list_keys(asked: Asked) -> None:
     output = console()
     columns = [
         Column("NAME", [key.name for key in keys]),
-        Column("SCOPE", [_SCOPES.get(key.role, key.role) for key in keys]),
+        Column("SCOPE", [key.scope for key in keys]),
         Column("MODELS", [", ".join(key.models) or "all" for key in keys], needed=1),
         Column("BEGINS", [key.hint for key in keys]),
         Column("MADE", [local(key.created_at) for key in keys], needed=2),
@@ -51,8 +48,8 @@ def list_keys(asked: Asked) -> None:
 @group.command(
     "create",
     epilog=examples(
-        "remuda keys create laptop",
-        "remuda keys create website --scope inference",
+        "remuda keys create website",
+        "remuda keys create laptop --scope admin",
         "remuda keys create notebook --model qwen --model bge",
     ),
 )
@@ -60,20 +57,19 @@ def list_keys(asked: Asked) -> None:
 @click.option(
     "--scope",
     type=click.Choice(["inference", "admin"]),
-    help="inference: answers of models; admin: everything.  [default: admin, with --model inference]",
+    default="inference",
+    show_default=True,
+    help="inference: answers of models; admin: everything.",
 )
 @click.option(
     "--model", "models", multiple=True, metavar="MODEL", help="For this model alone; may be repeated."
 )
 @client_command
-def create_key(asked: Asked, name: str, scope: str | None, models: tuple[str, ...]) -> None:
+def create_key(asked: Asked, name: str, scope: str, models: tuple[str, ...]) -> None:
     """Make a key. It is shown now and never again."""
-    scope = scope or ("inference" if models else "admin")
     if scope == "admin" and models:
-        raise click.UsageError(
-            "an admin's key is for everything; leave out --model or ask for --scope inference"
-        )
-    wanted = {"name": name, "role": _ROLES[scope], "models": list(models)}
+        raise click.UsageError("an admin's key is for everything; leave out --model or --scope admin")
+    wanted = {"name": name, "scope": scope, "models": list(models)}
     with connect(asked) as client:
         answer = client.call("POST", "api", "keys", body=wanted)
     if asked.as_json:
@@ -81,7 +77,10 @@ def create_key(asked: Asked, name: str, scope: str | None, models: tuple[str, ..
         return
     from remuda.wire.admin import KeyView
 
-    click.echo(answer.read(KeyView).key)
+    made = answer.read(KeyView)
+    click.echo(made.key)
+    for warning in made.warnings:
+        click.echo(f"warning: {one_line(warning)}", err=True)
     click.echo("Keep it: it cannot be shown again. Use it as REMUDA_API_KEY or --api-key.", err=True)
 
 

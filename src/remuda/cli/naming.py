@@ -1,10 +1,10 @@
 """People name things by name, by id, or by the beginning of an id. Pure."""
 
-import difflib
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from remuda.core.errors import Invalid, NotFound
+from remuda.core.near_names import did_you_mean
 
 _SHOWN_MAX = 5
 
@@ -43,8 +43,7 @@ def _hint(kind: str, things: Sequence[Named], wanted: str) -> str:
     names = [thing.name for thing in things]
     if not names:
         return f"there are no {kind}s at all"
-    close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
-    return f"did you mean {_listed(close)}?" if close else f"there are: {_listed(names)}"
+    return did_you_mean(wanted, names, f"there are: {_listed(names)}")
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from fastapi.security.base import SecurityBase
 from fastapi.security.utils import get_authorization_scheme_param
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from remuda.accounts.keys import Role
+from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Forbidden, RemudaError, Unauthorized
 from remuda.gateway.messages import refusal
 from remuda.gateway.services import Access, Svc
@@ -54,21 +54,43 @@ class AdminKey(SecurityBase):
 
     async def __call__(self, request: Request, svc: Svc) -> str:
         key = svc.keyring.holder(_presented_key(request))
-        if key is not None and key.role is Role.ADMIN:
+        if key is not None and key.scope is KeyScope.ADMIN:
             return key.name
         if not svc.access.keys_required:
             return "local"
         if key is not None:
-            raise Forbidden(f"the key {key.name!r} has the role {key.role.value}", hint="use an admin key")
+            raise Forbidden(f"the scope of the key {key.name!r} is {key.scope}", hint="use an admin key")
         raise Unauthorized(
             "an admin key is required",
-            hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
+            hint="send it as Authorization: Bearer KEY; remuda keys create --scope admin makes one",
         )
+
+
+class AnyKey(SecurityBase):
+    """The caller's key, of any scope. None on loopback, where keys limit nothing."""
+
+    scheme_name = "inferenceKey"
+    model = HTTPBearer(
+        description="Any API key; x-api-key has it as well. Not asked for where only loopback is served."
+    )
+
+    async def __call__(self, request: Request, svc: Svc) -> ApiKey | None:
+        if not svc.access.keys_required:
+            return None
+        key = svc.keyring.holder(_presented_key(request))
+        if key is None:
+            raise Unauthorized(
+                "a key is required, and this is none in force",
+                hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
+            )
+        return key
 
 
 require_token = RegistrationToken()
 require_admin = AdminKey()
+require_key = AnyKey()
 Admin = Annotated[str, Depends(require_admin)]
+Caller = Annotated[ApiKey | None, Depends(require_key)]
 
 
 def _presented_key(request: Request) -> str:

@@ -7,7 +7,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from remuda.accounts.keys import ApiKey, Role, digest, mint
+from remuda.accounts.keys import ApiKey, KeyScope, digest, mint
 from remuda.accounts.ports import KeyStore
 from remuda.core import limits
 from remuda.core.clock import Clock
@@ -25,7 +25,7 @@ class KeyRing:
         self._clock = clock
         self._entropy = entropy
         self._changing = anyio.Lock()  # Else a slow refresh could bring back a key revoked meanwhile.
-        self.local_secret, self._local = mint("local", Role.ADMIN, entropy, clock.now())
+        self.local_secret, self._local = mint("local", KeyScope.ADMIN, entropy, clock.now())
         self._hold(())
 
     async def refresh(self) -> None:
@@ -48,9 +48,9 @@ class KeyRing:
     def listed(self) -> Sequence[ApiKey]:
         return self._keys
 
-    async def create(self, name: str, role: Role, models: tuple[str, ...] = ()) -> tuple[str, ApiKey]:
+    async def create(self, name: str, scope: KeyScope, models: tuple[str, ...] = ()) -> tuple[str, ApiKey]:
         """The secret is shown to its first reader and kept nowhere."""
-        secret, key = mint(name, role, self._entropy, self._clock.now(), models)
+        secret, key = mint(name, scope, self._entropy, self._clock.now(), models)
         async with self._changing:
             await self._store.add_key(key)
             self._hold((*self._keys, key))

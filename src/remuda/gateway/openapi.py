@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from remuda.gateway.api_page import page
-from remuda.gateway.guards import require_admin, require_token
+from remuda.gateway.guards import require_admin, require_key, require_token
 from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_raw
 from remuda.gateway.openai import described
 from remuda.gateway.services import Access
@@ -79,7 +79,6 @@ def _assembled(app: FastAPI) -> Described:
     assert schemas.keys().isdisjoint(inference), "two schemas have one name"
     schemas |= inference
     document["paths"] = described.paths() | document["paths"]
-    document["components"]["securitySchemes"] |= described.SCHEMES
     # FastAPI promises its own answer to bad parameters; ours is the common envelope.
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
@@ -92,6 +91,6 @@ def _assembled(app: FastAPI) -> Described:
 
 
 def _not_asked_for(access: Access) -> set[str]:
-    admin = set() if access.keys_required else {require_admin.scheme_name, described.SCHEME}
+    admin = set() if access.keys_required else {require_admin.scheme_name, require_key.scheme_name}
     token = {require_token.scheme_name} if access.registration_token is None else set()
     return admin | token

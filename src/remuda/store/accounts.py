@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from remuda.accounts.keys import ApiKey, Role
+from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Conflict, NotFound
 from remuda.store.database import Database
 from remuda.store.schema import api_keys
 
+_ROLES: Final = {KeyScope.ADMIN: "admin", KeyScope.INFERENCE: "user"}  # As rows have had it from the first.
+_SCOPES: Final = {role: scope for scope, role in _ROLES.items()}
 _in_force = select(api_keys).where(api_keys.c.revoked_at.is_(None))
 
 
@@ -42,7 +45,7 @@ def _add(connection: Connection, key: ApiKey) -> None:
         insert(api_keys).values(
             id=key.id,
             name=key.name,
-            role=key.role,
+            role=_ROLES[key.scope],
             digest=key.digest,
             hint=key.hint,
             created_at=key.created_at,
@@ -60,4 +63,4 @@ def _revoke(connection: Connection, now: datetime, key_id: str) -> ApiKey:
 
 
 def _key(row: Row[tuple[object]]) -> ApiKey:
-    return ApiKey(row.id, row.name, Role(row.role), row.digest, row.hint, row.created_at, row.models)
+    return ApiKey(row.id, row.name, _SCOPES[row.role], row.digest, row.hint, row.created_at, row.models)

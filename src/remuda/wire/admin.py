@@ -22,10 +22,10 @@ def _model_name(text: str) -> str:
 
 
 class KeyRequest(Message):
-    """Admin to frontend: a new API key. `models`: those a user's key may ask for; none named: all."""
+    """Admin to frontend: a new API key. `models`: those it may ask for; none named: all."""
 
     name: Annotated[str, AfterValidator(_key_name)]
-    role: Literal["admin", "user"] = "admin"
+    scope: Literal["inference", "admin"] = "inference"
     models: Annotated[
         Many[Annotated[str, AfterValidator(_model_name)]], Field(max_length=limits.KEY_MODELS_MAX)
     ] = ()
@@ -36,11 +36,12 @@ class KeyView(Message):
 
     id: str
     name: str = ""
-    role: str = ""
+    scope: str = ""
     hint: str = ""  # The key's first characters.
     created_at: Timestamp
     models: Annotated[Many[str], OMIT_EMPTY] = ()  # It may ask for these alone.
     key: Annotated[str, OMIT_EMPTY, SECRET] = ""  # Only in the answer that made it.
+    warnings: Annotated[Many[str], OMIT_EMPTY] = ()  # Likewise.
 
 
 class KeyViews(RootModel[list[KeyView]]):

@@ -5,7 +5,7 @@ from functools import partial
 import anyio
 import pytest
 
-from remuda.accounts.keys import ApiKey, Role, mint
+from remuda.accounts.keys import ApiKey, KeyScope, mint
 from remuda.accounts.ports import KeyStore, SecretStore
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
@@ -29,19 +29,19 @@ def secrets(database: Database) -> SecretStore:
     return SqlSecretStore(database)
 
 
-def a_key(name: str, seed: int = 1, role: Role = Role.USER) -> ApiKey:
-    return mint(name, role, SeededEntropy(seed), SystemClock().now())[1]
+def a_key(name: str, seed: int = 1, scope: KeyScope = KeyScope.INFERENCE) -> ApiKey:
+    return mint(name, scope, SeededEntropy(seed), SystemClock().now())[1]
 
 
 async def test_keys_in_force_are_listed_by_name(keys: KeyStore) -> None:
-    second, first = a_key("zoe", 1, Role.ADMIN), a_key("ada", 2)
+    second, first = a_key("zoe", 1, KeyScope.ADMIN), a_key("ada", 2)
     await keys.add_key(second)
     await keys.add_key(first)
     assert list(await keys.keys()) == [first, second]
 
 
 async def test_a_key_keeps_the_models_it_is_for(keys: KeyStore) -> None:
-    _, key = mint("app", Role.USER, SeededEntropy(1), SystemClock().now(), ("qwen", "org/bge"))
+    _, key = mint("app", KeyScope.INFERENCE, SeededEntropy(1), SystemClock().now(), ("qwen", "org/bge"))
     await keys.add_key(key)
     assert list(await keys.keys()) == [key]
 

@@ -165,9 +165,9 @@ async def test_a_key_needs_a_name_that_can_be_shown(frontend: LiveFrontend, body
     check_refusal(await frontend.admin.post("/api/keys", json=body), 400, "name")
 
 
-async def test_a_key_has_one_of_the_roles(frontend: LiveFrontend) -> None:
-    reply = await frontend.admin.post("/api/keys", json={"name": "k", "role": "root"})
-    check_refusal(reply, 400, "role", "admin", "user")
+async def test_a_key_has_one_of_the_scopes(frontend: LiveFrontend) -> None:
+    reply = await frontend.admin.post("/api/keys", json={"name": "k", "scope": "root"})
+    check_refusal(reply, 400, "scope", "admin", "inference")
 
 
 # Size

@@ -27,7 +27,7 @@ async def test_the_registration_token_is_no_key(open_frontend: LiveFrontend) -> 
 
 
 async def test_a_key_for_inference_opens_this_and_nothing_else(open_frontend: LiveFrontend) -> None:
-    wanted = {"name": "app", "role": "user", "models": ["qwen"]}
+    wanted = {"name": "app", "models": ["qwen"]}
     made = (await open_frontend.admin.post("/api/keys", json=wanted)).json()
     headers = {"Authorization": f"Bearer {made['key']}"}
     assert made["models"] == ["qwen"]
@@ -39,7 +39,9 @@ async def test_a_key_for_inference_opens_this_and_nothing_else(open_frontend: Li
 
 async def test_an_admins_key_is_for_everything(open_frontend: LiveFrontend) -> None:
     assert (await open_frontend.admin.get("/v1/models")).status_code == 200
-    refused = await open_frontend.admin.post("/api/keys", json={"name": "x", "models": ["qwen"]})
+    refused = await open_frontend.admin.post(
+        "/api/keys", json={"name": "x", "scope": "admin", "models": ["qwen"]}
+    )
     assert refused.status_code == 400
 
 

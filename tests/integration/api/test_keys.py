@@ -14,11 +14,11 @@ from tests.support.frontends import Json, LiveFrontend, live_frontend
 
 pytestmark = pytest.mark.anyio
 
-SHOWN = {"id", "name", "role", "hint", "created_at"}
+SHOWN = {"id", "name", "scope", "hint", "created_at"}
 
 
-async def make(frontend: LiveFrontend, name: str, role: str = "admin") -> Json:
-    reply = await frontend.admin.post("/api/keys", json={"name": name, "role": role})
+async def make(frontend: LiveFrontend, name: str, scope: str = "admin") -> Json:
+    reply = await frontend.admin.post("/api/keys", json={"name": name, "scope": scope})
     assert reply.status_code == 201
     made: Json = reply.json()
     return made
@@ -34,7 +34,7 @@ async def test_a_keys_secret_is_in_the_answer_that_makes_it_and_in_no_other(
 ) -> None:
     made = await make(open_frontend, "once")
     assert made.keys() == SHOWN | {"key"}
-    assert (made["name"], made["role"]) == ("once", "admin")
+    assert (made["name"], made["scope"]) == ("once", "admin")
     assert made["key"].startswith(made["hint"])
     assert len(made["hint"]) < len(made["key"]) / 2
     reply = await open_frontend.admin.get("/api/keys")
@@ -42,6 +42,20 @@ async def test_a_keys_secret_is_in_the_answer_that_makes_it_and_in_no_other(
     assert {frozenset(key) for key in reply.json()} == {frozenset(SHOWN)}
     assert made["id"] in [key["id"] for key in reply.json()]
     assert made["key"] not in reply.text
+
+
+async def test_a_key_is_for_inference_unless_more_is_asked_for(open_frontend: LiveFrontend) -> None:
+    made = (await open_frontend.admin.post("/api/keys", json={"name": "plain"})).json()
+    assert made["scope"] == "inference"
+    assert await status_with(open_frontend, made["key"]) == 403
+
+
+async def test_a_model_that_is_not_there_is_told_with_near_names(open_frontend: LiveFrontend) -> None:
+    config = "name: smollm2-135m\nbackend: echo\n"
+    assert (await open_frontend.admin.post("/api/models", json={"config": config})).status_code == 201
+    body = {"name": "nearly", "models": ["smollm2", "smollm2-135m"]}
+    made = (await open_frontend.admin.post("/api/keys", json=body)).json()
+    assert made["warnings"] == ["there is no model 'smollm2' now; did you mean smollm2-135m?"]
 
 
 async def test_a_revoked_key_stops_at_once(open_frontend: LiveFrontend) -> None:
@@ -63,7 +77,7 @@ async def test_a_key_is_revoked_once(open_frontend: LiveFrontend) -> None:
 
 async def test_a_name_is_taken_until_its_key_is_revoked(open_frontend: LiveFrontend) -> None:
     made = await make(open_frontend, "ann")
-    reply = await open_frontend.admin.post("/api/keys", json={"name": "ann"})
+    reply = await open_frontend.admin.post("/api/keys", json={"name": "ann", "scope": "admin"})
     assert (reply.status_code, "'ann'" in reply.json()["error"]["message"]) == (409, True)
     await open_frontend.admin.delete(f"/api/keys/{made['id']}")
     assert (await make(open_frontend, "ann"))["id"] != made["id"]

@@ -41,7 +41,7 @@ async def status_with(frontend: LiveFrontend, secret: str) -> int:
 
 async def test_a_key_made_here_works_there_within_a_second_and_no_longer_once_revoked(pair: Pair) -> None:
     here, there = pair
-    made = (await here.admin.post("/api/keys", json={"name": "app"})).json()
+    made = (await here.admin.post("/api/keys", json={"name": "app", "scope": "admin"})).json()
 
     async def works_there() -> bool:
         return await status_with(there, made["key"]) == 200

@@ -124,11 +124,11 @@ async def test_open_to_the_network_admin_routes_need_an_admin_key(
 
 
 @pytest.mark.parametrize(("method", "path"), ADMIN_ROUTES)
-async def test_a_users_key_is_not_enough(open_frontend: LiveFrontend, method: str, path: str) -> None:
-    user = await new_key(open_frontend, f"user of {method} {path}", "user")
-    reply = await open_frontend.anyone.request(method, path, headers=bearer(user["key"]))
+async def test_a_key_for_inference_is_not_enough(open_frontend: LiveFrontend, method: str, path: str) -> None:
+    key = await new_key(open_frontend, f"app of {method} {path}", "inference")
+    reply = await open_frontend.anyone.request(method, path, headers=bearer(key["key"]))
     assert node_error(reply)[:2] == (403, 403)
-    assert "role user" in reply.json()["error"]["message"]
+    assert "is inference" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("header", ["Authorization", "x-api-key"])
@@ -158,8 +158,8 @@ async def test_the_first_admin_key_is_made_once(tmp_path_factory: pytest.TempPat
         assert (await second.anyone.get("/api/nodes", headers=bearer(key))).status_code == 200
 
 
-async def new_key(frontend: LiveFrontend, name: str, role: str = "admin") -> Json:
-    reply = await frontend.admin.post("/api/keys", json={"name": name, "role": role})
+async def new_key(frontend: LiveFrontend, name: str, scope: str = "admin") -> Json:
+    reply = await frontend.admin.post("/api/keys", json={"name": name, "scope": scope})
     assert reply.status_code == 201, reply.text
     made: Json = reply.json()
     return made

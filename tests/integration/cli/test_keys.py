@@ -11,7 +11,7 @@ def names(frontend: LiveFrontend) -> set[str]:
 
 
 def test_a_key_is_shown_once_and_alone_on_standard_output(frontend: LiveFrontend) -> None:
-    made = frontend.remuda("keys", "create", "laptop", "--scope", "inference")
+    made = frontend.remuda("keys", "create", "laptop")
 
     secret = made.stdout.strip()
     assert secret.startswith("rmd_")
@@ -24,7 +24,14 @@ def test_a_key_is_shown_once_and_alone_on_standard_output(frontend: LiveFrontend
 def test_a_key_for_a_model_is_for_inference_with_it_alone(frontend: LiveFrontend) -> None:
     made = json.loads(frontend.remuda("keys", "create", "app", "--model", "qwen", "--json").stdout)
 
-    assert (made["role"], made["models"]) == ("user", ["qwen"])
+    assert (made["scope"], made["models"]) == ("inference", ["qwen"])
+
+
+def test_a_key_for_a_model_that_is_not_there_is_made_with_a_warning(frontend: LiveFrontend) -> None:
+    made = frontend.remuda("keys", "create", "early", "--model", "nosuch")
+
+    assert made.stdout.startswith("rmd_")
+    assert "warning: there is no model 'nosuch' now" in made.stderr
 
 
 def test_an_admins_key_is_for_no_model_alone(frontend: LiveFrontend) -> None:
@@ -56,7 +63,7 @@ def test_an_unknown_key_is_not_found(frontend: LiveFrontend) -> None:
 
 
 def test_a_frontend_that_is_named_is_asked_with_the_key_that_is_given(frontend: LiveFrontend) -> None:
-    key = frontend.remuda("keys", "create", "remote").stdout.strip()
+    key = frontend.remuda("keys", "create", "remote", "--scope", "admin").stdout.strip()
 
     result = frontend.remuda("keys", REMUDA_URL=frontend.url, REMUDA_API_KEY=key, REMUDA_DATA_DIR="/nowhere")
 

@@ -2,12 +2,13 @@
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from remuda.accounts.keys import ApiKey, Role
+from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Invalid
+from remuda.core.near_names import did_you_mean
 from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.paths import KeyPath
-from remuda.gateway.services import Svc
+from remuda.gateway.services import Services, Svc
 from remuda.wire.admin import KeyRequest, KeyView, KeyViews
 from remuda.wire.nodes import NodeMessage
 
@@ -30,13 +31,14 @@ async def list_keys(svc: Svc) -> Response:
 async def create_key(request: Request, svc: Svc) -> Response:
     """A new key; its secret is shown in this answer only."""
     wanted = await read(request, KeyRequest)
-    role = Role(wanted.role)
-    if wanted.models and role is Role.ADMIN:
+    scope = KeyScope(wanted.scope)
+    if wanted.models and scope is KeyScope.ADMIN:
         raise Invalid(
-            "models: an admin's key is for everything", hint="leave them out, or ask for a user's key"
+            "models: an admin's key is for everything", hint="leave them out, or ask for the scope inference"
         )
-    secret, key = await svc.keyring.create(wanted.name, role, wanted.models)
-    return answer(_view(key, secret), 201)
+    secret, key = await svc.keyring.create(wanted.name, scope, wanted.models)
+    made = _view(key).model_copy(update={"key": secret, "warnings": _warnings(key, svc)})
+    return answer(made, 201)
 
 
 @routes.delete("/{key_id}", responses=gives(NodeMessage, 401, 404))
@@ -46,13 +48,22 @@ async def revoke_key(key_id: KeyPath, svc: Svc) -> Response:
     return answer(NodeMessage(message=f"key {key.name} revoked"))
 
 
-def _view(key: ApiKey, secret: str = "") -> KeyView:
+def _warnings(key: ApiKey, svc: Services) -> tuple[str, ...]:
+    """Keys may come before their models; but a name that is misspelled opens nothing, ever."""
+    known = svc.inference.tables.now.models
+    unknown = (name for name in key.models if name not in known)
+    return tuple(
+        f"there is no model {name!r} now; {did_you_mean(name, known, 'the key opens it as soon as there is')}"
+        for name in unknown
+    )
+
+
+def _view(key: ApiKey) -> KeyView:
     return KeyView(
         id=key.id,
         name=key.name,
-        role=key.role,
+        scope=key.scope,
         hint=key.hint,
         created_at=key.created_at,
         models=key.models,
-        key=secret,
     )

@@ -1,12 +1,12 @@
 """Who may ask what: answered from memory, before anything of a request's body is read."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Final
 
-from remuda.accounts.keys import ApiKey, Role
+from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Forbidden
+from remuda.core.near_names import did_you_mean
 from remuda.gateway.guards import host_problem
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.openai.errors import InvalidKey
@@ -16,8 +16,7 @@ from remuda.router.errors import ModelUnknown
 from remuda.router.table import Entry
 
 _HOSTS_KNOWN_MAX: Final = 256
-_NAME_CHARS_MAX: Final = 100  # Of one that is looked for among similar ones, or quoted.
-_NAMES_COMPARED_MAX: Final = 1000
+_NAME_CHARS_MAX: Final = 100  # Of one that is quoted.
 
 Headers = Mapping[bytes, bytes]
 
@@ -49,7 +48,7 @@ class Admission:
 
     def may_see_nodes(self, key: ApiKey | None) -> bool:
         """Which machine answered is for admins; on loopback everyone is one."""
-        return not self._keys_required or (key is not None and key.role is Role.ADMIN)
+        return not self._keys_required or (key is not None and key.scope is KeyScope.ADMIN)
 
     def model(self, name: str, key: ApiKey | None) -> Entry:
         """The model of this name. ModelUnknown with similar names; Forbidden if the key is not for it."""
@@ -78,9 +77,7 @@ class Admission:
         shown = name[:_NAME_CHARS_MAX]
         models = self._tables.now.models
         known = [one for one, entry in models.items() if one != name and self._allows(key, one, entry)]
-        folded = {one.casefold(): one for one in known[:_NAMES_COMPARED_MAX]}
-        near = [folded[one] for one in get_close_matches(shown.casefold(), folded)]
-        hint = f"did you mean {' or '.join(near)}?" if near else "GET /v1/models lists what there is"
+        hint = did_you_mean(shown, known, "GET /v1/models lists what there is")
         return ModelUnknown(f"there is no model {shown!r}", hint=hint)
 
 

@@ -6,20 +6,13 @@ from typing import Final
 
 import msgspec
 
+from remuda.gateway.guards import require_key
 from remuda.gateway.messages import JSON, SCHEMAS, Described
 from remuda.gateway.openai.errors import ErrorAnswer
 from remuda.gateway.openai.pages import MODELS, Listed, Listing
 from remuda.gateway.openai.parsing import ASKS, Ask
 from remuda.inference.model import Kind
 
-SCHEME: Final = "inferenceKey"
-SCHEMES: Final[Described] = {
-    SCHEME: {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "Any API key; x-api-key has it as well. Not asked for where only loopback is served.",
-    }
-}
 _SUMMARIES: Final = {
     Kind.CHAT: "Chat",
     Kind.COMPLETION: "Complete a text",
@@ -100,7 +93,7 @@ def _about(name: str, summary: str, about: str) -> Described:
         "operationId": name,
         "summary": summary,
         "description": about,
-        "security": [{SCHEME: []}],
+        "security": [{require_key.scheme_name: []}],
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from remuda.accounts.keys import Role
+from remuda.accounts.keys import KeyScope
 from tests.integration.api.openai.asking import ASK, CHAT
 from tests.support.scripted_upstreams import Gateway, gateway, model, route_to, serving, table
 
@@ -45,28 +45,28 @@ async def test_without_a_key_in_force_nothing_is_answered(closed: Gateway, key: 
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize(("role", "told"), [(Role.ADMIN, True), (Role.USER, False)])
-async def test_admins_may_ask_whose_answer_it_is(closed: Gateway, role: Role, told: bool) -> None:
-    secret, _ = await closed.keyring.create("app", role)
+@pytest.mark.parametrize(("scope", "told"), [(KeyScope.ADMIN, True), (KeyScope.INFERENCE, False)])
+async def test_admins_may_ask_whose_answer_it_is(closed: Gateway, scope: KeyScope, told: bool) -> None:
+    secret, _ = await closed.keyring.create("app", scope)
     reply = await ask(closed, secret, **{"x-remuda-show-node": "1"})
     assert ("x-remuda-node" in reply.headers) is told
 
 
-@pytest.mark.parametrize("role", Role)
-async def test_keys_of_both_roles_may_ask(closed: Gateway, role: Role) -> None:
-    secret, _ = await closed.keyring.create("app", role)
+@pytest.mark.parametrize("scope", KeyScope)
+async def test_keys_of_both_scopes_may_ask(closed: Gateway, scope: KeyScope) -> None:
+    secret, _ = await closed.keyring.create("app", scope)
     assert (await ask(closed, secret)).status_code == 200
     assert (await ask(closed, **{"x-api-key": secret})).status_code == 200
 
 
 async def test_a_revoked_key_is_refused(closed: Gateway) -> None:
-    secret, key = await closed.keyring.create("app", Role.USER)
+    secret, key = await closed.keyring.create("app", KeyScope.INFERENCE)
     await closed.keyring.revoke(key.id)
     assert (await ask(closed, secret)).status_code == 401
 
 
 async def test_a_key_for_one_model_is_for_no_other(closed: Gateway) -> None:
-    secret, _ = await closed.keyring.create("app", Role.USER, ("m",))
+    secret, _ = await closed.keyring.create("app", KeyScope.INFERENCE, ("m",))
     assert (await ask(closed, secret)).status_code == 200
     assert (await ask(closed, secret, "nick")).status_code == 200
     refused = await ask(closed, secret, "org/bge")
@@ -75,18 +75,18 @@ async def test_a_key_for_one_model_is_for_no_other(closed: Gateway) -> None:
 
 
 async def test_similar_names_are_told_only_of_models_the_key_is_for(closed: Gateway) -> None:
-    secret, _ = await closed.keyring.create("app", Role.USER, ("m",))
+    secret, _ = await closed.keyring.create("app", KeyScope.INFERENCE, ("m",))
     assert "org" not in (await ask(closed, secret, "org/bgf")).text.replace("org/bgf", "")
 
 
 async def test_an_alias_is_served_by_the_model_it_names(closed: Gateway) -> None:
-    secret, _ = await closed.keyring.create("app", Role.USER)
+    secret, _ = await closed.keyring.create("app", KeyScope.INFERENCE)
     assert (await ask(closed, secret, "nick")).status_code == 200
 
 
 async def test_the_list_has_the_models_that_can_be_asked_for(closed: Gateway) -> None:
-    everyone, _ = await closed.keyring.create("all", Role.USER)
-    someone, _ = await closed.keyring.create("some", Role.USER, ("org/bge",))
+    everyone, _ = await closed.keyring.create("all", KeyScope.INFERENCE)
+    someone, _ = await closed.keyring.create("some", KeyScope.INFERENCE, ("org/bge",))
     assert (await models(closed, everyone)).json() == {
         "object": "list",
         "data": [
@@ -99,20 +99,20 @@ async def test_the_list_has_the_models_that_can_be_asked_for(closed: Gateway) ->
 
 @pytest.mark.parametrize("path", ["/v1/models/org/bge", "/v1/models/org%2Fbge"])
 async def test_one_model_is_shown_by_its_name(closed: Gateway, path: str) -> None:
-    secret, _ = await closed.keyring.create("app", Role.USER)
+    secret, _ = await closed.keyring.create("app", KeyScope.INFERENCE)
     assert (await models(closed, secret, path)).json()["id"] == "org/bge"
 
 
 @pytest.mark.parametrize("name", ["none", "hidden", "", "%00"])
 async def test_a_model_that_is_not_listed_is_not_found(closed: Gateway, name: str) -> None:
-    secret, _ = await closed.keyring.create("app", Role.USER)
+    secret, _ = await closed.keyring.create("app", KeyScope.INFERENCE)
     reply = await models(closed, secret, f"/v1/models/{name}")
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
     assert f"did you mean {name}" not in reply.json()["error"]["message"]
 
 
 async def test_similar_names_are_told_of_one_model_too(closed: Gateway) -> None:
-    secret, _ = await closed.keyring.create("app", Role.USER)
+    secret, _ = await closed.keyring.create("app", KeyScope.INFERENCE)
     reply = await models(closed, secret, "/v1/models/org/bgee")
     assert "did you mean org/bge?" in reply.json()["error"]["message"]
 

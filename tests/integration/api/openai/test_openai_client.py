@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from remuda.accounts.keys import Role
+from remuda.accounts.keys import KeyScope
 from remuda.core.errors import Invalid
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Call, Sink
@@ -186,7 +186,7 @@ async def test_a_tool_schema_that_makes_no_sense_is_refused(served: Gateway, cli
 
 async def test_keys_have_their_kinds_of_error() -> None:
     async with serving(gateway(keys_required=True)) as served:
-        secret, _ = await served.keyring.create("app", Role.USER, ("other",))
+        secret, _ = await served.keyring.create("app", KeyScope.INFERENCE, ("other",))
         async with client_of(served) as nobody, client_of(served, secret) as somebody:
             with pytest.raises(openai.AuthenticationError):
                 await ask(nobody)
