@@ -186,7 +186,7 @@ def fresh_and_full(rig: PlacingRig) -> None:
 async def test_engine_that_ships_with_remuda_goes_also_where_the_disk_is_full(rig: PlacingRig) -> None:
     fresh_and_full(rig)
     rig.readings = [Reading(REMUDA, read_index(shipped_index()), confirmed_at=START)]
-    await begun(rig)
+    assert (await begun(rig)).state is ReplicaState.STAGING
 
 
 async def test_disk_is_no_reason_once_its_check_is_off(rig: PlacingRig) -> None:
@@ -194,7 +194,7 @@ async def test_disk_is_no_reason_once_its_check_is_off(rig: PlacingRig) -> None:
     rig.readings = READINGS
     assert "--no-distributed-disk-headroom-check" in (await refused(rig)).reasons["gpu-1"]
     rig.checks_disk = False
-    await begun(rig)
+    assert (await begun(rig)).state is ReplicaState.STAGING
 
 
 async def test_peers_without_reports_are_told_of_shared_folders(rig: PlacingRig) -> None:
