@@ -49,6 +49,20 @@ def test_answer_that_has_the_name_passes_as_it_is(cuts: list[int]) -> None:
     assert _passed(Renamer(b'"ours"', by_line=True), stream, cuts) == stream
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        b'"a":{"model":"ours"},',
+        b'"a":[{"model":"ours"}],',
+        b'"a":"{\\"model\\":\\"ours\\"",',
+        b'"model ":"ours",',
+    ],
+)
+def test_right_name_elsewhere_is_not_the_right_name(before: bytes) -> None:
+    answer = b'{%s"model":"theirs"}' % before
+    assert _passed(Renamer(b'"ours"'), answer, []) == b'{%s"model":"ours"}' % before
+
+
 @given(chunks=st.lists(st.dictionaries(st.text(max_size=5), _values, max_size=3), max_size=4), cuts=_cuts)
 def test_in_a_stream_every_event_is_renamed(chunks: list[dict[str, object]], cuts: list[int]) -> None:
     given_chunks = [{**chunk, "model": "theirs"} for chunk in chunks]

@@ -42,10 +42,23 @@ class Renamer:
     def feed(self, piece: bytes) -> bytes:
         """What can be passed on now."""
         data = self._held + piece if self._held else piece
-        if self._right:
-            self._held = b""
+        if self._right or self._has_it_first(data):
+            self._right, self._held = True, b""
             return data
         return self._renamed(data)
+
+    def _has_it_first(self, data: bytes) -> bool:
+        """The right name comes before anything that is nested, as it usually does. What looks like a member
+        is one: within a string the quotes would be escaped."""
+        if self._depth or self._in_string or self._found:
+            return False
+        member = _MEMBER.search(data)
+        return (
+            member is not None
+            and member[2] == self._name
+            and data.count(b"{", 0, member.start()) == 1
+            and data.find(b"[", 0, member.start()) < 0
+        )
 
     def _renamed(self, data: bytes) -> bytes:
         passed: list[bytes] = []
