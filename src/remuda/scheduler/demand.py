@@ -110,13 +110,14 @@ class Demand:
         return None if coming is None else await self._under_way(coming)
 
     async def _find(self, name: str, waited_for: Collection[OpId | None]) -> Found | None:
+        # In this order: a replica that gets ready meanwhile is either seen on its way, or in the table.
+        seen = await self._replicas.replicas()
         await self._refresh()
         if self._routable(name):
             return None
         model = self._catalogue.find(name)
         if model is None:
             return None  # It was removed, and whoever asked is about to find out.
-        seen = await self._replicas.replicas()
         coming = [row for row in seen.rows if row.key.model == model.config.id and _on_its_way(row)]
         if coming:
             found = await self._under_way(coming[0])

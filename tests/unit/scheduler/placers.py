@@ -1,6 +1,6 @@
 """Placing and demand as a frontend has them, on the rig's stores."""
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -86,6 +86,7 @@ class DemandRig(PlacingRig):
         super().__init__()
         self._tasks = tasks
         self.routable: set[str] = set()
+        self.after_refresh: Callable[[], Awaitable[object]] = anyio.lowlevel.checkpoint
         self.refreshed = 0
         self.placer = CountingPlacer(self.placing())
 
@@ -116,3 +117,4 @@ class DemandRig(PlacingRig):
 
     async def _refresh(self) -> None:
         self.refreshed += 1
+        await self.after_refresh()

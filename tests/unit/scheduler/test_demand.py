@@ -1,6 +1,7 @@
 """However many ask, and of however many frontends, one load is under way; and how it ended is told to all."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -70,6 +71,20 @@ async def test_six_who_ask_three_frontends_cause_one_load(rig: DemandRig) -> Non
     assert (await loads(rig), len(await rig.rows())) == (1, 1)
     for one in frontends:
         assert isinstance(await one.look("qwen"), UnderWay), "who came too late sees it at the next look"
+
+
+async def test_replica_that_gets_ready_during_a_look_is_not_joined_by_another(rig: DemandRig) -> None:
+    """Just after the table was read, which does not know it yet."""
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+
+    async def ready() -> None:
+        await rig.replicas.move(begun.replica, replace(begun.replica, state=ReplicaState.LOADED))
+
+    rig.after_refresh = ready
+    await time_passes(1)
+    assert isinstance(await rig.demand.look("qwen"), UnderWay)
+    assert await loads(rig) == 1
 
 
 async def test_two_models_are_loaded_independently(rig: DemandRig) -> None:
