@@ -1,6 +1,5 @@
 """Composition root of commands about this machine's own backends: no frontend is asked."""
 
-import json
 import os
 import platform
 from collections.abc import AsyncIterator
@@ -10,21 +9,18 @@ from datetime import timedelta
 
 from remuda.cli.options import Flags, resolve_settings
 from remuda.cli.settings import WorkerSettings
-from remuda.cli.settings.depot import SourceSettings
+from remuda.cli.source_wiring import galleries_of, registries_of
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
 from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
-from remuda.gallery.model import Gallery, Machine, Reading, galleries_from_json
-from remuda.gallery.shipped import DEFAULT_GALLERIES
+from remuda.gallery.model import Gallery, Machine, Reading
 from remuda.gallery.sources import Sources
 from remuda.host.folder import DataFolder
 from remuda.oci.client import open_client
 from remuda.oci.keychain import Keychain, docker_config_files
 from remuda.oci.platforms import platform_of
-from remuda.oci.reference import canonical_registry
-from remuda.oci.registries import Registries
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.gc import Collected, collect
 from remuda.worker.depot.places import Places
@@ -105,24 +101,8 @@ class LocalMachine:
             yield depot
 
 
-def galleries_of(settings: SourceSettings) -> tuple[Gallery, ...]:
-    configured = settings.backend_galleries
-    return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_GALLERIES
-
-
 async def gallery_machine(inventory: Inventory) -> Machine:
     """This machine, as galleries choose by it."""
     found = await inventory.current()
     architecture = found.architecture or platform_of(platform.system(), platform.machine()).architecture
     return Machine(found.os, architecture, found.capability, found.gpu_vendor, found.total_vram)
-
-
-def registries_of(settings: SourceSettings) -> Registries:
-    """How registries are reached from this machine."""
-    return Registries(
-        insecure=frozenset(settings.insecure_registries),
-        mirrors={
-            canonical_registry(registry): mirrors for registry, mirrors in settings.registry_mirrors.items()
-        },
-        ca=settings.registry_ca,
-    )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected
-from remuda.cli.backend_wiring import galleries_of, registries_of
 from remuda.cli.registry_pinner import RegistryPinner
 from remuda.cli.running import background
 from remuda.cli.settings import FrontendSettings
+from remuda.cli.source_wiring import galleries_of, registries_of
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import FrontendId

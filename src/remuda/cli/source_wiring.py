@@ -1,0 +1,25 @@
+"""Where backends come from, by the settings of whoever asks: galleries, and the way to registries."""
+
+import json
+
+from remuda.cli.settings.depot import SourceSettings
+from remuda.gallery.model import Gallery, galleries_from_json
+from remuda.gallery.shipped import DEFAULT_GALLERIES
+from remuda.oci.reference import canonical_registry
+from remuda.oci.registries import Registries
+
+
+def galleries_of(settings: SourceSettings) -> tuple[Gallery, ...]:
+    configured = settings.backend_galleries
+    return galleries_from_json(json.dumps(configured)) if configured else DEFAULT_GALLERIES
+
+
+def registries_of(settings: SourceSettings) -> Registries:
+    """How registries are reached from this machine."""
+    return Registries(
+        insecure=frozenset(settings.insecure_registries),
+        mirrors={
+            canonical_registry(registry): mirrors for registry, mirrors in settings.registry_mirrors.items()
+        },
+        ca=settings.registry_ca,
+    )
