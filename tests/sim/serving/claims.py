@@ -114,8 +114,9 @@ class ServingClaims(Claims):
     def _runs(self, row: ReplicaRow) -> bool:
         worker = self._worker(row)
         process = None if worker is None else worker.processes.get(row.key)
-        same = process is not None and row.instance in ("", process.instance)
-        return same and row.state is ReplicaState.LOADED
+        if process is None or row.state is not ReplicaState.LOADED:
+            return False
+        return row.instance == process.instance if row.instance else bool(process.model)
 
     def _worker(self, row: ReplicaRow) -> ServingWorker | None:
         return next((one for one in self._serving.workers_there if one.node == row.node), None)

@@ -88,7 +88,7 @@ class Break:
 
 BREAKS = {
     "memory that was set aside is given away again": Break(
-        {"remuda.scheduler.offers._set_aside": lambda *_, **__: 0}, "rows_have_room"
+        {"remuda.scheduler.offers._not_shown": lambda *_: 0}, "rows_have_room"
     ),
     "a replica counts as loaded before its model is": Break(
         {"remuda.scheduler.loader._Load._model_in_it": at_once}, "only_who_was_ready_is_asked"
