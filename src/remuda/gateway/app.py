@@ -14,6 +14,7 @@ from remuda.core.errors import RemudaError, Unavailable
 from remuda.gateway import join, nodes, openapi, probes
 from remuda.gateway.admin import (
     backends,
+    loading,
     models,
     node_backends,
     older_backends,
@@ -36,6 +37,7 @@ log = structlog.get_logger()
 # The busiest come first, as they are tried in this order.
 _ROUTERS = (
     nodes.routes,
+    loading.routes,  # Before those for models, whose names may end in anything.
     models.routes,  # Before those for nodes, whose ids would take /api/nodes/models.
     admin_nodes.routes,
     operations.routes,

@@ -10,7 +10,7 @@ from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.wire.codec import GO_ZERO_TIME
 from remuda.wire.nodes import ModelRow, NodeView, Report
-from remuda.wire.serving import LoadingView, ModelItem, ReplicaView
+from remuda.wire.serving import BackendState, LoadingView, MemoryUsage, ModelItem, ModelStatus, ReplicaView
 
 
 def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) -> ReplicaView:
@@ -86,6 +86,17 @@ def model_item(
         nodes_with_files=tuple(one.node.name for one in standings if _has(one, config.file)),
         replicas=tuple(one for one in replicas if one.model == config.id),
     )
+
+
+def model_status(replicas: Sequence[ReplicaView]) -> ModelStatus:
+    """Of all replicas of one model together."""
+    loaded = [one for one in replicas if one.state == ReplicaState.LOADED]
+    if any(not one.in_flight for one in loaded):
+        state = BackendState.READY
+    else:
+        state = BackendState.BUSY if replicas else BackendState.UNINITIALIZED
+    memory = {f"{one.node or one.node_id}#{one.index}": one.memory_bytes for one in replicas}
+    return ModelStatus(state=state, memory=MemoryUsage(total=sum(memory.values()), breakdown=memory))
 
 
 def loading_view(status: LoadStatus) -> LoadingView:

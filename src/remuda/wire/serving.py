@@ -1,6 +1,7 @@
 """Models and their replicas, as admins see and steer them, and how far a load is. Ours, but for the loading
 object."""
 
+from enum import IntEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -105,6 +106,26 @@ class LoadingView(Message):
     file_index: Count = 0
     total_files: Count = 0
     eta_seconds: Annotated[Count | None, OMIT_NONE] = None
+
+
+class BackendState(IntEnum):
+    """As backends tell it themselves."""
+
+    UNINITIALIZED = 0
+    BUSY = 1
+    READY = 2
+
+
+class MemoryUsage(Message):
+    total: Uint64 = 0
+    breakdown: dict[str, int] = {}  # Bytes by node and number of the replica: `gpu-1#0`.
+
+
+class ModelStatus(Message):
+    """Frontend to admin, on LocalAI's own route: how a model is."""
+
+    state: BackendState = BackendState.UNINITIALIZED
+    memory: MemoryUsage = MemoryUsage()
 
 
 class ModelNamed(Message):

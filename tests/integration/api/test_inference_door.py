@@ -54,3 +54,26 @@ async def test_figures_of_inference_are_among_the_frontends(frontend: LiveFronte
 async def test_a_model_that_is_not_being_loaded_has_no_load_status(frontend: LiveFrontend) -> None:
     reply = await frontend.admin.get("/api/models/none/load-status")
     assert (reply.status_code, reply.json()["error"]["type"]) == (404, "not_found_error")
+
+
+async def test_load_status_is_for_every_key_that_is_for_the_model(open_frontend: LiveFrontend) -> None:
+    made = (await open_frontend.admin.post("/api/keys", json={"name": "looks", "models": ["qwen"]})).json()
+    headers = {"Authorization": f"Bearer {made['key']}"}
+
+    async def status(model: str, headers: dict[str, str]) -> int:
+        path = f"/api/models/{model}/load-status"
+        return (await open_frontend.anyone.get(path, headers=headers)).status_code
+
+    found = [await status("qwen", headers), await status("other", headers), await status("qwen", {})]
+    assert found == [404, 403, 401]
+
+
+async def test_a_model_is_monitored_by_its_name(frontend: LiveFrontend) -> None:
+    config = {"config": "name: watched\nbackend: echo\n"}
+    assert (await frontend.admin.post("/api/models", json=config)).status_code == 201
+    unloaded = {"state": 0, "memory": {"total": 0, "breakdown": {}}}
+    asked = await frontend.admin.get("/backend/monitor?model=watched")
+    in_body = await frontend.admin.request("GET", "/backend/monitor", json={"model": "watched"})
+    assert (asked.status_code, asked.json(), in_body.json()) == (200, unloaded, unloaded)
+    assert (await frontend.admin.get("/backend/monitor?model=nobody")).status_code == 404
+    assert (await frontend.admin.get("/backend/monitor")).status_code == 400

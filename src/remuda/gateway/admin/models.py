@@ -1,6 +1,8 @@
 """Models and their replicas: configured, loaded, unloaded, looked at."""
 
-from fastapi import APIRouter, Depends, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import NotFound
 from remuda.core.ids import NodeId
@@ -13,16 +15,16 @@ from remuda.gateway.services import Services, Svc
 from remuda.ops.own_view import with_steps
 from remuda.ops.ports import View
 from remuda.wire.models import ModelUnload
-from remuda.wire.nodes import NodeError, NodeErrorDetail, NodeMessage
+from remuda.wire.nodes import NodeMessage
 from remuda.wire.operations import OpView
 from remuda.wire.serving import (
-    LoadingView,
     ModelAdd,
     ModelAdded,
     ModelItem,
     ModelItems,
     ModelNamed,
     ModelOps,
+    ModelStatus,
     ModelUnloadBody,
     ReplicaView,
     ReplicaViews,
@@ -79,16 +81,6 @@ async def unload_model(model: ModelPath, request: Request, svc: Svc, admin: Admi
     node = await _node_id(body.node, svc) if body.node else None
     ops = await svc.serving.models.unload(model, admin, node=node)
     return answer(ModelOps(operations=tuple(_op(view, svc) for view in ops)), 202)
-
-
-@routes.get("/api/models/{model:path}/load-status", responses=gives(LoadingView, 401, 404))
-async def load_status(model: ModelPath, svc: Svc) -> Response:
-    """How far its load is; 404 when none is under way."""
-    status = await svc.serving.load_status(model)
-    if status is None:
-        words = f"{model} is not being loaded"
-        return answer(NodeError(error=NodeErrorDetail(code=404, message=words, type="not_found_error")), 404)
-    return answer(show.loading_view(status))
 
 
 @routes.get("/api/models/{model:path}", responses=gives(ModelItem, 401, 404))
@@ -167,6 +159,19 @@ async def preload(request: Request, svc: Svc, admin: Admin) -> Response:
     """Load a model before somebody asks for it."""
     body = await read(request, ModelNamed)
     return answer(_op(await svc.serving.models.load(body.model, admin), svc))
+
+
+@routes.get("/backend/monitor", responses=gives(ModelStatus, 400, 401, 404))
+async def monitor(
+    request: Request,
+    svc: Svc,
+    model: Annotated[str, Query(max_length=1024, description="Its name; the body may have it instead.")] = "",
+) -> Response:
+    """How a model is, in the words that backends use: its state over all replicas, and their memory."""
+    named = model or (await read(request, ModelNamed)).model
+    found = await svc.serving.models.get(named)
+    replicas = await _replicas(svc)
+    return answer(show.model_status([one for one in replicas if one.model == found.config.id]))
 
 
 async def _replicas(svc: Services) -> tuple[ReplicaView, ...]:
