@@ -36,6 +36,10 @@ class Sight:
         """It is here, and is these bytes where somebody says which."""
         return self.run_file is not None and digest in ("", self.digest)
 
+    def lacks(self, digest: str) -> bool:
+        """It is here, and is other bytes."""
+        return self.run_file is not None and not self.has(digest)
+
     def runs(self, replica: Replica) -> bool:
         """The process is one of this backend's, under whatever name it was asked for."""
         return self.name in replica.names or (self.folder is not None and replica.folder == self.folder)
@@ -72,9 +76,10 @@ class Holdings:
                     yield seen
                     return
 
-    async def stop(self, sight: Sight, *also: ProcessKey, free: bool) -> Sequence[Stopped]:
-        """Stop this backend's processes. Whether each is gone, the caller has to look."""
-        meant = {replica.key for replica in self._supervision.replicas() if sight.runs(replica)}
+    async def stop(self, *sights: Sight, also: Sequence[ProcessKey] = (), free: bool) -> Sequence[Stopped]:
+        """Stop these backends' processes. Whether each is gone, the caller has to look."""
+        replicas = self._supervision.replicas()
+        meant = {replica.key for replica in replicas if any(sight.runs(replica) for sight in sights)}
         return await self._supervision.stop(sorted(meant | set(also)), free=free)
 
 

@@ -79,8 +79,9 @@ class Installs:
                 seen = await self._holdings.look(request.backend)
                 with self._watched(order, attempt):
                     async with self._holdings.alone_with(seen, order) as sight:
+                        ordered = await self._holdings.look(order.name)
                         with attempt.firm():
-                            outcomes = await self._holdings.stop(sight, key, free=False)
+                            outcomes = await self._holdings.stop(sight, ordered, also=(key,), free=False)
                         require_gone(outcomes)
                         await self._fetch(order, refresh=True)
                         digest = (await self._holdings.look(order.name)).digest
@@ -127,11 +128,15 @@ class Installs:
     async def _replace(
         self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order, attempt: Attempt
     ) -> Sight:
-        """Bring the backend. No process stays behind in a folder that is no longer the installed one."""
-        if request.force or sight.run_file is not None:
+        """Bring the backend. No process stays behind in a folder that is no longer the installed one.
+
+        That may be another's than was asked for: a meta backend that is not here yet stands for one that is.
+        """
+        ordered = await self._holdings.look(order.name)
+        replaced = [one for one in (sight, ordered) if request.force or one.lacks(request.digest)]
+        with attempt.firm():
             also = (key,) if request.force else ()
-            with attempt.firm():
-                require_gone(await self._holdings.stop(sight, *also, free=not request.force))
+            require_gone(await self._holdings.stop(*replaced, also=also, free=not request.force))
         await self._fetch(order, refresh=request.force)
         for name in (request.backend, order.name):
             if (found := await self._holdings.look(name)).run_file is not None:

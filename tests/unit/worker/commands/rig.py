@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import anyio
 
-from remuda.core.clock import SystemClock
+from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import BackendFailed
 from remuda.core.ids import NodeId
@@ -233,8 +233,11 @@ class Rig:
 
     async def say(self, subject: Callable[[NodeId], str], payload: bytes) -> list[bytes]:
         asked = Asked(payload)
-        await self.commands.handlers(NODE, self._publish)[subject(NODE)](asked)
+        await self.hear(subject, asked)
         return asked.replies
+
+    async def hear(self, subject: Callable[[NodeId], str], asked: Asked) -> None:
+        await self.commands.handlers(NODE, self._publish)[subject(NODE)](asked)
 
     async def ask(self, subject: Callable[[NodeId], str], request: Message, reply: type[R]) -> R:
         [answer] = await self.say(subject, encode(request))
@@ -269,21 +272,30 @@ class Rig:
 
 @asynccontextmanager
 async def rigged(root: Path, supervision: Supervision | None = None) -> AsyncIterator[Rig]:
-    """Commands at work, with scripted processes unless others are given. When the block ends nothing may be
-    left locked or listed."""
+    """Commands at work, with scripted processes unless others are given."""
     clock = SystemClock()
-    places = Places(root / "backends", root / "system", root / "blobs")
-    async with (
-        open_client(clock, SeededEntropy(1)) as client,
-        open_fetcher() as fetcher,
-        anyio.create_task_group() as tasks,
-    ):
+    async with open_client(clock, SeededEntropy(1)) as client:
+        depot = GatedDepot(places_in(root), clock, client, LINUX)
+        async with commanded(root, depot, clock, supervision) as rig:
+            yield rig
+
+
+@asynccontextmanager
+async def commanded(
+    root: Path, depot: GatedDepot, clock: Clock, supervision: Supervision | None
+) -> AsyncIterator[Rig]:
+    """Commands at work on this depot. When the block ends nothing may be left locked or listed."""
+    async with open_fetcher() as fetcher, anyio.create_task_group() as tasks:
 
         def open_galleries(galleries: tuple[Gallery, ...]) -> CountingSources:
             return CountingSources(galleries, fetcher=fetcher, cache=Cache(root / "cache"), clock=clock)
 
-        rig = Rig(root, GatedDepot(places, clock, client, LINUX), open_galleries, supervision)
+        rig = Rig(root, depot, open_galleries, supervision)
         await tasks.start(rig.commands.run)
         yield rig
         assert rig.commands.idle, "a lock or an attempt was left behind"
         tasks.cancel_scope.cancel()
+
+
+def places_in(root: Path) -> Places:
+    return Places(root / "backends", root / "system", root / "blobs")

@@ -11,6 +11,7 @@ from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Phase
 from tests.support.waiting import wait_until
 from tests.unit.worker.commands.rig import RUN, Rig
+from tests.unit.worker.commands.traffic import offer
 
 pytestmark = pytest.mark.anyio
 
@@ -160,6 +161,18 @@ async def test_forced_install_starts_a_fresh_process_under_the_same_key(rig: Rig
 
     assert [str(one.key) for one in rig.supervision.replicas()] == ["qwen#0"]
     assert before.address != after.address
+
+
+@pytest.mark.parametrize(("force", "stopped"), [(True, ["a#0"]), (False, [])])
+async def test_install_by_a_meta_name_that_is_not_here_yet_stops_what_it_replaces(
+    rig: Rig, force: bool, stopped: list[str]
+) -> None:
+    offer(rig)
+    await rig.install(BackendInstall(backend="build", model_id="a"))
+
+    await rig.install(BackendInstall(backend="meta", model_id="b", force=force))
+
+    assert [str(key) for key, _ in rig.supervision.stopped] == stopped
 
 
 async def test_process_that_cannot_be_stopped_fails_a_forced_install(rig: Rig) -> None:

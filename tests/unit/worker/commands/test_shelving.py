@@ -20,6 +20,7 @@ from remuda.wire.backends import (
 from remuda.wire.process_keys import ProcessKey
 from tests.support.waiting import wait_until
 from tests.unit.worker.commands.rig import RUN, Rig
+from tests.unit.worker.commands.traffic import offer
 
 pytestmark = pytest.mark.anyio
 
@@ -72,6 +73,15 @@ async def test_upgrade_stops_the_process_of_its_own_key_whatever_runs_there(rig:
     reply = await upgrade(rig, BackendUpgrade(backend="echo", replica_index=2))
 
     assert reply.stopped_process_keys == ("echo#2",)
+
+
+async def test_upgrade_by_a_meta_name_that_is_not_here_yet_stops_what_runs_of_its_build(rig: Rig) -> None:
+    offer(rig)
+    await rig.install(BackendInstall(backend="build", model_id="qwen"))
+
+    reply = await upgrade(rig, BackendUpgrade(backend="meta"))
+
+    assert (reply.success, reply.stopped_process_keys) == (True, ("qwen#0",))
 
 
 async def test_failed_upgrade_tells_which_processes_it_stopped(rig: Rig) -> None:

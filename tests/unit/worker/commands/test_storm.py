@@ -1,7 +1,6 @@
-"""Commands about the same few backends, all at once, with the real supervisor on scripted processes."""
+"""Many commands at once, with real threads and files, and the real supervisor on scripted processes."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -9,55 +8,17 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
-from remuda.core.ids import NodeId
 from remuda.wire import subjects
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
-from tests.support.scripted_machine import Script, ScriptedMachine
+from tests.support.scripted_machine import Script
 from tests.unit.worker.commands.rig import Rig, rigged
+from tests.unit.worker.commands.traffic import CHOICES, MachineWithFolders, offer
 
 pytestmark = pytest.mark.anyio
 
 CALLERS, COMMANDS_EACH = 6, 12
 QUICK = Script(ready_s=0.0, ends_in_s=0.01)
-
-Spoken = tuple[Callable[[NodeId], str], dict[str, object]]
-CHOICES: tuple[Spoken, ...] = (
-    (subjects.backend_install, {"backend": "meta", "model_id": "m"}),
-    (subjects.backend_install, {"backend": "build", "model_id": "m"}),
-    (subjects.backend_install, {"backend": "build", "model_id": "n", "replica_index": 1}),
-    (subjects.backend_install, {"backend": "build", "model_id": "m", "force": True}),
-    (subjects.backend_install, {"backend": "other", "model_id": "m"}),
-    (subjects.backend_install, {"backend": "other", "op_id": "o-1"}),
-    (subjects.backend_upgrade, {"backend": "meta", "op_id": "o-2"}),
-    (subjects.backend_upgrade, {"backend": "build"}),
-    (subjects.backend_delete, {"backend": "build"}),
-    (subjects.backend_delete, {"backend": "other"}),
-    (subjects.backend_rollback, {"backend": "meta"}),
-    (subjects.backend_cancel, {"op_id": "o-1"}),
-    (subjects.backend_stop, {"backend": "m"}),
-    (subjects.backend_stop, {"backend": "build", "force": True}),
-    (subjects.backend_list, {}),
-    (subjects.models_running, {}),
-)
-
-
-class MachineWithFolders(ScriptedMachine):
-    """Its processes run from real folders, which may be replaced."""
-
-    def folder_stamp(self, folder: Path) -> str:
-        try:
-            return str(folder.stat().st_ino)
-        except OSError:
-            return ""
-
-
-def offer(rig: Rig) -> None:
-    (rig.root / "own.yaml").write_text(
-        f"- name: meta\n  capabilities: {{default: build}}\n"
-        f"- name: build\n  uri: file://{rig.source('build')}\n"
-        f"- name: other\n  uri: file://{rig.source('other')}\n"
-    )
 
 
 async def give_commands(rig: Rig, entropy: SeededEntropy, errors: list[str]) -> None:

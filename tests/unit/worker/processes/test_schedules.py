@@ -13,27 +13,12 @@ from remuda.core.errors import RemudaError
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Phase
 from tests.support.scripted_machine import Script
+from tests.unit.worker.processes.behaviours import any_script, seconds
 from tests.unit.worker.processes.rig import Rig, launch, supervised
 
 BACKENDS = ("echo", "llama-cpp")
 ACTS = ("start", "start", "start", "stop", "stop backend", "crash", "replace folder", "give up")
 KEYS = tuple(ProcessKey(model, replica) for model in "ab" for replica in (0, 1))
-
-seconds = st.sampled_from((0.0, 0.01, 0.3, 1.0, 7.0, 20.0, 70.0))
-maybe = st.one_of(st.none(), seconds)
-any_script = st.builds(
-    Script,
-    ready_s=maybe,
-    exits_s=maybe,
-    code=st.sampled_from((0, 1, -9)),
-    closes_port_s=maybe,
-    silent=st.sampled_from(((0.0, 0.0), (1.0, 40.0))),
-    ends_in_s=maybe,
-    survives_kills=st.sampled_from((0, 0, 0, 1, 2)),
-    listens_elsewhere=st.sampled_from((False, False, False, True)),
-    refuses_to_free=st.sampled_from(("", "UNIMPLEMENTED")),
-    cannot_start=st.sampled_from(("", "", "", "no such program")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +34,7 @@ turns = st.lists(
     st.builds(
         Turn,
         wait_s=seconds,
-        act=st.sampled_from(
-            ("start", "start", "start", "stop", "stop backend", "crash", "replace folder", "give up")
-        ),
+        act=st.sampled_from(ACTS),
         key=st.sampled_from(KEYS),
         backend=st.sampled_from(BACKENDS),
         free=st.booleans(),
