@@ -47,7 +47,7 @@ def test_backend_that_refuses_is_quoted(up: Frontend) -> None:
 
 
 def test_ten_megabytes_in_one_message_arrive(up: Frontend) -> None:
-    word = "x" * (10 << 20)  # One word is one token, and one message.
+    word = "x" * (5 << 20)  # One word is one token and one message, which holds it twice.
     big = stream(up, "echo", word)
 
     assert big.done
