@@ -185,6 +185,7 @@ class _Build:
             registry.standings,
             self.clock,
             self.entropy,
+            metrics.ops,
         )
         ground = Ground(
             around, self.models, fleet, registry, token, self._policy.own_machines, metrics.registry

@@ -29,7 +29,7 @@ from remuda.ops.feed import Feed
 from remuda.ops.inventories import Inventories
 from remuda.ops.model import Patience
 from remuda.ops.pins import Pinner
-from remuda.ops.ports import ModelWork
+from remuda.ops.ports import Figures, ModelWork
 from remuda.ops.progress_board import ProgressBoard
 from remuda.ops.progress_line import ProgressLine
 from remuda.ops.reconciler import Reconciler
@@ -58,6 +58,7 @@ class Surroundings:
     standings: Callable[[], Awaitable[Sequence[Standing]]]
     clock: Clock
     entropy: Entropy
+    figures: Figures
 
     @property
     def timeouts(self) -> Timeouts:
@@ -122,6 +123,7 @@ async def _at_work(
             at_once=around.settings.nodes_at_once, local_sources=around.settings.allow_local_sources
         ),
         changed=signal.notify,
+        figures=around.figures,
     )
     commander = BusCommander(
         bus,
@@ -147,6 +149,7 @@ async def _at_work(
         timeouts=around.timeouts,
         patience=Patience(),
         bus_trouble=around.bus_trouble,
+        figures=around.figures,
     )
     feed = Feed(store, signal, board, progress, clock)
     upgrades = UpgradeCheck(operations.look, pinner)

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.ops.model import Attempt, Dispatch, Kind, Operation, OpId, Outcome, Step, Wish
+from remuda.ops.model import Attempt, Dispatch, Kind, Operation, OpId, Outcome, State, Step, Wish
 from remuda.wire.nodes import InstalledArtifact
 
 
@@ -162,6 +162,39 @@ class OpStore(Protocol):
     async def changed_since(self, change: int, limit: int) -> tuple[Sequence[View], int]:
         """Operations that changed after `change`, by their last change, and the newest number of all."""
         ...
+
+
+class Figures(Protocol):
+    """What is counted of operations."""
+
+    def submitted(self, kind: Kind) -> None: ...
+
+    def looked_at(self, live: Sequence[Operation]) -> None: ...
+
+    def attempted(self, kind: Kind) -> None: ...
+
+    def ended(self, kind: Kind, outcome: State) -> None:
+        """One node's share is over."""
+        ...
+
+
+class Uncounted:
+    """Implements Figures where nobody asks for them."""
+
+    def submitted(self, kind: Kind) -> None:
+        pass
+
+    def looked_at(self, live: Sequence[Operation]) -> None:
+        pass
+
+    def attempted(self, kind: Kind) -> None:
+        pass
+
+    def ended(self, kind: Kind, outcome: State) -> None:
+        pass
+
+
+UNCOUNTED: Final = Uncounted()
 
 
 class ModelWork(Protocol):

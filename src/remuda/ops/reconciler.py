@@ -20,7 +20,7 @@ from remuda.ops.commander import Timeouts
 from remuda.ops.model import Dispatch, Moment, Patience, State, Step
 from remuda.ops.node_views import NodeViews
 from remuda.ops.planning import AttemptKey, Plan, Room
-from remuda.ops.ports import Commander, Live, OpStore
+from remuda.ops.ports import UNCOUNTED, Commander, Figures, Live, OpStore
 from remuda.ops.sightings import NodeView
 
 log = structlog.get_logger(__name__)
@@ -82,6 +82,7 @@ class Reconciler:
         patience: Patience,
         bus_trouble: Callable[[], str],
         pace: Pace = _AS_SHIPPED,
+        figures: Figures = UNCOUNTED,
     ) -> None:
         self.failed_passes = 0
         self._store = store
@@ -96,6 +97,7 @@ class Reconciler:
         self._patience = patience
         self._bus_trouble = bus_trouble
         self._pace = pace
+        self._figures = figures
         self._views = NodeViews()
         self._unwanted_since: dict[AttemptKey, datetime] = {}
 
@@ -124,6 +126,7 @@ class Reconciler:
         """Read, decide, write, send. Answers how long nothing is to be done unless something changes."""
         standings = await self._standings()  # First, so that what it shows at work is known to `live`.
         live = await self._store.live()
+        self._figures.looked_at(live.operations)
         nodes = self._views.of(standings, live.inventories)
         self._commander.keep(planning.attempts_at_work(live.steps))
         decided = planning.plan(live, nodes, self._moment_for(live.now), self._room())
@@ -142,11 +145,18 @@ class Reconciler:
         written = await self._store.commit(after, self._frontend, self._pace.open_for)
         for step in written:
             _say_what_ended(before[step.key], step)
+            self._count(before[step.key], step)
             dispatch = decided.dispatches.get(step.key)
             if dispatch is not None:
                 await self._send(dispatch, step)
         if written:
             self._signal.notify()
+
+    def _count(self, before: Step, after: Step) -> None:
+        if after.attempt > before.attempt:
+            self._figures.attempted(after.kind)
+        if after.state.final and not before.state.final:
+            self._figures.ended(after.kind, after.state)
 
     async def _send(self, dispatch: Dispatch, step: Step) -> None:
         log.info("dispatched", op=step.op, node=step.node_name, verb=dispatch.verb, attempt=dispatch.attempt)

@@ -22,7 +22,7 @@ from remuda.ops.node_views import NodeViews
 from remuda.ops.overlay import Overlay, overlaid
 from remuda.ops.pinning import pin_all
 from remuda.ops.pins import Pinner
-from remuda.ops.ports import Filter, Inventory, OpStore, View
+from remuda.ops.ports import UNCOUNTED, Figures, Filter, Inventory, OpStore, View
 from remuda.ops.selection import ALL, Selection
 from remuda.ops.shelf import Shelf
 from remuda.ops.sightings import NodeView
@@ -86,6 +86,7 @@ class Operations:
         entropy: Entropy,
         policy: Policy,
         changed: Callable[[], None],
+        figures: Figures = UNCOUNTED,
     ) -> None:
         self._store = store
         self._standings = standings
@@ -97,6 +98,7 @@ class Operations:
         self._entropy = entropy
         self._policy = policy
         self._changed = changed
+        self._figures = figures
         self._node_views = NodeViews()
         turn = anyio.Lock(fast_acquire=True)
         self._looks = Crowd(
@@ -137,6 +139,8 @@ class Operations:
         )
         steps = [replace(draft.step, expires=operation.expires) for draft in plan.drafts]
         submitted = await self._store.submit(operation, steps)
+        if not submitted.joined:
+            self._figures.submitted(operation.kind)
         self._changed()
         view = overlaid(submitted.view, self._board, self._clock.now())
         return Accepted(view, submitted.joined, plan.warnings)

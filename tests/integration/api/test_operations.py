@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from remuda.core.clock import SystemClock
 from remuda.ops.model import Kind, State
@@ -91,6 +92,30 @@ async def test_a074_an_admins_install_names_no_model_and_the_first_replica(front
     assert sent.keys().isdisjoint({"model_id", "replica_index", "force"})
     assert '"mine"' in sent["backend_galleries"]
     assert "builtin:" not in sent["backend_galleries"]
+
+
+async def test_operations_are_counted_by_kind_and_outcome(frontend: LiveFrontend) -> None:
+    async def count(name: str, **labels: str) -> float:
+        text = (await frontend.admin.get("/metrics")).text
+        families = text_string_to_metric_families(text)
+        samples = (sample for family in families for sample in family.samples)
+        return sum(one.value for one in samples if one.name == name and one.labels == labels)
+
+    names = ("remuda_operations_submitted_total", "remuda_operation_attempts_total")
+    ended = {"kind": "install", "outcome": "succeeded"}
+    before = [await count(name, kind="install") for name in names]
+    succeeded = await count("remuda_operation_steps_ended_total", **ended)
+    async with localai_worker(frontend, "counted", install_s=60) as worker:
+        op = (await submit(frontend, backend="llama-cpp", nodes=["counted"]))["operation"]["id"]
+        await submit(frontend, backend="llama-cpp", nodes=["counted"])  # The same again is no other.
+        await wait_until(lambda: worker.heard("backend.install"))
+        assert await count("remuda_operations_live", kind="install") >= 1
+        await frontend.admin.post(f"/api/ops/{op}/cancel")
+    async with localai_worker(frontend, "counted-2"):
+        op = (await submit(frontend, backend="llama-cpp", nodes=["counted-2"]))["operation"]["id"]
+        await until_status(frontend, op, "succeeded")
+    assert [await count(name, kind="install") for name in names] == [one + 2 for one in before]
+    assert await count("remuda_operation_steps_ended_total", **ended) == succeeded + 1
 
 
 async def test_a056_polling_shows_bytes_while_a_worker_installs(frontend: LiveFrontend) -> None:

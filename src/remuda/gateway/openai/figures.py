@@ -37,14 +37,14 @@ class Figures:
         self._first_token = Histogram(
             "remuda_inference_time_to_first_token_seconds",
             "From the request to the first token of a stream.",
-            ["model"],
+            ["model", "node"],
             buckets=_FIRST_TOKEN_S,
             registry=registry,
         )
         self._per_token = Histogram(
             "remuda_inference_time_per_token_seconds",
             "Between the tokens of one answer, on average.",
-            ["model"],
+            ["model", "node"],
             buckets=_PER_TOKEN_S,
             registry=registry,
         )
@@ -74,10 +74,10 @@ class Figures:
         first_s = tally.first_token_s
         if first_s is None or not exchange.stream:
             return
-        self._first_token_of(model).observe(first_s - exchange.began_s)
+        self._first_token_of(model, node).observe(first_s - exchange.began_s)
         if tally.completion_tokens > 1:
             last_s = ended_s if tally.last_token_s is None else tally.last_token_s
-            self._per_token_of(model).observe((last_s - first_s) / (tally.completion_tokens - 1))
+            self._per_token_of(model, node).observe((last_s - first_s) / (tally.completion_tokens - 1))
 
 
 class _Counter(Collector):

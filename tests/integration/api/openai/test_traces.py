@@ -151,12 +151,12 @@ async def test_a_client_that_left_is_counted_as_one(served: Gateway) -> None:
     assert figure(served, "in_flight", model="m", node="gpu-1") is None
 
 
-async def test_tokens_and_times_are_counted_by_model(served: Gateway) -> None:
+async def test_tokens_and_times_are_counted_by_model_and_node(served: Gateway) -> None:
     await post(served, STREAM)
     assert figure(served, "tokens_total", model="m", node="gpu-1", type="prompt") == 3
     assert figure(served, "tokens_total", model="m", node="gpu-1", type="completion") == 2
-    assert figure(served, "time_to_first_token_seconds_count", model="m") == 1
-    assert figure(served, "time_per_token_seconds_count", model="m") == 1
+    assert figure(served, "time_to_first_token_seconds_count", model="m", node="gpu-1") == 1
+    assert figure(served, "time_per_token_seconds_count", model="m", node="gpu-1") == 1
 
 
 async def test_what_strangers_ask_for_never_becomes_a_label(served: Gateway) -> None:
