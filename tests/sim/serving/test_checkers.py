@@ -24,7 +24,7 @@ from remuda.store import ops_attempts
 from remuda.store.ops_attempts import Claim
 from tests.sim.serving.simulation import run_seed
 
-SEEDS_MOST = 14
+SEEDS_MOST = 20
 _routable, _build, _offered = building._routable, building.build, placement._out_of_the_question
 _refresh, _read, _commit = Catalogue.refresh, Catalogue._read, ops_attempts.commit
 
@@ -88,7 +88,7 @@ class Break:
 
 BREAKS = {
     "memory that was set aside is given away again": Break(
-        {"remuda.scheduler.offers._not_shown": lambda *_: 0}, "rows_have_room"
+        {"remuda.scheduler.offers._bytes": lambda rows: 0}, "rows_have_room", first_seed=8
     ),
     "a replica counts as loaded before its model is": Break(
         {"remuda.scheduler.loader._Load._model_in_it": at_once}, "only_who_was_ready_is_asked"
@@ -138,8 +138,8 @@ BREAKS = {
     "models are placed anywhere": Break(
         {"remuda.scheduler.placement._out_of_the_question": placed_anywhere}, "loads_go_where_labels_suit"
     ),
-    "budgets do not count": Break(
-        {"remuda.scheduler.offers.node_ceiling": lambda node: None}, "budgets_are_kept"
+    "VRAM that was set aside is given away again": Break(
+        {"remuda.scheduler.offers._bytes": lambda rows: 0}, "budgets_are_kept"
     ),
     "replicas of former configurations are routed to": Break(
         {

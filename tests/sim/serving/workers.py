@@ -86,6 +86,10 @@ class ServingWorker(OurWorker):
         return sum(one.memory_bytes for one in self.processes.values() if one.in_vram is in_vram)
 
     @property
+    def build(self) -> str:
+        return f"cuda12-{BACKEND}" if self.memory.vram_bytes else f"cpu-{BACKEND}"
+
+    @property
     def member(self) -> bool:
         return self.world.workers.get(self.node) is self
 
@@ -196,7 +200,7 @@ class ServingWorker(OurWorker):
         report = Report(
             boot_id=life.boot,
             sequence=life.reports,
-            installed=(InstalledArtifact(name=f"cpu-{BACKEND}", alias=BACKEND),),
+            installed=(InstalledArtifact(name=self.build, alias=BACKEND),),
             replicas=tuple(map(_told, self.processes.values())),
             work=tuple(Work(op_id=hand.op, attempt=hand.attempt, kind=hand.kind) for hand in life.hands),
             models_path="/models",
