@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from remuda.core.errors import Problem
+from remuda.core.errors import Problem, Unavailable
 from remuda.core.ids import NodeId
 from remuda.models.reading import read_model
 from remuda.ops.live_progress import LiveProgress
@@ -273,6 +273,15 @@ async def test_room_that_comes_free_while_one_waits_is_used(asking: Asking) -> N
         await time_passes(3)
         assert (await asking.row("big")).node == asking.machine.id
         tasks.cancel_scope.cancel()
+
+
+async def test_look_that_hangs_is_waited_for_no_longer_than_a_load(asking: Asking) -> None:
+    asking.after_refresh = anyio.sleep_forever
+    with pytest.raises(Unavailable, match="whether qwen is being loaded is not known yet"):
+        await asking.ask(wait_s=5)
+    assert anyio.current_time() == pytest.approx(6, abs=1.5)
+    assert len(asking.told) >= 3, "meanwhile it is told that there is nothing to tell"
+    assert asking.refreshed == 1
 
 
 async def test_leaving_early_stops_nothing(asking: Asking) -> None:
