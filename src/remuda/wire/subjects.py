@@ -129,7 +129,8 @@ ALL_INSTALL_PROGRESS: Final = "nodes.*.backend.install.*.progress"
 """The progress of every operation on every node."""
 
 
-# Frontend to all frontends; the sender hears itself and must not answer.
+# Frontend to all frontends; the sender hears itself and must not answer. Those not marked as ours are reserved:
+# LocalAI's frontends use them among themselves, and nobody here publishes or hears them.
 
 ALL_GALLERY_PROGRESS: Final = "gallery.*.progress"
 ALL_GALLERY_CANCELS: Final = "gallery.*.cancel"
@@ -143,7 +144,7 @@ CACHE_INVALIDATE_MODELS: Final = "cache.invalidate.models"
 CACHE_INVALIDATE_BACKENDS: Final = "cache.invalidate.backends"
 """Installed backends changed: ask again."""
 CACHE_INVALIDATE_SKILLS: Final = "cache.invalidate.skills"
-"""Reserved by the contract; nobody speaks or listens yet."""
+"""The contract has the name and no use for it."""
 PREFIXCACHE_OBSERVE: Final = "prefixcache.observe"
 """A replica has just seen this prompt prefix."""
 PREFIXCACHE_INVALIDATE: Final = "prefixcache.invalidate"
@@ -175,7 +176,7 @@ def staging_progress(model_id: str) -> str:
 
 
 def cache_invalidate_collection(name: str) -> str:
-    """Reserved by the contract; nobody speaks or listens yet."""
+    """The contract has the name and no use for it."""
     return f"cache.invalidate.collections.{token(name)}"
 
 
@@ -193,12 +194,12 @@ def response_cancel(response_id: str) -> str:
 
 
 def finetune_progress(job_id: str) -> str:
-    """Reserved by the contract; nobody speaks or listens yet."""
+    """The contract has the name and no use for it."""
     return f"finetune.{token(job_id)}.progress"
 
 
 def finetune_cancel(job_id: str) -> str:
-    """Reserved by the contract; nobody speaks or listens yet."""
+    """The contract has the name and no use for it."""
     return f"finetune.{token(job_id)}.cancel"
 
 
