@@ -129,8 +129,8 @@ ALL_INSTALL_PROGRESS: Final = "nodes.*.backend.install.*.progress"
 """The progress of every operation on every node."""
 
 
-# Frontend to all frontends; the sender hears itself and must not answer. Those not marked as ours are reserved:
-# LocalAI's frontends use them among themselves, and nobody here publishes or hears them.
+# Frontend to all frontends; the sender hears itself and must not answer. Those not marked as ours are
+# reserved: LocalAI's frontends use them among themselves, and nobody here publishes or hears them.
 
 ALL_GALLERY_PROGRESS: Final = "gallery.*.progress"
 ALL_GALLERY_CANCELS: Final = "gallery.*.cancel"

@@ -48,6 +48,33 @@ async def test_a102_no_admin_can_force_an_install_on_a_worker(tmp_path: Path) ->
         assert "force" not in sent
 
 
+async def test_a077_a079_adding_a_model_installs_nothing_and_tells_no_worker(tmp_path: Path) -> None:
+    async with ops_frontend(tmp_path) as frontend, localai_worker(frontend, "plain") as worker:
+        config = {"config": "name: qwen\nbackend: llama-cpp\nparameters: {model: qwen.gguf}\n"}
+        assert (await frontend.admin.post("/api/models", json=config)).status_code == 201
+        # What is asked for after it has come and gone: by then a worker would have heard of the model.
+        op = (await submit(frontend, backend="versioned", nodes=["plain"]))["operation"]["id"]
+        await until_status(frontend, op, "succeeded")
+        ops = (await frontend.admin.get("/api/ops")).json()["operations"]
+        assert [one["id"] for one in ops] == [op]
+        assert {verb for verb, _ in worker.received} <= {"backend.install", "backend.list"}
+        assert [sent["backend"] for sent in worker.heard("backend.install")] == ["versioned"]
+
+
+async def test_a078_removing_a_model_leaves_files_alone_and_is_answered_without_its_nodes(
+    tmp_path: Path,
+) -> None:
+    async with ops_frontend(tmp_path) as frontend, localai_worker(frontend, "plain") as worker:
+        config = {"config": "name: qwen\nbackend: llama-cpp\nparameters: {model: qwen.gguf}\n"}
+        assert (await frontend.admin.post("/api/models", json=config)).status_code == 201
+        removed = await frontend.admin.delete("/api/models/qwen")
+        assert (removed.status_code, removed.json()) == (200, {"message": "model removed"})
+        assert (await frontend.admin.get("/api/models/qwen")).status_code == 404
+        op = (await submit(frontend, backend="versioned", nodes=["plain"]))["operation"]["id"]
+        await until_status(frontend, op, "succeeded")
+        assert worker.heard("model.delete") == []
+
+
 async def test_d1_07_d1_20_no_admin_waits_for_a_node_and_whoever_leaves_ends_nothing(tmp_path: Path) -> None:
     async with ops_frontend(tmp_path) as frontend, localai_worker(frontend, "slow", install_s=2.0) as worker:
         url = f"/api/nodes/{worker.id}/backends/install"
