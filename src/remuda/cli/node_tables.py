@@ -24,7 +24,7 @@ _STYLES: Final = {
 def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> RenderableType:
     """A table that fits, and below it why each node takes no work that takes none."""
     if not nodes:
-        return Text("no nodes yet; `remuda join` on another machine adds one")
+        return Text("no nodes yet: that of `remuda up` comes in seconds, `remuda join` elsewhere adds one")
     table = fitting(
         [
             Column("NAME", [node.name for node in nodes]),

@@ -3,9 +3,12 @@ done once. Pure."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from typing import Final
 
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Stage, State, Step, Wish
+
+RETRIED: Final = frozenset({State.FAILED, State.CANCELLED})  # Steps that ended so can be begun afresh.
 
 
 def same_as(
@@ -43,7 +46,7 @@ def wish_for(step: Step, operation: Operation) -> Wish:
 def retried(step: Step) -> Step:
     """Begun afresh, because a person asked: from the first stage, and without the time limit that it missed.
     Its attempts go on counting, so that late news of earlier ones stays late."""
-    if step.state not in (State.FAILED, State.CANCELLED):
+    if step.state not in RETRIED:
         return step
     return replace(
         step,

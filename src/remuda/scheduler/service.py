@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import NodeId
+from remuda.core.near_names import did_you_mean
 from remuda.models.reading import read_model
 from remuda.ops.ports import OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
@@ -63,7 +64,9 @@ class Models:
         await self._catalogue.refresh()
         found = self._catalogue.configured.get(name)
         if found is None:
-            raise NotFound(f"there is no model {name!r}", hint="remuda models lists those there are")
+            names = self._catalogue.configured
+            hint = did_you_mean(name, names, "remuda models lists those there are")
+            raise NotFound(f"there is no model {name!r}", hint=hint)
         return found
 
     async def add(self, text: str) -> Told:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, bindparam, select
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
-from remuda.ops.intents import replaced, retried
+from remuda.ops.intents import RETRIED, replaced, retried
 from remuda.ops.model import Kind, Operation, OpId, Step, Wish
 from remuda.store.ops_changes import number_changes, take_turn
 from remuda.store.ops_rows import (
@@ -32,6 +32,7 @@ _MEETS = and_(  # What others have not ended on nodes of this operation.
 _MET_STEPS = select(steps).where(_MEETS).order_by(steps.c.op_id, steps.c.node)
 _MET_OPERATIONS = select(operations).where(operations.c.id.in_(select(steps.c.op_id).where(_MEETS)))
 _OVER = select(operations).where(operations.c.finished_at.is_not(None))
+_STATES = select(steps.c.state).where(steps.c.op_id == bindparam("op"))
 _ENDED = select(steps).where(steps.c.op_id == bindparam("op"), steps.c.ended_at.is_not(None))
 
 
@@ -52,7 +53,7 @@ def set_wish(connection: Connection, op: OpId, wish: Wish) -> Operation:
     latest = take_turn(connection)
     operation = get_operation(connection, op)
     if operation.finished_at is not None:
-        raise Conflict(f"operation {op} is over", hint="retry it, or ask for a new one")
+        raise Conflict(f"operation {op} is over", hint=_what_else(connection, operation))
     if operation.kind is Kind.LOAD and wish is Wish.PAUSE:  # To stop it lets go of its replica.
         raise Conflict(f"operation {op} is a load, which cannot be paused", hint="cancel it")
     if operation.wish is wish:
@@ -61,6 +62,13 @@ def set_wish(connection: Connection, op: OpId, wish: Wish) -> Operation:
     update_operation(connection, operation)
     number_changes(connection, latest, [op])
     return operation
+
+
+def _what_else(connection: Connection, operation: Operation) -> str:
+    """What to do instead of steering an operation that is over."""
+    ended = connection.scalars(_STATES, {"op": operation.id})
+    retries = operation.kind is not Kind.LOAD and any(state in RETRIED for state in ended)
+    return "retry it, or ask for a new one" if retries else "ask for a new one"
 
 
 def retry(

@@ -206,6 +206,24 @@ async def test_wish_for_what_is_over_is_a_conflict(op_store: OpStore) -> None:
         await op_store.wish(OP, Wish.CANCEL)
 
 
+@pytest.mark.parametrize(
+    ("kind", "state", "told"),
+    [
+        (Kind.INSTALL, State.FAILED, "retry it, or ask for a new one"),
+        (Kind.INSTALL, State.SUCCEEDED, "ask for a new one"),
+        (Kind.LOAD, State.FAILED, "ask for a new one"),
+    ],
+)
+async def test_retry_is_advised_only_where_there_is_something_to_retry(
+    op_store: OpStore, kind: Kind, state: State, told: str
+) -> None:
+    await submitted(op_store, an_operation(kind=kind))
+    await end(op_store, state=state)
+    with pytest.raises(Conflict) as refused:
+        await op_store.wish(OP, Wish.CANCEL)
+    assert refused.value.hint == told
+
+
 async def test_load_is_cancelled_and_not_paused(op_store: OpStore) -> None:
     await submitted(op_store, an_operation(kind=Kind.LOAD))
     with pytest.raises(Conflict, match="cannot be paused"):

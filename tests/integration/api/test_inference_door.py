@@ -68,6 +68,18 @@ async def test_load_status_is_for_every_key_that_is_for_the_model(open_frontend:
     assert found == [404, 403, 401]
 
 
+async def test_names_that_are_nearly_right_are_answered_with_those_that_are(frontend: LiveFrontend) -> None:
+    config = {"config": "name: smollm2-135m-instruct\nbackend: echo\n"}
+    assert (await frontend.admin.post("/api/models", json=config)).status_code == 201
+    await frontend.register("attic")
+    removed = await frontend.admin.delete("/api/models/smollm2")
+    unloaded = await frontend.admin.post("/api/models/smollm2-135m-instruct/unload", json={"node": "atic"})
+    told = [reply.json()["error"]["message"] for reply in (removed, unloaded)]
+    assert (removed.status_code, unloaded.status_code) == (404, 404)
+    assert "did you mean smollm2-135m-instruct?" in told[0]
+    assert "did you mean attic?" in told[1]
+
+
 async def test_a_model_is_monitored_by_its_name(frontend: LiveFrontend) -> None:
     config = {"config": "name: watched\nbackend: echo\n"}
     assert (await frontend.admin.post("/api/models", json=config)).status_code == 201

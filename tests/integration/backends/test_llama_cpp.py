@@ -203,7 +203,13 @@ async def test_what_cannot_be_done_is_refused_with_the_reason(
 async def test_vectors_of_a_model_loaded_for_text_are_refused(client: BackendClient) -> None:
     with pytest.raises(CallFailed) as failed:
         await client.embedding(Embeddings="the house")
-    assert (failed.value.code, "embeddings" in failed.value.details) == ("UNIMPLEMENTED", True)
+    assert (failed.value.code, "`embeddings: true`" in failed.value.details) == ("UNIMPLEMENTED", True)
+
+
+async def test_scores_of_a_model_loaded_for_text_are_refused(client: BackendClient) -> None:
+    with pytest.raises(CallFailed) as failed:
+        await client.rerank(query="the house", documents=["a river"])
+    assert (failed.value.code, "`reranking: true`" in failed.value.details) == ("UNIMPLEMENTED", True)
 
 
 # Tokens and numbers

@@ -91,7 +91,7 @@ class LlamaCppBackend(Backend):
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Embeddings and EmbeddingTokens are both empty")
         with self._asked() as loaded:
             if not loaded.plan.embeds:
-                message = "this model was not loaded for embeddings: set Embeddings in its options"
+                message = "this model was not loaded for embeddings: set `embeddings: true` in its YAML"
                 raise Refused(grpc.StatusCode.UNIMPLEMENTED, message)
             async with loaded.slot():
                 if loaded.pools:
@@ -104,6 +104,9 @@ class LlamaCppBackend(Backend):
         documents = list(request.documents)
         wanted = request.top_n if request.top_n > 0 else len(documents)
         with self._asked() as loaded:
+            if not loaded.plan.reranks:
+                message = "this model was not loaded for reranking: set `reranking: true` in its YAML"
+                raise Refused(grpc.StatusCode.UNIMPLEMENTED, message)
             async with loaded.slot():
                 body = {"query": request.query, "documents": documents, "top_n": wanted}
                 return answers.rerank_result(await loaded.connection.post("/v1/rerank", body), documents)

@@ -81,6 +81,10 @@ class LoadPlan:
         return bool(self.settings.get("embedding")) and self.settings.get("pooling_type") != "rank"
 
     @property
+    def reranks(self) -> bool:
+        return bool(self.settings.get("embedding")) and not self.embeds
+
+    @property
     def path(self) -> str:
         return str(self.settings["model.path"])
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import NotFound
 from remuda.core.ids import NodeId
+from remuda.core.near_names import did_you_mean
 from remuda.gateway import model_views as show
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, takes
@@ -181,10 +182,12 @@ async def _replicas(svc: Services) -> tuple[ReplicaView, ...]:
 
 
 async def _node_id(node: str, svc: Services) -> NodeId:
-    for standing in await svc.registry.standings():
-        if node in (standing.node.name, standing.node.id):
-            return standing.node.id
-    raise NotFound(f"there is no node {node!r}")
+    nodes = [standing.node for standing in await svc.registry.standings()]
+    for one in nodes:
+        if node in (one.name, one.id):
+            return one.id
+    hint = did_you_mean(node, (one.name for one in nodes), "remuda nodes lists those there are")
+    raise NotFound(f"there is no node {node!r}", hint=hint)
 
 
 def _op(view: View, svc: Services) -> OpView:
