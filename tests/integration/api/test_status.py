@@ -3,14 +3,14 @@
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from remuda.core.clock import SystemClock
 from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
+from tests.support.clocks import AheadClock
 from tests.support.frontends import LiveFrontend, live_frontend
 from tests.support.nats_servers import HOST, plain_server
 from tests.support.waiting import wait_until
@@ -19,16 +19,6 @@ pytestmark = pytest.mark.anyio
 
 UNHEALTHY_AFTER = timedelta(milliseconds=400)
 OFFLINE_AFTER = timedelta(seconds=2)
-
-
-class HandClock(SystemClock):
-    """The real time, and as much more as the test says."""
-
-    def __init__(self) -> None:
-        self.ahead = timedelta()
-
-    def now(self) -> datetime:
-        return super().now() + self.ahead
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["approved", "pending"])
@@ -86,7 +76,7 @@ async def test_a_pending_node_that_was_silent_is_still_pending_when_it_returns(
 
 
 async def test_a_frontend_without_its_bus_judges_nobody(tmp_path: Path) -> None:
-    clock, port = HandClock(), free_port(HOST)
+    clock, port = AheadClock(), free_port(HOST)
     async with (
         plain_server(tmp_path, port=port) as bus,
         live_frontend(tmp_path, clock=clock, nats_url=bus.url) as frontend,
@@ -104,7 +94,7 @@ async def test_a_frontend_without_its_bus_judges_nobody(tmp_path: Path) -> None:
 
 
 async def test_a_frontend_that_cannot_write_to_its_database_judges_nobody(tmp_path: Path) -> None:
-    clock = HandClock()
+    clock = AheadClock()
     async with live_frontend(tmp_path, clock=clock) as frontend:
         node = await frontend.register()
         with closing(sqlite3.connect(DataFolder(tmp_path).database, isolation_level=None)) as other:
@@ -116,7 +106,7 @@ async def test_a_frontend_that_cannot_write_to_its_database_judges_nobody(tmp_pa
 
 
 async def test_time_in_which_no_frontend_ran_is_nobodys_silence(tmp_path: Path) -> None:
-    clock = HandClock()
+    clock = AheadClock()
     async with live_frontend(tmp_path, clock=clock) as before:
         node = await before.register()
     clock.ahead = timedelta(days=1)

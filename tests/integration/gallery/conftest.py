@@ -2,8 +2,7 @@
 
 import socket
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,29 +12,16 @@ from remuda.gallery.fetch import Fetcher, Patience, open_fetcher
 from remuda.gallery.model import Gallery
 from remuda.gallery.sources import Sources
 from tests.integration.gallery.servers import Server, serving
+from tests.support.clocks import HandClock
 
 SHORT = Patience(
     connect=timedelta(seconds=5), idle=timedelta(milliseconds=300), whole=timedelta(milliseconds=900)
 )
 
 
-@dataclass
-class StoppedClock:
-    passed_s: float = 1000.0
-
-    def now(self) -> datetime:
-        return datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=self.passed_s)
-
-    def monotonic(self) -> float:
-        return self.passed_s
-
-    def advance(self, span: timedelta) -> None:
-        self.passed_s += span.total_seconds()
-
-
 @pytest.fixture
-def clock() -> StoppedClock:
-    return StoppedClock()
+def clock() -> HandClock:
+    return HandClock()
 
 
 @pytest.fixture
@@ -61,7 +47,7 @@ MakeSources = Callable[..., Sources]
 
 
 @pytest.fixture
-def sources(fetcher: Fetcher, clock: StoppedClock, tmp_path: Path) -> MakeSources:
+def sources(fetcher: Fetcher, clock: HandClock, tmp_path: Path) -> MakeSources:
     """Sources of the given galleries. Each call stands for a new process: it shares only the disk."""
 
     def make(*galleries: Gallery) -> Sources:

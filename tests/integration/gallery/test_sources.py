@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 from remuda.gallery.model import Gallery, Machine, Reading, Verification
 from remuda.gallery.resolve import Resolved, resolve
 from remuda.gallery.shipped import REMUDA
-from tests.integration.gallery.conftest import MakeSources, StoppedClock
+from tests.integration.gallery.conftest import MakeSources
 from tests.integration.gallery.servers import Server
+from tests.support.clocks import HandClock
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +40,7 @@ def gallery(*servers: Server, name: str = "mine") -> Gallery:
 
 
 async def test_a_fresh_index_is_not_asked_about(
-    sources: MakeSources, server: Server, clock: StoppedClock
+    sources: MakeSources, server: Server, clock: HandClock
 ) -> None:
     server.serve(INDEX)
     mine = sources(gallery(server))
@@ -63,7 +64,7 @@ async def test_another_process_uses_the_copy_on_disk(sources: MakeSources, serve
 
 @pytest.mark.parametrize("validator", [{"etag": '"1"'}, {"modified": "Sun, 01 Mar 2026 00:00:00 GMT"}])
 async def test_an_old_copy_is_confirmed_without_being_sent(
-    sources: MakeSources, server: Server, clock: StoppedClock, validator: dict[str, str]
+    sources: MakeSources, server: Server, clock: HandClock, validator: dict[str, str]
 ) -> None:
     server.serve(INDEX, **validator)
     await sources(gallery(server)).read()
@@ -79,7 +80,7 @@ async def test_an_old_copy_is_confirmed_without_being_sent(
 
 
 async def test_a_changed_index_replaces_the_copy(
-    sources: MakeSources, server: Server, clock: StoppedClock
+    sources: MakeSources, server: Server, clock: HandClock
 ) -> None:
     server.serve(INDEX, etag='"1"')
     mine = sources(gallery(server))
@@ -104,7 +105,7 @@ async def test_a_refresh_asks_at_once(sources: MakeSources, server: Server) -> N
 
 
 async def test_a_copy_from_the_future_is_asked_about(
-    sources: MakeSources, server: Server, clock: StoppedClock
+    sources: MakeSources, server: Server, clock: HandClock
 ) -> None:
     server.serve(INDEX)
     await sources(gallery(server)).read()
@@ -199,7 +200,7 @@ async def test_mirrors_are_asked_in_order(sources: MakeSources, server: Server, 
 
 
 async def test_a_failed_address_rests_for_ten_minutes(
-    sources: MakeSources, server: Server, mirror: Server, clock: StoppedClock
+    sources: MakeSources, server: Server, mirror: Server, clock: HandClock
 ) -> None:
     server.fail(500)
     mirror.serve(INDEX)
@@ -216,7 +217,7 @@ async def test_a_failed_address_rests_for_ten_minutes(
 
 
 async def test_when_all_failed_all_are_tried_again(
-    sources: MakeSources, server: Server, mirror: Server, clock: StoppedClock
+    sources: MakeSources, server: Server, mirror: Server, clock: HandClock
 ) -> None:
     server.fail(500)
     mirror.fail(503)
@@ -234,7 +235,7 @@ async def test_when_all_failed_all_are_tried_again(
 
 
 async def test_nothing_to_be_had_is_said_for_every_address(
-    sources: MakeSources, server: Server, mirror: Server, clock: StoppedClock
+    sources: MakeSources, server: Server, mirror: Server, clock: HandClock
 ) -> None:
     server.fail(500)
     mirror.fail(503)
@@ -280,7 +281,7 @@ async def test_an_entry_that_cannot_be_used_is_logged_once_for_each_change(
 
 
 async def test_offline_the_copy_answers_with_its_age(
-    sources: MakeSources, server: Server, clock: StoppedClock
+    sources: MakeSources, server: Server, clock: HandClock
 ) -> None:
     server.serve(INDEX)
     await sources(gallery(server)).read()
@@ -296,7 +297,7 @@ async def test_offline_the_copy_answers_with_its_age(
 
 
 async def test_a_bad_answer_never_replaces_a_good_copy(
-    sources: MakeSources, server: Server, clock: StoppedClock
+    sources: MakeSources, server: Server, clock: HandClock
 ) -> None:
     server.serve(INDEX)
     await sources(gallery(server)).read()

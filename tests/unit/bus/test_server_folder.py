@@ -10,29 +10,19 @@ from remuda.bus.credentials import ClusterKeys, revocations
 from remuda.bus.server_folder import ServerFolder
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Misconfigured
+from tests.support.clocks import HandClock
 
 KEYS = ClusterKeys.create(SeededEntropy(1))
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-class StoppedClock:
-    def __init__(self) -> None:
-        self.instant = START
-
-    def now(self) -> datetime:
-        return self.instant
-
-    def monotonic(self) -> float:
-        return 0.0
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock(START)
 
 
 @pytest.fixture
-def clock() -> StoppedClock:
-    return StoppedClock()
-
-
-@pytest.fixture
-def folder(tmp_path: Path, clock: StoppedClock) -> ServerFolder:
+def folder(tmp_path: Path, clock: HandClock) -> ServerFolder:
     folder = ServerFolder(tmp_path / "nats", KEYS, clock=clock, credentials_ttl=timedelta(days=1))
     folder.prepare()
     return folder
@@ -45,11 +35,11 @@ def test_revocations_add_up(folder: ServerFolder) -> None:
 
 
 def test_a_revocation_that_outlived_all_credentials_is_forgotten(
-    folder: ServerFolder, clock: StoppedClock
+    folder: ServerFolder, clock: HandClock
 ) -> None:
     folder.revoke({"UA": START})
-    clock.instant += timedelta(days=1, seconds=1)
-    folder.revoke({"UA": START, "UB": clock.instant})
+    clock.advance(timedelta(days=1, seconds=1))
+    folder.revoke({"UA": START, "UB": clock.now()})
     assert revocations(folder.account_file.read_text()).keys() == {"UB"}
 
 
@@ -84,7 +74,7 @@ def test_no_monitoring_port_and_no_storage_are_configured(folder: ServerFolder) 
     assert not {"http", "http_port", "https_port", "jetstream", "cluster", "leafnodes"} & config.keys()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, clock: StoppedClock) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, clock: HandClock) -> None:
     (tmp_path / "file").write_text("")
     folder = ServerFolder(tmp_path / "file" / "nats", KEYS, clock=clock, credentials_ttl=timedelta(days=1))
     with pytest.raises(Misconfigured, match="cannot be written"):

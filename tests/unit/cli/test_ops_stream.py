@@ -8,20 +8,12 @@ import pytest
 
 from remuda.cli.event_stream import EventStream, Lost, Patience
 from remuda.cli.sse import SseEvent
-from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import FrontendUnreachable, NotFound, RemudaError
+from tests.support.clocks import HandClock
 
 Said = bytes | RemudaError | float
 DOWN = FrontendUnreachable("nothing listens there")
-
-
-class HandClock(SystemClock):
-    def __init__(self) -> None:
-        self.at_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.at_s
 
 
 class Script:
@@ -46,13 +38,13 @@ class Script:
             if isinstance(said, RemudaError):
                 raise said
             if isinstance(said, float):
-                self.clock.at_s += said
+                self.clock.passed_s += said
             else:
                 yield said
 
     def pause(self, span_s: float) -> None:
         self.pauses.append(span_s)
-        self.clock.at_s += span_s
+        self.clock.passed_s += span_s
 
     def told(self, patience: Patience) -> list[SseEvent | Lost]:
         return list(self.stream.follow(patience))
@@ -63,7 +55,7 @@ def event(id: int) -> bytes:
 
 
 def within(script: Script, seconds: float) -> Patience:
-    return Patience(script.clock.at_s + seconds)
+    return Patience(script.clock.passed_s + seconds)
 
 
 def test_a_broken_stream_continues_after_the_last_event_seen() -> None:
@@ -100,7 +92,7 @@ def test_a_frontend_that_stays_away_is_given_up() -> None:
     with pytest.raises(FrontendUnreachable, match="nothing listens"):
         script.told(Patience(give_up_after=timedelta(minutes=5)))
 
-    assert 300 <= script.clock.at_s - 1000 <= 320
+    assert 300 <= script.clock.passed_s <= 320
 
 
 def test_a_long_quiet_line_that_breaks_is_not_given_up_at_once() -> None:
@@ -126,6 +118,6 @@ def test_it_ends_in_time_whatever_the_frontend_does() -> None:
 
     told = script.told(within(script, 3))
 
-    assert script.clock.at_s - 1000 == pytest.approx(3)
+    assert script.clock.passed_s == pytest.approx(3)
     assert all(isinstance(one, Lost) for one in told)
     assert max(script.stays) <= 3

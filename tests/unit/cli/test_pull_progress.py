@@ -6,15 +6,9 @@ from remuda.cli.pull_progress import Bars, Pace
 from remuda.core.clock import SystemClock
 from remuda.oci.progress import FileProgress, Phase
 from remuda.worker.depot.journey import Step
+from tests.support.clocks import HandClock
 
 MIB = 1 << 20
-
-
-class HandClock(SystemClock):
-    at_s = 0.0
-
-    def monotonic(self) -> float:
-        return self.at_s
 
 
 class Paced:
@@ -26,7 +20,7 @@ class Paced:
         self._bars = Bars(self._progress, self.clock)
 
     def tell(self, at_s: float, done_mib: int, phase: Phase = Phase.DOWNLOADING) -> None:
-        self.clock.at_s = at_s
+        self.clock.passed_s = at_s
         self._bars.show(Step(phase, 0, FileProgress("sha256:1", done_mib * MIB, 100 * MIB, phase)))
 
     @property
@@ -71,7 +65,7 @@ def test_a_layer_that_stalls_is_not_shown_as_fast() -> None:
     layer = Paced()
     layer.tell(0, 10)
     layer.tell(5, 20)
-    layer.clock.at_s = 10
+    layer.clock.passed_s = 10
 
     assert layer.pace == "1.0 MiB/s, 1m 20s left"
 

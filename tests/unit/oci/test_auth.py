@@ -9,24 +9,17 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 from yarl import URL
 
-from remuda.core.clock import SystemClock
 from remuda.core.errors import Unauthorized
 from remuda.oci.auth import Authorizer, Challenge, Form, parse_challenges, pull_scope
 from remuda.oci.errors import RegistryFailed
 from remuda.oci.keychain import Credentials
+from tests.support.clocks import HandClock
 
 pytestmark = pytest.mark.anyio
 
 BASE = URL("https://registry.example")
 SCOPE = pull_scope("a/b")
 CHALLENGE = 'Bearer realm="https://tokens.example/get",service="registry.example",scope="repository:a/b:pull"'
-
-
-class HandClock(SystemClock):
-    at = 0.0
-
-    def monotonic(self) -> float:
-        return self.at
 
 
 class TokenServer:
@@ -77,7 +70,7 @@ async def test_an_anonymous_token_is_asked_for_once_and_until_it_ends() -> None:
     assert revealed(authorizer.known("registry.example", SCOPE)) == "Bearer t1"
     assert authorizer.known("registry.example", pull_scope("other")) is None
     assert authorizer.known("other.example", SCOPE) is None
-    clock.at = 299
+    clock.passed_s = 299
     assert authorizer.known("registry.example", SCOPE) is None
 
 

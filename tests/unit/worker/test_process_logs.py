@@ -2,7 +2,7 @@
 
 import os
 import tracemalloc
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -17,22 +17,10 @@ from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.log_files import RotatedFile, folder_name, key_of
 from remuda.worker.processes.log_lines import LogLine, Stream
 from remuda.worker.processes.logs import ProcessLogs
+from tests.support.clocks import START, HandClock
 
 KEY = ProcessKey("llama", 0)
 CHUNK = 64 << 10
-
-
-class HandClock(SystemClock):
-    """Moves when it is told to."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
-
-    def monotonic(self) -> float:
-        return self.seconds
 
 
 @pytest.fixture
@@ -59,11 +47,11 @@ def disk_bytes(folder: Path) -> int:
 def test_lines_bear_their_stream_and_time(logs: ProcessLogs, clock: HandClock) -> None:
     sink = logs.open(KEY, "i1")
     sink.stdout(b"out\n")
-    clock.seconds = 5
+    clock.passed_s = 5
     sink.stderr(b"err\n")
     expected = [
-        LogLine(datetime(2026, 1, 1, tzinfo=UTC), Stream.STDOUT, "out"),
-        LogLine(datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC), Stream.STDERR, "err"),
+        LogLine(START, Stream.STDOUT, "out"),
+        LogLine(START + timedelta(seconds=5), Stream.STDERR, "err"),
     ]
     assert logs.lines("llama#0") == expected
     assert logs.lines("llama") == expected
@@ -137,7 +125,7 @@ def test_the_newest_lines_are_kept(logs: ProcessLogs) -> None:
 def test_replicas_of_a_model_are_merged_by_time(logs: ProcessLogs, clock: HandClock) -> None:
     sinks = [logs.open(ProcessKey("org/model:q4", index), "i") for index in range(2)]
     for second in range(4):
-        clock.seconds = second
+        clock.passed_s = second
         sinks[second % 2].stdout(b"%d\n" % second)
     assert texts(logs.lines("org/model:q4")) == ["0", "1", "2", "3"]
     assert texts(logs.lines("org/model:q4#1")) == ["1", "3"]
@@ -255,14 +243,14 @@ def test_logs_of_stopped_keys_go_by_number_and_age(
     running = logs.open(ProcessKey("running", 0), "i")
     running.stdout(b"up\n")
     for number in range(limits.LOG_STOPPED_KEYS_MAX + 5):
-        clock.seconds += 1
+        clock.passed_s += 1
         sink = logs.open(ProcessKey(f"m{number:03}", 0), "i")
         sink.stdout(b"x\n")
         sink.close()
     assert logs.models()[0] == "m005"
     assert len(list(tmp_path.iterdir())) == limits.LOG_STOPPED_KEYS_MAX + 1
 
-    clock.seconds += timedelta(days=limits.LOG_STOPPED_DAYS_MAX, hours=1).total_seconds()
+    clock.passed_s += timedelta(days=limits.LOG_STOPPED_DAYS_MAX, hours=1).total_seconds()
     logs.open(KEY, "i")
     assert logs.models() == ["llama", "running"]
 
@@ -311,7 +299,7 @@ def test_a_full_disk_is_complained_of_once(clock: HandClock) -> None:
     with capture_logs() as events:
         for _ in range(5):
             file.write(b"lost\n")
-            clock.seconds += limits.LOG_FILE_RETRY_S
+            clock.passed_s += limits.LOG_FILE_RETRY_S
     assert [event["event"] for event in events] == ["log_file_not_written"]
 
 
@@ -326,7 +314,7 @@ def test_a_file_that_cannot_be_written_costs_what_is_in_files_and_nothing_else(
     sink.stdout(b"two\n")
     assert texts(logs.lines("llama")) == ["one", "two"]
     (folder / "stdout.log").unlink()
-    clock.seconds += limits.LOG_FILE_RETRY_S
+    clock.passed_s += limits.LOG_FILE_RETRY_S
     sink.stdout(b"three\n")
     assert (folder / "stdout.log").read_bytes() == b"three\n"
 

@@ -10,9 +10,9 @@ import pytest
 from yarl import URL
 
 from remuda.core import limits
-from remuda.core.clock import SystemClock
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.logs import ProcessLogs
+from tests.support.clocks import HandClock
 from tests.support.waiting import wait_until
 from tests.unit.worker.http.serving import worker
 
@@ -21,14 +21,9 @@ pytestmark = pytest.mark.anyio
 MODEL = "org/model:q4"
 
 
-class StoppedClock(SystemClock):
-    def now(self) -> datetime:
-        return datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
-
-
 @pytest.fixture
 def logs(tmp_path: Path) -> ProcessLogs:
-    logs = ProcessLogs(tmp_path, StoppedClock())
+    logs = ProcessLogs(tmp_path, HandClock(datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)))
     first, second = (logs.open(ProcessKey(MODEL, index), "i") for index in range(2))
     first.stdout(b"out 0\nwhat \xe2\x82\xac\n")
     first.stderr(b"err 0\n")
