@@ -23,6 +23,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 LONG = 50_000  # Tokens: many seconds of work even for the tiny model.
+TRIES = 10
+BEYOND_MAX = 20  # Tokens: a few milliseconds, in which the engine hears that nobody listens any more.
 ENDLESS = {"Prompt": "the house", "Tokens": LONG, "IgnoreEOS": True}
 
 
@@ -109,12 +111,22 @@ async def test_freed_memory_is_really_free(tmp_path: Path) -> None:
 
 async def test_who_leaves_stops_the_engine(tmp_path: Path) -> None:
     async with holding(tmp_path, ContextSize=LONG, Options=["parallel:1"]) as (_, client):
-        async for _ in client.predict_stream(**ENDLESS):
+        beyond = [await generated_beyond(client, received=100) for _ in range(TRIES)]
+    # A busy machine explains that word of the leaving is late some time, but not each time.
+    assert 0 <= min(beyond) <= BEYOND_MAX, beyond
+
+
+async def generated_beyond(client: BackendClient, received: int) -> int:
+    """How many more tokens the engine makes when its caller leaves after so many."""
+    before = (await client.metrics()).tokens_generated
+    async for reply in client.predict_stream(**ENDLESS):
+        if reply.tokens >= received:
             break  # Leaving the loop closes the call.
-        # The only slot is free again at once, where the whole answer would have taken long.
-        with anyio.fail_after(5):
-            await client.predict(Prompt="a", Tokens=1)
-        assert (await client.metrics()).tokens_generated < LONG / 20
+    # The only slot is free again at once, where the whole answer would have taken long.
+    with anyio.fail_after(5):
+        last = await client.predict(Prompt="a", Tokens=1, IgnoreEOS=True)
+    generated = (await client.metrics()).tokens_generated - before
+    return generated - reply.tokens - last.tokens
 
 
 async def test_who_leaves_while_waiting_for_the_whole_answer_stops_it_too(tmp_path: Path) -> None:
