@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from remuda.cli.plain import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, fitting, span
 from remuda.wire.serving import ModelItem, ReplicaView
 
@@ -25,7 +26,8 @@ def model_table(models: Sequence[ModelItem], output: Console) -> RenderableType:
         Column("CONTEXT", [str(model.context_size) for model in models], needed=4, right=True),
         Column("FILES ON", [", ".join(model.nodes_with_files) or UNKNOWN for model in models], needed=3),
     ]
-    return fitting(columns, output)
+    problems = (Text(one_line(f"{model.name}: {model.problem}")) for model in models if model.problem)
+    return Group(fitting(columns, output), *problems)
 
 
 def replica_table(replicas: Sequence[ReplicaView], now: datetime, output: Console) -> RenderableType:
@@ -54,6 +56,8 @@ def _state(model: ModelItem) -> str:
     loaded = sum(one.state == "loaded" for one in model.replicas)
     if loaded:
         return "loaded" if loaded == 1 else f"loaded on {loaded}"
+    if model.problem:
+        return "failed"
     return model.replicas[0].state if model.replicas else "not loaded"
 
 

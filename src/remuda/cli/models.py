@@ -13,7 +13,7 @@ from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
-    from remuda.wire.serving import ModelItem
+    from remuda.wire.serving import ModelAdded, ModelItem
 
 _ADD_S = 60.0
 
@@ -105,8 +105,7 @@ def add_model(asked: Asked, file: Path, name: str | None, context: int | None) -
     from remuda.wire.serving import ModelAdded
 
     added = answer.read(ModelAdded)
-    word, name = "changed" if added.replaced else "added", added.model.name
-    click.echo(one_line(f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}"))
+    click.echo(one_line(_added(added)))
     for key in added.unknown_keys:
         click.echo(one_line(f"note: {key} is not known here and has no effect"), err=True)
 
@@ -155,6 +154,13 @@ def unload_model(asked: Asked, name: str, node: str, no_wait: bool) -> None:
     if not ops and not asked.as_json:
         click.echo(one_line(f"{name}: it was not loaded"))
     click.get_current_context().exit(see_through(asked, ops, Waiting(wait=not no_wait), together=True))
+
+
+def _added(added: "ModelAdded") -> str:
+    word, name = "changed" if added.replaced else "added", added.model.name
+    if added.model.problem:
+        return f"{name}: {word}, but {added.model.problem}"
+    return f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}"
 
 
 def _models(client: "AdminClient") -> "tuple[ModelItem, ...]":

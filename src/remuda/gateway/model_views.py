@@ -69,9 +69,11 @@ def _model_row(row: Replica, serving: Serving) -> ModelRow:
 
 
 def model_item(
-    model: Catalogued, replicas: Sequence[ReplicaView], standings: Iterable[Standing]
+    model: Catalogued, replicas: Sequence[ReplicaView], standings: Iterable[Standing], problem: str
 ) -> ModelItem:
+    """`problem`: why it could not be loaded, which matters as long as it is not."""
     config, need = model.config, model.need()
+    own = tuple(one for one in replicas if one.model == config.id)
     return ModelItem(
         name=config.id,
         backend=config.backend,
@@ -84,7 +86,8 @@ def model_item(
         memory_bytes=need.memory_bytes,
         context_size=effective_context(config, model.weights.header),
         nodes_with_files=tuple(one.node.name for one in standings if _has(one, config.file)),
-        replicas=tuple(one for one in replicas if one.model == config.id),
+        replicas=own,
+        problem="" if own else problem,
     )
 
 

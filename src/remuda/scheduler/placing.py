@@ -70,23 +70,32 @@ class Placing:
     async def begin(
         self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
     ) -> Replica | Unplaceable | None:
+        look = await self._look(model, avoid)
+        placed = look.placed
+        if isinstance(placed, Unplaceable):
+            return placed
+        try:
+            claimed = await self._claim(look, placed, by)
+        finally:  # Also when whoever asked has left meanwhile: it may have been written.
+            self._changed()
+        if claimed is not None:
+            for row in look.seen.rows:
+                if row.key in placed.evict:
+                    await self._unloads.ask(row, by, makes_room_for(claimed.key))
+        return claimed
+
+    async def why_nowhere(self, model: Catalogued) -> Unplaceable | None:
+        """Why no node could take it, if that was asked for now; None: one could. Nothing is begun."""
+        placed = (await self._look(model, NOBODY)).placed
+        return placed if isinstance(placed, Unplaceable) else None
+
+    async def _look(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> "_Look":
         seen = await self._store.replicas()
         nodes, readings = await self._by.look()
         need = model.need(_size_elsewhere(nodes, model))
         supply = supplies(need.backend, nodes, readings)
         placed = place(need, self._offers(need, model, nodes, seen, supply, avoid))
-        if isinstance(placed, Unplaceable):
-            return placed
-        node = next(view for view in nodes if view.standing.node.id == placed.node)
-        try:
-            claimed = await self._claim(need, placed, node, seen, supply[placed.node], by)
-        finally:  # Also when whoever asked has left meanwhile: it may have been written.
-            self._changed()
-        if claimed is not None:
-            for row in seen.rows:
-                if row.key in placed.evict:
-                    await self._unloads.ask(row, by, makes_room_for(claimed.key))
-        return claimed
+        return _Look(need, nodes, seen, supply, placed)
 
     def _offers(
         self,
@@ -119,9 +128,9 @@ class Placing:
             for offer in offers(need, fleet)
         ]
 
-    async def _claim(
-        self, need: Need, placed: Placed, node: NodeView, seen: Replicas, supply: Supply, by: str
-    ) -> Replica | None:
+    async def _claim(self, look: "_Look", placed: Placed, by: str) -> Replica | None:
+        need, seen, galleries = look.need, look.seen, look.supply[placed.node].galleries
+        node = next(view.standing.node for view in look.nodes if view.standing.node.id == placed.node)
         key = ReplicaKey(need.model, _free_index(need.model, seen))
         op = OpId(self._entropy.uuid())
         replica = Replica(
@@ -135,11 +144,20 @@ class Placing:
             in_vram=placed.in_vram,
             parallel=need.parallel,
         )
-        source = wishes.source_of(key, need.backend, need.revision, galleries=supply.galleries)
-        operation, step = wishes.load(
-            op, key, placed.node, node.standing.node.name, source, by=by, now=self._clock.now()
-        )
+        source = wishes.source_of(key, need.backend, need.revision, galleries=galleries)
+        operation, step = wishes.load(op, key, placed.node, node.name, source, by=by, now=self._clock.now())
         return await self._store.claim(replica, operation, step, seen.change, placed.evict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was seen when a place was looked for, and what was found."""
+
+    need: Need
+    nodes: Sequence[NodeView]
+    seen: Replicas
+    supply: Supplies
+    placed: Placed | Unplaceable
 
 
 def _free_index(model: str, seen: Replicas) -> int:

@@ -1,13 +1,15 @@
 """What people may do to models: have them, load and unload them, look at them. No call waits for a node."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Protocol
 
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import NodeId
 from remuda.core.near_names import did_you_mean
 from remuda.models.reading import read_model
-from remuda.ops.ports import OpStore, View
+from remuda.ops.model import Kind, State, Step
+from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import Placer
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel, Unplaceable
@@ -16,6 +18,14 @@ from remuda.scheduler.unloads import Unloads
 
 ADDED = "added"
 _TRIES = 5  # Others place replicas, too.
+_LOADS: Final = frozenset({Kind.LOAD})
+_LOADS_LOOKED_AT: Final = 200
+
+
+class Planner(Placer, Protocol):
+    async def why_nowhere(self, model: Catalogued) -> Unplaceable | None:
+        """Why no node could take it, if that was asked for now; None: one could. Nothing is begun."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,7 @@ class Models:
         store: ModelStore,
         replicas: ReplicaStore,
         operations: OpStore,
-        placer: Placer,
+        placer: Planner,
         unloads: Unloads,
         *,
         changed: Callable[[], None],
@@ -109,8 +119,7 @@ class Models:
             except Conflict:
                 continue
             if isinstance(begun, Unplaceable):
-                told = "; ".join(f"{node}: {why}" for node, why in sorted(begun.reasons.items()))
-                raise Conflict(f"no node can take {name}: {told or 'there are no nodes'}")
+                raise Conflict(_nowhere(name, begun))
             if begun is not None:
                 return await self._operations.view(begun.op)
         raise Conflict(f"{name} could not be placed: others place replicas all the time", hint="try again")
@@ -125,6 +134,36 @@ class Models:
         ops = [await self._unloads.ask(row, by, why or f"asked for by {by}") for row in meant]
         return [await self._operations.view(op) for op in ops]
 
+    async def failures(self, name: str = "") -> Mapping[str, str]:
+        """Why the last load of a model failed, if it did and nobody has changed or dismissed anything since:
+        of one model, or of all, as far back as the latest loads go."""
+        loads = Filter(kinds=_LOADS, model=name, dismissed=True, limit=1 if name else _LOADS_LOOKED_AT)
+        last: dict[str, View] = {}
+        for view in await self._operations.views(loads):
+            last.setdefault(view.operation.source.model, view)
+        known = self._catalogue.configured
+        return {
+            model: f"it could not be loaded on {step.node_name}: {_why(step)}"
+            for model, view in last.items()
+            if model in known and view.operation.source.revision == known[model].config.revision
+            for step in view.steps
+            if step.state is State.FAILED and not view.operation.dismissed
+        }
+
+    async def problem(self, model: Catalogued) -> str:
+        """Why it could not answer now, as far as is known; empty: nothing stands in its way."""
+        config = model.config
+        if (
+            config.disabled
+            or config.alias
+            or any(row.key.model == config.id for row in await self.replicas())
+        ):
+            return ""
+        if failed := (await self.failures(config.id)).get(config.id):
+            return failed
+        nowhere = await self._placer.why_nowhere(model)
+        return "" if nowhere is None or nowhere.waiting_helps else _nowhere(config.id, nowhere)
+
     async def replicas(self) -> Sequence[Replica]:
         rows = (await self._replicas.replicas()).rows
         return sorted(rows, key=lambda row: (row.key.model, row.key.index))
@@ -133,6 +172,15 @@ class Models:
         on_its_way = (ReplicaState.STAGING, ReplicaState.LOADING)
         rows = (await self._replicas.replicas()).rows
         return next((row for row in rows if row.key.model == model and row.state in on_its_way), None)
+
+
+def _why(step: Step) -> str:
+    return step.reason if step.problem is None else step.problem.message
+
+
+def _nowhere(model: str, refused: Unplaceable) -> str:
+    told = "; ".join(f"{node}: {why}" for node, why in sorted(refused.reasons.items()))
+    return f"no node can take {model}: {told or 'there are no nodes'}"
 
 
 def _name(model: Catalogued) -> str:

@@ -61,7 +61,8 @@ class ModelItem(Message):
     context_size: Count = 0
     nodes_with_files: Many[str] = ()
     replicas: Many[ReplicaView] = ()
-    problem: Annotated[str, OMIT_EMPTY] = ""  # Why it could not be loaded now.
+    # Why it could not be loaded: its last load failed, or, asked for alone, no node could take it.
+    problem: Annotated[str, OMIT_EMPTY] = ""
 
 
 class ModelItems(Message):

@@ -75,7 +75,8 @@ class Taking(AdminClient):
     ) -> Answer:
         assert isinstance(body, dict)
         name = read_model(body["config"]).id
-        return Answer(201, encode(ModelAdded(model=ModelItem(name=name))), None)
+        problem = "no node can take it" if name == "nowhere" else ""
+        return Answer(201, encode(ModelAdded(model=ModelItem(name=name, problem=problem))), None)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,25 @@ def test_what_to_try_next_can_be_typed_as_it_is_shown(
     added = CliRunner().invoke(models.group, ["add", str(file)])
 
     assert added.output.endswith(f"try it with: {words}\n")
+
+
+def test_model_that_cannot_answer_is_added_with_the_reason_and_not_to_be_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "connect", lambda *_: Taking(Target("http://127.0.0.1:1")))
+    file = tmp_path / "model.yaml"
+    file.write_text("name: nowhere\nbackend: none\n")
+
+    added = CliRunner().invoke(models.group, ["add", str(file)])
+
+    assert added.output == "nowhere: added, but no node can take it\n"
+
+
+def test_models_that_failed_are_listed_as_such_with_the_reason() -> None:
+    item = ModelItem(name="qwen", problem="it could not be loaded on attic: the file is broken")
+    table = shown(model_table([item, ModelItem(name="bge")], Console(width=200)))
+    assert [line.split()[:2] for line in table.splitlines()[1:3]] == [["qwen", "failed"], ["bge", "not"]]
+    assert "qwen: it could not be loaded on attic: the file is broken" in table
 
 
 @pytest.mark.parametrize("same_size", [False, True])

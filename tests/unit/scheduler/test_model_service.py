@@ -1,9 +1,12 @@
 """What people may do to models."""
 
+import re
+
 import pytest
 
-from remuda.core.errors import Conflict, Invalid, NotFound
-from remuda.ops.model import Kind
+from remuda.core.errors import Conflict, Invalid, NotFound, Problem
+from remuda.ops.model import Kind, State
+from remuda.ops.ports import Filter
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloads import Unloads
@@ -120,6 +123,57 @@ async def test_load_without_nodes_says_so(served: Served) -> None:
     served.machines.clear()
     with pytest.raises(Conflict, match="there are no nodes"):
         await served.service.load("qwen", "ada")
+
+
+# What stands in a model's way.
+
+
+async def problem(served: Served) -> str:
+    return await served.service.problem(await served.service.get("qwen"))
+
+
+async def fail(served: Served) -> None:
+    """A load of it, which fails."""
+    step = (await served.service.load("qwen", "ada")).steps[0]
+    replica = (await served.rows())[0]
+    await served.over(step, State.FAILED, Problem("load_failed", "the file is broken"))
+    await served.replicas.remove(replica)
+
+
+async def test_model_that_could_be_loaded_has_no_problem(served: Served) -> None:
+    assert await problem(served) == ""
+
+
+async def test_problem_of_a_model_that_fits_nowhere_is_every_nodes_reason(served: Served) -> None:
+    for machine in served.machines:
+        machine.files = {}
+    assert re.match(r"no node can take qwen: gpu-1: .*qwen.gguf.*; gpu-2: ", await problem(served))
+    assert not await served.rows()
+
+
+async def test_nodes_that_are_only_about_to_come_are_no_problem(served: Served) -> None:
+    served.machines.clear()
+    assert await problem(served) == ""
+
+
+async def test_problem_is_that_the_last_load_failed_until_the_model_changes(served: Served) -> None:
+    await fail(served)
+    told = "it could not be loaded on gpu-1: the file is broken"
+    assert await problem(served) == told
+    assert await served.service.failures() == {"qwen": told}
+    await served.service.add(a_model("qwen", "context_size: 512\n"))
+    assert await problem(served) == ""
+    assert await served.service.failures() == {}
+
+
+async def test_failure_that_was_dismissed_or_made_good_is_no_problem(served: Served) -> None:
+    await fail(served)
+    [over] = await served.operations.views(Filter(finished=True))
+    await served.operations.dismiss([over.operation.id])
+    assert await problem(served) == ""
+    await fail(served)
+    await served.loaded()
+    assert await problem(served) == ""
 
 
 async def test_unload_is_an_operation_for_each_replica(served: Served) -> None:

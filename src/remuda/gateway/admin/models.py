@@ -15,6 +15,7 @@ from remuda.gateway.paths import ModelPath, NodePath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.own_view import with_steps
 from remuda.ops.ports import View
+from remuda.scheduler.catalogue import Catalogued
 from remuda.wire.models import ModelUnload
 from remuda.wire.nodes import NodeMessage
 from remuda.wire.operations import OpView
@@ -45,7 +46,9 @@ async def list_models(svc: Svc) -> Response:
     """Every configured model, with its replicas."""
     replicas, standings = await _replicas(svc), await svc.registry.standings()
     known = await svc.serving.models.configured()
-    return answer(ModelItems(models=tuple(show.model_item(one, replicas, standings) for one in known)))
+    failed = await svc.serving.models.failures()
+    items = (show.model_item(one, replicas, standings, failed.get(one.config.id, "")) for one in known)
+    return answer(ModelItems(models=tuple(items)))
 
 
 @routes.post(
@@ -58,7 +61,7 @@ async def add_model(request: Request, svc: Svc) -> Response:
     """Add a model by its YAML, or change the one of its name: its replicas are then replaced."""
     body = await read(request, ModelAdd)
     told = await svc.serving.models.add(body.config)
-    item = show.model_item(told.model, await _replicas(svc), await svc.registry.standings())
+    item = await _item(told.model, svc)
     return answer(ModelAdded(model=item, replaced=told.replaced, unknown_keys=told.unknown_keys), 201)
 
 
@@ -87,8 +90,7 @@ async def unload_model(model: ModelPath, request: Request, svc: Svc, admin: Admi
 @routes.get("/api/models/{model:path}", responses=gives(ModelItem, 401, 404))
 async def one_model(model: ModelPath, svc: Svc) -> Response:
     """One model."""
-    found = await svc.serving.models.get(model)
-    return answer(show.model_item(found, await _replicas(svc), await svc.registry.standings()))
+    return answer(await _item(await svc.serving.models.get(model), svc))
 
 
 @routes.delete("/api/models/{model:path}", responses=gives(NodeMessage, 401, 404, 409))
@@ -173,6 +175,11 @@ async def monitor(
     found = await svc.serving.models.get(named)
     replicas = await _replicas(svc)
     return answer(show.model_status([one for one in replicas if one.model == found.config.id]))
+
+
+async def _item(model: Catalogued, svc: Services) -> ModelItem:
+    problem = await svc.serving.models.problem(model)
+    return show.model_item(model, await _replicas(svc), await svc.registry.standings(), problem)
 
 
 async def _replicas(svc: Services) -> tuple[ReplicaView, ...]:
