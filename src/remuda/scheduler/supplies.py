@@ -74,12 +74,10 @@ def _held(node: NodeView, names: Sequence[str]) -> Supply:
 def _started(node: NodeView, has: Sequence[InstalledArtifact]) -> tuple[str, str]:
     """Name and origin of the build that a worker with several of them starts: the best for its hardware."""
     tokens = preferred_tokens(machine_of(node.standing.node).effective_capability)
-    places = range(len(tokens))
 
     def rank(one: InstalledArtifact) -> tuple[int, str]:
-        return min(
-            (place for place in places if tokens[place] in one.name.lower()), default=len(tokens)
-        ), one.name
+        places = (place for place, token in enumerate(tokens) if token in one.name.lower())
+        return next(places, len(tokens)), one.name
 
     best = min(has, key=rank)
     return best.name, best.uri
