@@ -104,106 +104,91 @@ class BusPlan:
     url_for: Callable[[str], str]  # What a worker that reached us under this host is told.
 
 
-async def plan_bus(
-    settings: FrontendSettings,
-    host: str,
-    folder: DataFolder,
-    frontend: FrontendId,
-    secrets: SecretStore,
-    clock: Clock,
-    entropy: Entropy,
-) -> BusPlan:
-    """Bundled without --nats-url, external with it."""
-    if settings.nats_url is None:
-        return await _bundled(settings, host, folder, frontend, secrets, clock, entropy)
-    return _external(settings, settings.nats_url, frontend, clock, entropy)
+@dataclass(frozen=True, slots=True)
+class BusPlanner:
+    """What every way to a bus takes."""
 
+    settings: FrontendSettings
+    frontend: FrontendId
+    clock: Clock
+    entropy: Entropy
 
-async def _bundled(
-    settings: FrontendSettings,
-    host: str,
-    folder: DataFolder,
-    frontend: FrontendId,
-    secrets: SecretStore,
-    clock: Clock,
-    entropy: Entropy,
-) -> BusPlan:
-    fresh = ClusterKeys.create(entropy)
-    keys = ClusterKeys(
-        **{
-            name: SecretStr(await secrets.secret(f"nats_{name}", seed.get_secret_value))
-            for name, seed in (
-                ("operator_seed", fresh.operator_seed),
-                ("system_account_seed", fresh.system_account_seed),
-                ("account_seed", fresh.account_seed),
+    async def plan(self, host: str, folder: DataFolder, secrets: SecretStore) -> BusPlan:
+        """Bundled without --nats-url, external with it."""
+        if self.settings.nats_url is None:
+            return await self._bundled(host, folder, secrets)
+        return self._external(self.settings.nats_url.get_secret_value())
+
+    async def _bundled(self, host: str, folder: DataFolder, secrets: SecretStore) -> BusPlan:
+        settings = self.settings
+        keys = await self._keys(secrets)
+        server = NatsServer(
+            folder.nats,
+            keys,
+            host=host,
+            port=settings.nats_port,
+            clock=self.clock,
+            credentials_ttl=settings.nats_worker_jwt_ttl,
+        )
+
+        def open_bus() -> Bus:
+            return self._bus(server.url, account_user(keys.account, self.frontend, self.clock), TlsFiles())
+
+        def url_for(reached: str) -> str:
+            return settings.nats_advertise_url or f"nats://{_bracketed(reached or host)}:{server.port}"
+
+        issuer = AccountIssuer(keys.account, settings.nats_worker_jwt_ttl, server)
+        return BusPlan(server, open_bus, issuer, url_for)
+
+    async def _keys(self, secrets: SecretStore) -> ClusterKeys:
+        """Those of all frontends: the first one's."""
+        fresh = ClusterKeys.create(self.entropy)
+        return ClusterKeys(
+            **{
+                name: SecretStr(await secrets.secret(f"nats_{name}", seed.get_secret_value))
+                for name, seed in (
+                    ("operator_seed", fresh.operator_seed),
+                    ("system_account_seed", fresh.system_account_seed),
+                    ("account_seed", fresh.account_seed),
+                )
+            }
+        )
+
+    def _external(self, url: str) -> BusPlan:
+        settings = self.settings
+        if settings.nats_require_auth and settings.nats_account_seed is None:
+            raise Misconfigured(
+                "nats-require-auth is set, but there is no account seed to mint worker credentials with",
+                hint="set REMUDA_NATS_ACCOUNT_SEED, or start without nats-require-auth",
             )
-        }
-    )
-    server = NatsServer(
-        folder.nats,
-        keys,
-        host=host,
-        port=settings.nats_port,
-        clock=clock,
-        credentials_ttl=settings.nats_worker_jwt_ttl,
-    )
+        account = None if settings.nats_account_seed is None else Account(settings.nats_account_seed)
+        issuer: CredentialIssuer = NobodyIssues()
+        if account is not None:
+            issuer = AccountIssuer(account, settings.nats_worker_jwt_ttl, None)
+        shown = settings.nats_advertise_url or ",".join(parse_servers(url).urls)
+        tls = TlsFiles(settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key)
+        login = self._login(account)
+        return BusPlan(None, lambda: self._bus(url, login, tls), issuer, lambda _: shown)
 
-    def open_bus() -> Bus:
-        return _bus(
-            server.url, account_user(keys.account, frontend, clock), TlsFiles(), frontend, clock, entropy
+    def _login(self, account: Account | None) -> AuthSource:
+        """The most specific credentials given; those in the URL count when there are no others."""
+        settings = self.settings
+        if settings.nats_service_jwt is not None and settings.nats_service_seed is not None:
+            return fixed(UserJwt(settings.nats_service_jwt.get_secret_value(), settings.nats_service_seed))
+        if settings.nats_creds is not None:
+            return creds_file(settings.nats_creds)
+        if account is not None:
+            return account_user(account, self.frontend, self.clock)
+        if settings.nats_user:
+            return fixed(UserPassword(settings.nats_user, settings.nats_password or SecretStr("")))
+        return anonymous
+
+    def _bus(self, url: str, login: AuthSource, tls: TlsFiles) -> Bus:
+        log.info("bus_address", url=mask_url(url))
+        name = f"frontend-{self.frontend}"
+        return Bus(
+            url, login, name=name, backoff=BUS_BACKOFF, entropy=self.entropy, clock=self.clock, tls=tls
         )
-
-    def url_for(reached: str) -> str:
-        return settings.nats_advertise_url or f"nats://{_bracketed(reached or host)}:{server.port}"
-
-    issuer = AccountIssuer(keys.account, settings.nats_worker_jwt_ttl, server)
-    return BusPlan(server, open_bus, issuer, url_for)
-
-
-def _external(
-    settings: FrontendSettings, url: SecretStr, frontend: FrontendId, clock: Clock, entropy: Entropy
-) -> BusPlan:
-    if settings.nats_require_auth and settings.nats_account_seed is None:
-        raise Misconfigured(
-            "nats-require-auth is set, but there is no account seed to mint worker credentials with",
-            hint="set REMUDA_NATS_ACCOUNT_SEED, or start without nats-require-auth",
-        )
-    account = None if settings.nats_account_seed is None else Account(settings.nats_account_seed)
-    issuer: CredentialIssuer = NobodyIssues()
-    if account is not None:
-        issuer = AccountIssuer(account, settings.nats_worker_jwt_ttl, None)
-    shown = settings.nats_advertise_url or ",".join(parse_servers(url.get_secret_value()).urls)
-    tls = TlsFiles(settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key)
-    login = _login(settings, account, frontend, clock)
-
-    def open_bus() -> Bus:
-        return _bus(url.get_secret_value(), login, tls, frontend, clock, entropy)
-
-    return BusPlan(None, open_bus, issuer, lambda _: shown)
-
-
-def _login(
-    settings: FrontendSettings, account: Account | None, frontend: FrontendId, clock: Clock
-) -> AuthSource:
-    """The most specific credentials given; those in the URL count when there are no others."""
-    if settings.nats_service_jwt is not None and settings.nats_service_seed is not None:
-        return fixed(UserJwt(settings.nats_service_jwt.get_secret_value(), settings.nats_service_seed))
-    if settings.nats_creds is not None:
-        return creds_file(settings.nats_creds)
-    if account is not None:
-        return account_user(account, frontend, clock)
-    if settings.nats_user:
-        return fixed(UserPassword(settings.nats_user, settings.nats_password or SecretStr("")))
-    return anonymous
-
-
-def _bus(
-    url: str, login: AuthSource, tls: TlsFiles, frontend: FrontendId, clock: Clock, entropy: Entropy
-) -> Bus:
-    log.info("bus_address", url=mask_url(url))
-    return Bus(
-        url, login, name=f"frontend-{frontend}", backoff=BUS_BACKOFF, entropy=entropy, clock=clock, tls=tls
-    )
 
 
 def _bracketed(host: str) -> str:

@@ -19,7 +19,7 @@ from remuda import __version__
 from remuda.accounts.keys import KeyScope
 from remuda.bus.client import Bus
 from remuda.cli import addresses
-from remuda.cli.bus_wiring import BusPlan, BusStopSender, plan_bus
+from remuda.cli.bus_wiring import BusPlan, BusPlanner, BusStopSender
 from remuda.cli.ops_wiring import Surroundings, open_ops
 from remuda.cli.options import registration_token
 from remuda.cli.running import Runner, Stop, background, log_as, run_until_signal, settle
@@ -161,7 +161,8 @@ class _Build:
         alone = partial(_insist_on_being_alone, fleet, frontend) if settings.nats_url is None else _in_company
         await alone()
         token = await self._token(secrets)
-        plan = await plan_bus(settings, self._host, self._folder, frontend, secrets, self.clock, self.entropy)
+        planner = BusPlanner(settings, frontend, self.clock, self.entropy)
+        plan = await planner.plan(self._host, self._folder, secrets)
         bus, ticks = await self._start_bus(plan, fleet)
         thresholds = Thresholds(settings.node_unhealthy_after, settings.node_offline_after)
         signal = ChangeSignal(bus, frontend)
