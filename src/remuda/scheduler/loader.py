@@ -17,6 +17,7 @@ from remuda.ops.model import Step
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.deadlines import first_limit, load_entered, load_limit, pushed
 from remuda.scheduler.endpoints import HTTP, endpoint_of
+from remuda.scheduler.installing import Installing
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, makes_room_for
 from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker
 from remuda.wire.backends import BackendInstall, BackendInstallReply
@@ -29,7 +30,6 @@ _STOP_S: Final = 20.0  # A worker that does not answer by then loses the process
 _FORGET_S: Final = 10.0
 _LOOK_S: Final = 1.0
 LOADING: Final = "loading"  # The phase in which the backend reads its model: nobody knows how far it is.
-_REPORT_S: Final = 5.0
 _PEER_THREADS: Final = 4  # The contract wants a number, and nobody has told how many cores there are.
 
 
@@ -159,7 +159,7 @@ class _Load:
         self._step = step
         self._model = model
         self._load_limit = load_limit(model.need().weights_bytes, tools.limits.load)
-        self._asking: anyio.CancelScope | None = None  # While its worker's answer is awaited.
+        self._installing = Installing(tools.worker, step, self._standing, lambda: tools.moved(step))
 
     async def run(self) -> Problem | None:
         began_s = anyio.current_time()
@@ -167,7 +167,6 @@ class _Load:
         with anyio.CancelScope(deadline=began_s + budget.total_seconds()) as scope:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(self._push_deadline, scope, began_s)
-                watch.start_soon(self._notice_lost_answers)
                 problem = await self._go(scope)
                 watch.cancel_scope.cancel()
             return problem
@@ -187,26 +186,6 @@ class _Load:
             if moved > last:
                 last = moved
                 scope.deadline = pushed(anyio.current_time(), scope.deadline, began_s)
-
-    async def _notice_lost_answers(self) -> None:
-        """An answer is lost with the connection it was on. Its worker says so by two reports, taken since it
-        was asked, that have nothing of this in hand; then it is asked again, which is safe to repeat."""
-        without = set[int]()
-        asking: anyio.CancelScope | None = None
-        while True:
-            await anyio.sleep(_REPORT_S)
-            if self._asking is None or self._asking is not asking:
-                asking, without = self._asking, set()
-                continue
-            try:
-                report = _report(await self._standing())
-            except RemudaError:  # The store is away, or the node is: others see to that.
-                continue
-            if report is not None and not any(work.op_id == self._step.op for work in report.work):
-                without.add(report.sequence)
-            if len(without) > 1:
-                log.warning("install_asked_again", replica=str(self.replica.key), node=self._step.node_name)
-                asking.cancel()
 
     async def _go(self, scope: anyio.CancelScope) -> Problem | None:
         try:
@@ -256,18 +235,10 @@ class _Load:
             model_path=place.model_file or config.file,  # Else a name that the server understands.
             options=_options(config, place),
         )
-        reply = await self._answer(request)
+        reply = await self._installing.ask(request, standing)
         if not reply.success:
             raise BackendFailed(f"{config.backend} on {self._step.node_name}: {reply.error}")
         return reply
-
-    async def _answer(self, request: BackendInstall) -> BackendInstallReply:
-        try:
-            while True:
-                with anyio.CancelScope() as self._asking:
-                    return await self._tools.worker.install(self.replica.node, request)
-        finally:
-            self._asking = None
 
     async def _model_in_it(self, standing: Standing) -> None:
         endpoint = endpoint_of(self.replica, standing.node.address, self._tools.token)
@@ -307,14 +278,6 @@ def _options(config: ModelConfig, place: Place) -> tuple[str, ...]:
     """What a server that speaks HTTP is started with; gRPC's hear of it when they load."""
     sizes = {"context_size": place.context, "parallel": config.parallel}
     return (*config.options, *(f"{name}:{count}" for name, count in sizes.items() if count))
-
-
-def _report(standing: Standing) -> Report | None:
-    """Of its worker's present life."""
-    told = standing.node.report
-    if told is None or told.boot_id != standing.node.boot_id:
-        return None
-    return Report.model_validate_json(told.body)
 
 
 def _running(replica: Replica, reply: BackendInstallReply, standing: Standing) -> Replica:

@@ -10,7 +10,7 @@ from remuda.inference.model import Endpoint
 from remuda.models.config import CONTEXT_FALLBACK, ModelConfig
 from remuda.ops.model import Operation, Step
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, StoredModel
-from remuda.wire.backends import BackendInstall, BackendInstallReply
+from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
 
 
@@ -87,6 +87,8 @@ class Worker(Protocol):
         ...
 
     async def running(self, node: NodeId) -> ModelsRunningReply: ...
+
+    async def installed(self, node: NodeId) -> BackendListReply: ...
 
 
 class Engine(Protocol):

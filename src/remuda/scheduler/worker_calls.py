@@ -10,7 +10,13 @@ from remuda.ops.lines import Lines
 from remuda.scheduler.deadlines import WHOLE_MOST
 from remuda.scheduler.model import ReplicaKey
 from remuda.wire import subjects
-from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendStop
+from remuda.wire.backends import (
+    BackendInstall,
+    BackendInstallReply,
+    BackendList,
+    BackendListReply,
+    BackendStop,
+)
 from remuda.wire.codec import decode, encode
 from remuda.wire.models import ModelsRunning, ModelsRunningReply, ModelStop, ModelStopReply
 
@@ -18,6 +24,7 @@ M = TypeVar("M", bound=BaseModel)
 
 _STOP: Final = timedelta(seconds=30)
 _RUNNING: Final = timedelta(seconds=10)
+_INSTALLED: Final = timedelta(seconds=30)
 
 
 class BusWorker:
@@ -37,6 +44,9 @@ class BusWorker:
 
     async def running(self, node: NodeId) -> ModelsRunningReply:
         return await self._ask(subjects.models_running(node), ModelsRunning(), _RUNNING, ModelsRunningReply)
+
+    async def installed(self, node: NodeId) -> BackendListReply:
+        return await self._ask(subjects.backend_list(node), BackendList(), _INSTALLED, BackendListReply)
 
     async def _ask(self, subject: str, request: BaseModel, limit: timedelta, reply: type[M]) -> M:
         return decode(reply, await self._lines.request(subject, encode(request), limit))

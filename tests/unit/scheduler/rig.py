@@ -29,7 +29,7 @@ from remuda.store.inline import InlineDatabase
 from remuda.store.models import SqlModelStore
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlReplicaStore
-from remuda.wire.backends import BackendInstall, BackendInstallReply
+from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstalledBackend
 from remuda.wire.codec import encode
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work
@@ -125,6 +125,7 @@ class ScriptedWorker:
         self.stop_trouble: RemudaError | None = None
         self.stop_reply = ModelStopReply(matched=True, terminated=True)
         self.runs: dict[NodeId, Sequence[RunningModel]] = {}
+        self.builds = ("cpu-llama-cpp",)  # On every node.
 
     @property
     def installs(self) -> list[BackendInstall]:
@@ -155,6 +156,9 @@ class ScriptedWorker:
         if node not in self.runs:
             raise NodeUnreachable(f"{node} does not listen")
         return ModelsRunningReply(models=tuple(self.runs[node]))
+
+    async def installed(self, node: NodeId) -> BackendListReply:
+        return BackendListReply(backends=tuple(InstalledBackend(name=one) for one in self.builds))
 
 
 class ScriptedEngine:

@@ -13,7 +13,7 @@ from remuda.scheduler.loader import Loader, LoadLimits
 from remuda.scheduler.model import ReplicaState
 from remuda.scheduler.ports import Place
 from remuda.wire.backends import BackendInstallReply
-from remuda.wire.models import ModelStop, ModelStopReply
+from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import Work
 from tests.integration.ops.virtual import time_passes
 from tests.support.waiting import wait_until
@@ -301,6 +301,50 @@ async def test_worker_that_has_it_in_hand_is_left_alone(rig: Rig) -> None:
 async def test_report_from_before_it_was_asked_says_nothing(rig: Rig) -> None:
     rig.worker.takes_s = 300
     _, step = await rig.claimed()
+    assert await rig.loader().load(step) is None
+    assert len(rig.worker.installs) == 1
+
+
+async def test_peer_that_runs_it_is_asked_again_for_where(rig: Rig) -> None:
+    rig.machine.reports = False
+    rig.worker.takes_s = DAY_S
+    claimed, step = await rig.claimed()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.loader().load, step)
+        await wait_until(lambda: bool(rig.worker.installs))
+        rig.worker.runs[claimed.node] = [RunningModel(model_id="qwen", replica_index=0)]
+        rig.worker.takes_s = 0
+    first, second = rig.worker.installs
+    assert first == second
+    assert (await rig.row()).state is ReplicaState.LOADED
+    assert anyio.current_time() < 60
+
+
+async def test_peer_that_knows_nothing_of_it_is_left_for_another_node(rig: Rig) -> None:
+    rig.machine.reports = False
+    rig.worker.takes_s = DAY_S
+    claimed, step = await rig.claimed()
+    rig.worker.runs[claimed.node] = []
+    problem = await problem_of(rig.loader(), step)
+    assert (problem.code, problem.message) == ("node_unreachable", "the worker on gpu-1 has lost this load")
+    assert anyio.current_time() < 90
+    assert await rig.rows() == ()
+    assert rig.worker.stopped_unheard == [], "it says that there is nothing to stop"
+
+
+async def test_peer_that_cannot_be_asked_is_waited_for(rig: Rig) -> None:
+    rig.machine.reports = False
+    rig.worker.takes_s = 600
+    _, step = await rig.claimed()
+    assert await rig.loader().load(step) is None
+    assert len(rig.worker.installs) == 1
+
+
+async def test_peer_that_fetches_the_backend_is_waited_for(rig: Rig) -> None:
+    rig.machine.reports = False
+    rig.worker.takes_s, rig.worker.builds = 600, ()
+    claimed, step = await rig.claimed()
+    rig.worker.runs[claimed.node] = []
     assert await rig.loader().load(step) is None
     assert len(rig.worker.installs) == 1
 

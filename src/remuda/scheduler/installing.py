@@ -1,0 +1,107 @@
+"""Asks a worker for a replica's process, and notices when the answer will not come."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+import structlog
+
+from remuda.core.errors import NodeUnreachable, RemudaError
+from remuda.fleet.fleet import Standing
+from remuda.ops.holdings import foreign
+from remuda.ops.model import Step
+from remuda.scheduler.lost_answers import Lists, Memory, Verdict, by_lists, by_report
+from remuda.scheduler.model import ReplicaKey
+from remuda.scheduler.ports import Worker
+from remuda.wire.backends import BackendInstall, BackendInstallReply
+from remuda.wire.nodes import Report
+
+log = structlog.get_logger(__name__)
+
+_REPORT_S: Final = 5.0
+_LISTS_S: Final = 30.0  # Longer than a process takes to start.
+
+
+class Installing:
+    """For one step. `standing` is its node's, as it is now; `moved` tells how far its bytes are."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        step: Step,
+        standing: Callable[[], Awaitable[Standing]],
+        moved: Callable[[], float],
+    ) -> None:
+        self._worker = worker
+        self._step = step
+        self._standing = standing
+        self._moved = moved
+
+    async def ask(self, request: BackendInstall, standing: Standing) -> BackendInstallReply:
+        """The worker's answer, which is asked for again when it was lost. NodeUnreachable when the worker
+        answers, but knows nothing of this. `standing` is the node's before it is asked."""
+        while True:
+            ended = await self._answer_or_verdict(request, standing)
+            match ended:
+                case BackendInstallReply():
+                    return ended
+                case RemudaError():
+                    raise ended
+                case Verdict.LOST:
+                    raise NodeUnreachable(f"the worker on {self._step.node_name} has lost this load")
+                case _:
+                    log.warning("install_asked_again", op=self._step.op, node=self._step.node_name)
+
+    async def _answer_or_verdict(
+        self, request: BackendInstall, standing: Standing
+    ) -> BackendInstallReply | RemudaError | Verdict:
+        answer: BackendInstallReply | RemudaError | None = None
+        verdict = Verdict.WAIT
+
+        async def watch() -> None:
+            nonlocal verdict
+            verdict = await self._verdict(standing)
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            try:
+                answer = await self._worker.install(self._step.node, request)
+            except RemudaError as error:
+                answer = error
+            tasks.cancel_scope.cancel()
+        return verdict if answer is None else answer
+
+    async def _verdict(self, standing: Standing) -> Verdict:
+        """Comes to one only when the answer is lost."""
+        peer, known = foreign(standing.node), _report(standing)
+        memory = Memory(known=None if known is None else known.sequence, moved=self._moved())
+        verdict = Verdict.WAIT
+        while verdict is Verdict.WAIT:
+            await anyio.sleep(_LISTS_S if peer else _REPORT_S)
+            try:
+                verdict, memory = await (self._ask_lists(memory) if peer else self._read_report(memory))
+            except RemudaError:  # The store is away, or the node is: others see to that.
+                continue
+        return verdict
+
+    async def _read_report(self, memory: Memory) -> tuple[Verdict, Memory]:
+        report = _report(await self._standing())
+        return (Verdict.WAIT, memory) if report is None else by_report(report, self._step.op, memory)
+
+    async def _ask_lists(self, memory: Memory) -> tuple[Verdict, Memory]:
+        node, source = self._step.node, self._step.source
+        running = await self._worker.running(node)
+        if running.error:
+            return Verdict.WAIT, memory
+        installed = await self._worker.installed(node)
+        lists = Lists(running.models, installed.backends, self._moved())
+        return by_lists(lists, ReplicaKey(source.model, source.replica), source.backend, memory)
+
+
+def _report(standing: Standing) -> Report | None:
+    """Of its worker's present life."""
+    told = standing.node.report
+    if told is None or told.boot_id != standing.node.boot_id:
+        return None
+    return Report.model_validate_json(told.body)
