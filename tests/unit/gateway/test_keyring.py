@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from remuda.accounts.keys import ApiKey, Role
+from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import StoreUnusable
@@ -44,7 +44,7 @@ def ring(store: SlowStore) -> KeyRing:
 
 async def test_a_key_works_from_its_making_to_its_revocation() -> None:
     keys = ring(SlowStore())
-    secret, made = await keys.create("ann", Role.USER)
+    secret, made = await keys.create("ann", KeyScope.INFERENCE)
     assert keys.holder(secret) == made
     assert list(keys.listed()) == [made]
     await keys.revoke(made.id)
@@ -53,7 +53,7 @@ async def test_a_key_works_from_its_making_to_its_revocation() -> None:
 
 async def test_a_refreshed_ring_knows_the_keys_of_others_by_their_digest() -> None:
     store = SlowStore()
-    secret, made = await ring(store).create("ann", Role.USER, ("qwen",))
+    secret, made = await ring(store).create("ann", KeyScope.INFERENCE, ("qwen",))
     another = ring(store)
     assert another.holder(secret) is None
     await another.refresh()
@@ -63,7 +63,7 @@ async def test_a_refreshed_ring_knows_the_keys_of_others_by_their_digest() -> No
 async def test_a_slow_refresh_does_not_bring_back_a_revoked_key() -> None:
     store = SlowStore()
     keys = ring(store)
-    secret, made = await keys.create("ann", Role.ADMIN)
+    secret, made = await keys.create("ann", KeyScope.ADMIN)
     store.go_on = anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(keys.refresh)
@@ -80,7 +80,7 @@ async def test_keys_known_so_far_work_while_the_store_does_not() -> None:
             raise StoreUnusable("gone")
 
     keys = ring(BrokenStore())
-    secret, made = await keys.create("ann", Role.ADMIN)
+    secret, made = await keys.create("ann", KeyScope.ADMIN)
     with pytest.raises(StoreUnusable):
         await keys.revoke(made.id)
     assert keys.holder(secret) == made
@@ -90,7 +90,7 @@ async def test_this_processes_own_key_is_an_admins_and_is_not_listed() -> None:
     keys = ring(SlowStore())
     holder = keys.holder(keys.local_secret)
     assert holder is not None
-    assert (holder.role, list(keys.listed())) == (Role.ADMIN, [])
+    assert (holder.scope, list(keys.listed())) == (KeyScope.ADMIN, [])
 
 
 @pytest.mark.parametrize("secret", ["", "wrong", "rmd_", "\x00"])
