@@ -78,14 +78,14 @@ all_option = click.option("--all", "everything", is_flag=True, help="However man
     show_default=True,
     help="Which to list.",
 )
-@click.option("--kind", type=click.Choice(_KINDS), default="", help="Only those of this kind.")
+@click.option("--kind", type=click.Choice(_KINDS), help="Only those of this kind.")
 @click.option("--backend", metavar="NAME", default="", help="Only those about this backend.")
 @click.option("--model", metavar="NAME", default="", help="Only loads and unloads of this model.")
 @click.option("--node", metavar="NAME", default="", shell_complete=complete_names, help="Only those on it.")
 @limit_option
 @all_option
 @client_command
-def list_ops(asked: Asked, /, limit: int, everything: bool, **only: str) -> None:
+def list_ops(asked: Asked, /, limit: int, everything: bool, **only: str | None) -> None:
     """Operations, newest first: how far each is, and who asked for it. Those put away are in `history`."""
     _list(asked, {name: value for name, value in only.items() if value}, None if everything else limit)
 
