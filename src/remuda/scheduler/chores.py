@@ -9,14 +9,12 @@ from typing import Final
 from remuda.core.ids import NodeId
 from remuda.models.config import ModelConfig
 from remuda.ops.model import OpId
-from remuda.scheduler.idleness import unloads_at
+from remuda.scheduler.idleness import IDLE, unloads_at
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, makes_room
 
 _NEW: Final = timedelta(seconds=2)  # A row and its operation are written together, but not read together.
 _STUCK: Final = timedelta(minutes=1)  # An unload that failed is asked for again so often.
-_AWAITED: Final = timedelta(
-    seconds=10
-)  # The same for one that makes room: who was to ask for it may be dead.
+_AWAITED: Final = timedelta(seconds=10)  # And one that makes room: who was to ask for it may be dead.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def _unwanted(row: Replica, around: Circumstances) -> str:
     config = around.configs.get(row.key.model)
     idle_at = unloads_at(row, config, around.usual_keep_alive)
     if idle_at is not None and idle_at <= around.now and not around.in_flight(row.key):
-        return "nobody asked for it"
+        return IDLE
     return ""
 
 

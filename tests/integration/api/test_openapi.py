@@ -167,10 +167,13 @@ def test_guarded_routes_name_their_key(document: Json) -> None:
             assert asked == _key_for(path), path
 
 
+LOOKED_AT_WITH_ANY_KEY = {"/api/models/{model}/load-status"}
+
+
 def _key_for(path: str) -> set[str]:
     if path.startswith("/api/node/"):
         return {"registrationToken"}
-    if path.startswith("/v1/"):
+    if path.startswith("/v1/") or path in LOOKED_AT_WITH_ANY_KEY:
         return {"inferenceKey"}
     return {"adminKey"} if path.startswith(("/api/", "/backend")) or path == "/metrics" else set()
 

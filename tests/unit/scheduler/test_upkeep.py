@@ -204,15 +204,15 @@ async def test_replica_of_a_model_that_was_removed_goes(kept: Kept) -> None:
     assert await kept.unloads() == ["qwen: its model was removed"]
 
 
-async def test_unload_that_failed_is_asked_for_again(kept: Kept) -> None:
+async def test_unload_that_nobody_asked_for_or_that_failed_is_asked_for_again(kept: Kept) -> None:
     await kept.configure(a_model("new"))
     old = await kept.loaded()
     kept.machine.running = kept.runs(old)
     await kept.claimed("new", evict=[old.key])
     assert (await kept.row()).state is ReplicaState.UNLOADING
-    await kept.looks(10)
+    await kept.looks(5)
     assert await kept.unloads() == [], "whoever marked it is about to ask"
-    await kept.looks(60)
+    await kept.looks(10)
     assert await kept.unloads() == ["qwen: makes room for new#0"]
 
 
