@@ -1,4 +1,4 @@
-"""When a replica that nobody asks for is unloaded. Pure."""
+"""When a replica that nobody asks for is unloaded, and when it is kept after all. Pure."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 from remuda.models.config import ModelConfig
 from remuda.scheduler.model import Replica
 
+IDLE: Final = "nobody asked for it"  # Why such a replica goes.
 _FIRST_USE: Final = timedelta(seconds=10)  # Those for whom it was loaded are on their way, on any frontend.
 _NOTED_WITHIN: Final = timedelta(seconds=2)  # While it is used, that is written down so often at least.
 _NOTED_LEAST: Final = timedelta(seconds=1)
@@ -25,6 +26,11 @@ def unloads_at(replica: Replica, config: ModelConfig | None, usual: timedelta) -
     if replica.last_used is not None:
         return replica.last_used + max(keep, _NOTED_WITHIN)
     return None if replica.updated_at is None else replica.updated_at + max(keep, _FIRST_USE)
+
+
+def used_since(replica: Replica, asked_at: datetime) -> bool:
+    """Whether it was used after its unload was asked for; both are the store's instants."""
+    return replica.last_used is not None and replica.last_used > asked_at
 
 
 def noted_every(keep: timedelta) -> timedelta:

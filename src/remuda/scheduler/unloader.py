@@ -1,17 +1,20 @@
 """Unloads one replica in two phases: nobody routes to it any more and what is in flight ends; then its
-process is stopped, and only then it is forgotten."""
+process is stopped, and only then it is forgotten. One that goes for want of use stays if somebody uses it
+after all, up to the last moment."""
 
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 import anyio
 import structlog
 
 from remuda.core.errors import Problem, RemudaError
-from remuda.ops.model import Kind, OpId, Step
+from remuda.core.ids import NodeId
+from remuda.ops.model import Kind, Operation, OpId, Step
 from remuda.ops.ports import Live
+from remuda.scheduler.idleness import IDLE, used_since
 from remuda.scheduler.loader import stop_given_up
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, Worker
@@ -20,6 +23,18 @@ log = structlog.get_logger(__name__)
 
 _LOOK_S: Final = 0.25
 DRAIN: Final = timedelta(minutes=10)  # Then it is stopped under whoever still reads.
+
+
+_USED_AGAIN: Final = Problem("cancelled", "not needed any more: it was used again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Going:
+    """A replica that is marked. `idle_since`: it goes only if nobody has used it since then; None: by all
+    means."""
+
+    replica: Replica
+    idle_since: datetime | None = None
 
 
 class Unloader:
@@ -41,45 +56,74 @@ class Unloader:
 
     async def unload(self, step: Step) -> Problem | None:
         """None when it is gone, also when it was gone before."""
-        key = ReplicaKey(step.source.model, step.source.replica)
         try:
-            replica = await self._marked(key, step)
-            if replica is None:
-                return None
-            await self._drained(replica)
-            await stop_given_up(self._worker, replica)
-            await self._store.remove(replica)
+            return await self._unload(step)
         except RemudaError as error:
             return replace(error.problem(), retryable=True)
         finally:
             self._changed()
+
+    async def _unload(self, step: Step) -> Problem | None:
+        going = await self._marked(step)
+        if not isinstance(going, _Going):
+            return going
+        replica = going.replica
+        if not await self._drained(going) and await self._kept(replica):
+            return _USED_AGAIN
+        await stop_given_up(self._worker, replica)
+        await self._store.remove(replica)
         return None
 
-    async def _marked(self, key: ReplicaKey, step: Step) -> Replica | None:
+    async def _marked(self, step: Step) -> _Going | Problem | None:
         """From here on no frontend that reads the store sends anything there."""
         while True:
-            rows = (await self._store.replicas()).rows
-            replica = next((row for row in rows if row.key == key and row.node == step.node), None)
-            if replica is None or replica.state is ReplicaState.UNLOADING:
-                return replica
-            if replica.state is not ReplicaState.LOADED and replica.op in await self._loads():
+            replica = await self._row(ReplicaKey(step.source.model, step.source.replica), step.node)
+            if replica is None:
+                return None
+            if replica.state is ReplicaState.UNLOADING:  # Its process may have been told to stop already.
+                return _Going(replica)
+            live = (await self._live()).operations
+            if replica.state is not ReplicaState.LOADED and replica.op in _loads(live):
                 return None  # It was asked for since: the load that this replaces was over before this began.
+            idle_since = _idle_since(step, live)
+            if idle_since is not None and await self._used(replica, idle_since):
+                return _USED_AGAIN
             going = replace(replica, state=ReplicaState.UNLOADING, why=step.source.name)
             written = await self._store.move(replica, going)
             if written is not None:
                 self._changed()
-                return written
+                return _Going(written, idle_since)
 
-    async def _loads(self) -> Collection[OpId]:
-        return {operation.id for operation in (await self._live()).operations if operation.kind is Kind.LOAD}
+    async def _row(self, key: ReplicaKey, node: NodeId) -> Replica | None:
+        rows = (await self._store.replicas()).rows
+        return next((row for row in rows if row.key == key and row.node == node), None)
 
-    async def _drained(self, replica: Replica) -> None:
+    async def _drained(self, going: _Going) -> bool:
+        """Whether its process may be stopped; False: it was used again."""
+        replica, idle_since = going.replica, going.idle_since
         with anyio.move_on_after(self._drain.total_seconds()):
             while True:
-                if await self._idle_everywhere(replica):
-                    return
+                idle = await self._idle_everywhere(replica)
+                if idle_since is not None and await self._used(replica, idle_since):
+                    return False
+                if idle:
+                    return True
                 await anyio.sleep(_LOOK_S)
         log.warning("replica_stopped_while_in_use", replica=str(replica.key))
+        return True
+
+    async def _used(self, replica: Replica, since: datetime) -> bool:
+        """Somebody has a request there, or had one."""
+        alive = await self._frontends.alive()
+        if any(self._frontends.in_flight(frontend, replica.key) for frontend in alive):
+            return True
+        row = await self._row(replica.key, replica.node)
+        return row is not None and used_since(row, since)
+
+    async def _kept(self, replica: Replica) -> bool:
+        """It serves again, unless others have decided otherwise meanwhile."""
+        serving = replace(replica, state=ReplicaState.LOADED, why="")
+        return await self._store.move(replica, serving) is not None
 
     async def _idle_everywhere(self, replica: Replica) -> bool:
         """Every living frontend knows that it is unloading, and has nothing in flight there."""
@@ -88,3 +132,14 @@ class Unloader:
             and not self._frontends.in_flight(frontend, replica.key)
             for frontend in await self._frontends.alive()
         )
+
+
+def _loads(live: Iterable[Operation]) -> Collection[OpId]:
+    return {operation.id for operation in live if operation.kind is Kind.LOAD}
+
+
+def _idle_since(step: Step, live: Iterable[Operation]) -> datetime | None:
+    """When it was asked for, of an unload for want of use."""
+    if step.source.name != IDLE:
+        return None
+    return next((operation.asked_at for operation in live if operation.id == step.op), None)

@@ -125,7 +125,7 @@ class ScriptedWorker:
         self.stop_trouble: RemudaError | None = None
         self.stop_reply = ModelStopReply(matched=True, terminated=True)
         self.runs: dict[NodeId, Sequence[RunningModel]] = {}
-        self.builds = ("cpu-llama-cpp",)  # On every node.
+        self.builds: tuple[str, ...] = ("cpu-llama-cpp",)  # On every node.
 
     @property
     def installs(self) -> list[BackendInstall]:

@@ -9,6 +9,7 @@ import pytest
 from remuda.core.errors import NodeUnreachable, Problem
 from remuda.ops.model import OpId, State, Step
 from remuda.scheduler import wishes
+from remuda.scheduler.idleness import IDLE
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.unloader import Unloader
 from remuda.wire.models import ModelStop, ModelStopReply
@@ -33,18 +34,28 @@ def unloader(rig: Rig) -> Unloader:
     return Unloader(rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig.changed, DRAIN)
 
 
-def an_unload(replica: Replica, why: str = "nobody asked for it") -> Step:
+def an_unload(replica: Replica, why: str = "asked for by ada") -> Step:
     source = wishes.source_of(replica.key, replica.backend, replica.revision, why=why)
     return wishes.unload(OpId("u-1"), replica.key, replica.node, "gpu-1", source, by="test", now=START)[1]
+
+
+async def idle_unload(rig: Rig, replica: Replica) -> Step:
+    """Asked for now, by nobody in particular."""
+    source = wishes.source_of(replica.key, replica.backend, replica.revision, why=IDLE)
+    operation, step = wishes.unload(
+        OpId("u-1"), replica.key, replica.node, "gpu-1", source, by="remuda", now=rig.clock.now()
+    )
+    await rig.operations.submit(operation, [step])
+    return step
 
 
 class Going:
     """An unload under way, and how it ended."""
 
-    def __init__(self, rig: Rig, replica: Replica) -> None:
+    def __init__(self, rig: Rig, replica: Replica, step: Step | None = None) -> None:
         self.over = anyio.Event()
         self.problem: Problem | None = None
-        self._rig, self._step = rig, an_unload(replica)
+        self._rig, self._step = rig, step or an_unload(replica)
 
     async def run(self) -> None:
         self.problem = await unloader(self._rig).unload(self._step)
@@ -82,7 +93,7 @@ async def test_row_says_why_it_goes(rig: Rig) -> None:
         tasks.start_soon(Going(rig, replica).run)
         await time_passes(1)
         row = await rig.row()
-        assert (row.state, row.why) == (ReplicaState.UNLOADING, "nobody asked for it")
+        assert (row.state, row.why) == (ReplicaState.UNLOADING, "asked for by ada")
         tasks.cancel_scope.cancel()
 
 
@@ -179,7 +190,7 @@ async def test_replica_of_the_same_number_on_another_node_is_not_meant(rig: Rig)
     assert await rig.rows() == (elsewhere,)
 
 
-async def test_use_that_is_noted_meanwhile_does_not_keep_it(rig: Rig) -> None:
+async def test_use_that_is_noted_meanwhile_does_not_keep_what_people_unload(rig: Rig) -> None:
     replica = await rig.loaded()
     rig.frontends.held[OURS, replica.key] = 1
     going = Going(rig, replica)
@@ -189,4 +200,73 @@ async def test_use_that_is_noted_meanwhile_does_not_keep_it(rig: Rig) -> None:
         await rig.replicas.touch({replica.key: timedelta()})
         rig.frontends.held.clear()
     assert going.problem is None
+    assert await rig.rows() == ()
+
+
+# For want of use.
+
+
+async def test_replica_that_is_still_idle_when_its_unload_begins_goes(rig: Rig) -> None:
+    replica = await rig.loaded()
+    await rig.replicas.touch({replica.key: timedelta()})
+    await time_passes(60)
+    step = await idle_unload(rig, replica)
+    await time_passes(60)
+    assert await unloader(rig).unload(step) is None
+    assert await rig.rows() == ()
+
+
+async def test_replica_that_was_used_before_its_unload_began_stays(rig: Rig) -> None:
+    replica = await rig.loaded()
+    step = await idle_unload(rig, replica)
+    await time_passes(35)
+    await rig.replicas.touch({replica.key: timedelta(seconds=3)})
+    problem = await unloader(rig).unload(step)
+    assert problem is not None
+    assert (problem.message, problem.retryable) == ("not needed any more: it was used again", False)
+    assert rig.worker.asked == []
+    assert (await rig.row()).change == replica.change, "nobody had to stop sending there"
+
+
+async def test_replica_that_another_frontend_uses_when_its_unload_begins_stays(rig: Rig) -> None:
+    replica = await rig.loaded()
+    step = await idle_unload(rig, replica)
+    rig.frontends.living = (OURS, OTHERS)
+    rig.frontends.held[OTHERS, replica.key] = 1
+    assert await unloader(rig).unload(step) is not None
+    assert (await rig.row()).state is ReplicaState.LOADED
+    assert rig.worker.asked == []
+
+
+@pytest.mark.parametrize("told", ["in flight", "noted"])
+async def test_replica_that_turns_out_to_be_used_while_it_is_marked_serves_again(rig: Rig, told: str) -> None:
+    replica = await rig.loaded()
+    rig.frontends.living = (OURS, OTHERS)
+    going = Going(rig, replica, await idle_unload(rig, replica))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(going.run)
+        await time_passes(5)
+        assert (await rig.row()).state is ReplicaState.UNLOADING
+        if told == "in flight":
+            rig.frontends.held[OTHERS, replica.key] = 1
+        else:
+            await rig.replicas.touch({replica.key: timedelta(seconds=1)})
+            rig.frontends.seen[OTHERS] = 1 << 30
+    assert going.problem is not None
+    assert going.problem.message == "not needed any more: it was used again"
+    row = await rig.row()
+    assert (row.state, row.why, row.address) == (ReplicaState.LOADED, "", replica.address)
+    assert rig.worker.asked == []
+
+
+async def test_unload_that_was_begun_before_is_brought_to_its_end_though_it_is_used(rig: Rig) -> None:
+    """Its process may have been told to stop already."""
+    replica = await rig.loaded()
+    step = await idle_unload(rig, replica)
+    rig.worker.stop_trouble = NodeUnreachable("nobody listens there")
+    assert await unloader(rig).unload(step) is not None
+    rig.worker.stop_trouble = None
+    await time_passes(1)
+    await rig.replicas.touch({replica.key: timedelta()})
+    assert await unloader(rig).unload(step) is None
     assert await rig.rows() == ()
