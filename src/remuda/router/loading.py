@@ -61,9 +61,12 @@ class ColdPath:
                 await changed.wait()
 
     async def look(self, model: str) -> LoadStatus | None:
-        """Of a load under way, whichever frontend it is that loads it."""
+        """Of a load under way, whichever frontend it is that loads it, or of one that has just failed."""
         found = await self._demand.under_way(model)
-        return None if found is None else self._status(found)
+        if found is not None:
+            return self._status(found)
+        failed = await self._demand.failed(model)
+        return None if failed is None else LoadStatus(model, "failed", failed.node)
 
     def doubt(self, route: Route, why: UpstreamFailed) -> None:
         self._doubts.add(route, why)

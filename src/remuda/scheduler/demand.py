@@ -24,6 +24,7 @@ from remuda.scheduler.shared_looks import SharedLooks, StillLooking
 _FAILED_FOR: Final = timedelta(seconds=15)  # So long a failed load answers for itself.
 _AVOIDED_FOR: Final = timedelta(seconds=5)  # So long a node that could not be reached is not tried again.
 _RECENT: Final = 20
+_LOADS: Final = frozenset({Kind.LOAD})
 REQUESTS: Final = "requests"  # Who asked, where nobody in particular did.
 NOBODY: Final[Mapping[NodeId, str]] = MappingProxyType({})
 
@@ -109,6 +110,15 @@ class Demand:
         coming = next((row for row in rows if row.key.model == name and _on_its_way(row)), None)
         return None if coming is None else await self._under_way(coming)
 
+    async def failed(self, name: str) -> Failed | None:
+        """How the last load of a model that is not there ended, for as long as it answers for itself; nothing
+        is begun."""
+        model = self._catalogue.find(name)
+        if model is None or self._routable(name):
+            return None
+        steps = await self._failed_lately(model, (await self._replicas.replicas()).now)
+        return next((_failed(step) for step, _ in steps), None)
+
     async def _find(self, name: str, waited_for: Collection[OpId | None]) -> Found | None:
         # In this order: a replica that gets ready meanwhile is either seen on its way, or in the table.
         seen = await self._replicas.replicas()
@@ -128,7 +138,7 @@ class Demand:
         failed = await self._failed_lately(model, seen.now)
         for step, _ in failed:
             if not _unreachable(step):
-                return Failed(step.problem or Problem("load_failed", step.reason), step.node_name)
+                return _failed(step)
         # Of a node that could not be reached nothing is known about the model: another one may take it.
         away = {
             step.node: "it could not be reached a moment ago" for step, ago in failed if ago < _AVOIDED_FOR
@@ -151,14 +161,12 @@ class Demand:
     async def _failed_lately(self, model: Catalogued, now: datetime) -> Sequence[tuple[Step, timedelta]]:
         """The steps of its loads that have just failed, the latest first, and how long ago."""
         recent = Filter(
-            finished=True, failed=True, backend=model.config.backend, dismissed=True, limit=_RECENT
+            finished=True, failed=True, kinds=_LOADS, model=model.config.id, dismissed=True, limit=_RECENT
         )
         return [
             (view.steps[0], now - operation.finished_at)
             for view in await self._operations.views(recent)
-            if (operation := view.operation).kind is Kind.LOAD
-            and operation.source.model == model.config.id
-            and operation.source.revision == model.config.revision
+            if (operation := view.operation).source.revision == model.config.revision
             and operation.finished_at is not None
             and now - operation.finished_at < _FAILED_FOR
         ]
@@ -177,6 +185,10 @@ def _given_up(view: View, model: Catalogued) -> bool:
     operation = view.operation
     unwanted = operation.wish is Wish.CANCEL or any(step.replaced_by is not None for step in view.steps)
     return unwanted and operation.source.revision == model.config.revision
+
+
+def _failed(step: Step) -> Failed:
+    return Failed(step.problem or Problem("load_failed", step.reason), step.node_name)
 
 
 def _unreachable(step: Step) -> bool:

@@ -295,3 +295,12 @@ async def test_load_of_another_frontend_is_seen(asking: Asking) -> None:
     assert await asking.cold.look("qwen") is None
     await (await asking.of_a_frontend()).look("qwen")
     assert await asking.cold.look("qwen") == LoadStatus("qwen", "pending", "gpu-1")
+
+
+async def test_load_that_has_just_failed_is_told_as_such(asking: Asking) -> None:
+    await (await asking.of_a_frontend()).look("qwen")
+    [replica] = await asking.rows()
+    [step] = (await asking.operations.view(replica.op)).steps
+    await asking.over(step, State.FAILED, Problem("backend_failed", "unknown architecture"))
+    assert await asking.replicas.remove(replica)
+    assert await asking.cold.look("qwen") == LoadStatus("qwen", "failed", "gpu-1")

@@ -11,6 +11,7 @@ from remuda.ops.model import Kind, State, Wish
 from remuda.ops.ports import Filter
 from remuda.scheduler.demand import Answer, Demand, Failed, GivenUp, UnderWay, Waits
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
+from tests.contract.store.op_builders import an_operation, end, submitted
 from tests.integration.ops.virtual import time_passes
 from tests.unit.scheduler.placers import DemandRig
 from tests.unit.scheduler.rig import GB, a_model
@@ -182,6 +183,32 @@ async def test_failure_of_another_model_is_not_ours(rig: DemandRig) -> None:
     assert isinstance(begun, UnderWay)
     await failed(rig, begun.replica)
     assert isinstance(await rig.demand.look("qwen"), UnderWay)
+
+
+async def test_failures_of_others_hide_ours_not_however_many_they_are(
+    rig: DemandRig,
+) -> None:
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    await failed(rig, begun.replica)
+    for number in range(30):
+        await submitted(rig.operations, an_operation(f"other-{number}", Kind.LOAD), [f"gone-{number}"])
+        await end(rig.operations, f"other-{number}", State.FAILED)
+    await time_passes(1)
+    assert isinstance(await rig.demand.look("qwen"), Failed)
+
+
+async def test_load_that_has_just_failed_can_be_asked_about_without_beginning_another(rig: DemandRig) -> None:
+    assert await rig.demand.failed("qwen") is None
+    begun = await rig.demand.look("qwen")
+    assert isinstance(begun, UnderWay)
+    await failed(rig, begun.replica)
+    told = await rig.demand.failed("qwen")
+    assert told is not None
+    assert (told.problem.message, told.node) == ("unknown architecture", "gpu-1")
+    await time_passes(16)
+    assert await rig.demand.failed("qwen") is None
+    assert await loads(rig) == 1
 
 
 async def test_load_that_was_cancelled_is_no_failure(rig: DemandRig) -> None:

@@ -16,7 +16,7 @@ routes = APIRouter(tags=["models"])
 
 @routes.get("/api/models/{model:path}/load-status", responses=gives(LoadingView, 401, 404))
 async def load_status(model: ModelPath, svc: Svc, caller: Caller) -> Response:
-    """How far its load is; 404 when none is under way."""
+    """How far its load is, or that it has just failed; 404 when none is under way."""
     if caller is not None and caller.models and model not in caller.models:
         raise Forbidden(f"the key {caller.name!r} is not for the model {model!r}")
     status = await svc.serving.load_status(model)
