@@ -28,6 +28,7 @@ MB = 1_000_000
 # Small for every day; with 200 it takes some five minutes and tells the same.
 IMAGE_BYTES = int(os.environ.get("REMUDA_TEST_KILLED_IMAGE_MB", "24")) * MB
 RATE_MAX = 6 * MB  # Of a connection. What the kernel holds for a process goes with it, and grows with speed.
+LOST_MAX = 1 * MB  # At a kill, however far the download was: what the kernel held, or was not yet written.
 
 
 def spec(link: Relay, tag: str, root: Path, lines: list[str], name: str, dawdle_s: float) -> LaunchSpec:
@@ -111,9 +112,9 @@ async def test_killed_in_every_phase_an_upgrade_completes(registry: RegistryServ
             with anyio.fail_after(120):
                 assert await last.wait() == 0
 
-        share = link.bytes_back / built[2].size
-    print(f"kills: {dict(kills)}; fetched {share:.3f} of the image")
-    assert share < 1.15
+        fetched, size = link.bytes_back, built[2].size
+    print(f"kills: {dict(kills)}; fetched {fetched / size:.3f} of the image")
+    assert fetched - size < LOST_MAX * kills["downloading"]
     assert sum(kills.values()) >= 20
     assert installed_version(tmp_path) == b"2"
     await check_whole(tmp_path)
