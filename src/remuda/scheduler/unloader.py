@@ -23,8 +23,6 @@ log = structlog.get_logger(__name__)
 
 _LOOK_S: Final = 0.25
 DRAIN: Final = timedelta(minutes=10)  # Then it is stopped under whoever still reads.
-
-
 _USED_AGAIN: Final = Problem("cancelled", "not needed any more: it was used again")
 
 

@@ -71,6 +71,8 @@ class ServingClaims(Claims):
         self._world.trace.event("replica", place.key, place.node, ">".join(states), place.instance, place.why)
         if new is not None and (old is None or old.op != new.op):
             self._check_place(new)
+        if new is not None and new.why == _IDLE and (old is None or old.state is not new.state):
+            self._check_idle(new)
 
     def _check_place(self, row: ReplicaRow) -> None:
         worker = self._worker(row)
@@ -93,7 +95,8 @@ class ServingClaims(Claims):
             if unload.why == _IDLE:
                 self._check_idle(unload)
 
-    def _check_idle(self, unload: UnloadRow) -> None:
+    def _check_idle(self, unload: UnloadRow | ReplicaRow) -> None:
+        """When it is asked for, and again when nobody is sent there any more."""
         kept_s = self._serving.keep_alive.total_seconds()
         for host, used_s in self.requests.used[unload.key]:
             idle_s = elapsed_s() - used_s

@@ -19,7 +19,8 @@ from remuda.router.table import Table
 from remuda.scheduler import placement
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.loader import _Load
-from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
+from remuda.scheduler.lost_answers import Lists, Memory, Verdict
+from remuda.scheduler.model import Need, NodeOffer, Replica, ReplicaKey, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import Claim
 from tests.sim.serving.simulation import run_seed
@@ -79,6 +80,10 @@ async def write_or_not(load: _Load, after: Replica) -> None:
     load.replica = await load._tools.store.move(load.replica, after) or after
 
 
+def wait_on(lists: Lists, key: ReplicaKey, backend: str, memory: Memory) -> tuple[Verdict, Memory]:
+    return Verdict.WAIT, memory
+
+
 @dataclass(frozen=True, slots=True)
 class Break:
     instead: Mapping[str, Any]  # Whatever stands there, by its name.
@@ -121,6 +126,9 @@ BREAKS = {
             "remuda.scheduler.loader.Loader._abandon": at_once,
         },
         "every_model_is_served",
+    ),
+    "a peer that has lost an install is waited for": Break(
+        {"remuda.scheduler.installing.by_lists": wait_on}, "every_model_is_served", first_seed=58
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.building._routable": routed_though_drained}, "nodes_that_take_no_work_are_not_asked"
