@@ -158,6 +158,8 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     """Tried again after a while, as long as that may help; then left for a person to look at."""
     if step.state is State.STOPPING:  # It ended as it was told to.
         return replace(_idle(step), state=State.PENDING)
+    if step.kind.of_model and problem.code == State.CANCELLED:  # Whoever carried it out saw no need for it.
+        return _close(_idle(step), State.CANCELLED, problem.message)
     failures, patience = step.failures + 1, at.patience
     spent = failures >= patience.failures_max
     if step.stage is Stage.PROVE and (spent or problem.code != LOST.code):

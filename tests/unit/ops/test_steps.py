@@ -102,6 +102,16 @@ def test_news_of_an_earlier_attempt_is_no_news() -> None:
     assert after(running(attempt=2), seen).state is State.RUNNING
 
 
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [(Kind.UNLOAD, State.CANCELLED), (Kind.LOAD, State.CANCELLED), (Kind.INSTALL, State.FAILED)],
+)
+def test_what_a_frontend_saw_no_need_for_is_cancelled_and_no_failure(kind: Kind, state: State) -> None:
+    needless = Outcome(1, Problem("cancelled", "it was used again"))
+    step = after(replace(running(), kind=kind), replace(UP, outcome=needless))
+    assert (step.state, step.reason) == (state, "it was used again")
+
+
 def test_a_hard_failure_backs_off_from_thirty_seconds_doubling_to_fifteen_minutes() -> None:
     delays = []
     for failures in range(9):
