@@ -166,7 +166,7 @@ BREAKS = {
         {"remuda.router.loading.ColdPath.bring": for_ever}, "every_request_ends"
     ),
     "nobody says why there is no room": Break(
-        {"remuda.router.loading._nowhere": lambda *_: NoCapacity("")}, "refusals_have_a_reason"
+        {"remuda.router.loading._nowhere": lambda *_: NoCapacity("")}, "refusals_have_a_reason", first_seed=16
     ),
     "a frontend loads what another has begun": Break(
         {
@@ -182,7 +182,7 @@ BREAKS = {
         {"remuda.scheduler.chores.unloads_at": lambda *_: None}, "everything_settles"
     ),
     "an unload only says that it is over": Break(
-        {"remuda.scheduler.unloader.Unloader.unload": at_once}, "everything_settles"
+        {"remuda.scheduler.unloader.Unloader.unload": at_once}, "everything_settles", first_seed=2
     ),
 }
 
