@@ -38,7 +38,8 @@ def test_a_backend_is_installed_listed_and_removed(rig: FleetRig) -> None:
     removed = rig.remuda("backends", "remove", "echo", "--nodes", "up")
 
     assert removed.stdout == "remove echo: 1 of 1 node done\n"
-    assert removed.stderr.splitlines()[-1] == "remove echo on up: done"
+    # What is over before anybody looks has no progress to tell of.
+    assert removed.stderr.splitlines()[-1:] in ([], ["remove echo on up: done"])
     assert "echo" not in installed(rig)
 
 

@@ -63,9 +63,9 @@ class Herd:
         assert {node["status"] for node in nodes.values()} == {"healthy"}
 
     def troubles(self) -> list[Json]:
-        """Every moment at which a frontend thought ill of a node."""
+        """Every moment at which a frontend thought ill of a node. That an admin drains one is none."""
         changes = [change for up in self.frontends for change in up.events("node_status_changed")]
-        return [change for change in changes if change["now"] != "healthy"]
+        return [change for change in changes if change["now"] not in ("healthy", "draining")]
 
     def _start_up(self) -> None:
         up = self._place.begin_up("up", *self._settings)

@@ -36,7 +36,7 @@ TICK_S = 0.01
 PRELUDE = """
 import os, signal, socket, subprocess, sys, time
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
-def say(text): print(text, flush=True)
+def say(text): os.write(1, f"{text}\\n".encode())  # Also when a signal comes while it does.
 def sleep(): time.sleep(600)
 """
 DEAF = "signal.signal(15, signal.SIG_IGN); say('deaf'); sleep()"
