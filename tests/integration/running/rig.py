@@ -42,6 +42,7 @@ from remuda.worker.introduction import Introduction
 from remuda.worker.processes.patience import Patience
 from remuda.worker.service import MakeRoom, Site, Worker, WorkerConfig
 from remuda.worker.state import Phase
+from tests.conftest import WORKERS_MOST
 from tests.integration.worker.rig import FixedHardware, Impatient, opening_bus, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, connected
@@ -236,10 +237,11 @@ async def working(yard: Yard, nats: PlainServer) -> AsyncIterator[Rig]:
 
 
 def base_port() -> int:
-    """The first of a hundred ports that no system hands out to whoever asks for any."""
-    entropy = SystemEntropy()
+    """The first of a hundred ports that no system hands out to whoever asks for any, nor another process of
+    tests that runs beside this one."""
+    entropy, process = SystemEntropy(), int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % WORKERS_MOST
     while True:
-        base = 20_001 + 100 * int(100 * entropy.fraction())
+        base = 20_001 + 100 * (WORKERS_MOST * int(12 * entropy.fraction()) + process)
         with suppress(Misconfigured):
             listen(HOST, base - 1).close()
             return base

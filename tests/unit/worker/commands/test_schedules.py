@@ -202,7 +202,7 @@ async def played(
     return said
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(plan=any_turns, arrivals=any_arrivals, scripts=st.lists(any_script | st.just(Script()), max_size=8))
 def test_no_schedule_of_commands_leaves_one_unanswered_or_anything_behind(
     plan: list[Turn], arrivals: list[Arrival], scripts: list[Script]
