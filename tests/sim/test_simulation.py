@@ -13,7 +13,7 @@ from tests.sim import calm as calm_of_fleet
 from tests.sim.ops import calm as calm_of_operations
 from tests.sim.simulation import Outcome
 
-SEEDS = {"fleet": 150, "operations": 500, "serving": 32}
+SEEDS = {"fleet": 60, "operations": 500, "serving": 30}
 PER_TEST = 5  # Small enough that parallel workers end at about the same time.
 EVENTS_LEAST = 200
 FAULTS_LEAST = 10

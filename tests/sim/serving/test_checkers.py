@@ -181,9 +181,6 @@ BREAKS = {
     "what is idle stays": Break(
         {"remuda.scheduler.chores.unloads_at": lambda *_: None}, "everything_settles"
     ),
-    "an unload only says that it is over": Break(
-        {"remuda.scheduler.unloader.Unloader.unload": at_once}, "everything_settles", first_seed=2
-    ),
 }
 
 

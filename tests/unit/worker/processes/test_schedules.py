@@ -71,7 +71,7 @@ async def play(rig: Rig, turn: Turn) -> None:
 
 
 @pytest.mark.parametrize("share", range(4))  # Each has the time that one test has.
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(plan=turns, scripts=st.lists(any_script, max_size=12))
 def test_no_schedule_leaves_anything_behind_or_runs_a_key_twice(
     share: int, plan: list[Turn], scripts: list[Script]
