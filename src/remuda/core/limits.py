@@ -28,7 +28,6 @@ PARSED_AT_ONCE_BYTES_MAX = 4 << 20  # Which takes 2 ms at most if it is base64; 
 INFERENCE_BODIES_BYTES_MAX = 1 << 30  # Of all requests under way together.
 INFERENCE_BODY_READ_S = 120.0
 KEYS_REFRESH_EVERY_S = 0.8  # How late a key revoked on another frontend may still work.
-KEEP_ALIVE_S = 75.0  # Longer than a heartbeat interval: a worker keeps its one connection.
 SHUTDOWN_S = 10.0  # Requests in flight get this long when a frontend stops.
 KEY_NAME_CHARS_MAX = 100
 KEY_MODELS_MAX = 1000  # Named by one key.

@@ -1,6 +1,7 @@
 """What connections to replicas have in common: that a machine which vanished is noticed."""
 
 import asyncio
+import errno
 import socket
 from typing import Any, Final
 
@@ -35,6 +36,12 @@ def expect_acknowledgement(transport: asyncio.BaseTransport) -> None:
     connected = _tcp_socket(transport)
     if connected is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNACKNOWLEDGED_S)
+
+
+def turned_away(error: OSError) -> bool:
+    """Whether nobody serves at the address, which was reached. By its words, for of a name with several
+    addresses they are all that is left of each."""
+    return any(f"[Errno {number}]" in str(error) for number in (errno.ECONNREFUSED, errno.ECONNRESET))
 
 
 def _tcp_socket(transport: asyncio.BaseTransport) -> Any:

@@ -1,7 +1,6 @@
 """Connections to HTTP servers, kept for the next request. Plain HTTP/1.1, without a task for any request."""
 
 import asyncio
-import errno
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -9,6 +8,7 @@ import anyio
 
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.upstreams.http.connection import Connection, Patience, TurnedAway
+from remuda.upstreams.sockets import turned_away
 
 _LOOK_EVERY_S: Final = 1.0  # Limits are noticed so much late, or by a quarter of the shortest.
 
@@ -99,7 +99,7 @@ class Pool:
         except OSError as error:
             words = f"the worker could not be reached: {error.strerror or error}"
             raise (
-                TurnedAway(words) if _refused(error) else UpstreamFailed(Fault.UNREACHABLE, words)
+                TurnedAway(words) if turned_away(error) else UpstreamFailed(Fault.UNREACHABLE, words)
             ) from error
         return connection
 
@@ -137,8 +137,3 @@ class Pool:
             return True
         connection.abort()
         return False
-
-
-def _refused(error: OSError) -> bool:
-    """By its words, for of a name with several addresses they are all that is left of each."""
-    return any(f"[Errno {number}]" in str(error) for number in (errno.ECONNREFUSED, errno.ECONNRESET))

@@ -1,18 +1,15 @@
 """From an address to a connection over which calls can be made, or to the reason why there is none."""
 
 import asyncio
-import errno
 import os
 import socket
-from typing import Final
 
 import anyio
 
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.connection import Connection
 from remuda.upstreams.http2.failures import TurnedAway, Unreachable
-
-_REFUSED: Final = (errno.ECONNREFUSED, errno.ECONNRESET)
+from remuda.upstreams.sockets import turned_away
 
 
 async def dial(address: str) -> Connection:
@@ -43,7 +40,6 @@ def _failure(error: Exception) -> Unreachable:
     """Without the address, which is no business of clients."""
     if isinstance(error, socket.gaierror) or not isinstance(error, OSError):
         return Unreachable("its name is not resolved")
-    # By its words, for of a name with several addresses they are all that is left of each.
-    if any(f"[Errno {number}]" in str(error) for number in _REFUSED):
+    if turned_away(error):
         return TurnedAway("connection refused")
     return Unreachable(os.strerror(error.errno).lower() if error.errno else "none of its addresses answers")
