@@ -1,11 +1,15 @@
 """What every test can rely on, and how tests share the processes that run them."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.dsession import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+# Shells let background commands ignore Ctrl-C, and every process that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WORKERS_MOST = 8
 SEEDS = "tests/sim/test_simulation.py"

@@ -497,7 +497,7 @@ async def test_one_operation_can_be_followed(frontend: LiveFrontend) -> None:
     op = await waiting_op(frontend, "followed")
     await waiting_op(frontend, "other")
     stream = await now_there(frontend.admin, f"/api/ops/{op}/events")
-    assert [shown["id"] for shown in stream.ops()] == [op]
+    assert {shown["id"] for shown in stream.ops()} == {op}  # Once, or again if it has changed meanwhile.
 
 
 async def test_a_head_request_for_events_ends(frontend: LiveFrontend) -> None:
