@@ -210,7 +210,7 @@ def dismiss_ops(asked: Asked, ids: tuple[str, ...]) -> None:
 )
 @client_command
 def retry_op(asked: Asked, id: str, nodes: tuple[str, ...]) -> None:
-    """Begin failed nodes of an operation afresh: all, or those named."""
+    """Retry an operation's failed nodes now, or those waiting to retry: all, or those named."""
     _each(asked, [id], "retry", body={"nodes": nodes})
 
 

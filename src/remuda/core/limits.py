@@ -53,6 +53,7 @@ OPERATIONS_KEPT_MAX = 10_000  # Finished ones on backends; the oldest are forgot
 MODEL_OPERATIONS_KEPT_MAX = 2000  # Finished loads and unloads.
 OPERATIONS_FORGOTTEN_AT_ONCE_MAX = 100
 ATTEMPTS_KEPT_MAX = 50  # Of one step.
+JOINED_KEYS_KEPT_MAX = 1000  # Idempotency keys of wishes that joined one operation; the newest are kept.
 OPERATIONS_WAITING_MAX = 5000  # Asked for, not yet written; beyond it callers are told to ask again.
 OPERATIONS_PER_WRITE_MAX = 1000  # Together with their steps.
 OPERATIONS_TURN_S = 300.0  # A change to operations, waiting for thousands asked for before it included.

@@ -61,6 +61,17 @@ def retried(step: Step) -> Step:
     )
 
 
+def asked_again(step: Step) -> Step:
+    """The same is wanted once more: earlier failures and waiting times count no longer, and neither does an
+    opposite wish that came in between. What is at work goes on."""
+    if step.state in RETRIED:
+        return retried(step)
+    if step.state.final:
+        return step
+    waits = None if step.state is State.PENDING else step.wait_until
+    return replace(step, failures=0, wait_until=waits, replaced_by=None)
+
+
 def _wanted(operation: Operation) -> tuple[Kind, Source, RollOut]:
     return operation.kind, operation.source, operation.roll_out
 

@@ -106,9 +106,10 @@ class OpStore(Protocol):
     number, for all frontends alike."""
 
     async def submit(self, operation: Operation, steps: Sequence[Step]) -> Submitted:
-        """Record a wish, asked now by the store's clock. The same wish under way, or one with its idempotency
-        key, is joined; steps that want the opposite are marked replaced. Conflict when the key was used for
-        something else: another kind, source, roll-out or selection; Unavailable when too many wait."""
+        """Record a wish, asked now by the store's clock. The same wish under way is joined: what failed of
+        it, or waits for its next attempt, is tried now. One with its idempotency key is joined as it is.
+        Steps that want the opposite are marked replaced. Conflict when the key was used for something else:
+        another kind, source, roll-out or selection; Unavailable when too many wait."""
         ...
 
     async def live(self) -> Live: ...
@@ -142,7 +143,7 @@ class OpStore(Protocol):
         ...
 
     async def retry(self, op: OpId, nodes: Collection[NodeId] | None, by: str) -> Operation:
-        """Begin failed steps afresh: these, or all. Conflict when none of them can be."""
+        """Begin failed steps afresh, and those in backoff now: these, or all. Conflict when none can be."""
         ...
 
     async def dismiss(self, ops: Collection[OpId]) -> int:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, bindparam, select
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
-from remuda.ops.intents import RETRIED, replaced, retried
+from remuda.ops.intents import RETRIED, asked_again, replaced
 from remuda.ops.model import Kind, Operation, OpId, Step, Wish
 from remuda.store.ops_changes import number_changes, take_turn
 from remuda.store.ops_rows import (
@@ -33,7 +33,7 @@ _MET_STEPS = select(steps).where(_MEETS).order_by(steps.c.op_id, steps.c.node)
 _MET_OPERATIONS = select(operations).where(operations.c.id.in_(select(steps.c.op_id).where(_MEETS)))
 _OVER = select(operations).where(operations.c.finished_at.is_not(None))
 _STATES = select(steps.c.state).where(steps.c.op_id == bindparam("op"))
-_ENDED = select(steps).where(steps.c.op_id == bindparam("op"), steps.c.ended_at.is_not(None))
+_STEPS = select(steps).where(steps.c.op_id == bindparam("op"))
 
 
 def _replace_opposites(
@@ -81,16 +81,16 @@ def retry(
             f"operation {op} is a load, and its node was chosen by what was true then",
             hint=f"ask for a new one: remuda models load {operation.source.model}",
         )
-    ended = to_steps(connection.execute(_ENDED, {"op": op}).all(), [operation])
+    known = to_steps(connection.execute(_STEPS, {"op": op}).all(), [operation])
     again = [
         replace(afresh, reason=f"asked for again by {by}")
-        for step in ended
-        if (nodes is None or step.node in nodes) and (afresh := retried(step)) != step
+        for step in known
+        if (nodes is None or step.node in nodes) and (afresh := asked_again(step)) != step
     ]
     if not again:
         raise Conflict(
             f"operation {op} has nothing to retry there",
-            hint="only steps that failed or were cancelled can be retried",
+            hint="only steps that failed, were cancelled or wait for another attempt can be retried",
         )
     update_steps(connection, now, map(next_version, again))
     gone = _replace_opposites(connection, now, op, again)

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, Select, bindparam, select
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
-from remuda.ops.intents import opposites, replaced, same_as
+from remuda.ops.intents import asked_again, opposites, replaced, same_as
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step
 from remuda.ops.ports import Submitted, View
-from remuda.store import ops_views
+from remuda.store import joined_keys, ops_views
 from remuda.store.ops_changes import number_changes, take_turn
 from remuda.store.ops_rows import (
     LIVE,
@@ -29,7 +29,7 @@ from remuda.store.ops_rows import (
 from remuda.store.schema import operations, steps
 
 Key = tuple[OpId, NodeId]
-WithNodes = tuple[Operation, list[NodeId]]
+WithSteps = tuple[Operation, list[Step]]
 Query = Select[tuple[object]]
 
 _A_MOMENT = timedelta(microseconds=1)
@@ -42,7 +42,7 @@ _ALIKE = (
     .where(LIVE, operations.c.source.in_(bindparam("values", expanding=True)))
     .order_by(operations.c.number)
 )
-_NODES = select(steps.c.op_id, steps.c.node).where(steps.c.op_id.in_(bindparam("values", expanding=True)))
+_STEPS = select(steps).where(steps.c.op_id.in_(bindparam("values", expanding=True)))
 _LAST_ASKED = select(operations.c.asked_at).where(LIVE).order_by(operations.c.asked_at.desc()).limit(1)
 _OPPOSED = select(operations).where(LIVE, operations.c.kind.in_(bindparam("values", expanding=True)))
 _UNENDED = select(steps).where(
@@ -57,7 +57,7 @@ class Wished:
 
 
 def submit(connection: Connection, now: datetime, wished: Sequence[Wished]) -> list[Submitted | Conflict]:
-    """An answer for each. Of one that is joined or refused nothing is written."""
+    """An answer for each. Of one that is refused nothing is written."""
     latest = take_turn(connection)
     meeting = _Meeting(connection, now, wished)
     found = [meeting.take(one) for one in wished]
@@ -78,12 +78,15 @@ class _Meeting:
         self._connection = connection
         self._now = now
         asked = [one.operation for one in wished]
+        keys = {one.idempotency_key for one in asked if one.idempotency_key}
         known = [
             *_operations(connection, _BY_ID, {one.id for one in asked}),
-            *_operations(connection, _BY_KEY, {one.idempotency_key for one in asked if one.idempotency_key}),
+            *_operations(connection, _BY_KEY, keys),
         ]
         self._by_id = {one.id: one for one in known}
         self._by_key = {one.idempotency_key: one for one in known if one.idempotency_key}
+        self._by_key |= joined_keys.find(connection, keys)
+        self._joined: dict[str, Operation] = {}  # New keys of wishes that joined another operation.
         self._alike = _alike(connection, {one.source for one in asked})
         self._unended = _opposed(connection, {one.kind for one in asked})
         self._last_asked: datetime | None = connection.scalar(_LAST_ASKED)
@@ -96,13 +99,31 @@ class _Meeting:
         operation, nodes = one.operation, [step.node for step in one.steps]
         there = self._by_id.get(operation.id) or self._by_key.get(operation.idempotency_key)
         if there is None:
-            return same_as(operation, nodes, self._alike[operation.source]) or self._add(one)
+            alike = self._alike[operation.source]
+            same = same_as(operation, nodes, [(other, [step.node for step in its]) for other, its in alike])
+            return self._add(one) if same is None else self._join(same, operation)
         if there.id == operation.id or _content(there) == _content(operation):
             return there.id
         return Conflict(
             f"the idempotency key {operation.idempotency_key!r} was used for another operation, {there.id}",
             hint="send another key with each new wish, and the same one only to repeat a wish",
         )
+
+    def _join(self, op: OpId, wished: Operation) -> OpId:
+        """The same was asked for again: what failed, or waits for its next attempt, is tried now."""
+        joined, its_steps = next(one for one in self._alike[wished.source] if one[0].id == op)
+        if wished.idempotency_key:
+            key, known_as = wished.idempotency_key, replace(joined, selection=wished.selection)
+            self._joined[key] = self._by_key[key] = known_as
+        current = (self._steps.get(step.key) or self._marked.get(step.key) or step for step in its_steps)
+        again = [
+            replace(afresh, reason=f"asked for again by {wished.asked_by}")
+            for step in current
+            if not step.kind.of_model and (afresh := asked_again(step)) != step
+        ]
+        self._mark(again)
+        self._mark(replaced(again, [met for step in again for met in self._unended[step.node].values()]))
+        return op
 
     def _add(self, one: Wished) -> OpId:
         asked_at = self._next_asked_at()
@@ -118,7 +139,7 @@ class _Meeting:
         if operation.idempotency_key:
             self._by_key[operation.idempotency_key] = operation
         if not over:
-            self._alike[operation.source].append((operation, [step.node for step in new]))
+            self._alike[operation.source].append((operation, new))
         for step in new:
             self._steps[step.key] = self._unended[step.node][step.key] = step
         return operation.id
@@ -129,8 +150,8 @@ class _Meeting:
         self._last_asked = self._now if last is None else max(self._now, last + _A_MOMENT)
         return self._last_asked
 
-    def _mark(self, gone: Iterable[Step]) -> None:
-        for step in gone:
+    def _mark(self, changed: Iterable[Step]) -> None:
+        for step in changed:
             self._unended[step.node][step.key] = step
             (self._steps if step.op in self._new else self._marked)[step.key] = step
 
@@ -144,10 +165,12 @@ class _Meeting:
             op: View(self._new[op], tuple(by_op[op]), number, number=number)
             for op, number in numbered.items()
         }
-        if not views:
+        if views:
+            insert_operations(self._connection, [(view.operation, view.change) for view in views.values()])
+            insert_steps(self._connection, self._now, views.values())
+        joined_keys.insert_all(self._connection, self._now, self._joined)
+        if not views and not self._marked:
             return views
-        insert_operations(self._connection, [(view.operation, view.change) for view in views.values()])
-        insert_steps(self._connection, self._now, views.values())
         update_steps(self._connection, self._now, map(next_version, self._marked.values()))
         changed = sorted({step.op for step in self._marked.values()})
         number_changes(self._connection, latest + len(views), changed)
@@ -170,16 +193,16 @@ def _operations(connection: Connection, query: Query, values: Iterable[object]) 
     ]
 
 
-def _alike(connection: Connection, sources: Iterable[Source]) -> defaultdict[Source, list[WithNodes]]:
+def _alike(connection: Connection, sources: Iterable[Source]) -> defaultdict[Source, list[WithSteps]]:
     """What is under way from these sources, the oldest first."""
     found = {one.id: one for one in _operations(connection, _ALIKE, sources)}
-    nodes = defaultdict[str, list[NodeId]](list)
+    by_op = defaultdict[OpId, list[Step]](list)
     for batch in batches(found):
-        for row in connection.execute(_NODES, {"values": batch}):
-            nodes[row.op_id].append(NodeId(row.node))
-    alike = defaultdict[Source, list[WithNodes]](list)
+        for step in to_steps(connection.execute(_STEPS, {"values": batch}).all(), found.values()):
+            by_op[step.op].append(step)
+    alike = defaultdict[Source, list[WithSteps]](list)
     for op, operation in found.items():
-        alike[operation.source].append((operation, nodes[op]))
+        alike[operation.source].append((operation, by_op[op]))
     return alike
 
 

@@ -25,7 +25,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -202,6 +202,15 @@ Index(
 Index("operations_number", operations.c.number, unique=True)
 Index("operations_model", operations.c.model, operations.c.number)
 Index("operations_change", operations.c.change, unique=True)
+
+joined_keys = Table(  # Idempotency keys of wishes that joined an operation under way.
+    "joined_keys",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("op_id", Text, ForeignKey("operations.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("selection", Text, nullable=False),
+    Column("joined_at", Instant, nullable=False),
+)
 
 steps = Table(
     "steps",

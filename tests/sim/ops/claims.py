@@ -28,6 +28,7 @@ class Claims:
         self._before: dict[Key, str] = {}  # What a node had when its upgrade began.
         self._begun_s: dict[Key, float] = {}  # When its present attempt began, of those with a canary.
         self._progress: dict[tuple[OpId, NodeId, int], float] = {}
+        self._keyed: dict[str, OpId] = {}
         self._shown: dict[tuple[str, OpId, NodeId, int], float] = {}
 
     def of(self, op: OpId) -> list[StepRow]:
@@ -178,6 +179,11 @@ class Claims:
             if row.fraction < self._progress.get(key, 0.0):
                 self._world.violated("progress_never_falls", row, self._progress[key])
             self._progress[key] = row.fraction
+
+    def keyed(self, key: str, op: OpId) -> None:
+        """Answered to somebody who sent this key, and may have been told of another operation before."""
+        if self._keyed.setdefault(key, op) != op:
+            self._world.violated("a_key_stands_for_one_operation", key, self._keyed[key], op)
 
     # When something is sent, and when a worker begins it.
 

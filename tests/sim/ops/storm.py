@@ -1,6 +1,7 @@
 """The storm: what admins ask for and what goes wrong, one after the other, as the dice fall."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -8,6 +9,7 @@ from remuda.core.ids import NodeId
 from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Step, Wish
 from remuda.store.ops import SqlOpStore
 from tests.sim.clocks import elapsed_s
+from tests.sim.ops.claims import Claims
 from tests.sim.ops.trouble import Deed, Trouble
 from tests.sim.ops.workers import SimulatedWorker, build_of
 from tests.sim.ops.world import World
@@ -51,16 +53,36 @@ class Storm(Trouble):
         backend = self._dice.pick(list(self._world.releases.newest))
         kind = self._dice.weighted({Kind.INSTALL: 5.0, Kind.UPGRADE: 4.0, Kind.REMOVE: 2.0})
         if nodes := self._meant(kind, backend):
+            self._note_asked_again(kind, backend, {one.node for one in nodes})
             self._command(partial(_submit, *self._wanted(kind, backend, nodes)))
+
+    def _note_asked_again(self, kind: Kind, backend: str, nodes: set[NodeId]) -> None:
+        """The same wish joins what is under way, and what failed of that is begun afresh."""
+        claims = self._world.claims
+        for row in claims.operations.values():
+            same_nodes = {step.node for step in claims.of(row.id)} == nodes
+            if (row.kind, row.backend) == (kind, backend) and same_nodes and not row.finished:
+                claims.retried[row.id] = elapsed_s()
 
     def _ask_twice(self) -> None:
         """Somebody whose answer was lost, and says the same again, to whichever frontend."""
         backend = self._dice.pick(list(self._world.releases.newest))
         if not (nodes := self._meant(Kind.INSTALL, backend)):
             return
-        key = f"key-{self._asked}"
-        for _ in range(2):
-            self._command(partial(_submit, *self._wanted(Kind.INSTALL, backend, nodes, key)))
+        key, claims = f"key-{self._asked}", self._world.claims
+        self._note_asked_again(Kind.INSTALL, backend, {one.node for one in nodes})
+        first = self._wanted(Kind.INSTALL, backend, nodes)
+        if self._dice.chance(0.5):  # Then the wish with the key joins another.
+            self._command(partial(_submit, *first))
+        keyed = partial(_submit_keyed, claims, *self._once_more(*first, key))
+        self._command(keyed)
+        self._command(partial(_submit_keyed, claims, *self._once_more(*first, key)))
+        self.for_a_while(self.away_s(), lambda: self._command(keyed))
+
+    def _once_more(self, operation: Operation, steps: list[Step], key: str) -> tuple[Operation, list[Step]]:
+        self._asked += 1
+        op = OpId(f"op-{self._asked}")
+        return replace(operation, id=op, idempotency_key=key), [replace(step, op=op) for step in steps]
 
     def _meant(self, kind: Kind, backend: str) -> list[SimulatedWorker]:
         known = [one for one in self._world.workers.values() if self._world.roster.knows(one.node)]
@@ -69,16 +91,14 @@ class Storm(Trouble):
         some = self._dice.chance(0.5)
         return [one for one in known if not some or self._dice.chance(0.4)]
 
-    def _wanted(
-        self, kind: Kind, backend: str, nodes: list[SimulatedWorker], key: str = ""
-    ) -> tuple[Operation, list[Step]]:
+    def _wanted(self, kind: Kind, backend: str, nodes: list[SimulatedWorker]) -> tuple[Operation, list[Step]]:
         self._asked += 1
         op, source, now = OpId(f"op-{self._asked}"), Source(backend, "[]"), self._world.store_clock.now()
         rolling = kind is Kind.UPGRADE and self._dice.chance(0.6)
         roll_out = RollOut(self._dice.pick((1, 3, 64)), canary=rolling, proves=rolling)
         digest = self._world.releases.newest[backend] if self._dice.chance(0.9) or rolling else ""
         expires = now + timedelta(seconds=self._world.pace.work_most_s) if self._dice.chance(0.1) else None
-        operation = Operation(op, kind, source, roll_out, "admin", now, expires=expires, idempotency_key=key)
+        operation = Operation(op, kind, source, roll_out, "admin", now, expires=expires)
         goal = Goal((build_of(backend), backend), "" if kind is Kind.REMOVE else digest)
         steps = [
             Step(
@@ -108,10 +128,11 @@ class Storm(Trouble):
         self._command(lambda store: store.wish(op, wish))
 
     def _retry(self) -> None:
-        over = [row.id for row in self._world.claims.operations.values() if row.finished]
-        if not over:
+        """Of what is over, and of what is under way: some of that waits for its next attempt."""
+        known = [row.id for row in self._world.claims.operations.values()]
+        if not known:
             return
-        op = self._dice.pick(over)
+        op = self._dice.pick(known)
         nodes: list[NodeId] | None = None
         if self._dice.chance(0.4):
             nodes = [self._dice.pick([step.node for step in self._world.claims.of(op)])]
@@ -153,6 +174,11 @@ class Storm(Trouble):
                 worker.crash()
             del self._world.workers[worker.node]
             self._world.roster.remove(worker.node)
+
+
+async def _submit_keyed(claims: Claims, operation: Operation, steps: list[Step], store: SqlOpStore) -> None:
+    submitted = await store.submit(operation, steps)
+    claims.keyed(operation.idempotency_key, submitted.operation.id)
 
 
 async def _submit(operation: Operation, steps: list[Step], store: SqlOpStore) -> object:

@@ -1,7 +1,7 @@
 """New wishes and those under way."""
 
 from remuda.core.ids import NodeId
-from remuda.ops.intents import replaced, retried, same_as, wish_for
+from remuda.ops.intents import asked_again, replaced, retried, same_as, wish_for
 from remuda.ops.model import Kind, Source, Stage, State, Wish
 from tests.unit.ops.build import NODE, NOW, OP, a_step, an_operation, running
 
@@ -48,6 +48,22 @@ def test_a_retry_begins_with_a_clean_count() -> None:
 def test_a_retry_after_going_back_applies_the_upgrade_again() -> None:
     back = a_step(Kind.UPGRADE, state=State.FAILED, stage=Stage.ROLL_BACK, expires=NOW)
     assert (retried(back).stage, retried(back).expires) == (Stage.APPLY, None)
+
+
+def test_a_step_in_backoff_that_is_asked_for_again_is_tried_now() -> None:
+    waits = a_step(failures=4, attempt=4, wait_until=NOW, stage=Stage.ROLL_BACK)
+    again = asked_again(waits)
+    assert (again.failures, again.wait_until) == (0, None)
+    assert (again.attempt, again.stage) == (4, Stage.ROLL_BACK), "what it is in the middle of goes on"
+
+
+def test_asking_again_leaves_what_is_at_work_or_done() -> None:
+    for step in (running(), a_step(state=State.SUCCEEDED), a_step(state=State.SKIPPED), a_step()):
+        assert asked_again(step) == step
+
+
+def test_asking_again_takes_back_what_replaced_it() -> None:
+    assert asked_again(running(replaced_by=OP)) == running()
 
 
 def test_only_what_ended_badly_is_retried() -> None:

@@ -130,7 +130,7 @@ async def resume_op(op_id: OpPath, svc: Svc) -> Response:
     responses=gives(OpView, 400, 401, 404, 409),
 )
 async def retry_op(op_id: OpPath, request: Request, svc: Svc, admin: Admin) -> Response:
-    """Begin failed nodes afresh: those named, or all."""
+    """Retry failed nodes, and those waiting for another attempt, now: those named, or all."""
     body = await read(request, OpRetryBody)
     return _shown(await svc.ops.operations.retry(op_id, body.nodes, admin), svc)
 

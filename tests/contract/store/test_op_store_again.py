@@ -1,0 +1,157 @@
+"""OpStore: the same wish once more. It joins what is under way, under its own key, and is tried at once."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from remuda.core import limits
+from remuda.core.errors import Conflict
+from remuda.core.ids import NodeId
+from remuda.ops.model import Kind, OpId, RollOut, State, Step
+from remuda.ops.ports import Filter, OpStore
+from remuda.store.database import Database
+from remuda.store.schema import joined_keys
+from tests.contract.store.builders import row_count
+from tests.contract.store.op_builders import (
+    ONE,
+    OPEN_FOR,
+    TROUBLE,
+    an_operation,
+    begin,
+    end,
+    its_steps,
+    submitted,
+    the_steps,
+)
+
+pytestmark = pytest.mark.anyio
+
+OP = OpId("op-1")
+
+
+async def in_backoff(store: OpStore) -> Step:
+    """The one step of an operation waits for an attempt that comes much later."""
+    [step] = await begin(store)
+    later = (await store.live()).now + timedelta(hours=1)
+    waits = replace(step, state=State.PENDING, failures=3, problem=TROUBLE, wait_until=later, boot=None)
+    [written] = await store.commit([waits], ONE, OPEN_FOR)
+    return written
+
+
+# Keys.
+
+
+async def test_key_of_a_joined_wish_is_remembered_when_the_operation_is_over(op_store: OpStore) -> None:
+    await submitted(op_store)
+    await submitted(op_store, an_operation("op-2", key="click"))
+    await end(op_store)
+    got = await op_store.submit(
+        an_operation("op-3", key="click"), its_steps(an_operation("op-3"), "node-1", "node-2")
+    )
+    assert (got.joined, got.operation.id) == (True, OP)
+    assert [view.operation.id for view in await op_store.views(Filter())] == [OP]
+
+
+async def test_every_joined_wish_has_its_own_key(op_store: OpStore) -> None:
+    await submitted(op_store, an_operation(key="first"))
+    for number in range(2, 5):
+        await submitted(op_store, an_operation(f"op-{number}", key=f"key-{number}"))
+    await end(op_store)
+    for key in ("first", "key-2", "key-3", "key-4"):
+        assert await submitted(op_store, an_operation("op-9", key=key)) == OP
+
+
+async def test_key_of_a_joined_wish_is_not_used_for_something_else(op_store: OpStore) -> None:
+    await submitted(op_store)
+    await submitted(op_store, an_operation("op-2", key="click", selection="zone=attic"))
+    assert await submitted(op_store, an_operation("op-3", key="click", selection="zone=attic")) == OP
+    for other in (
+        an_operation("op-4", key="click", selection="all"),
+        an_operation("op-4", Kind.REMOVE, key="click", selection="zone=attic"),
+        replace(an_operation("op-4", key="click", selection="zone=attic"), roll_out=RollOut(1)),
+    ):
+        with pytest.raises(Conflict, match=r"'click'.*op-1"):
+            await submitted(op_store, other)
+
+
+async def test_keys_of_joined_wishes_are_bounded(database: Database, op_store: OpStore) -> None:
+    await submitted(op_store)
+    many = limits.JOINED_KEYS_KEPT_MAX + 20
+    for number in range(0, many, 510):
+        await _join_at_once(op_store, range(number, min(number + 510, many)))
+    assert await row_count(database, joined_keys) == limits.JOINED_KEYS_KEPT_MAX
+
+
+async def _join_at_once(store: OpStore, numbers: range) -> None:
+    async with anyio.create_task_group() as tasks:
+        for number in numbers:
+            tasks.start_soon(submitted, store, an_operation(f"again-{number}", key=f"key-{number}"))
+
+
+async def test_keys_go_with_their_operation(
+    database: Database, op_store: OpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "OPERATIONS_KEPT_MAX", 0)
+    await submitted(op_store)
+    await submitted(op_store, an_operation("op-2", key="click"))
+    await end(op_store)
+    assert await row_count(database, joined_keys) == 0
+
+
+# Another try.
+
+
+async def test_same_wish_tries_a_step_in_backoff_now(op_store: OpStore) -> None:
+    await submitted(op_store)
+    await in_backoff(op_store)
+    change = (await op_store.view(OP)).change
+    got = await op_store.submit(an_operation("op-2"), its_steps(an_operation("op-2"), "node-1"))
+    [step] = got.view.steps
+    assert (step.state, step.failures, step.wait_until, step.attempt) == (State.PENDING, 0, None, 1)
+    assert step.reason == "asked for again by ada"
+    assert got.view.change > change, "whoever watches sees it"
+    assert list(await the_steps(op_store)) == [step]
+
+
+async def test_wish_sent_again_under_its_key_changes_nothing(op_store: OpStore) -> None:
+    """It is the same request, whose answer was lost."""
+    await submitted(op_store, an_operation(key="click"))
+    waits = await in_backoff(op_store)
+    await submitted(op_store, an_operation("op-2", key="click"))
+    assert list(await the_steps(op_store)) == [waits]
+
+
+async def test_same_wish_begins_afresh_where_it_has_failed_while_others_are_at_it(op_store: OpStore) -> None:
+    await submitted(op_store, an_operation(), ["node-1", "node-2"])
+    bad, busy = await begin(op_store)
+    await op_store.commit([replace(bad, state=State.FAILED, failures=10, problem=TROUBLE)], ONE, OPEN_FOR)
+    await submitted(op_store, an_operation("op-2"), ["node-1", "node-2"])
+    failed, at_work = await the_steps(op_store)
+    assert (failed.state, failed.failures, failed.attempt) == (State.PENDING, 0, 1)
+    assert at_work == busy
+
+
+async def test_same_wish_wins_over_the_opposite_that_came_in_between(op_store: OpStore) -> None:
+    await submitted(op_store, an_operation(), ["node-1", "node-2"])
+    await submitted(op_store, an_operation("op-2", Kind.REMOVE), ["node-1"])
+    await submitted(op_store, an_operation("op-3"), ["node-1", "node-2"])
+    assert [step.replaced_by for step in await the_steps(op_store)] == [None, None]
+    [removal] = await the_steps(op_store, "op-2")
+    assert removal.replaced_by == OP
+
+
+async def test_retry_tries_a_step_in_backoff_now(op_store: OpStore) -> None:
+    await submitted(op_store)
+    await in_backoff(op_store)
+    await op_store.retry(OP, [NodeId("node-1")], "bob")
+    [step] = await the_steps(op_store)
+    assert (step.failures, step.wait_until, step.reason) == (0, None, "asked for again by bob")
+
+
+async def test_load_that_is_joined_is_left_as_it_is(op_store: OpStore) -> None:
+    await submitted(op_store, an_operation(kind=Kind.LOAD))
+    waits = await in_backoff(op_store)
+    assert await submitted(op_store, an_operation("op-2", Kind.LOAD)) == OP
+    assert list(await the_steps(op_store)) == [waits]
