@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from remuda.core.errors import Invalid
+from remuda.gallery.references import for_peers
 from remuda.ops.model import Source
 
 _IMAGE: Final = re.compile(
@@ -19,7 +20,7 @@ _BACKEND_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 class External:
     source: Source
     image: bool
-    for_peers: bool  # LocalAI's workers can install it, too.
+    peer_source: Source | None  # As LocalAI's workers have to be told; None: they cannot install it.
 
 
 def external(source: Source, *, local_sources: bool) -> External:
@@ -46,7 +47,7 @@ def external(source: Source, *, local_sources: bool) -> External:
             )
     # What is asked for, and what it is called once it is there, must be the same to workers.
     named = replace(source, uri=uri, backend=name, name=name)
-    return External(named, image, for_peers=not archive)
+    return External(named, image, None if archive else replace(named, uri=for_peers(uri)))
 
 
 def _own_name(uri: str) -> str:

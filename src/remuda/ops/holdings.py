@@ -9,6 +9,9 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.fleet.model import Node, NodeType
+from remuda.gallery import artifacts
+from remuda.gallery.lookup import Found
+from remuda.gallery.references import is_image, same_repository
 from remuda.ops.sightings import NodeView
 from remuda.wire.nodes import InstalledArtifact
 
@@ -40,6 +43,18 @@ def counted(node: NodeView) -> bool:
     """What it has is part of the picture: it was let in, and is neither away for long nor about to leave."""
     standing = node.standing
     return standing.node.node_type is NodeType.BACKEND and standing.status in _COUNTED
+
+
+def from_reference(artifact: InstalledArtifact, entry: Found | None) -> bool:
+    """It was installed from an image or archive that somebody named, not from the gallery that has the name.
+
+    Older workers do not tell the gallery: an entry of that name counts as theirs if it has the same image.
+    """
+    fetched = is_image(artifact.uri) or artifact.uri.startswith(("http://", "https://"))
+    if not fetched or artifact.gallery_url:
+        return False
+    known = () if entry is None else artifacts.uris(entry.entry)
+    return not any(same_repository(artifact.uri, uri) for uri in known)
 
 
 def to_ask(nodes: Iterable[NodeView]) -> list[tuple[NodeId, BootId]]:

@@ -96,5 +96,6 @@ def _artifact(backend: InstalledBackend) -> InstalledArtifact:
         digest=backend.digest,
         version=backend.version,
         uri=backend.uri,
+        gallery_url=backend.gallery_url,
         installed_at=backend.installed_at,
     )

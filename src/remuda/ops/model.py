@@ -81,6 +81,7 @@ class Goal:
     names: tuple[str, ...]  # Under any of these it is listed: the concrete build's name first.
     digest: str = ""  # Pinned when the operation was made; empty: none could be had.
     version: str = ""
+    replaces: bool = False  # Of a worker that keeps what it has under a name: tell it to fetch this instead.
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,9 @@ class Call:
 def call(verb: Verb, step: Step) -> Call:
     """What to say; for REMOVE the first thing, and `other_names` follow."""
     match verb:
-        case Verb.INSTALL | Verb.PROVE:  # To prove is to start it: free where it is installed.
+        case Verb.INSTALL:
+            return _install(step, force=step.goal.replaces)
+        case Verb.PROVE:  # To prove is to start it: free where it is installed.
             return _install(step, force=False)
         case Verb.UPGRADE:
             return _upgrade(step)

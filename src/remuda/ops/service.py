@@ -61,6 +61,7 @@ class Asked:
     batch: int | None = None
     expires_in: timedelta | None = None
     idempotency_key: str = ""
+    concrete_for_all: bool = False  # A build for certain hardware goes to whoever it fits.
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class Operations:
         if not source.uri and not source.galleries:
             # Whole, so that a retry next week means the same galleries.
             source = replace(source, galleries=galleries_to_json(tuple(one.gallery for one in readings)))
-        wanted = Wanted(asked.kind, source, asked.selection, self._roll_out(asked))
+        wanted = Wanted(asked.kind, source, asked.selection, self._roll_out(asked), asked.concrete_for_all)
         around = Surroundings(tuple(nodes), readings, self._policy.local_sources)
         drafted = targets.plan(wanted, around, op)
         return targets.pinned(drafted, await pin_all(self._pinner, drafted.builds)), wanted

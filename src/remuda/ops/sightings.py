@@ -9,7 +9,8 @@ from remuda.core.errors import Problem
 from remuda.core.ids import BootId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
-from remuda.ops.model import Goal, Kind, Outcome, Sighting, Step
+from remuda.gallery.references import same_source
+from remuda.ops.model import Kind, Outcome, Sighting, Step
 from remuda.ops.ports import Inventory, Request
 from remuda.wire.nodes import InstalledArtifact, Report
 
@@ -44,7 +45,7 @@ def sight(
     if step.kind.of_model:
         return _sight_of_model(step, node, request, blocked, now)
     listed = _listed(node, ended_at if request is None else request.begun_at)
-    found = _found(step.goal, listed)
+    found = _found(step, listed, node.reports)
     return Sighting(
         away=why_away(node.standing),
         boot=node.boot,
@@ -107,10 +108,23 @@ def _listed(node: NodeView, since: datetime | None) -> Sequence[InstalledArtifac
     return listed.backends
 
 
-def _found(goal: Goal, listed: Sequence[InstalledArtifact] | None) -> list[InstalledArtifact] | None:
+def _found(
+    step: Step, listed: Sequence[InstalledArtifact] | None, reports: bool
+) -> list[InstalledArtifact] | None:
     if listed is None:
         return None
-    return [one for name in goal.names for one in listed if name in (one.name, one.alias)]
+    named = (one for name in step.goal.names for one in listed if name in (one.name, one.alias))
+    return [one for one in named if step.kind is not Kind.INSTALL or _meant(step, one, reports)]
+
+
+def _meant(step: Step, artifact: InstalledArtifact, reports: bool) -> bool:
+    """A reference that is to be installed is not met by what came from another one under the same name, nor
+    by what its tag stood for before. LocalAI's workers keep that; there only the reference counts."""
+    if not step.source.uri:
+        return True
+    if step.goal.digest and artifact.digest and (reports or artifact.digest == step.goal.digest):
+        return artifact.digest == step.goal.digest
+    return not artifact.uri or same_source(artifact.uri, step.source.uri)
 
 
 def _working(step: Step, node: NodeView, request: Request | None, now: datetime) -> bool:

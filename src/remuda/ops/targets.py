@@ -11,14 +11,15 @@ from remuda.core.errors import Conflict, NotFound, Unavailable
 from remuda.fleet.model import Node
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias
 from remuda.gallery.model import Machine, Reading, galleries_to_json
+from remuda.gallery.references import for_peers, is_image, same_source
 from remuda.gallery.resolve import Refused, Resolved, resolve
 from remuda.ops.external import External, external
-from remuda.ops.holdings import foreign, found
+from remuda.ops.holdings import foreign, found, from_reference
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
 from remuda.ops.pins import Build, Pin
 from remuda.ops.selection import Selection, select
 from remuda.ops.sightings import NodeView
-from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL
+from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL, InstalledArtifact
 
 _ANYTHING: Final = Machine("linux", "amd64", "disable")
 _NAMED_MAX: Final = 5  # Nodes that an error names, out of many.
@@ -47,6 +48,7 @@ class Wanted:
     source: Source
     selection: Selection
     roll_out: RollOut
+    concrete_for_all: bool = False  # A build for certain hardware goes to whoever it fits, as with peers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,8 @@ class _Planner:
         self._require_known()
         entry = find(self.readings, self.wanted.source.backend)
         plain = "@" not in self.wanted.source.backend
-        if entry is not None and plain and self.wanted.selection.everybody:
+        everywhere = self.wanted.selection.everybody and not self.wanted.concrete_for_all
+        if entry is not None and plain and everywhere:
             self._require_for_all(entry)
         return [self._installed_on(node) for node in nodes]
 
@@ -224,12 +227,28 @@ class _Planner:
 
     def _external_on(self, node: NodeView, given: External) -> Draft:
         known = node.standing.node
-        if foreign(known) and not given.for_peers:
+        source = given.peer_source if foreign(known) else given.source
+        if source is None:
             return Draft(
                 self._skipped(node, "this node's worker is LocalAI's, which cannot install archives")
             )
-        step = self._step(node, given.source, Goal(_distinct(given.source.name, given.source.alias)))
-        return Draft(step, _build(given.source.uri, known) if given.image else None)
+        goal = Goal(_distinct(source.name, source.alias), replaces=self._must_replace(node, source))
+        return Draft(self._step(node, source, goal), _build(given.source.uri, known) if given.image else None)
+
+    def _must_replace(self, node: NodeView, source: Source) -> bool:
+        """LocalAI's workers leave what has the name as it is, wherever it came from."""
+        known = node.standing.node
+        has = next(iter(found(node, (source.name,))), None) if foreign(known) else None
+        if has is None or not has.uri:
+            return False
+        if not same_source(has.uri, source.uri):
+            return True
+        self.warnings.append(
+            f"{known.name} has {source.name} from {source.uri} already, and LocalAI's workers do not look "
+            f"whether it has changed; to have it fetched again: remuda backends upgrade {source.name} "
+            f"--nodes {known.name}"
+        )
+        return False
 
     # Upgrade.
 
@@ -243,27 +262,36 @@ class _Planner:
                 f"no node{where} has {self.wanted.source.backend} installed",
                 hint="`remuda backends` shows what is installed where",
             )
-        return [self._upgraded_on(node, has[0].name, has[0].alias) for node, has in having]
+        return [self._upgraded_on(node, has[0]) for node, has in having]
 
-    def _upgraded_on(self, node: NodeView, name: str, alias: str) -> Draft:
+    def _upgraded_on(self, node: NodeView, has: InstalledArtifact) -> Draft:
         """The build that it has, whatever it would be given today."""
-        known = node.standing.node
+        known, name = node.standing.node, has.name
         entry = find(self._readable_by(known), name)
+        if from_reference(has, entry):
+            return self._from_reference_again(node, has)
         if entry is None:
-            return Draft(
-                self._skipped(node, f"no gallery has {name}, which is what is installed there", name)
-            )
+            return Draft(self._skipped(node, _why_no_upgrade(has), name))
         if entry.entry.builtin:
             return Draft(
                 self._skipped(node, f"{name} ships with Remuda, and is upgraded with its worker", name)
             )
         source = replace(self.wanted.source, backend=name, galleries=self._galleries(known))
-        names = _distinct(name, alias, self.bare)
-        step = self._step(node, source, Goal(names, version=entry.entry.version))
-        proves = self.wanted.roll_out.proves
-        return Draft(
-            replace(step, proves=proves, rolls_back=not foreign(known)), _build(entry.entry.uri, known)
-        )
+        goal = Goal(_distinct(name, has.alias, self.bare), version=entry.entry.version)
+        return Draft(self._upgrade_step(node, source, goal), _build(entry.entry.uri, known))
+
+    def _from_reference_again(self, node: NodeView, has: InstalledArtifact) -> Draft:
+        """What was installed from a reference is upgraded from it: no gallery has to know it."""
+        known = node.standing.node
+        uri = for_peers(has.uri) if foreign(known) else has.uri
+        source = Source(has.name, uri=uri, name=has.name, alias=has.alias)
+        goal = Goal(_distinct(has.name, has.alias, self.bare))
+        build = _build(has.uri, known) if is_image(has.uri) else None
+        return Draft(self._upgrade_step(node, source, goal), build)
+
+    def _upgrade_step(self, node: NodeView, source: Source, goal: Goal) -> Step:
+        proves, rolls_back = self.wanted.roll_out.proves, not foreign(node.standing.node)
+        return replace(self._step(node, source, goal), proves=proves, rolls_back=rolls_back)
 
     def _warn_of_no_way_back(self, drafts: Iterable[Draft]) -> None:
         roll_out = self.wanted.roll_out
@@ -319,6 +347,12 @@ def _for_machine(readings: Sequence[Reading], name: str, machine: Machine) -> Re
         return resolve(readings, name, machine)
     answers = [resolve(readings, name, replace(machine, architecture=one)) for one in ("amd64", "arm64")]
     return next((one for one in answers if isinstance(one, Resolved)), answers[0])
+
+
+def _why_no_upgrade(has: InstalledArtifact) -> str:
+    if has.uri:
+        return f"{has.name} was installed from {has.uri} on that machine, and is upgraded there"
+    return f"no gallery has {has.name}, and where it was installed from is not known"
 
 
 def _meta_of(readings: Sequence[Reading], build: str) -> str:

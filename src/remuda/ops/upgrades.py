@@ -10,6 +10,7 @@ from typing import Final
 
 from remuda.gallery.lookup import find
 from remuda.gallery.model import Entry, Reading
+from remuda.gallery.references import is_image
 from remuda.ops.holdings import Holding, counted, foreign, holdings
 from remuda.ops.sightings import NodeView
 
@@ -40,10 +41,6 @@ def upgrades(
         name: _judge(name, entry, held, digests) for name, (entry, held) in _compared(nodes, readings).items()
     }
     return {name: upgrade for name, upgrade in judged.items() if upgrade is not None}
-
-
-def is_image(uri: str) -> bool:
-    return "/" in uri and not uri.startswith(("http:", "https:", "file:", "ocifile:", "builtin:", "/", "."))
 
 
 def _compared(

@@ -177,6 +177,7 @@ class InstalledArtifact(Message):
     alias: Annotated[str, OMIT_EMPTY] = ""  # Another name under which it can be asked for.
     platform_digest: Annotated[str, OMIT_EMPTY] = ""  # Of what this machine took of the image.
     uri: Annotated[str, OMIT_EMPTY] = ""
+    gallery_url: Annotated[str, OMIT_EMPTY] = ""  # Empty: from no gallery, or an older worker does not tell.
     installed_at: Annotated[str, OMIT_EMPTY] = ""
 
 

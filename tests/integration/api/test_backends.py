@@ -159,15 +159,19 @@ async def test_a_job_nobody_knows_counts_as_queued(frontend: LiveFrontend) -> No
     assert (reply.json()["queued"], reply.json()["message"]) == (True, "Operation queued")
 
 
-@pytest.mark.parametrize("older", [False, True])
-async def test_a076_a_build_for_certain_hardware_is_refused_for_all(
-    frontend: LiveFrontend, older: bool
-) -> None:
+async def test_a_build_for_certain_hardware_goes_to_the_nodes_it_fits(frontend: LiveFrontend) -> None:
     await our_node(frontend, "gpu", capability="nvidia")
-    if older:
-        reply = await frontend.admin.post("/backends/apply", json={"id": "cuda12-llama-cpp"})
-    else:
-        reply = await frontend.admin.post("/api/backends/install/cuda12-llama-cpp")
+    await our_node(frontend, "cpu")
+    reply = await frontend.admin.post("/api/backends/install/cuda12-llama-cpp")
+    assert reply.status_code == 200
+    shown = (await frontend.admin.get(f"/api/ops/{reply.json()['jobID']}")).json()
+    skipped = {step["node_name"]: step["state"] == "skipped" for step in shown["steps"]}
+    assert skipped == {"gpu": False, "cpu": True}
+
+
+async def test_a076_a_build_for_certain_hardware_is_refused_for_all(frontend: LiveFrontend) -> None:
+    await our_node(frontend, "gpu", capability="nvidia")
+    reply = await frontend.admin.post("/backends/apply", json={"id": "cuda12-llama-cpp"})
     assert reply.status_code == 409
     refused = reply.json()
     assert refused.keys() == {"error", "code", "meta_alternative"}
@@ -180,8 +184,27 @@ async def test_a075_a_source_outside_the_galleries_reaches_the_worker(frontend: 
         reply = await frontend.admin.post("/api/backends/install-external", json=body)
         await until_status(frontend, reply.json()["jobID"], "succeeded")
         [sent] = worker.heard("backend.install")
-    assert {key: sent[key] for key in ("uri", "name", "alias", "backend")} == {**body, "backend": "mine"}
+    told = {**body, "backend": "mine", "uri": "oci://127.0.0.1:1/me/mine:v1"}
+    assert {key: sent[key] for key in ("uri", "name", "alias", "backend")} == told
+    assert not sent.get("force")
     assert (await frontend.admin.post("/api/backends/install-external", json={})).status_code == 400
+
+
+async def test_another_reference_takes_the_place_of_what_has_the_name(frontend: LiveFrontend) -> None:
+    """LocalAI's workers leave alone what is installed under a name, unless they are told otherwise."""
+    uri = "oci://127.0.0.1:1/me/mine:v1"
+    listing = {"name": "mine", "is_system": False, "is_meta": False, "uri": uri}
+    async with localai_worker(frontend, "one", listing) as worker:
+        await until_listed(frontend, worker.id)
+        body = {"uri": "127.0.0.1:1/me/mine:v2", "name": "mine"}
+        reply = await frontend.admin.post("/api/backends/install-external", json=body)
+        await until_status(frontend, reply.json()["jobID"], "succeeded")
+        [sent] = worker.heard("backend.install")
+        assert (sent["uri"], sent["force"]) == ("oci://127.0.0.1:1/me/mine:v2", True)
+        reply = await frontend.admin.post("/api/backends/upgrade/mine")
+        await until_status(frontend, reply.json()["jobID"], "succeeded")
+        [sent] = worker.heard("backend.upgrade")
+    assert (reply.status_code, sent["uri"], sent["name"]) == (200, uri, "mine")
 
 
 async def test_a093_a_deletion_is_recorded_for_nodes_that_are_away(frontend: LiveFrontend) -> None:

@@ -48,11 +48,19 @@ class FleetRig:
         """A command that goes on until it is told otherwise."""
         return self.ranch.program("remuda", *words, REMUDA_DATA_DIR=str(self.ranch.folder / "up"))
 
-    def push(self, name: str, version: int = 1, size: int = 10_000) -> None:
-        """An image of a backend that works, under the tag that the gallery names."""
+    def push(self, name: str, version: int = 1, size: int = 10_000, tag: str = "latest") -> str:
+        """An image of a backend that works, under the tag that the gallery names; answers its reference."""
         own = layer({"run.sh": START, "version": b"%d" % version})
         bulk = noise_layer(size, crc32(f"{name} {version}".encode()))  # Shared with no other backend.
-        self.registry.pusher.push(f"fleet/{name}", "latest", image([bulk, own]))
+        self.registry.pusher.push(f"fleet/{name}", tag, image([bulk, own]))
+        return self.reference(name, tag)
+
+    def reference(self, name: str, tag: str = "latest") -> str:
+        return f"{HOST}:{self.link.port}/fleet/{name}:{tag}"
+
+    def installed_version(self, name: str) -> str:
+        """What `push` called the version that is on the node's disk."""
+        return (self.ranch.folder / "up/worker/backends" / name / "version").read_text()
 
     def restart(self) -> None:
         self.up.stop()

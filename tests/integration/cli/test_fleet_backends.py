@@ -61,6 +61,28 @@ def test_an_upgrade_happens_when_there_is_something_newer_and_then_no_more(rig: 
     assert rig.remuda("backends", "upgrade", "--all-backends").stdout == "everything is up to date\n"
 
 
+def test_another_tag_or_a_tag_that_moved_brings_another_version(rig: FleetRig) -> None:
+    rig.remuda("backends", "install", rig.push("own", 1, tag="v1"), "--name", "mine")
+    assert rig.installed_version("mine") == "1"
+    rig.remuda("backends", "install", rig.push("own", 2, tag="v2"), "--name", "mine")
+    assert rig.installed_version("mine") == "2"
+
+    rig.push("own", 3, tag="v2")
+    rig.remuda("backends", "install", rig.reference("own", "v2"), "--name", "mine")
+    assert rig.installed_version("mine") == "3"
+
+    rig.push("own", 4, tag="v2")
+    rig.remuda("backends", "upgrade", "mine")
+    assert rig.installed_version("mine") == "4"
+
+    pulled = rig.push("own", 5, tag="v5")
+    rig.remuda("backends", "pull", pulled, "--name", "mine")
+    assert rig.installed_version("mine") == "5"
+    rig.push("own", 6, tag="v5")
+    rig.remuda("backends", "pull", pulled, "--name", "mine")
+    assert rig.installed_version("mine") == "6"
+
+
 def test_what_galleries_offer_is_shown_with_the_nodes_it_fits(rig: FleetRig) -> None:
     plain = rig.json("backends", "available")
     builds = rig.json("backends", "available", "--builds", "shouter")

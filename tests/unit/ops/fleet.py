@@ -52,8 +52,8 @@ READINGS = (
 NEW, OLD = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
-def artifact(name: str, digest: str = OLD, version: str = "", alias: str = "") -> InstalledArtifact:
-    return InstalledArtifact(name=name, digest=digest, version=version, alias=alias)
+def artifact(name: str, digest: str = OLD, version: str = "", **more: str) -> InstalledArtifact:
+    return InstalledArtifact(name=name, digest=digest, version=version, **more)
 
 
 def a_node(

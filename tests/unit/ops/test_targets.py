@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.fleet.model import NodeType
-from remuda.ops.model import Kind, State
+from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.pins import Build, Pin
 from remuda.ops.selection import Selection, parse_selector
-from remuda.ops.targets import ConcreteBackend, pinned
-from tests.unit.ops.fleet import NEW, a_node, artifact, planned, steps
+from remuda.ops.targets import ConcreteBackend, Surroundings, Wanted, pinned, proposal
+from remuda.wire.nodes import InstalledArtifact
+from tests.unit.ops.fleet import NEW, READINGS, a_node, artifact, planned, steps
 
 
 def named(*names: str) -> Selection:
@@ -168,6 +169,13 @@ def test_a076_a_build_without_a_meta_backend_is_refused_for_all_too() -> None:
     assert refused.value.meta_alternative == ""
 
 
+def test_programs_of_peers_have_a_build_installed_on_the_nodes_it_fits() -> None:
+    nodes = (a_node("cpu"), a_node("gpu", capability="nvidia"))
+    wanted = Wanted(Kind.INSTALL, Source("cuda12-llama-cpp"), Selection(), RollOut(16), concrete_for_all=True)
+    found = steps(proposal(wanted, Surroundings(nodes, READINGS), OpId("op-1")))
+    assert (found["cpu"].state, found["gpu"].state) == (State.SKIPPED, State.PENDING)
+
+
 @pytest.mark.parametrize("backend", ["mine@cuda12-llama-cpp", "echo", "llama-cpp"])
 def test_a_gallery_id_what_fits_everywhere_and_a_meta_backend_go_to_all(backend: str) -> None:
     found = steps(planned(backend, a_node("gpu", capability="nvidia")))
@@ -233,6 +241,35 @@ def test_a_name_that_could_be_a_path_is_refused(name: str) -> None:
         planned("", a_node(), uri="registry.example/me/my-backend:v1", name=name)
 
 
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("registry.example/me/x:v1", "oci://registry.example/me/x:v1"),
+        ("oci://registry.example/me/x:v1", "oci://registry.example/me/x:v1"),
+        ("me/x", "oci://me/x"),
+        ("quay.io/me/x:v1", "quay.io/me/x:v1"),
+    ],
+)
+def test_localais_workers_are_told_that_a_reference_is_an_image(uri: str, told: str) -> None:
+    found = steps(planned("", a_node("ours"), a_node("theirs", foreign=True), uri=uri, name="x"))
+    assert (found["ours"].source.uri, found["theirs"].source.uri) == (uri, told)
+
+
+def test_localais_workers_are_told_to_replace_what_came_from_elsewhere_and_only_that() -> None:
+    def replaces(has: InstalledArtifact) -> tuple[bool, tuple[str, ...]]:
+        node = a_node("theirs", has, foreign=True)
+        plan = planned("", node, uri="registry.example/me/x:v2", name="x")
+        return steps(plan)["theirs"].goal.replaces, plan.warnings
+
+    before = artifact("x", uri="oci://registry.example/me/x:v1")
+    same = artifact("x", uri="oci://registry.example/me/x:v2")
+    assert replaces(before) == (True, ())
+    assert replaces(artifact("other")) == (False, ())
+    told, [warning] = replaces(same)
+    assert not told
+    assert "remuda backends upgrade x --nodes theirs" in warning
+
+
 def test_archives_are_skipped_on_localais_workers() -> None:
     uri = "https://example.org/x.tar.gz"
     found = steps(planned("", a_node("ours"), a_node("theirs", foreign=True), uri=uri, name="x"))
@@ -266,6 +303,28 @@ def test_a086_an_upgrade_of_what_no_node_has_is_refused() -> None:
 def test_what_ships_with_remuda_is_not_upgraded_apart_from_its_worker() -> None:
     with pytest.raises(Conflict, match="is upgraded with its worker"):
         planned("echo", a_node("n", artifact("echo")), kind=Kind.UPGRADE)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_what_was_installed_from_a_reference_is_upgraded_from_it(foreign: bool) -> None:
+    uri = "registry.example/me/homemade:latest"
+    node = a_node("n", artifact("homemade", alias="pet", uri=uri), foreign=foreign)
+    plan = planned("homemade", node, kind=Kind.UPGRADE, rolling=True)
+    step = steps(plan)["n"]
+    told = f"oci://{uri}" if foreign else uri
+    assert (step.source.backend, step.source.uri, step.source.name) == ("homemade", told, "homemade")
+    assert (step.goal.names, step.proves, step.rolls_back) == (("homemade", "pet"), True, not foreign)
+    assert plan.builds == {Build(uri)}
+
+
+def test_a_gallery_that_has_the_name_does_not_take_over_what_came_from_a_reference() -> None:
+    has = artifact("lone", uri="registry.example/me/lone:v1")
+    assert steps(planned("lone", a_node("n", has), kind=Kind.UPGRADE))["n"].source.uri == has.uri
+    for ours in (
+        artifact("lone", uri="registry.example/backends:older"),
+        artifact("lone", uri="registry.example/me/lone:v1", gallery_url="https://example.org/index.yaml"),
+    ):
+        assert steps(planned("lone", a_node("n", ours), kind=Kind.UPGRADE))["n"].source.uri == ""
 
 
 def test_what_no_gallery_has_cannot_be_upgraded() -> None:

@@ -17,6 +17,7 @@ from remuda.ops.fits import fits
 from remuda.ops.model import OF_BACKENDS, Kind, Source
 from remuda.ops.ports import Filter
 from remuda.ops.selection import why_no_target
+from remuda.ops.service import Asked
 from remuda.ops.upgrades import Upgrade
 from remuda.wire.operations import (
     BackendFits,
@@ -73,10 +74,11 @@ async def backend_usecases(svc: Svc) -> Response:
     return answer(BackendUsecases(usecases(await svc.ops.operations.readings())))
 
 
-@routes.post("/install/{backend:path}", responses={**gives(JobReply, 400, 401, 404), **CONCRETE})
+@routes.post("/install/{backend:path}", responses=gives(JobReply, 400, 401, 404, 409))
 async def install_backend(backend: BackendPath, svc: Svc, admin: Admin) -> Response:
-    """Have a backend on every node that can run it."""
-    accepted = await ask(svc, Kind.INSTALL, Source(backend), admin)
+    """Have a backend on every node that can run it; one build for certain hardware on the nodes it fits."""
+    asked = Asked(Kind.INSTALL, Source(backend), by=admin, concrete_for_all=True)
+    accepted = await svc.ops.operations.submit(asked)
     return answer(job(accepted, "backend installation started"))
 
 

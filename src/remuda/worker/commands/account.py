@@ -107,6 +107,7 @@ def _artifacts(backends: tuple[Backend, ...]) -> tuple[InstalledArtifact, ...]:
             alias=backend.metadata.alias,
             platform_digest=read_record(backend.folder).content,
             uri=backend.metadata.uri,
+            gallery_url=backend.metadata.gallery_url,
             installed_at=backend.metadata.installed_at,
         )
         for backend in backends

@@ -9,6 +9,7 @@ from typing import TypeVar
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import BackendFailed
+from remuda.gallery.references import same_source
 from remuda.wire.backends import BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.commands.names import NameLocks, known_names, ordered_names
@@ -30,15 +31,21 @@ class Sight:
     run_file: Path | None = None
     folder: Path | None = None
     digest: str = ""
+    uri: str = ""  # Where it was installed from, as far as that is known.
     system: bool = False
 
-    def has(self, digest: str) -> bool:
-        """It is here, and is these bytes where somebody says which."""
-        return self.run_file is not None and digest in ("", self.digest)
+    def has(self, digest: str, uri: str = "") -> bool:
+        """It is here, and is these bytes where somebody says which; else from this source, where one is
+        named: another tag is another version."""
+        if self.run_file is None:
+            return False
+        if digest or not uri or not self.uri:
+            return digest in ("", self.digest)
+        return same_source(uri, self.uri)
 
-    def lacks(self, digest: str) -> bool:
-        """It is here, and is other bytes."""
-        return self.run_file is not None and not self.has(digest)
+    def lacks(self, digest: str, uri: str = "") -> bool:
+        """It is here, and is something else."""
+        return self.run_file is not None and not self.has(digest, uri)
 
     def runs(self, replica: Replica) -> bool:
         """The process is one of this backend's, under whatever name it was asked for."""
@@ -60,7 +67,8 @@ class Holdings:
         names = known_names(listed, name)
         if (found := listed.get(name)) is None:
             return Sight(name, names, run_file)
-        return Sight(name, names, run_file, found.folder, found.metadata.digest, found.system)
+        told = found.metadata
+        return Sight(name, names, run_file, found.folder, told.digest, told.uri, found.system)
 
     @asynccontextmanager
     async def alone_with(self, seen: Sight, order: Order | None = None) -> AsyncIterator[Sight]:

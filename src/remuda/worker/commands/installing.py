@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -61,7 +62,7 @@ class Installs:
         request = asked.model_copy(update={"backend": named_backend(asked)})
         key = _key(request.model_id or request.backend, request.replica_index)
         replica = self._running(key, request)
-        if replica is not None and not request.force and not request.digest:
+        if replica is not None and not (request.force or request.digest or request.uri):
             return self._reply(replica)
         async with self._work.attempting("install", request) as attempt:
             replica, digest = await self._ensure(request, key, attempt)
@@ -94,11 +95,11 @@ class Installs:
         """Galleries are asked before the backend is reserved: they may be slow."""
         while True:
             seen = await self._holdings.look(request.backend)
-            here = seen.has(request.digest) and not request.force
+            here = _has(seen, request) and not request.force
             order = None if here else await self._order(request, attempt)
             with self._watched(order, attempt):
                 async with self._holdings.alone_with(seen, order) as sight:
-                    if order is None and not sight.has(request.digest):
+                    if order is None and not _has(sight, request):
                         continue  # Somebody has removed it meanwhile.
                     had = await self._ensure_alone(request, key, sight, order, attempt)
                     if order is not None:
@@ -109,9 +110,9 @@ class Installs:
         self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order | None, attempt: Attempt
     ) -> _Had:
         running = self._running(key, request)
-        if running is not None and not request.force and sight.has(request.digest):
+        if running is not None and not request.force and _has(sight, request):
             return running, sight.digest  # Somebody else was quicker, or only the bytes were in question.
-        if order is not None and (request.force or not sight.has(request.digest)):
+        if order is not None and (request.force or not _has(sight, request)):
             sight = await self._replace(request, key, sight, order, attempt)
         assert sight.run_file is not None, "it was found, or brought"
         recipe = await run_sync(self._recipe_for, sight.run_file, request)
@@ -133,11 +134,12 @@ class Installs:
         That may be another's than was asked for: a meta backend that is not here yet stands for one that is.
         """
         ordered = await self._holdings.look(order.name)
-        replaced = [one for one in (sight, ordered) if request.force or one.lacks(request.digest)]
+        other = partial(Sight.lacks, digest=request.digest, uri=request.uri)
+        replaced = [one for one in (sight, ordered) if request.force or other(one)]
         with attempt.firm():
             also = (key,) if request.force else ()
             require_gone(await self._holdings.stop(*replaced, also=also, free=not request.force))
-        await self._fetch(order, refresh=request.force)
+        await self._fetch(order, refresh=request.force or other(ordered))
         for name in (request.backend, order.name):
             if (found := await self._holdings.look(name)).run_file is not None:
                 return found
@@ -192,6 +194,10 @@ class Installs:
             path=door_path(replica.key) if http else "",
             digest=digest,
         )
+
+
+def _has(sight: Sight, request: BackendInstall) -> bool:
+    return sight.has(request.digest, request.uri)
 
 
 def _key(model_id: str, replica_index: int) -> ProcessKey:

@@ -7,6 +7,7 @@ LAST_WORD_S: Final = 2.0  # For a reply, or the last progress event, when work e
 PROGRESS_EVERY_S: Final = 0.25
 PROGRESS_SEND_S: Final = 10.0  # A bus that takes longer for one event has lost it.
 GALLERIES_KEPT_MAX: Final = 8  # Lists of galleries whose indexes stay in memory.
+GALLERY_AFRESH_S: Final = 15.0  # For an index to be read again though a copy is there.
 LISTING_EVERY_S: Final = 60.0  # Somebody else may have changed what is installed.
 MACHINE_FRESH_S: Final = 60.0  # What was seen of the hardware is relied on for so long.
 MODELS_LISTED_EVERY_S: Final = 10.0

@@ -8,8 +8,8 @@ import anyio
 import structlog
 
 from remuda.core.errors import Invalid
-from remuda.gallery.model import Gallery, Machine, galleries_from_json
-from remuda.gallery.resolve import Resolved, resolve
+from remuda.gallery.model import Gallery, Machine, Reading, galleries_from_json
+from remuda.gallery.resolve import Refused, Resolved, resolve
 from remuda.gallery.sources import Sources
 from remuda.wire.backends import BackendInstall, BackendUpgrade
 from remuda.worker.commands import limits
@@ -53,8 +53,14 @@ class Orders:
         return machine
 
     async def _from_galleries(self, wanted: Wanted) -> Order:
-        readings = await self._sources(wanted.backend_galleries).read()
-        answer = resolve(readings, wanted.backend, await self._machine())
+        """An index that is older than a name, or than the version that an upgrade is for, is read again."""
+        sources, machine = self._sources(wanted.backend_galleries), await self._machine()
+        afresh = isinstance(wanted, BackendUpgrade)
+        readings = await (_read_afresh(sources) if afresh else sources.read())
+        answer = resolve(readings, wanted.backend, machine)
+        if isinstance(answer, Refused) and not afresh:
+            readings = await _read_afresh(sources)
+            answer = resolve(readings, wanted.backend, machine)
         order = order_of(answer, readings)
         for warning in answer.warnings if isinstance(answer, Resolved) else ():
             log.warning("backend_choice_doubtful", backend=wanted.backend, warning=warning)
@@ -70,6 +76,13 @@ class Orders:
         while len(self._opened) > limits.GALLERIES_KEPT_MAX:
             self._opened.popitem(last=False)
         return sources
+
+
+async def _read_afresh(sources: Sources) -> tuple[Reading, ...]:
+    """A gallery that does not answer soon is used as it was known."""
+    with anyio.move_on_after(limits.GALLERY_AFRESH_S):
+        return await sources.read(refresh=True)
+    return await sources.read()
 
 
 def named_backend(wanted: Wanted) -> str:

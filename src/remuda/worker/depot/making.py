@@ -9,6 +9,7 @@ import structlog
 from remuda import __version__
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
+from remuda.gallery.references import same_source
 from remuda.oci.digests import digest_of_bytes
 from remuda.oci.errors import ContentRefused
 from remuda.oci.model import Image
@@ -144,7 +145,10 @@ class Maker:
 
 
 def _described(known: Metadata, order: Order) -> bool:
-    return (known.alias, known.version) == (order.alias, order.version)
+    """Of what came from a reference that reference is part of the description: an upgrade asks it again."""
+    named = order.uris[:1] if not order.gallery_url and order.uris else ()
+    elsewhere = any(known.uri and not same_source(known.uri, uri) for uri in named)
+    return (known.alias, known.version) == (order.alias, order.version) and not elsewhere
 
 
 def _recorded(folder: Path) -> Metadata:

@@ -1,5 +1,7 @@
 """How this worker starts what a request asks for: by the backend's run file, or as its manifest says."""
 
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -37,8 +39,10 @@ class Starting:
         folder = run_file.parent
         manifest = _manifest(folder)
         if manifest is None or manifest.protocol is Protocol.GRPC:
+            program = folder / RUN_FILE if run_file.name == MANIFEST_FILE else run_file
+            _make_executable(program)
             vulkan = sorted((folder / _VULKAN_FOLDER).glob("*.json"))
-            recipe = grpc_recipe(folder / RUN_FILE, self.environ, self.token, vulkan, bind=self.bind)
+            recipe = grpc_recipe(program, self.environ, self.token, vulkan, bind=self.bind)
             return replace(recipe, start_limit=self.start_limit)
         if not request.model_id:
             return None
@@ -63,6 +67,21 @@ def needs(request: BackendInstall) -> HttpNeeds:
     return HttpNeeds(
         request.model_path, request.model_id, named.get(_CONTEXT_SIZE), named.get(_PARALLEL), tuple(others)
     )
+
+
+def _make_executable(program: Path) -> None:
+    """Images are published whose run file lacks its execute bit, and peers start them."""
+    if os.access(program, os.X_OK):
+        return
+    try:
+        program.chmod(stat.S_IMODE(program.stat().st_mode) | stat.S_IRWXU)
+    except FileNotFoundError:
+        raise Invalid(f"{program} is missing", hint="install the backend again") from None
+    except OSError as error:
+        raise Invalid(
+            f"{program} is not executable, and cannot be made so: {error.strerror}",
+            hint=f"as the owner of the file: chmod +x {program}",
+        ) from error
 
 
 def _manifest(folder: Path) -> Manifest | None:

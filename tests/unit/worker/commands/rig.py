@@ -118,10 +118,12 @@ class CountingSources(Sources):
     """Galleries that count how often they are asked, and wait for a gate where a test has put one."""
 
     asked = 0
+    refreshed = 0  # How often even a fresh copy was not enough.
     gate: anyio.Event | None = None
 
     async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]:
         self.asked += 1
+        self.refreshed += refresh
         if self.gate is not None:
             await self.gate.wait()
         return await super().read(refresh=refresh)

@@ -6,7 +6,14 @@ import anyio
 import pytest
 
 from remuda.wire import subjects
-from remuda.wire.backends import BackendCancel, BackendCancelReply, BackendInstall, BackendInstallReply
+from remuda.wire.backends import (
+    BackendCancel,
+    BackendCancelReply,
+    BackendInstall,
+    BackendInstallReply,
+    BackendUpgrade,
+    BackendUpgradeReply,
+)
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Phase
 from tests.support.waiting import wait_until
@@ -433,6 +440,31 @@ async def test_one_cancelled_install_leaves_an_identical_one_to_go_on(rig: Rig) 
 
     assert not replies["first"].success
     assert replies["second"].success
+
+
+async def test_another_source_for_a_name_replaces_what_is_installed(rig: Rig) -> None:
+    """Nobody could say which bytes are meant: then the source tells whether it is the same."""
+    first, second = (
+        BackendInstall(backend="mine", uri=f"file://{rig.source(version, RUN + version)}", name="mine")
+        for version in ("#v1", "#v2")
+    )
+    await rig.install(first)
+    await rig.install(first)
+    assert len(rig.depot.installs) == 1
+    reply = await rig.install(second)
+    assert reply.success
+    assert (rig.folder("mine") / "run.sh").read_text() == RUN + "#v2"
+    assert rig.supervision.stopped == [(ProcessKey("mine", 0), True)], "nothing runs from replaced files"
+
+
+async def test_galleries_are_read_afresh_for_names_they_did_not_have_and_for_upgrades(rig: Rig) -> None:
+    rig.offer("echo")
+    await rig.install(BackendInstall(backend="echo"))
+    assert rig.own_galleries.refreshed == 0
+    await rig.install(BackendInstall(backend="unheard-of"))
+    assert rig.own_galleries.refreshed == 1
+    await rig.ask(subjects.backend_upgrade, BackendUpgrade(backend="echo"), BackendUpgradeReply)
+    assert rig.own_galleries.refreshed == 2
 
 
 async def test_pinned_digest_that_is_not_installed_replaces_what_is(rig: Rig) -> None:

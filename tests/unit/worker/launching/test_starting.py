@@ -1,0 +1,36 @@
+"""How a worker starts what is installed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from remuda.core.errors import Invalid
+from remuda.wire.backends import BackendInstall
+from remuda.worker.launching.starting import Starting
+
+STARTING = Starting({}, None)
+MODEL = BackendInstall(backend="engine", model_id="m", protocol="http")
+
+
+def test_run_file_without_its_execute_bit_is_made_executable(tmp_path: Path) -> None:
+    run_file = tmp_path / "run.sh"
+    run_file.write_text("#!/bin/sh\n")
+    run_file.chmod(0o644)
+    assert STARTING.recipe(run_file, MODEL) is not None
+    assert os.access(run_file, os.X_OK)
+    assert run_file.stat().st_mode & 0o044 == 0o044, "others may still read it"
+
+
+def test_program_that_is_not_called_run_sh_is_started_itself(tmp_path: Path) -> None:
+    program = tmp_path / "engine"
+    program.write_text("#!/bin/sh\n")
+    recipe = STARTING.recipe(program, MODEL)
+    assert recipe is not None
+    assert recipe.argv[0] == "./engine"
+
+
+def test_run_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "remuda.yaml").write_text("protocol: grpc\n")
+    with pytest.raises(Invalid, match=r"run\.sh is missing"):
+        STARTING.recipe(tmp_path / "remuda.yaml", MODEL)
