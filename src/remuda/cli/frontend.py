@@ -41,6 +41,7 @@ from remuda.gateway.app import application
 from remuda.gateway.dialer import Dialer
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
+from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Ops, Services, Serving
 from remuda.host import join_script
@@ -106,6 +107,7 @@ async def running_frontend(
         local_url = await build.serve(app, listener)
         # Before the server waits for requests to end.
         stack.callback(services.ops.feed.close)
+        stack.callback(services.logs.close)
         stack.push_async_callback(services.inference.running.close)
         build.announce(local_url, services.keyring.local_secret)
         url = addresses.public_url(settings, listener.getsockname()[1])
@@ -197,6 +199,7 @@ class _Build:
             ops=ops,
             serving=serving,
             inference=inference,
+            logs=NodeLogs(lambda _node: token),
             keyring=keyring,
             access=Access(
                 token, not addresses.loopback(self._host), addresses.own_names(self._host, settings)

@@ -32,6 +32,11 @@ SHUTDOWN_S = 10.0  # Requests in flight get this long when a frontend stops.
 KEY_NAME_CHARS_MAX = 100
 KEY_MODELS_MAX = 1000  # Named by one key.
 MODEL_NAME_CHARS_MAX = 512
+NODE_LOGS_S = 15.0  # For a worker to answer with the logs of its backends.
+NODE_LOGS_BYTES_MAX = 16 << 20  # Of one such answer.
+LOG_TAIL_MAX = 1_000_000  # Lines that can be asked for; workers keep fewer.
+LOG_READERS_MAX = 64  # Logs followed through one frontend at a time.
+LOG_STREAM_ALIVE_S = 15.0  # A followed log without new lines says so this often.
 
 # Store.
 STORE_CALL_S = 10.0  # One transaction, from asking for it to its answer, waiting for a turn included.

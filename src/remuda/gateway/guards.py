@@ -8,12 +8,13 @@ from fastapi import Depends, Request
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 from fastapi.security.utils import get_authorization_scheme_param
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Forbidden, RemudaError, Unauthorized
 from remuda.gateway.messages import refusal
-from remuda.gateway.services import Access, Svc
+from remuda.gateway.services import Access, Services, Svc
 from remuda.wire.nodes import TOKEN_MISSING, TOKEN_WRONG, TokenError
 
 
@@ -53,17 +54,22 @@ class AdminKey(SecurityBase):
     model = HTTPBearer(description="An admin's API key. Not asked for where only loopback is served.")
 
     async def __call__(self, request: Request, svc: Svc) -> str:
-        key = svc.keyring.holder(_presented_key(request))
-        if key is not None and key.scope is KeyScope.ADMIN:
-            return key.name
-        if not svc.access.keys_required:
-            return "local"
-        if key is not None:
-            raise Forbidden(f"the scope of the key {key.name!r} is {key.scope}", hint="use an admin key")
-        raise Unauthorized(
-            "an admin key is required",
-            hint="send it as Authorization: Bearer KEY; remuda keys create --scope admin makes one",
-        )
+        return admin_name(request, svc)
+
+
+def admin_name(caller: HTTPConnection, svc: Services) -> str:
+    """The name of the admin who calls, over HTTP or a WebSocket. Raises Unauthorized or Forbidden."""
+    key = svc.keyring.holder(_presented_key(caller))
+    if key is not None and key.scope is KeyScope.ADMIN:
+        return key.name
+    if not svc.access.keys_required:
+        return "local"
+    if key is not None:
+        raise Forbidden(f"the scope of the key {key.name!r} is {key.scope}", hint="use an admin key")
+    raise Unauthorized(
+        "an admin key is required",
+        hint="send it as Authorization: Bearer KEY; remuda keys create --scope admin makes one",
+    )
 
 
 class AnyKey(SecurityBase):
@@ -93,7 +99,7 @@ Admin = Annotated[str, Depends(require_admin)]
 Caller = Annotated[ApiKey | None, Depends(require_key)]
 
 
-def _presented_key(request: Request) -> str:
+def _presented_key(request: HTTPConnection) -> str:
     scheme, value = get_authorization_scheme_param(request.headers.get("authorization"))
     return value if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
 
@@ -111,11 +117,15 @@ class HostGuard:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._access.keys_required:
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        problem = host_problem(self._access, headers.get(b"host", ""), headers.get(b"origin"))
+        host, origin = headers.get(b"host", ""), headers.get(b"origin")
+        if not self._access.keys_required:
+            problem = host_problem(self._access, host, origin)
+        else:  # Browsers let any page open a WebSocket anywhere.
+            problem = origin_problem(host, origin) if scope["type"] == "websocket" else ""
         if problem:
             await refusal(403, problem)(scope, receive, send)
             return
@@ -127,6 +137,11 @@ def host_problem(access: Access, host: str, origin: str | None) -> str:
     name = _split(f"//{host}").hostname or ""
     if name not in access.allowed_hosts:
         return f"the host {name!r} is not this frontend; add it with --allowed-hosts"
+    return origin_problem(host, origin)
+
+
+def origin_problem(host: str, origin: str | None) -> str:
+    """Browsers say where a page came from; other callers say nothing."""
     if origin is not None and _split(origin).netloc != host:
         return "requests from other web origins are refused"
     return ""

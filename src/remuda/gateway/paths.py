@@ -13,10 +13,10 @@ from remuda.ops.model import OpId
 from remuda.wire.nodes import label_problem
 
 
-def _node(text: str) -> str:
+def node_id_text(text: str) -> NodeId:
     if not text.isprintable():
         raise NotFound("node not found")
-    return text
+    return NodeId(text)
 
 
 def _api_key(text: str) -> str:
@@ -46,7 +46,7 @@ def _backend(text: str) -> str:
     return name
 
 
-def _model(text: str) -> str:
+def model_name(text: str) -> str:
     if not text.isprintable() or len(text) > _NAME_CHARS_MAX:
         raise NotFound("there is no model of this name")
     return text
@@ -56,13 +56,15 @@ _ID_CHARS_MAX = 100
 _NAME_CHARS_MAX = 1024
 
 NodePath = Annotated[
-    NodeId, AfterValidator(_node), Path(alias="node_id", description="The id that registration answered.")
+    NodeId,
+    AfterValidator(node_id_text),
+    Path(alias="node_id", description="The id that registration answered."),
 ]
 KeyPath = Annotated[str, AfterValidator(_api_key), Path(alias="key_id", description="The key's id.")]
 LabelPath = Annotated[str, AfterValidator(_label_key), Path(alias="key", description="The label's key.")]
 OpPath = Annotated[OpId, AfterValidator(_op), Path(alias="op_id", description="The operation's id.")]
 ModelPath = Annotated[
-    str, AfterValidator(_model), Path(alias="model", description="The model's name, slashes included.")
+    str, AfterValidator(model_name), Path(alias="model", description="The model's name, slashes included.")
 ]
 BackendPath = Annotated[
     str,

@@ -31,6 +31,7 @@ class _Connection(HttpToolsProtocol):
     when_lost: Callable[[], None] | None = None
     _answered: RequestResponseCycle  # The request whose turn it is; `cycle` is the one that came last.
     _refused = False
+    _upgraded = False
     _in_head = False
     _head_timer: asyncio.TimerHandle | None = None  # Not set for heads that come at once, as most do.
     _incoming = False
@@ -87,7 +88,7 @@ class _Connection(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too large")
         elif self._framing_bytes > limits.FRAMING_BYTES_MAX:
             self.transport.close()
-        elif self._head_timer is None and (self._in_head or self._resting):
+        elif not self._upgraded and self._head_timer is None and (self._in_head or self._resting):
             self._await_head()
 
     def on_message_begin(self) -> None:
@@ -107,6 +108,11 @@ class _Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._incoming = False
         super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """From here on the connection belongs to another protocol, which has bounds of its own."""
+        self._upgraded = True
+        super().handle_websocket_upgrade()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answered = cycle
@@ -185,7 +191,10 @@ async def serve(
         log_config=None,
         access_log=False,
         lifespan="off",
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=limits.LOG_SOCKET_BYTES_MAX,
+        ws_ping_interval=limits.LOG_SOCKET_PING_S,
+        ws_ping_timeout=limits.LOG_SOCKET_PONG_S,
         server_header=False,
         proxy_headers=False,  # The application sees to them, where they matter.
         timeout_keep_alive=int(limits.KEEP_ALIVE_S),

@@ -13,6 +13,7 @@ from remuda.core.entropy import Entropy
 from remuda.fleet.registry import Registry
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
+from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.openai.figures import Figures
 from remuda.gateway.openai.running import Running
 from remuda.ops.feed import Feed
@@ -72,6 +73,7 @@ class Services:
     ops: Ops
     serving: Serving
     inference: Inference
+    logs: NodeLogs
     keyring: KeyRing
     access: Access
     metrics: Metrics

@@ -1,0 +1,143 @@
+"""Logs of backends through the frontend: from a real worker HTTP server, over real sockets."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+import pytest
+from anyio.abc import TaskStatus
+from pydantic import SecretStr
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from remuda.cli.sse import SseParser
+from remuda.core.clock import SystemClock
+from remuda.host.ports import listen
+from remuda.wire.process_keys import ProcessKey
+from remuda.worker.http.app import application
+from remuda.worker.http.door import open_door
+from remuda.worker.http.guard import TokenGuard
+from remuda.worker.http.server import serve
+from remuda.worker.processes.logs import LogSink, ProcessLogs
+from tests.support.frontends import LiveFrontend
+
+pytestmark = pytest.mark.anyio
+
+MODEL = "org/tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    node_id: str
+    sink: LogSink
+    stop: anyio.Event  # Ends its worker's HTTP server.
+
+
+async def background_until(
+    stop: anyio.Event, run: Callable[..., Coroutine[None, None, None]], *, task_status: TaskStatus[None]
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(run)
+        task_status.started()
+        await stop.wait()
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def logged(frontend: LiveFrontend, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Logged]:
+    """A node whose worker has three lines of one model."""
+    logs = ProcessLogs(tmp_path_factory.mktemp("logs"), SystemClock())
+    sink = logs.open(ProcessKey(MODEL, 0), "instance-1")
+    sink.stdout(b"one\n")
+    sink.stderr(b"two\n")
+    sink.stdout(b"three\n")
+    with listen("127.0.0.1", 0) as socket:
+        address = f"127.0.0.1:{socket.getsockname()[1]}"
+        async with open_door(lambda _key: None) as door, anyio.create_task_group() as tasks:
+            guard = TokenGuard(SecretStr(frontend.token))
+            stop = anyio.Event()
+            app = application(lambda: True, guard, logs, door)
+            await tasks.start(partial(background_until, stop, partial(serve, app, socket)))
+            node = await frontend.register(http_address=address)
+            yield Logged(node["id"], sink, stop)
+            stop.set()
+
+
+async def test_the_models_with_logs_and_their_lines(frontend: LiveFrontend, logged: Logged) -> None:
+    root = f"/api/nodes/{logged.node_id}/backend-logs"
+    assert (await frontend.admin.get(root)).json() == [MODEL]
+    lines = (await frontend.admin.get(f"{root}/{MODEL}")).json()
+    assert [(line["stream"], line["text"]) for line in lines] == [
+        ("stdout", "one"),
+        ("stderr", "two"),
+        ("stdout", "three"),
+    ]
+    last = (await frontend.admin.get(f"{root}/{MODEL}%230", params={"tail": 1, "stream": "stdout"})).json()
+    assert [line["text"] for line in last] == ["three"]
+    assert (await frontend.admin.get(f"{root}/never-loaded")).json() == []
+
+
+async def test_lines_are_followed_as_events(frontend: LiveFrontend, logged: Logged) -> None:
+    url = f"/api/nodes/{logged.node_id}/backend-logs/{MODEL}"
+    texts: list[str] = []
+    with anyio.fail_after(30):
+        async with frontend.admin.stream("GET", url, params={"follow": "true", "tail": 1}) as reply:
+            assert reply.headers["content-type"] == "text/event-stream"
+            parser = SseParser()
+            async for chunk in reply.aiter_raw():
+                for event in parser.feed(chunk):
+                    if event.name == "end":
+                        assert json.loads(event.data)["code"] == "node_unreachable"
+                        continue
+                    texts.append(json.loads(event.data)["text"])
+                    if texts[-1] == "three":
+                        logged.sink.stdout(b"four\n")
+                    if texts[-1] == "four":
+                        logged.stop.set()  # Its worker stops, and the stream says so.
+    assert texts == ["three", "four"]
+
+
+async def test_lines_are_followed_on_a_websocket(frontend: LiveFrontend, logged: Logged) -> None:
+    url = f"ws://127.0.0.1:{frontend.port}/ws/nodes/{logged.node_id}/backend-logs/{MODEL}"
+    with anyio.fail_after(30):
+        async with connect(url, proxy=None) as socket:
+            known = json.loads(await socket.recv())
+            logged.sink.stderr(b"live\n")
+            new = json.loads(await socket.recv())
+    assert (known["type"], [line["text"] for line in known["lines"]]) == ("initial", ["one", "two", "three"])
+    assert (new["type"], new["line"]["stream"], new["line"]["text"]) == ("line", "stderr", "live")
+
+
+async def test_a_websocket_is_refused_to_pages_of_other_origins(
+    frontend: LiveFrontend, logged: Logged
+) -> None:
+    url = f"ws://127.0.0.1:{frontend.port}/ws/nodes/{logged.node_id}/backend-logs/{MODEL}"
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(url, proxy=None, origin="http://evil.example").__aenter__()  # type: ignore[arg-type]
+    assert refused.value.response.status_code == 403
+
+
+async def test_where_keys_are_needed_a_websocket_needs_one(open_frontend: LiveFrontend) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(
+            f"ws://127.0.0.1:{open_frontend.port}/ws/nodes/any/backend-logs/m", proxy=None
+        ).__aenter__()
+    assert refused.value.response.status_code == 401
+
+
+async def test_a_worker_that_is_away_is_named_with_its_address(frontend: LiveFrontend) -> None:
+    node = await frontend.register("away", http_address="127.0.0.1:1")
+    for follow in ("false", "true"):
+        reply = await frontend.admin.get(f"/api/nodes/{node['id']}/backend-logs/m", params={"follow": follow})
+        assert reply.status_code == 502
+        assert "away at 127.0.0.1:1 cannot be reached" in reply.json()["error"]["message"]
+    assert (await frontend.admin.get("/api/nodes/unknown/backend-logs")).status_code == 404
+
+
+async def test_a_node_that_waits_for_approval_is_not_called(strict_frontend: LiveFrontend) -> None:
+    node = await strict_frontend.register("newcomer", http_address="127.0.0.1:1")
+    reply = await strict_frontend.admin.get(f"/api/nodes/{node['id']}/backend-logs")
+    assert reply.status_code == 409
+    assert "remuda nodes approve newcomer" in reply.json()["error"]["message"]
