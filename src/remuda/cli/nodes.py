@@ -10,7 +10,8 @@ from remuda.cli.commands import Asked, ListByDefault, client_command, connect, e
 from remuda.cli.naming import pick
 from remuda.cli.plain import one_line
 from remuda.core.clock import SystemClock
-from remuda.core.errors import Invalid, RemudaError
+from remuda.core.errors import Invalid, NotFound, RemudaError
+from remuda.core.near_names import did_you_mean
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -52,7 +53,7 @@ def list_nodes(asked: Asked) -> None:
     with connect(asked) as client:
         answer, nodes = client.nodes()
     if asked.as_json:
-        click.echo(answer.body)
+        click.echo(json.dumps({"nodes": json.loads(answer.body)}))
         return
     from remuda.cli.node_tables import node_list
     from remuda.cli.render import console, show
@@ -136,12 +137,18 @@ def label_node(asked: Asked, name: str, changes: tuple[str, ...]) -> None:
         _, nodes = client.nodes()
         node = pick("node", nodes, name)
         for key in unwanted:
+            if key not in node.labels:
+                raise NotFound(
+                    f"node {node.name} has no label {key!r}",
+                    hint=did_you_mean(key, node.labels, "`remuda nodes show` lists its labels"),
+                )
+        for key in unwanted:  # Before any is set: these may be refused.
             client.call("DELETE", "api", "nodes", node.id, "labels", key)
         if wanted:
             client.call("PATCH", "api", "nodes", node.id, "labels", body=wanted)
         answer = client.get("api", "nodes", node.id, "labels")
     if asked.as_json:
-        click.echo(answer.body)
+        click.echo(json.dumps({"node": node.name, "labels": json.loads(answer.body)}))
         return
     labels: dict[str, str] = json.loads(answer.body)
     shown = ", ".join(f"{key}={value}" for key, value in labels.items())
@@ -174,4 +181,4 @@ def _each(asked: Asked, names: Sequence[str], method: str, *verb: str, said: str
             if not asked.as_json:
                 click.echo(one_line(f"{node.name}: {said}"))
     if asked.as_json:
-        click.echo(json.dumps(done))
+        click.echo(json.dumps({"nodes": done}))

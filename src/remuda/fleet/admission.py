@@ -174,6 +174,18 @@ def with_admin_labels(node: Node, labels: Mapping[str, str], *, keep_others: boo
 
 
 def without_label(node: Node, key: str) -> Node:
+    """Without an admin's label. Conflict for one that the next registration would bring back."""
+    label = node.labels.get(key)
+    if label is not None and label.source is LabelSource.WORKER:
+        raise Conflict(
+            f"{node.name}'s own settings have the label {key}={label.value}",
+            hint="change --labels there and restart its worker, or give the label another value here",
+        )
+    if label is not None and label.source is LabelSource.AUTO:
+        raise Conflict(
+            f"the frontend derives the label {key}={label.value} from what {node.name} reports",
+            hint="it cannot be removed, but it can be given another value",
+        )
     return replace(node, labels={k: label for k, label in node.labels.items() if k != key})
 
 

@@ -24,7 +24,7 @@ from remuda.fleet.admission import (
     without_label,
 )
 from remuda.fleet.health import Reachability
-from remuda.fleet.model import Node, Report, Resources
+from remuda.fleet.model import Label, LabelSource, Node, Report, Resources
 from tests.support.nodes import CLOSED, NOON, OPEN, candidate, node
 
 LATER = NOON + timedelta(minutes=5)
@@ -189,8 +189,22 @@ def test_replacing_labels_replaces_all_of_them() -> None:
     assert set(with_admin_labels(node(), {"a": "1"}, keep_others=False).labels) == {"a"}
 
 
-def test_a_removed_label_is_gone() -> None:
-    assert "node.name" not in without_label(node(), "node.name").labels
+def test_an_admins_label_can_be_removed() -> None:
+    labelled = with_admin_labels(node(), {"zone": "attic"}, keep_others=True)
+
+    assert "zone" not in without_label(labelled, "zone").labels
+
+
+@pytest.mark.parametrize(
+    ("label", "complaint"),
+    [
+        (Label("attic", LabelSource.WORKER), "own settings have the label zone=attic"),
+        (Label("attic", LabelSource.AUTO), "derives the label zone=attic"),
+    ],
+)
+def test_a_label_that_the_next_registration_brings_back_is_not_removed(label: Label, complaint: str) -> None:
+    with pytest.raises(Conflict, match=complaint):
+        without_label(node(labels={"zone": label}), "zone")
 
 
 def test_an_absurd_budget_is_refused() -> None:

@@ -108,10 +108,11 @@ async def merge_labels(node_id: NodePath, request: Request, svc: Svc, admin: Adm
     "/nodes/{node_id}/labels/{key:path}",  # Keys may hold slashes.
     status_code=204,
     response_class=Response,
-    responses=refuses(400, 401, 404, 503),
+    responses=refuses(400, 401, 404, 409, 503),
 )
 async def remove_label(node_id: NodePath, key: LabelPath, svc: Svc, admin: Admin) -> Response:
-    """One label less."""
+    """Remove a label that an admin set. 409 for a label of the worker's settings, or one derived by the
+    frontend: the next registration would bring it back."""
     await svc.registry.remove_label(node_id, key, admin)
     return Response(status_code=204)
 
