@@ -94,6 +94,7 @@ class Dial:
     frontend: str
     problem: str  # Empty: it answered.
     checked_at: datetime
+    boot_id: BootId | None = None  # The life of the worker that was called; None: any.
 
 
 @dataclass(frozen=True, slots=True)

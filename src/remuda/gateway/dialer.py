@@ -106,7 +106,7 @@ class Dialer:
             async with limiter:
                 problem = await call(node.http_address)
             self._last[node.id] = LastDial(node.boot_id, fleet.now, not problem)
-            dials.append(Dial(node.id, self._frontend, problem, fleet.now))
+            dials.append(Dial(node.id, self._frontend, problem, fleet.now, node.boot_id))
 
         async with anyio.create_task_group() as calls:
             for node in nodes:

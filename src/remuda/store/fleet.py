@@ -37,7 +37,7 @@ Change = Callable[[Node], Node]
 _DIALS = select(node_dials).where(hearing.LISTENED_LATELY).order_by(node_dials.c.frontend)
 _DIALS_OF_NODE = _DIALS.where(node_dials.c.node_id == bindparam("node"))
 _DIALLED = (
-    select(nodes.c.id)
+    select(nodes.c.id, nodes.c.boot_id)
     .where(nodes.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(nodes.c.id)
     .with_for_update(read=True, key_share=True)
@@ -45,6 +45,7 @@ _DIALLED = (
 _DELETE_DIAL = delete(node_dials).where(
     node_dials.c.node_id == bindparam("dialled"), node_dials.c.frontend == bindparam("dialled_from")
 )
+_FORGET_DIALS = delete(node_dials).where(node_dials.c.node_id == bindparam("dialled"))
 _INSERT_DIAL = insert(node_dials)
 _INSERT_ENTRY = insert(history)
 _FORGET_ENTRIES = delete(history).where(history.c.id <= bindparam("last_forgotten"))
@@ -105,6 +106,9 @@ def _register(connection: Connection, now: datetime, name: str, decide: Decide) 
     known = held[0]
     node = decide(known, fleet)
     update_node(connection, known, node)
+    if (node.boot_id, node.http_address) != (known.boot_id, known.http_address):
+        # What was found at the old address, or while the worker was down, says nothing of it now.
+        connection.execute(_FORGET_DIALS, {"dialled": node.id})
     if node.boot_id != known.boot_id:
         _note(connection, now, node, Note("restarted"))
     return node
@@ -172,18 +176,33 @@ def _snapshot(
 
 
 def _record_dials(connection: Connection, dials: Sequence[Dial]) -> None:
-    """The latest word per node and frontend; nodes that were removed meanwhile are left out."""
+    """The latest word per node and frontend; nodes that were removed or restarted meanwhile are left out."""
     asked = sorted({dial.node_id for dial in dials})
-    present = set(connection.scalars(_DIALLED, {"ids": asked}))
+    boots = {row.id: row.boot_id for row in connection.execute(_DIALLED, {"ids": asked})}
     # Written in one order by everyone, for the sake of frontends that write the same rows at once.
     in_order = sorted(dials, key=lambda dial: (dial.node_id, dial.frontend))
-    latest = {(dial.node_id, dial.frontend): dial for dial in in_order if dial.node_id in present}
+    latest = {
+        (dial.node_id, dial.frontend): dial
+        for dial in in_order
+        if dial.node_id in boots and dial.boot_id in (None, boots[dial.node_id])
+    }
     if not latest:
         return
     connection.execute(
         _DELETE_DIAL, [{"dialled": node_id, "dialled_from": frontend} for node_id, frontend in latest]
     )
-    connection.execute(_INSERT_DIAL, [asdict(dial) for dial in latest.values()])
+    connection.execute(
+        _INSERT_DIAL,
+        [
+            {
+                "node_id": dial.node_id,
+                "frontend": dial.frontend,
+                "problem": dial.problem,
+                "checked_at": dial.checked_at,
+            }
+            for dial in latest.values()
+        ],
+    )
 
 
 def _note(connection: Connection, now: datetime, node: Node, note: Note) -> None:

@@ -88,11 +88,24 @@ def bind_host(frontend_host: str) -> str:
 
 def backends_bind(settings: AddressSettings, frontend_url: str) -> str:
     """Where backends listen: on loopback only when nothing says that anybody off this machine calls them."""
-    told = [split(text)[0] for text in (settings.advertise_addr, settings.addr) if text]
-    host = bind_host(host_and_port(frontend_url)[0])
-    if is_loopback(host) and all(is_loopback(one) for one in told):
+    host = _bind(frontend_url, settings.advertise_addr, settings.addr)
+    if is_loopback(host):
         return "127.0.0.1"
-    return "[::]" if ":" in host else "0.0.0.0"
+    return f"[{host}]" if ":" in host else host
+
+
+def http_bind(settings: AddressSettings, frontend_url: str) -> str:
+    """Where this worker's HTTP server listens, by the same rule: it is reached at the host that is advertised
+    for it, which is the backends' unless it has one of its own."""
+    own = settings.advertise_http_addr
+    return _bind(frontend_url, own) if own else _bind(frontend_url, settings.advertise_addr, settings.addr)
+
+
+def _bind(frontend_url: str, *told: str) -> str:
+    host = bind_host(host_and_port(frontend_url)[0])
+    if is_loopback(host) and all(is_loopback(split(one)[0]) for one in told if one):
+        return host
+    return "::" if ":" in host else "0.0.0.0"
 
 
 # Sockets.
@@ -117,7 +130,7 @@ def claim(settings: AddressSettings, frontend_url: str) -> Listening:
     Ports that nobody chose give way to whoever has them, so that several workers fit on one machine. A
     chosen one that is taken raises Misconfigured and names its setting.
     """
-    host = bind_host(host_and_port(frontend_url)[0])
+    host = http_bind(settings, frontend_url)
     chosen = chosen_base_port(settings)
     if settings.http_addr:
         return Listening(_listen_as_told(settings.http_addr, host), chosen or _free_base_port(host))

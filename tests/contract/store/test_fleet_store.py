@@ -128,6 +128,9 @@ async def test_labels_are_changed_one_by_one(fleet_store: FleetStore) -> None:
             with_admin_labels(known, {"zone": "cellar", "new": "1"}, keep_others=True), "gone"
         )
 
+    await fleet_store.amend(
+        node.id, lambda known: with_admin_labels(known, {"gone": "now"}, keep_others=True)
+    )
     amended = await fleet_store.amend(node.id, change)
     stored = (await only_node(fleet_store)).labels
     assert stored == amended.labels
@@ -243,6 +246,26 @@ async def test_sender_of_another_boot_has_to_register_and_is_no_sign_of_life(fle
 
 async def test_no_beats_mean_no_work(fleet_store: FleetStore) -> None:
     assert await fleet_store.beat([]) == frozenset()
+
+
+async def test_what_was_found_before_a_restart_says_nothing_of_the_worker_now(
+    fleet_store: FleetStore,
+) -> None:
+    await fleet_store.listen(FRONTEND, resumed=True)
+    node = await registered(fleet_store)
+    refused = Dial(node.id, FRONTEND, "refused", node.created_at, node.boot_id)
+    await fleet_store.record_dials([refused])
+    assert (await fleet_store.one(node.id)).dials != {}
+
+    def restart(known: Node | None, fleet: Fleet) -> Node:
+        assert known is not None
+        return replace(known, boot_id=BootId("boot-2"))
+
+    await fleet_store.register("alpha", restart)
+    assert (await fleet_store.one(node.id)).dials == {}
+
+    await fleet_store.record_dials([refused])  # It was under way when the worker came back.
+    assert (await fleet_store.one(node.id)).dials == {}
 
 
 async def test_snapshot_of_one_holds_that_one_with_labels_and_dials(fleet_store: FleetStore) -> None:

@@ -16,6 +16,7 @@ from remuda.worker.addresses import (
     bind_host,
     chosen_base_port,
     claim,
+    http_bind,
     is_loopback,
     joined,
     source_host,
@@ -119,6 +120,28 @@ def test_the_http_server_is_one_below_the_chosen_base_port(ports: tuple[int, int
     listening = claim(AddressSettings(addr=f"127.0.0.1:{ports[1]}"), LOCAL)
     with closing(listening.socket):
         assert (listening.http_port, listening.base_port) == ports
+
+
+@pytest.mark.parametrize(
+    ("settings", "bound"),
+    [
+        (AddressSettings(), "127.0.0.1"),
+        (AddressSettings(addr="localhost:6000"), "127.0.0.1"),
+        (AddressSettings(addr="192.0.2.7:6000"), "0.0.0.0"),
+        (AddressSettings(addr="0.0.0.0:6000"), "0.0.0.0"),
+        (AddressSettings(advertise_addr="gpu-1:6000"), "0.0.0.0"),
+        (AddressSettings(advertise_http_addr="gpu-1:6000"), "0.0.0.0"),
+        (AddressSettings(addr="192.0.2.7:6000", advertise_http_addr="127.0.0.1:80"), "127.0.0.1"),
+    ],
+)
+def test_the_http_server_listens_where_it_is_advertised(settings: AddressSettings, bound: str) -> None:
+    assert http_bind(settings, LOCAL) == bound
+
+
+def test_the_http_server_moves_with_the_address(ports: tuple[int, int]) -> None:
+    listening = claim(AddressSettings(addr=f"192.0.2.7:{ports[1]}"), LOCAL)
+    with closing(listening.socket):
+        assert listening.socket.getsockname() == ("0.0.0.0", ports[0])
 
 
 def test_the_http_server_goes_where_it_is_told(ports: tuple[int, int]) -> None:
