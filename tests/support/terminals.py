@@ -3,11 +3,13 @@
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 COLUMNS = 140
@@ -15,16 +17,36 @@ COLUMNS = 140
 
 def at_terminal(data_dir: Path, *words: str, typed: str = "") -> tuple[str, int]:
     """All that a terminal was sent, and the exit code. What is `typed` is there before it is asked for."""
-    environ = {**os.environ, "REMUDA_DATA_DIR": str(data_dir), "TERM": "xterm"}
+    with _started(data_dir, words, {}) as (process, terminal):
+        os.write(terminal, typed.encode())
+        sent = b"".join(_read(terminal))
+    return sent.decode(), process.returncode
+
+
+def until(data_dir: Path, words: Sequence[str], text: str, **environ: str) -> str:
+    """All that a terminal was sent by a command that was stopped with Ctrl-C once it had written `text`."""
+    sent = b""
+    with _started(data_dir, words, environ) as (process, terminal):
+        for chunk in _read(terminal):
+            waited_for = text.encode() not in sent
+            sent += chunk
+            if waited_for and text.encode() in sent:
+                process.send_signal(signal.SIGINT)
+    return sent.decode()
+
+
+@contextmanager
+def _started(
+    data_dir: Path, words: Sequence[str], extra: Mapping[str, str]
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    environ = {**os.environ, "REMUDA_DATA_DIR": str(data_dir), "TERM": "xterm", **extra}
     terminal, screen = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
-    os.write(terminal, typed.encode())
     command = [sys.executable, "-m", "remuda", *words]
     with subprocess.Popen(command, env=environ, stdin=screen, stdout=screen, stderr=screen) as process:
         os.close(screen)
-        sent = b"".join(_read(terminal))
+        yield process, terminal
         os.close(terminal)
-    return sent.decode(), process.returncode
 
 
 def _read(terminal: int) -> Iterator[bytes]:

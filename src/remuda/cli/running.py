@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import anyio
 import structlog
@@ -24,13 +24,22 @@ _NEW_OBJECTS = 20_000  # After so many more the garbage collector looks at them;
 _ECHO_S = 0.5  # A wrapper such as timeout(1) passes on a signal that the whole group was sent already.
 
 
+def log_style(resolved: Resolved[S]) -> tuple[str, Literal["console", "json"]]:
+    """The level and form of log lines. Where the terminal is left to choose: lines for people, and warnings
+    only, since what matters is told in words; JSON elsewhere."""
+    settings, at_terminal = resolved.values, sys.stderr.isatty()
+    quiet = at_terminal and resolved.origins["log_level"] == "default"
+    style = settings.log_format
+    return (
+        "warning" if quiet else settings.log_level,
+        ("console" if at_terminal else "json") if style == "auto" else style,
+    )
+
+
 def log_as(resolved: Resolved[S]) -> None:
-    """Log as the settings say. A person at a terminal who chose no level sees warnings only: what matters
-    is told in words."""
-    settings = resolved.values
-    at_terminal = sys.stderr.isatty() and resolved.origins["log_level"] == "default"
-    configure("warning" if at_terminal else settings.log_level, settings.log_format)
-    for item in described(type(settings)):
+    """Log as the settings say, and name each setting that is given and has no effect."""
+    configure(*log_style(resolved))
+    for item in described(type(resolved.values)):
         if item.setting.no_effect_yet and resolved.origins[item.field] != "default":
             log.warning("setting_has_no_effect_yet", setting=item.field, until=item.setting.no_effect_yet)
 

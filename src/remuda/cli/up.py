@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 
 from remuda.cli.banner import show_up
 from remuda.cli.frontend import RunningFrontend, running_frontend
-from remuda.cli.running import Stop, background, log_as, run_until_signal, settle
+from remuda.cli.running import Stop, background, log_as, log_style, run_until_signal, settle
 from remuda.cli.settings import UpSettings, WorkerSettings
 from remuda.core import limits
 from remuda.core.entropy import SystemEntropy
@@ -81,7 +81,13 @@ def _worker_environment(
     """This process's environment less all settings, then just those that are a worker's business: it must
     not hold the database's password or the bus account's seed."""
     plain = {name: value for name, value in environ.items() if not name.startswith(("REMUDA_", "LOCALAI_"))}
-    own = {"REMUDA_REGISTER_TO": frontend.local_url, "REMUDA_DATA_DIR": str(resolved.values.data_dir)}
+    level, style = log_style(resolved)  # The worker writes to a pipe; we know what is at the end of it.
+    own = {
+        "REMUDA_REGISTER_TO": frontend.local_url,
+        "REMUDA_DATA_DIR": str(resolved.values.data_dir),
+        "REMUDA_LOG_LEVEL": level,
+        "REMUDA_LOG_FORMAT": style,
+    }
     if frontend.token is not None:
         own["REMUDA_REGISTRATION_TOKEN"] = frontend.token.get_secret_value()
     return {**plain, **as_environment(WorkerSettings, resolved.given), **own}

@@ -2,8 +2,10 @@
 
 import json
 import stat
+from pathlib import Path
 
 from tests.support.processes import START_S, Frontend, Ranch
+from tests.support.terminals import until
 
 
 def test_own_node_is_healthy(up: Frontend) -> None:
@@ -30,7 +32,7 @@ def test_what_it_keeps_is_for_its_owner_only(up: Frontend) -> None:
 def test_commands_on_this_machine_find_it(up: Frontend, common: Ranch) -> None:
     done = common.remuda("nodes", "--json")
     assert done.returncode == 0, done.stderr
-    assert "up" in {node["name"] for node in json.loads(done.stdout)}
+    assert "up" in {node["name"] for node in json.loads(done.stdout)["nodes"]}
 
 
 def test_same_folder_twice_is_refused_naming_the_process(up: Frontend, common: Ranch) -> None:
@@ -58,3 +60,13 @@ def test_two_started_at_one_moment_run_side_by_side(place: Ranch) -> None:
         one.wait_for(one.data_dir.name, within=START_S)
         assert list(one.nodes()) == [one.data_dir.name]
     assert pair[0].bus_port != pair[1].bus_port
+
+
+def test_a_person_at_a_terminal_sees_lines_and_no_json(tmp_path: Path) -> None:
+    """Of its own worker too, which writes to a pipe."""
+    warned = {"REMUDA_STORAGE_REGION": "eu", "REMUDA_PORT": "0"}
+
+    seen = until(tmp_path, ["up"], "is up.", **warned)
+
+    assert seen.count("setting_has_no_effect_yet") == 2
+    assert [line for line in seen.splitlines() if line.lstrip().startswith("{")] == []
