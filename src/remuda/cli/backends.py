@@ -100,7 +100,7 @@ def search_backends(here: Here, words: tuple[str, ...]) -> None:
     found = search(readings, " ".join(words))
     _tell_standing(readings)
     if here.as_json:
-        click.echo(json.dumps([search_document(one) for one in found]))
+        click.echo(json.dumps({"backends": [search_document(one) for one in found]}))
     elif found:
         output = console()
         show(output, search_table(found, output))

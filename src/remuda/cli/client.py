@@ -23,6 +23,7 @@ from remuda.core.errors import (
     Misconfigured,
     NotFound,
     PeerFailed,
+    Problem,
     Rejected,
     RemudaError,
     TooLarge,
@@ -31,7 +32,7 @@ from remuda.core.errors import (
 )
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import decode
-from remuda.wire.nodes import NodeView, error_text
+from remuda.wire.nodes import NodeError, NodeView, error_text
 
 M = TypeVar("M", bound=BaseModel)
 TIMEOUT_S: Final = 10.0
@@ -47,14 +48,13 @@ _KINDS: Final[Mapping[int, type[RemudaError]]] = {
     422: Invalid,
     503: Unavailable,
 }
-_HINTS: Final = {
-    401: "give a key with --api-key or REMUDA_API_KEY",
-    503: "try again; `remuda doctor` says more",
-}
+_HINTS: Final = {401: "give a key with --api-key or REMUDA_API_KEY"}
+_OUR_OWN_TROUBLE: Final = frozenset({"store_unusable", "bus_unusable", "internal", "child_failed"})
 
 
 class _Words(BaseModel):
     message: str = ""
+    code: str = ""
 
 
 class _OpenAiError(BaseModel):
@@ -108,7 +108,7 @@ class AdminClient:
         """The answer of a success; anything else is raised as the error that fits."""
         answer = self.probe(method, *path, body=body, query=query)
         if not 200 <= answer.status < 300:
-            raise _refusal(self.url, answer)
+            raise refusal_of(self.url, answer)
         return answer
 
     def probe(
@@ -134,7 +134,7 @@ class AdminClient:
             ) as reply:
                 if not reply.is_success:
                     reply.read()
-                    raise _refusal(self.url, _answer(reply))
+                    raise refusal_of(self.url, _answer(reply))
                 yield reply.iter_bytes()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error, quiet_s) from error
@@ -151,7 +151,7 @@ class AdminClient:
             ) as reply:
                 if not reply.is_success:
                     reply.read()
-                    raise _refusal(self.url, _answer(reply))
+                    raise refusal_of(self.url, _answer(reply))
                 yield reply.headers, reply.iter_bytes()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error, quiet_s) from error
@@ -184,19 +184,28 @@ def _trust(target: Target) -> ssl.SSLContext:
         ) from None
 
 
-def _refusal(url: str, answer: Answer) -> RemudaError:
+def refusal_of(url: str, answer: Answer) -> RemudaError:
     kind = _KINDS.get(answer.status, PeerFailed)
     if 300 <= answer.status < 400:
         return PeerFailed(f"{url} sends elsewhere, which is not followed", hint="use the address it leads to")
-    said = _said(answer.body) or f"the frontend at {url} answered with HTTP status {answer.status}"
-    return kind(said[:_REASON_CHARS_MAX], hint=_HINTS.get(answer.status, ""))
+    said = _said(answer.body)
+    message = said.message.removesuffix(f" ({said.hint})" if said.hint else "")
+    message = message or f"the frontend at {url} answered with HTTP status {answer.status}"
+    hint = _HINTS.get(answer.status) or said.hint
+    if not hint and said.code in _OUR_OWN_TROUBLE:
+        hint = "`remuda doctor` says more"
+    return kind(message[:_REASON_CHARS_MAX], hint=hint, reason=said.code)
 
 
-def _said(body: bytes) -> str:
-    """The words of an error of any shape that frontends use; empty when it has none of them."""
+def _said(body: bytes) -> Problem:
+    """An error of any shape that frontends use; without words when it has none of them."""
     with suppress(Rejected):
-        return error_text(body) or decode(_OpenAiError, body).error.message
-    return ""
+        told = decode(NodeError, body).error
+        return Problem(told.reason, told.message, told.hint)
+    with suppress(Rejected):
+        words = decode(_OpenAiError, body).error
+        return Problem(words.code, words.message)
+    return Problem("", error_text(body))
 
 
 def _reason(error: httpx.HTTPError | httpx.InvalidURL, timeout_s: float) -> str:

@@ -91,7 +91,27 @@ def connect(asked: Asked, timeout_s: float | None = None) -> "AdminClient":
     return AdminClient(find_target(asked, os.environ), timeout_s or TIMEOUT_S)
 
 
-class ListByDefault(click.Group):
+class Verbs(click.Group):
+    """A group that says what may have been meant by a command that does not exist."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        wanted = args[0]
+        if self.get_command(ctx, wanted) is None and not wanted.startswith("-") and not ctx.resilient_parsing:
+            from remuda.cli.suggestions import suggestion
+
+            path = ctx.command_path
+            instead = suggestion(self, path, wanted)
+            raise click.UsageError(
+                f"there is no command '{path} {wanted}'."
+                + (f" Did you mean: {instead}" if instead else f" '{path} --help' lists those there are."),
+                ctx,
+            )
+        return super().resolve_command(ctx, args)
+
+
+class ListByDefault(Verbs):
     """A group that lists when no verb is given: `remuda nodes --json` is `remuda nodes list --json`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -158,7 +158,7 @@ def list_backends(asked: Asked, local: bool, config: str | None) -> None:
         answer = client.get("backends")
         upgrades = client.get("api", "backends", "upgrades")
     if asked.as_json:
-        click.echo(json.dumps({"backends": json.loads(answer.body), "upgrades": json.loads(upgrades.body)}))
+        click.echo(json.dumps({"backends": json.loads(answer.body), "upgrades": _listed(upgrades)}))
         return
     from remuda.cli.fleet_tables import installed_table
     from remuda.cli.render import console, show
@@ -204,13 +204,18 @@ def list_upgrades(asked: Asked, check: bool) -> None:
         path = ("api", "backends", "upgrades")
         answer = client.call("POST", *path, "check") if check else client.get(*path)
     if asked.as_json:
-        click.echo(answer.body)
+        click.echo(json.dumps({"upgrades": _listed(answer)}))
         return
     from remuda.cli.fleet_tables import upgrade_table
     from remuda.cli.render import console, show
 
     output = console()
     show(output, upgrade_table(answer.read(UpgradeItems).root, output))
+
+
+def _listed(answer: "Answer") -> list[object]:
+    """The upgrades as a list; frontends have them by name, and each has its name."""
+    return list(json.loads(answer.body).values())
 
 
 # Changing.

@@ -1,5 +1,7 @@
 """`remuda keys`: who may call the API."""
 
+import json
+
 import click
 
 from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
@@ -24,7 +26,7 @@ def list_keys(asked: Asked) -> None:
     with connect(asked) as client:
         answer = client.get("api", "keys")
     if asked.as_json:
-        click.echo(answer.body)
+        click.echo(json.dumps({"keys": json.loads(answer.body)}))
         return
     from remuda.cli.render import Column, console, fitting, local, show
     from remuda.wire.admin import KeyViews

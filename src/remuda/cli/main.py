@@ -20,14 +20,14 @@ from remuda.cli import (
     ops,
 )
 from remuda.cli.argv import hide_secrets_from_argv
-from remuda.cli.commands import examples, settings_command
+from remuda.cli.commands import Verbs, examples, settings_command
 from remuda.cli.exits import Exit, exit_of, report
 from remuda.core.errors import Problem, RemudaError
 
 _NEW_OBJECTS: Final = 20_000  # Between two looks for garbage: imports make many, and leave hardly any.
 
 
-class Root(click.Group):
+class Root(Verbs):
     """Turns expected trouble into plain lines and an exit code that means something."""
 
     def invoke(self, ctx: click.Context) -> object:

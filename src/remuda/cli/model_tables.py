@@ -1,6 +1,6 @@
 """Models and replicas as tables."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
@@ -17,16 +17,18 @@ _GIB = 1 << 30
 def model_table(models: Sequence[ModelItem], output: Console) -> RenderableType:
     if not models:
         return Text("no models yet; `remuda models add FILE.gguf` adds one")
+    names = {model.name for model in models}
     columns = [
         Column("MODEL", [model.name for model in models]),
-        Column("STATE", [_state(model) for model in models]),
+        Column("STATE", [_state(model, names) for model in models]),
         Column("BACKEND", [model.backend or UNKNOWN for model in models]),
         Column("SIZE", [size(model.size_bytes) for model in models], needed=1, right=True),
         Column("MEMORY", [size(model.memory_bytes) for model in models], needed=2, right=True),
         Column("CONTEXT", [str(model.context_size) for model in models], needed=4, right=True),
         Column("FILES ON", [", ".join(model.nodes_with_files) or UNKNOWN for model in models], needed=3),
     ]
-    problems = (Text(one_line(f"{model.name}: {model.problem}")) for model in models if model.problem)
+    told = ((model.name, _problem(model, names)) for model in models)
+    problems = (Text(one_line(f"{name}: {problem}")) for name, problem in told if problem)
     return Group(fitting(columns, output), *problems)
 
 
@@ -52,7 +54,15 @@ def size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
 
 
-def _state(model: ModelItem) -> str:
+def _problem(model: ModelItem, names: Collection[str]) -> str:
+    if model.alias and model.alias not in names:
+        return f"it is an alias of {model.alias}, which does not exist; add it, or remove the alias"
+    return model.problem
+
+
+def _state(model: ModelItem, names: Collection[str]) -> str:
+    if model.alias:
+        return f"alias of {model.alias}" if model.alias in names else "broken alias"
     loaded = sum(one.state == "loaded" for one in model.replicas)
     if loaded:
         return "loaded" if loaded == 1 else f"loaded on {loaded}"

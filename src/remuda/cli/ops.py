@@ -10,11 +10,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
+from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.plain import one_line
 from remuda.cli.spans import span_of
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Invalid, NotFound, RemudaError
+from remuda.core.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
@@ -111,6 +113,8 @@ def _list(asked: Asked, query: Mapping[str, str], limit: int | None) -> None:
 
     with connect(asked) as client:
         listed = read_pages(client, query, limit)
+        if not listed.views.operations:
+            check_names(client, query)
     if asked.as_json:
         click.echo(encode(listed.views))
         return
@@ -229,7 +233,30 @@ def _each(asked: Asked, ids: Sequence[str], verb: str, body: object = None) -> N
                 state = "put away" if op.dismissed else f"{op.status}: {op.message}"
                 click.echo(one_line(f"{short_id(op.id)}: {title(op)}: {state}"))
     if asked.as_json:
-        click.echo(json.dumps(documents))
+        click.echo(json.dumps({"operations": documents}))
+
+
+def check_names(client: "AdminClient", query: Mapping[str, str]) -> None:
+    """NotFound for a node, model or backend that does not exist, rather than a list that is merely empty.
+    What was removed has operations, and does not come here."""
+    from remuda.wire.operations import BackendItems
+    from remuda.wire.serving import ModelItems
+
+    if node := query.get("node"):
+        pick("node", client.nodes()[1], node)
+    if model := query.get("model"):
+        models = [item.name for item in client.get("api", "models").read(ModelItems).models]
+        _check_name("model", models, model)
+    if backend := query.get("backend"):
+        paths = (("backends",), ("backends", "available"))
+        items = [item for path in paths for item in client.get(*path).read(BackendItems).root]
+        _check_name("backend", sorted({item.name for item in items}), backend)
+
+
+def _check_name(kind: str, names: Sequence[str], wanted: str) -> None:
+    if wanted not in names:
+        told = f"there are: {', '.join(names[:_SHOWN_MAX])}" if names else f"there are no {kind}s at all"
+        raise NotFound(f"there is no {kind} {wanted!r}", hint=did_you_mean(wanted, names, told))
 
 
 def beginning_with(client: "AdminClient", id: str) -> "Sequence[OpView]":

@@ -1,6 +1,6 @@
 """Operations as people see them. Pure: from the frontend's answers to words, lines and tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -16,7 +16,11 @@ from remuda.wire.operations import OpView, ProblemView, ProgressView, StepView
 from remuda.wire.sizes import install_size
 
 _BAR_CHARS: Final = 24
-_NOTE_CHARS: Final = 60
+_BAR_CHARS_NARROW: Final = 10
+_NARROW: Final = 110  # Below so many columns a node's name comes before everything else.
+_NAME_CHARS_MAX: Final = 32
+_WORD_CHARS: Final = 12
+_GAP: Final = 2
 _STYLES: Final = {
     "succeeded": "green",
     "failed": "red",
@@ -32,6 +36,9 @@ _PLANNED: Final = {"pending": "to do", "succeeded": "done"}
 _UNMEASURED: Final = "loading"
 _PHASES: Final = {"extracting": "unpacking"}
 _STAGES: Final = {"prove": "proving", "roll_back": "rolling back"}
+Place = tuple[str, str]
+"""An operation and a node of it, by their ids."""
+_NOBODY: Final[Mapping[Place, int]] = {}
 _MOST_TELLING: Final = ("failed", "running", "stopping", "pending", "cancelled", "skipped", "succeeded")
 _COUNTED: Final = ("running", "stopping", "pending", "failed", "skipped", "cancelled")
 
@@ -158,41 +165,55 @@ def plan_table(steps: Sequence[StepView]) -> Table:
     )
 
 
-def progress_table(ops: Sequence[OpView], rows_max: int) -> RenderableType:
-    """One bar per node. Where there are more nodes than rows, those that tell most come first."""
+def progress_table(
+    ops: Sequence[OpView], rows_max: int, width: int, stalled_s: Mapping[Place, int] = _NOBODY
+) -> RenderableType:
+    """One bar per node. Where there are more nodes than rows, those that tell most come first; where the
+    terminal is narrow, the figures give way to the nodes' names. `stalled_s`: nodes whose progress stands
+    still, and for how long."""
     rows = [(op, step) for op in ops for step in steps_of(op)]
     shown = rows
     if len(rows) > rows_max:
         shown = sorted(rows, key=lambda row: _MOST_TELLING.index(row[1].state))[: max(rows_max - 1, 1)]
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(7):
-        table.add_column(no_wrap=True, overflow="ellipsis")
-    for op, step in shown:
-        name = step.node_name if len(ops) == 1 else f"{title(op)} on {step.node_name}"
-        table.add_row(one_line(name), _styled(step.state, step_word(step)), _bar(step), *_figures(step))
+    names = [step.node_name if len(ops) == 1 else f"{step.node_name}: {title(op)}" for op, step in shown]
+    widest = min(max(map(len, names), default=0), _NAME_CHARS_MAX if width < _NARROW else width)
+    bar = _BAR_CHARS_NARROW if width < _NARROW else _BAR_CHARS
+    room = max(width - widest - _WORD_CHARS - bar - 3 * _GAP, 1)
+    table = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
+    for columns in (widest, _WORD_CHARS, bar, room):
+        table.add_column(width=columns, no_wrap=True, overflow="ellipsis")
+    for name, (op, step) in zip(names, shown, strict=True):
+        said = _figures(step, stalled_s.get((op.id, step.node_id), 0), narrow=width < _NARROW)
+        table.add_row(one_line(name), _styled(step.state, step_word(step)), _bar(step, bar), said)
     if len(shown) == len(rows):
         return table
     return Group(table, Text(f"and {len(rows) - len(shown)} more nodes: " + "; ".join(map(counted, ops))))
 
 
-def _bar(step: StepView) -> RenderableType:
+def _bar(step: StepView, chars: int) -> RenderableType:
     if step.state in AT_WORK and not measured(step):
-        return ProgressBar(total=None, width=_BAR_CHARS)
+        return ProgressBar(total=None, width=chars)
     done = 100.0 if step.state == "succeeded" else 0.0
     done = step.progress.percentage if step.progress else done
     # Rich's own colours look all the same on terminals that have few.
-    return ProgressBar(completed=done, width=_BAR_CHARS, complete_style="cyan", finished_style="green")
+    return ProgressBar(completed=done, width=chars, complete_style="cyan", finished_style="green")
 
 
-def _figures(step: StepView) -> tuple[str, str, str, str]:
-    """Bytes, rate, time left, and what else there is to say."""
-    said = one_line(note(step))[:_NOTE_CHARS]
+def _figures(step: StepView, stalled_s: int, *, narrow: bool) -> Text:
+    """Bytes, rate and time left, or for how long nothing moved; and what else there is to say."""
+    said = one_line(note(step))
     progress = step.progress
     if progress is None or step.state not in AT_WORK or not measured(step):
-        return "", "", "", said
-    rate = f"{install_size(int(progress.rate_bytes_s))}/s" if progress.rate_bytes_s else ""
-    left = "" if progress.left_s is None else f"{_seconds(progress.left_s)} left"
-    return amount(progress) or f"{progress.percentage:.0f}%", rate, left, said
+        return Text(said)
+    percentage = f"{progress.percentage:.0f}%"
+    told = [percentage if narrow else amount(progress) or percentage]
+    if stalled_s:
+        return Text.assemble(f"{told[0]:<3}  ", (f"no progress for {stalled_s} s", "yellow"), f"  {said}")
+    if progress.rate_bytes_s:
+        told.append(f"{install_size(int(progress.rate_bytes_s))}/s")
+    if progress.left_s is not None:
+        told.append(f"{_seconds(progress.left_s)} left")
+    return Text("  ".join([f"{told[0]:<3}", *told[1:], *filter(None, [said])]))
 
 
 def _progress(step: StepView) -> str:

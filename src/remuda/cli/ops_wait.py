@@ -78,9 +78,13 @@ def _judged(asked: Asked, ended: Sequence[OpView]) -> Exit:
 
 
 def _again(op: OpView) -> str:
+    """How to try again; only after a change, where the same again would fail the same way."""
+    problems = [step.problem for step in op.steps or () if step.state == "failed" and step.problem]
+    may_pass = not problems or any(problem.retryable for problem in problems)
+    first = "" if may_pass else "fix the cause first; then "
     if op.kind == "load":
-        return f"try it again with: remuda models load {shlex.quote(op.model)}"
-    return f"try those nodes again with: remuda ops retry {short_id(op.id)}"
+        return f"{first}try it again with: remuda models load {shlex.quote(op.model)}"
+    return f"{first}try those nodes again with: remuda ops retry {short_id(op.id)}"
 
 
 def _tell_begun(asked: Asked, ops: Sequence[OpView], together: bool) -> None:

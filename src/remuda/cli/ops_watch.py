@@ -1,30 +1,32 @@
 """Watching operations: as live bars on a terminal, as lines elsewhere, as lines of JSON for programs."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 from typing import IO, Final, Protocol
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from remuda.cli.commands import Asked, connect
 from remuda.cli.event_stream import EventStream, Lost, Patience
 from remuda.cli.ops_picture import AT_WORK, Picture, steps_of, title
-from remuda.cli.ops_tables import amount, measured, note, progress_table, step_word
+from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, step_word
 from remuda.cli.options import ask_for
 from remuda.cli.plain import one_line
 from remuda.cli.sse import SseEvent
-from remuda.core.clock import SystemClock
+from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import PeerFailed, Rejected
 from remuda.wire.operations import OpView, StepView
 
-_QUIET_S: Final = 45.0  # A frontend that has nothing to tell says so every 15 s.
+_QUIET_S: Final = 16.0  # A frontend that has nothing to tell says so every 5 s, an older one every 15 s.
+_SILENT_S: Final = 8.0  # Then a person is told that nothing comes.
+_STALLED_S: Final = 5.0
 _GRACE_S: Final = 5.0
 _LINE_EVERY_PERCENT: Final = 10
 _LINES_KEPT: Final = 3  # Of the terminal, for what stands around the bars.
@@ -32,6 +34,10 @@ _LINES_KEPT: Final = 3  # Of the terminal, for what stands around the bars.
 
 class Display(Protocol):
     def show(self, picture: Picture, event: SseEvent) -> None: ...
+
+    def heard(self) -> None:
+        """The frontend is there, and has nothing new to tell."""
+        ...
 
     def lost(self, lost: Lost) -> None: ...
 
@@ -52,7 +58,7 @@ def follow(
             query, headers = {"wait_s": f"{stay_s:.3f}"}, {"Last-Event-ID": place} if place else {}
             quiet_s = min(_QUIET_S, stay_s + _GRACE_S)
             with client.stream(*path, query=query, headers=headers, quiet_s=quiet_s) as chunks:
-                yield chunks
+                yield _noticed(chunks, display)
 
     clock, picture = SystemClock(), Picture(only=None if ops is None else frozenset(ops))
     stream = EventStream(open_after, clock, SystemEntropy(), Event().wait)
@@ -65,6 +71,12 @@ def follow(
         if picture is not before:
             display.show(picture, heard)
             yield picture
+
+
+def _noticed(chunks: Iterator[bytes], display: Display) -> Iterator[bytes]:
+    for chunk in chunks:
+        display.heard()
+        yield chunk
 
 
 def _after(picture: Picture, event: SseEvent) -> Picture:
@@ -82,7 +94,7 @@ def displaying(*, as_json: bool, watch: bool, file: IO[str]) -> Iterator[Display
     if as_json:
         yield JsonLines(file) if watch else Silent()
     elif file.isatty():
-        bars = Bars(Console(file=file, highlight=False, markup=False, emoji=False))
+        bars = Bars(Console(file=file, highlight=False, markup=False, emoji=False), SystemClock())
         with Live(get_renderable=bars.render, console=bars.console, refresh_per_second=8):
             yield bars
     else:
@@ -91,6 +103,9 @@ def displaying(*, as_json: bool, watch: bool, file: IO[str]) -> Iterator[Display
 
 class Silent:
     def show(self, picture: Picture, event: SseEvent) -> None:
+        pass
+
+    def heard(self) -> None:
         pass
 
     def lost(self, lost: Lost) -> None:
@@ -108,34 +123,69 @@ class JsonLines:
             line = {"event": event.name, "data": json.loads(event.data)}
             print(json.dumps(line), file=self._file, flush=True)
 
+    def heard(self) -> None:
+        pass
+
     def lost(self, lost: Lost) -> None:
         line = {"event": "lost", "data": {"message": lost.error.message, "again_in_s": lost.again_in_s}}
         print(json.dumps(line), file=self._file, flush=True)
 
 
 class Bars:
-    """What was over before anybody looked is not shown."""
+    """What was over before anybody looked is not shown. Bars that nothing is heard about say so, and for how
+    long: the line to the frontend may be dead, or a node's."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Clock) -> None:
         self.console = console
+        self._clock = clock
         self._ops: tuple[OpView, ...] = ()
         self._seen: set[str] = set()
         self._trouble = ""
+        self._heard_s = clock.monotonic()
+        self._moved: dict[Place, tuple[object, float]] = {}  # How far each node was, and since when.
 
     def show(self, picture: Picture, event: SseEvent) -> None:
         self._seen |= {op.id for op in picture.ops.values() if op.finished_at is None}
         self._ops = tuple(op for op in picture.ops.values() if op.id in self._seen)
-        self._trouble = ""
+        self._moved = {place: self._since(place, mark) for place, mark in _marks(self._ops)}
+        self.heard()
+
+    def heard(self) -> None:
+        self._trouble, self._heard_s = "", self._clock.monotonic()
 
     def lost(self, lost: Lost) -> None:
         self._trouble = one_line(f"{lost.error.message}; trying again")
 
     def render(self) -> RenderableType:
         """Called by another thread: it takes what there is once."""
-        ops, trouble = self._ops, self._trouble
-        if trouble:
-            return Text(trouble, style="yellow")
-        return progress_table(ops, max(self.console.height - _LINES_KEPT, 1))
+        ops, moved, now_s = self._ops, self._moved, self._clock.monotonic()
+        silent_s = now_s - self._heard_s
+        trouble = self._trouble
+        if not trouble and silent_s >= _SILENT_S:
+            trouble = f"nothing heard from the frontend for {silent_s:.0f} s; the figures below are old"
+        stalled = {
+            place: int(now_s - since_s)
+            for place, (_, since_s) in moved.items()
+            if not trouble and now_s - since_s >= _STALLED_S
+        }
+        rows = max(self.console.height - _LINES_KEPT - bool(trouble), 1)
+        table = progress_table(ops, rows, self.console.width, stalled)
+        return Group(Text(trouble, style="yellow"), table) if trouble else table
+
+    def _since(self, place: Place, mark: object) -> tuple[object, float]:
+        known = self._moved.get(place)
+        return known if known is not None and known[0] == mark else (mark, self._clock.monotonic())
+
+
+def _marks(ops: Sequence[OpView]) -> Iterator[tuple[Place, object]]:
+    """How far each node is that moves bytes. A rate that sinks is no progress."""
+    for op in ops:
+        for step in steps_of(op):
+            if (progress := step.progress) is not None and step.state in AT_WORK and progress.total_bytes:
+                yield (
+                    (op.id, step.node_id),
+                    (progress.phase, progress.current_bytes, progress.percentage),
+                )
 
 
 class Lines:
@@ -155,6 +205,9 @@ class Lines:
             if op is not self._ops.get(op.id):
                 self._tell(op)
         self._ops = picture.ops
+
+    def heard(self) -> None:
+        pass
 
     def lost(self, lost: Lost) -> None:
         if not self._down:

@@ -17,6 +17,7 @@ from remuda.worker.depot.journey import OnStep, Step, ignore_steps
 
 _LINE_EVERY_PERCENT = 10
 _DIGEST_CHARS = 12
+_STALLED_S = 5.0
 _WORDS = {Phase.RESOLVING: "resolving", Phase.DOWNLOADING: "downloading", Phase.EXTRACTING: "unpacking"}
 
 
@@ -40,6 +41,7 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
         self._meters: dict[str, tuple[int, Meter]] = {}  # With the size that each is for.
         self._fetched: set[str] = set()
+        self._moved: dict[str, tuple[int, float]] = {}  # How many bytes of each are here, and since when.
 
     def show(self, step: Step) -> None:
         """Layers are unpacked while they arrive; a bar shows one after the other."""
@@ -56,7 +58,14 @@ class Bars:
             completed=file.done_bytes,
             total=file.total_bytes,
             meter=self._measured(file),
+            moved_s=self._since(file),
         )
+
+    def _since(self, file: FileProgress) -> float:
+        known = self._moved.get(file.file)
+        if known is None or known[0] != file.done_bytes:
+            known = self._moved[file.file] = file.done_bytes, self._clock.monotonic()
+        return known[1]
 
     def _measured(self, file: FileProgress) -> Meter | None:
         """Only what travels is measured, and only from its first bytes on: a layer that is resumed has most
@@ -80,7 +89,13 @@ class Pace(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         meter: Meter | None = task.fields.get("meter")
-        return Text(_pace(meter.overall(self._clock.monotonic())) if meter else "")
+        if meter is None:
+            return Text("")
+        now_s, overall = self._clock.monotonic(), meter.overall(self._clock.monotonic())
+        stalled_s = now_s - float(task.fields.get("moved_s", now_s))
+        if stalled_s >= _STALLED_S and overall.done_bytes < overall.total_bytes:
+            return Text(f"nothing received for {stalled_s:.0f} s", style="yellow")
+        return Text(_pace(overall))
 
 
 class Lines:

@@ -30,16 +30,18 @@ class RemudaError(Exception):
     http_status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", reason: str = "") -> None:
+        """`reason`: the code that a peer gave, where it says more than the code of the class."""
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.reason = reason
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def problem(self) -> Problem:
-        return Problem(self.code, self.message, self.hint, self.retryable)
+        return Problem(self.reason or self.code, self.message, self.hint, self.retryable)
 
 
 class Rejected(RemudaError):

@@ -102,7 +102,7 @@ async def _expected(_: Request, error: Exception) -> Response:
     elif isinstance(error, ConcreteBackend):
         refused = answer(ConcreteRefusal(error=str(error), meta_alternative=error.meta_alternative), 409)
     else:
-        refused = refusal(error.http_status, str(error))
+        refused = refusal(error.http_status, str(error), reason=error.problem().code, hint=error.hint)
     if error.http_status == 401:
         refused.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, Unavailable):

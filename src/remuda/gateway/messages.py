@@ -34,11 +34,12 @@ def answer(message: BaseModel, status: int = 200) -> Response:
     return Response(encode(message), status, media_type=JSON)
 
 
-def refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def refusal(
+    status: int, message: str, headers: Mapping[str, str] | None = None, *, reason: str = "", hint: str = ""
+) -> Response:
     """The node API's error envelope."""
-    return Response(
-        encode(NodeError.of(status, message)), status, media_type=JSON, headers=dict(headers or {})
-    )
+    said = NodeError.of(status, message, reason, hint)
+    return Response(encode(said), status, media_type=JSON, headers=dict(headers or {}))
 
 
 def takes(model: type[BaseModel], *, required: bool = True) -> Described:

@@ -78,6 +78,7 @@ def model_item(
         name=config.id,
         backend=config.backend,
         file=config.file,
+        alias=config.alias,
         description=config.description,
         usecases=config.known_usecases,
         revision=config.revision,

@@ -110,7 +110,7 @@ class Transport:
         ):
             raise RegistryFailed(
                 f"{url.host} redirects to {target.scheme}://{target.host}, which is not encrypted",
-                hint="list that host as insecure if this is meant",
+                hint=f"if this is meant, add {target.authority} to insecure-registries",
             )
         return target
 
@@ -161,7 +161,13 @@ def _in_our_words(url: URL) -> Iterator[None]:
     except aiohttp.ClientConnectorCertificateError as error:
         raise Misconfigured(
             f"the certificate of {place} is not trusted: {error.certificate_error}",
-            hint="give the authority that signed it, or list the registry as insecure if it has no TLS",
+            hint="name the file of the authority that signed it with registry-ca (REMUDA_REGISTRY_CA)",
+        ) from None
+    except aiohttp.ClientConnectorSSLError:
+        raise Misconfigured(
+            f"{place} does not speak HTTPS",
+            hint=f"if it is a registry over plain HTTP, add {place} to insecure-registries "
+            f"(REMUDA_INSECURE_REGISTRIES) of the frontend and of each worker",
         ) from None
     except TimeoutError as error:
         raise RegistryFailed(f"{place} went silent") from error

@@ -271,6 +271,9 @@ class NodeErrorDetail(Message):
     code: int = 0  # The HTTP status.
     message: str = ""
     type: str = "node_error"
+    # Ours, additive: the code of the error, and the part of the message that says what to do.
+    reason: Annotated[str, OMIT_EMPTY] = ""
+    hint: Annotated[str, OMIT_EMPTY] = ""
 
 
 class NodeError(Message):
@@ -279,8 +282,8 @@ class NodeError(Message):
     error: NodeErrorDetail
 
     @classmethod
-    def of(cls, status: int, message: str) -> "NodeError":
-        return cls(error=NodeErrorDetail(code=status, message=message))
+    def of(cls, status: int, message: str, reason: str = "", hint: str = "") -> "NodeError":
+        return cls(error=NodeErrorDetail(code=status, message=message, reason=reason, hint=hint))
 
 
 class TokenError(Message):

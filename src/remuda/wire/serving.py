@@ -52,6 +52,7 @@ class ModelItem(Message):
     name: str
     backend: str = ""
     file: str = ""
+    alias: Annotated[str, OMIT_EMPTY] = ""  # A second name of the model of this name, and nothing else.
     description: Annotated[str, OMIT_EMPTY] = ""
     usecases: Many[str] = ()
     revision: str = ""

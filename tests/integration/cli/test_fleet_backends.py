@@ -50,7 +50,8 @@ def test_an_upgrade_happens_when_there_is_something_newer_and_then_no_more(rig: 
     assert current.stdout.startswith("upgrade shouter: 1 of 1 node done\n")
 
     rig.push("shouter", 2)
-    newer = rig.json("backends", "upgrades", "--check")["cpu-shouter"]
+    upgrades = rig.json("backends", "upgrades", "--check")["upgrades"]
+    [newer] = [one for one in upgrades if one["backend_name"] == "cpu-shouter"]
     done = rig.json("backends", "upgrade", "--all-backends", "--rolling", "--batch", "1")
     [item] = [one for one in rig.json("backends", "list")["backends"] if one["name"] == "cpu-shouter"]
 

@@ -7,7 +7,7 @@ from tests.integration.cli.conftest import LiveFrontend
 
 
 def names(frontend: LiveFrontend) -> set[str]:
-    return {key["name"] for key in json.loads(frontend.remuda("keys", "--json").stdout)}
+    return {key["name"] for key in json.loads(frontend.remuda("keys", "--json").stdout)["keys"]}
 
 
 def test_a_key_is_shown_once_and_alone_on_standard_output(frontend: LiveFrontend) -> None:

@@ -10,7 +10,7 @@ from tests.integration.cli.conftest import GIB, LiveFrontend
 
 def statuses(frontend: LiveFrontend) -> dict[str, str]:
     listed = json.loads(frontend.remuda("nodes", "--json").stdout)
-    return {node["name"]: node["status"] for node in listed}
+    return {node["name"]: node["status"] for node in listed["nodes"]}
 
 
 def test_list_shows_a_row_per_node_and_why_it_waits(frontend: LiveFrontend) -> None:
@@ -29,7 +29,7 @@ def test_list_as_json_is_what_the_api_says(frontend: LiveFrontend) -> None:
 
     plain, verb = frontend.remuda("nodes", "--json"), frontend.remuda("nodes", "list", "--json")
 
-    by_name = {node["name"]: node for node in json.loads(plain.stdout)}
+    by_name = {node["name"]: node for node in json.loads(plain.stdout)["nodes"]}
     assert by_name["as-json"]["id"] == node_id
     assert by_name["as-json"]["remuda"]["approved"] is False
     assert json.loads(verb.stdout) == json.loads(plain.stdout)
@@ -54,7 +54,11 @@ def test_several_nodes_are_named_by_name_id_and_beginning_of_an_id(frontend: Liv
 
     result = frontend.remuda("nodes", "approve", "several-1", by_id, by_beginning[:13], "--json")
 
-    assert [done["name"] for done in json.loads(result.stdout)] == ["several-1", "several-2", "several-3"]
+    assert [done["name"] for done in json.loads(result.stdout)["nodes"]] == [
+        "several-1",
+        "several-2",
+        "several-3",
+    ]
     assert {statuses(frontend)[f"several-{number}"] for number in (1, 2, 3)} == {"healthy"}
 
 
@@ -81,14 +85,33 @@ def test_remove_asks_first(frontend: LiveFrontend) -> None:
 
 
 def test_labels_are_set_and_taken_off(frontend: LiveFrontend) -> None:
-    frontend.register("labelled", labels={"old": "1"})
+    frontend.register("labelled")
+    frontend.remuda("nodes", "label", "labelled", "old=1")
 
     result = frontend.remuda("nodes", "label", "labelled", "room=cellar", "tier=a=b", "old-", "--json")
 
-    labels = json.loads(result.stdout)
+    labels = json.loads(result.stdout)["labels"]
     assert (labels["room"], labels["tier"]) == ("cellar", "a=b")
     assert "old" not in labels
     assert "room=cellar" in frontend.remuda("nodes", "label", "labelled", "x=y").stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "complaint"),
+    [("room", "own settings"), ("node.name", "derives the label"), ("romo", "no label 'romo'")],
+)
+def test_a_label_that_cannot_be_removed_is_not_said_to_be(
+    frontend: LiveFrontend, key: str, complaint: str
+) -> None:
+    frontend.register("firm", labels={"room": "attic"})
+
+    result = frontend.remuda("nodes", "label", "firm", "tier=slow", f"{key}-")
+
+    assert result.exit_code in (Exit.REJECTED, Exit.NOT_FOUND)
+    assert complaint in result.stderr
+    labels = json.loads(frontend.remuda("nodes", "show", "firm", "--json").stdout)["node"]["labels"]
+    assert (labels["room"], labels["node.name"]) == ("attic", "firm")
+    assert "tier" not in labels, "nothing is changed when one of the changes is refused"
 
 
 @pytest.mark.parametrize(

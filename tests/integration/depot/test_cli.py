@@ -115,7 +115,7 @@ def test_a_gallery_that_cannot_be_read_is_named_and_the_rest_works(
     found = remuda("search", "--json")
 
     assert "gallery gone cannot be used" in found.stderr
-    assert len(json.loads(found.stdout)) == 4
+    assert len(json.loads(found.stdout)["backends"]) == 4
 
 
 def test_entries_that_cannot_be_used_are_told_with_their_line(remuda: Remuda, tmp_path: Path) -> None:

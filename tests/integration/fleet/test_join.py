@@ -9,7 +9,7 @@ def test_second_worker_joins_and_both_are_shown(up: Frontend, common: Ranch) -> 
     common.join(up.url, "second")
     up.wait_for("second")
     shown = json.loads(common.remuda("nodes", "--json").stdout)
-    nodes = {node["name"]: node for node in shown}
+    nodes = {node["name"]: node for node in shown["nodes"]}
     assert nodes["up"]["status"] == nodes["second"]["status"] == "healthy"
     assert nodes["up"]["http_address"] != nodes["second"]["http_address"]
 

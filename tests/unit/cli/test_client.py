@@ -12,7 +12,7 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from remuda.cli.client import AdminClient
+from remuda.cli.client import AdminClient, Answer, refusal_of
 from remuda.cli.target import Target
 from remuda.core.errors import (
     Conflict,
@@ -23,6 +23,7 @@ from remuda.core.errors import (
     NotFound,
     PeerFailed,
     RemudaError,
+    StoreUnusable,
     TooLarge,
     Unauthorized,
     Unavailable,
@@ -103,6 +104,23 @@ def test_a_refusal_is_raised_as_its_kind_with_the_frontends_words(
 
     assert refused.type is kind
     assert refused.value.message == f"because of {status}"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "hint"),
+    [
+        (Conflict("it is in use", hint="stop it first"), "conflict", "stop it first"),
+        (StoreUnusable("the disk is full"), "store_unusable", "`remuda doctor` says more"),
+        (Unavailable("no node can take it", reason="no_capacity"), "no_capacity", ""),
+    ],
+)
+def test_a_refusal_keeps_the_frontends_code_and_hint(error: RemudaError, code: str, hint: str) -> None:
+    told = error.problem()
+    body = encode(NodeError.of(error.http_status, str(error), told.code, told.hint))
+
+    refused = refusal_of("http://frontend", Answer(error.http_status, body, None)).problem()
+
+    assert (refused.code, refused.message, refused.hint) == (code, error.message, hint)
 
 
 def test_a_refused_key_comes_with_a_hint_where_to_give_one(url: str) -> None:

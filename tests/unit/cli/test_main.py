@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from remuda import __version__
+from remuda.cli import suggestions
 from remuda.cli.completion import script
 from remuda.cli.exits import MEANINGS, Exit, exit_of
 from remuda.cli.main import Root, root
@@ -114,6 +115,45 @@ def test_a_defect_is_not_dressed_up() -> None:
 @pytest.mark.parametrize("arguments", [["nodes", "--bogus"], ["nodes", "approve"], ["bogus"], ["join"]])
 def test_misuse_has_its_exit_code(arguments: list[str]) -> None:
     assert CliRunner().invoke(root, arguments).exit_code == Exit.MISUSED
+
+
+@pytest.mark.parametrize(
+    ("typed", "instead"),
+    [
+        ("ps", "remuda models ps"),
+        ("run smollm2", "remuda chat MODEL"),
+        ("pull qwen3", "remuda models add FILE.gguf (a model), or remuda backends pull NAME"),
+        ("ls", "remuda models"),
+        ("list", "remuda models"),
+        ("rm qwen3", "remuda models remove MODEL"),
+        ("serve", "remuda up"),
+        ("stop qwen3", "remuda models unload MODEL"),
+        ("show qwen3", "remuda models"),
+        ("install llama-cpp", "remuda backends install"),
+        ("approve attic", "remuda nodes approve"),
+        ("node", "remuda nodes"),
+        ("modles", "remuda models"),
+        ("models ls", "remuda models list"),
+        ("models rm qwen3", "remuda models remove"),
+        ("models stop qwen3", "remuda models unload"),
+        ("nodes delete attic", "remuda nodes remove"),
+        ("keys rm laptop", "remuda keys revoke"),
+        ("ops stop 3f2a", "remuda ops cancel"),
+    ],
+)
+def test_a_command_that_does_not_exist_gets_the_one_that_was_meant(typed: str, instead: str) -> None:
+    result = CliRunner().invoke(root, typed.split(), prog_name="remuda")
+
+    assert result.exit_code == Exit.MISUSED
+    assert f"Did you mean: {instead}" in " ".join(result.stderr.split())
+
+
+def test_every_suggestion_is_a_command() -> None:
+    known = {" ".join(("remuda", *path)) for path in verbs(root)}
+    for told in suggestions.FROM_ELSEWHERE.values():
+        for line in told.split(", or "):
+            plain = " ".join(word for word in line.split("(")[0].split() if word.islower())
+            assert plain in known | {"remuda --version"}
 
 
 def test_misuse_is_json_where_json_was_asked_for() -> None:

@@ -185,6 +185,20 @@ def test_state_of_a_model_comes_from_its_replicas() -> None:
     assert found == ["not loaded", "loaded", "loaded on 2", "loading"]
 
 
+def test_an_alias_says_what_it_stands_for_and_when_that_does_not_exist() -> None:
+    models = [
+        ModelItem(name="qwen"),
+        ModelItem(name="fast", alias="qwen"),
+        ModelItem(name="old", alias="bge"),
+    ]
+
+    lines = shown(model_table(models, Console(width=200, file=StringIO()))).splitlines()
+
+    assert lines[2].split()[:4] == ["fast", "alias", "of", "qwen"]
+    assert lines[3].split()[:3] == ["old", "broken", "alias"]
+    assert lines[4].strip() == "old: it is an alias of bge, which does not exist; add it, or remove the alias"
+
+
 def test_sizes_are_short() -> None:
     assert [size(0), size(94 << 20), size(3 << 30)] == ["-", "94 MiB", "3.0 GiB"]
 

@@ -7,7 +7,7 @@ import pytest
 from remuda.cli.commands import Asked
 from remuda.cli.exits import Exit
 from remuda.cli.ops_wait import Waiting, see_through
-from remuda.wire.operations import OpView
+from remuda.wire.operations import OpView, ProblemView
 from tests.unit.cli.ops_views import ID, NOON, a_step, an_op
 
 ASKED, JSON = Asked(url="http://127.0.0.1:1"), Asked(url="http://127.0.0.1:1", as_json=True)
@@ -39,6 +39,17 @@ def test_a_failure_is_told_with_node_reason_and_remedy(capsys: pytest.CaptureFix
         "error: install echo: attic: the disk is full\n"
         "hint: try those nodes again with: remuda ops retry 3f2a1b0c\n"
     )
+
+
+def test_trying_again_is_suggested_at_once_only_where_that_can_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    unknown = ProblemView(code="not_found", message="no such image", retryable=False)
+    step = a_step(state="failed", problem=unknown)
+    see_through(ASKED, [an_op(step, status="failed", finished_at=NOON)], Waiting())
+
+    hint = "hint: fix the cause first; then try those nodes again with: remuda ops retry 3f2a1b0c\n"
+    assert hint in capsys.readouterr().err
 
 
 def test_a_load_that_failed_is_asked_for_anew(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from remuda.cli.ops_watch import Bars, JsonLines, Lines
 from remuda.cli.sse import SseEvent
 from remuda.core.errors import FrontendUnreachable
 from remuda.wire.operations import AttemptView, OpView, ProblemView, ProgressView
+from tests.support.clocks import HandClock
 from tests.unit.cli.ops_views import ID, NOON, a_step, an_op, document, op_event, tick
 
 LOST = Lost(FrontendUnreachable("nothing listens there"), 1.0)
@@ -101,7 +102,7 @@ def test_a_bar_shows_bytes_rate_time_left_and_phase() -> None:
         left_s=63.2,
     )
 
-    row = rendered(progress_table([an_op(a_step(progress=progress))], 10))
+    row = rendered(progress_table([an_op(a_step(progress=progress))], 10, 200))
 
     assert row.split()[:2] == ["attic", "unpacking"]
     assert "1.0 MiB of 4.0 MiB  1.0 MiB/s  1:03 left" in row
@@ -110,7 +111,7 @@ def test_a_bar_shows_bytes_rate_time_left_and_phase() -> None:
 def test_each_node_has_a_bar_and_one_that_waits_its_reason() -> None:
     op = an_op(a_step("attic", "succeeded"), a_step("cellar", "pending", reason="offline since noon"))
 
-    attic, cellar = rendered(progress_table([op], 10)).splitlines()
+    attic, cellar = rendered(progress_table([op], 10, 200)).splitlines()
 
     assert attic.split()[:2] == ["attic", "done"]
     assert cellar.rstrip().endswith("offline since noon")
@@ -120,22 +121,86 @@ def test_of_too_many_nodes_those_that_tell_most_are_shown() -> None:
     done = [a_step(f"done-{number}", "succeeded") for number in range(50)]
     op = an_op(*done, a_step("broken", "failed"), a_step("busy"))
 
-    rows = rendered(progress_table([op], 4)).splitlines()
+    rows = rendered(progress_table([op], 4, 200)).splitlines()
 
     assert [row.split()[0] for row in rows] == ["broken", "busy", "done-0", "and"]
     assert rows[-1].strip() == "and 49 more nodes: 50 of 52 nodes done, 1 running, 1 failed"
 
 
 def test_bars_show_what_was_seen_running_until_it_is_over_and_say_when_the_line_is_lost() -> None:
-    bars = Bars(Console(file=StringIO(), width=100, height=20))
+    bars = Bars(Console(file=StringIO(), width=100, height=20), HandClock())
     old = an_op(a_step("old", "succeeded"), id="old", finished_at=NOON)
     ended = an_op(a_step(state="succeeded"), finished_at=NOON)
     shown(bars, op_event(old), op_event(an_op(a_step())), op_event(ended))
 
     assert "old" not in rendered(bars.render())
-    assert "attic  done" in rendered(bars.render())
+    assert rendered(bars.render()).split()[:2] == ["attic", "done"]
     bars.lost(LOST)
-    assert rendered(bars.render()).strip() == "nothing listens there; trying again"
+    assert rendered(bars.render()).splitlines()[0].strip() == "nothing listens there; trying again"
+
+
+def test_a_bar_whose_node_stands_still_says_for_how_long() -> None:
+    clock = HandClock()
+    bars = Bars(Console(file=StringIO(), width=100, height=20), clock)
+
+    def moved(to_mib: int, rate_bytes_s: float = 0, left_s: float | None = None) -> SseEvent:
+        return tick(
+            percentage=2 * to_mib,
+            phase="downloading",
+            current_bytes=to_mib << 20,
+            total_bytes=50 << 20,
+            rate_bytes_s=rate_bytes_s,
+            left_s=left_s,
+        )
+
+    shown(bars, op_event(an_op(a_step())), moved(5, rate_bytes_s=2e6, left_s=30))
+    assert "left" in rendered(bars.render())
+
+    clock.passed_s += 7
+    bars.heard()  # The frontend is there; the node is not.
+
+    assert "no progress for 7 s" in rendered(bars.render())
+    assert "left" not in rendered(bars.render())
+    shown(bars, op_event(an_op(a_step())), moved(10))
+    assert "no progress" not in rendered(bars.render())
+
+
+def test_bars_say_within_seconds_that_nothing_comes_from_the_frontend() -> None:
+    clock = HandClock()
+    bars = Bars(Console(file=StringIO(), width=100, height=20), clock)
+    shown(bars, op_event(an_op(a_step())))
+    clock.passed_s += 7
+    bars.heard()
+    clock.passed_s += 7
+    assert "nothing heard" not in rendered(bars.render())
+
+    clock.passed_s += 2
+
+    first, second = rendered(bars.render()).splitlines()
+    assert first.strip() == "nothing heard from the frontend for 9 s; the figures below are old"
+    assert second.split()[0] == "attic"
+
+
+def test_names_of_nodes_stay_readable_on_a_narrow_terminal() -> None:
+    progress = ProgressView(
+        percentage=42,
+        phase="downloading",
+        current_bytes=420 << 20,
+        total_bytes=1000 << 20,
+        rate_bytes_s=12 << 20,
+        left_s=4000,
+    )
+    why = "the registry cannot be reached from there; it is tried again in a while, and so on and on"
+    op = an_op(a_step("workshop-gpu-machine-12", progress=progress), a_step("attic", "pending", reason=why))
+    other = an_op(a_step("workshop-gpu-machine-12", progress=progress), id="another")
+
+    first, second = rendered(progress_table([op], 10, 80), width=80).splitlines()
+    assert first.split()[:2] == ["workshop-gpu-machine-12", "downloading"]
+    assert "42%  12.0 MiB/s  1:06:40 left" in first
+    assert second.split()[:2] == ["attic", "waiting"]
+    assert second.rstrip().endswith("…")
+    both = rendered(progress_table([op, other], 10, 80), width=80)
+    assert both.count("workshop-gpu-machine-12: ") == 2
 
 
 def test_the_outcome_names_each_node_that_is_not_simply_done_and_why() -> None:

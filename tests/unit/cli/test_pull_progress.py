@@ -64,10 +64,19 @@ def test_what_lay_on_the_disk_makes_a_resumed_layer_no_faster() -> None:
 def test_a_layer_that_stalls_is_not_shown_as_fast() -> None:
     layer = Paced()
     layer.tell(0, 10)
-    layer.tell(5, 20)
+    layer.tell(6, 20)
     layer.clock.passed_s = 10
 
     assert layer.pace == "1.0 MiB/s, 1m 20s left"
+
+
+def test_a_layer_whose_line_is_dead_says_so() -> None:
+    layer = Paced()
+    layer.tell(0, 10)
+    layer.tell(6, 20)
+    layer.clock.passed_s = 12
+
+    assert layer.pace == "nothing received for 6 s"
 
 
 def test_unpacking_has_no_pace_of_a_download() -> None:
