@@ -8,6 +8,7 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.admission import Beat
 from remuda.fleet.registry import Registry
 from remuda.gateway import views
+from remuda.gateway.nodes import FEATURES
 from remuda.wire import nodes as wire
 from remuda.wire.codec import decode, encode
 from tests.sim.world import BUS_URL
@@ -32,6 +33,10 @@ async def _answer(registry: Registry, entropy: Entropy, path: str, body: bytes) 
         case "heartbeat":
             await registry.heartbeat(_beat(NodeId(node_id), body))
             said = wire.HeartbeatReply()
+        case "bus-trouble":
+            trouble = views.bus_trouble(decode(wire.BusTrouble, body))
+            await registry.cut_off(NodeId(node_id), trouble)
+            said = wire.NODE_NOT_COMMANDABLE
         case "drain":
             await registry.leave(NodeId(node_id), _leaving_boot(body))
             said = wire.NODE_DRAINING
@@ -67,6 +72,6 @@ async def _register(registry: Registry, entropy: Entropy, body: bytes) -> bytes:
             nats_jwt=credentials.jwt if credentials else "",
             nats_user_seed=credentials.seed if credentials else "",
             nats_url=BUS_URL,
-            remuda=wire.FrontendIdentity(version="simulated", features=("report", "machine_id")),
+            remuda=wire.FrontendIdentity(version="simulated", features=FEATURES),
         )
     )

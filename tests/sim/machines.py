@@ -155,7 +155,7 @@ class OurMachine(Machine):
                 issued = target.credentials()
                 return anonymous() if issued is None else UserJwt(issued.jwt, SecretStr(issued.seed))
 
-            return BusOfWorker(life.open_bus(login))
+            return BusOfWorker(life.open_bus(login), self.clock)
 
         membership = Membership(
             CallsOfMachine(self.network, life),

@@ -11,6 +11,7 @@ from remuda.core.errors import FrontendUnreachable
 from remuda.core.ids import NodeId
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
+    BusTrouble,
     Farewell,
     Heartbeat,
     HeartbeatReply,
@@ -116,6 +117,9 @@ class CallsOfMachine:
     async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
         self._sender.about_to_beat()
         await self._call(f"{node}/heartbeat", HeartbeatReply, encode(beat))
+
+    async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None:
+        await self._call(f"{node}/bus-trouble", NodeMessage, encode(trouble))
 
     async def drain(self, node: NodeId, farewell: Farewell) -> None:
         await self._call(f"{node}/drain", NodeMessage, encode(farewell))

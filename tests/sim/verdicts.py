@@ -41,7 +41,8 @@ class VerdictChecker:
             raise self._trace.violated("silence_was_listened_to", node.name, standing.silence, most_s)
         if most_s >= self._thresholds.unhealthy_after.total_seconds() or node.departed:
             return
-        if standing.reachability is not Reachability.UP:
+        # One that says itself that it cannot be commanded is believed at once.
+        if standing.reachability is not Reachability.UP and not node.cut_off:
             raise self._trace.violated("who_was_just_heard_is_up", node.name, standing.reachability)
 
     def _check_silence_grows(self, standing: Standing) -> None:

@@ -74,6 +74,11 @@ class Bus:
         return self._state
 
     @property
+    def servers(self) -> str:
+        """Where it connects to, without credentials."""
+        return str(self._servers)
+
+    @property
     def changed(self) -> anyio.Event:
         """Set at the next change of state. Take it before looking at the state, and no change is missed."""
         return self._changed

@@ -4,6 +4,8 @@ It never reconnects: what follows a loss is decided in `client`.
 """
 
 import asyncio
+import errno
+import os
 import re
 import socket
 import ssl
@@ -36,6 +38,7 @@ _CLOSE_LIMIT_S = 2.0
 _VIOLATION = re.compile(r'permissions violation for (subscription|publish) to "([^"]+)"', re.IGNORECASE)
 # What the client raises when the other side speaks something that is not its protocol.
 _NONSENSE = (ValueError, TypeError, AttributeError)
+_UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM)
 _DENIED = ("authorization violation", "user authentication", "account authentication")
 
 T = TypeVar("T")
@@ -323,25 +326,39 @@ def _in_words(error: Exception, servers: Servers, *, sealed: bool) -> BusRefused
     text = str(error).removeprefix("nats: ").strip("'").lower()
     if any(sign in text for sign in _DENIED):
         return BusRefused(f"the bus at {servers} does not accept our credentials: {text}")
+    if not_reached := _not_reached(error, servers):
+        return BusUnusable(not_reached)
     match error:
         case nats.errors.SecureConnWantedError():
             return BusUnusable(f"the bus at {servers} does not offer TLS, and TLS is demanded")
         case ssl.SSLError():
             return BusUnusable(f"TLS with the bus at {servers} failed: {error.reason or error}")
-        case ConnectionRefusedError():
-            return BusUnusable(f"nothing listens at {servers}")
         case ConnectionError() if sealed:
             return BusUnusable(f"the bus at {servers} hung up: it may demand another client certificate")
         case ConnectionError():
             return BusUnusable(f"the bus at {servers} hung up")
-        case socket.gaierror():
-            return BusUnusable(f"the name in {servers} cannot be resolved")
-        case TimeoutError():
-            return BusUnusable(f"no answer from {servers} in time")
         case ValueError() | TypeError() | AttributeError():
             return BusUnusable(f"what answers at {servers} is not a NATS server")
         case _:
             return BusUnusable(f"cannot connect to the bus at {servers}: {text or type(error).__name__}")
+
+
+def _not_reached(error: Exception, servers: Servers) -> str:
+    """Why no connection came about, and what to do; empty for an error of another kind."""
+    match error:
+        case ssl.SSLError():  # An OSError too, whose numbers mean something else.
+            return ""
+        case ConnectionRefusedError():
+            return f"nothing listens at {servers}; start the NATS server there, or open that port"
+        case TimeoutError():
+            return f"no answer from {servers}; open that port in its firewall, or check the address"
+        case socket.gaierror():
+            return f"the name in {servers} cannot be resolved"
+        case OSError(errno=int(number)) if number in _UNREACHABLE:
+            why = os.strerror(number).lower()
+            return f"{servers} cannot be reached ({why}); open that port, or check the address"
+        case _:
+            return ""
 
 
 async def ask_once(servers: Servers, login: Login, subject: str, payload: bytes, limit: timedelta) -> bytes:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from remuda import __version__
 from remuda.accounts.keys import KeyScope
 from remuda.bus.client import Bus
+from remuda.bus.messages import Connected
 from remuda.cli import addresses
 from remuda.cli.bus_wiring import BusPlan, BusPlanner, BusStopSender
 from remuda.cli.ops_wiring import Surroundings, open_ops
@@ -208,6 +209,7 @@ class _Build:
             version=__version__,
             entropy=self.entropy,
             bus_url_for=plan.url_for,
+            bus_connected=lambda: isinstance(bus.state, Connected),
             unready=partial(_unready, database, bus, metrics, alone),
             wheel=cache(own_wheel),
             join_script=join_script.script,

@@ -3,7 +3,9 @@
 import os
 import socket
 import sys
+from datetime import timedelta
 from functools import partial
+from typing import Final
 
 import anyio
 import click
@@ -29,7 +31,8 @@ from remuda.cli.engine_wiring import open_engine_rooms
 from remuda.cli.options import registration_token
 from remuda.cli.running import Stop, background, log_as, run_until_signal
 from remuda.cli.settings import WorkerSettings
-from remuda.core.clock import SystemClock
+from remuda.core import limits
+from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import Resolved
@@ -44,20 +47,24 @@ from remuda.worker.ports import BusTarget, Hear
 from remuda.worker.service import MakeRoom, Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState
 
+NOT_YET: Final = "not connected yet"
+
 
 class BusOfWorker:
     """A Bus in the words of worker.ports.WorkerBus."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
+        self._clock = clock
 
     @property
     def trouble(self) -> str:
         match self._bus.state:
             case Connected():
                 return ""
-            case Connecting():
-                return "not connected yet"
+            case Connecting(since):
+                slow = self._clock.now() - since >= timedelta(seconds=limits.BUS_TROUBLE_AFTER_S)
+                return f"no answer from {self._bus.servers} so far; is that port open?" if slow else NOT_YET
             case Down(reason):
                 return reason
 
@@ -113,7 +120,8 @@ def _assemble(
     def open_bus(target: BusTarget) -> BusOfWorker:
         auth = login or partial(_issued_login, target)
         return BusOfWorker(
-            Bus(target.url, auth, name=name, backoff=BUS_BACKOFF, entropy=entropy, clock=clock, tls=tls)
+            Bus(target.url, auth, name=name, backoff=BUS_BACKOFF, entropy=entropy, clock=clock, tls=tls),
+            clock,
         )
 
     return Worker(config, open_bus, inventory, clock=clock, entropy=entropy, make_room=make_room)

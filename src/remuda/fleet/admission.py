@@ -10,7 +10,7 @@ from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet import labels as labelling
 from remuda.fleet.budget import ceiling
 from remuda.fleet.health import Reachability
-from remuda.fleet.model import Label, LabelSource, Node, NodeType, Report, Resources
+from remuda.fleet.model import BusTrouble, Label, LabelSource, Node, NodeType, Report, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,8 @@ def readmit(
             f"the name {candidate.name!r} belongs to another machine that is still running",
             hint="give this one another name with --name",
         )
+    # A worker that cannot be commanded registers again to ask where the bus is: that is no sign of health.
+    still_cut_off = bool(known.cut_off) and known.boot_id == candidate.boot_id
     resources = _merged_resources(candidate, known)
     slots = known.max_replicas_override or candidate.max_replicas
     return replace(
@@ -111,7 +113,7 @@ def readmit(
         approved=_trusted(candidate, policy) or (known.approved and not other_machine),
         leaving=False,
         departed=False,
-        last_heartbeat=now,
+        last_heartbeat=known.last_heartbeat if still_cut_off else now,
         updated_at=now,
         report=known.report if known.boot_id == candidate.boot_id else None,
         labels=labelling.merged(
@@ -156,6 +158,14 @@ def heard(node: Node, beat: Beat, now: datetime) -> Node:
         gpu_vendor=old.gpu_vendor if beat.gpu_vendor is None else beat.gpu_vendor,
     )
     return replace(alive, resources=resources, report=_newer(node.report, beat.report))
+
+
+def cut_off(node: Node, trouble: BusTrouble) -> Node:
+    """The worker says that commands cannot reach it. The time of its last heartbeat stays as it is: the node
+    goes stale as it would without this message. Raises NotFound for a boot that is over."""
+    known = _still(node, trouble.boot_id).bus_trouble
+    overtaken = known is not None and known.boot_id == trouble.boot_id and known.sequence >= trouble.sequence
+    return node if overtaken else replace(node, bus_trouble=trouble)
 
 
 def approve(node: Node) -> Node:

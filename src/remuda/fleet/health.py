@@ -9,7 +9,7 @@ from remuda.fleet.model import Node
 
 class Reachability(StrEnum):
     UP = "up"
-    SILENT = "silent"  # Missed some heartbeats: prefer others, conclude nothing.
+    SILENT = "silent"  # Missed some heartbeats, or cannot be commanded: prefer others, conclude nothing.
     GONE = "gone"  # Missed so many that its replicas are not counted on.
     DEPARTED = "departed"  # Said goodbye.
 
@@ -36,7 +36,7 @@ def judge(node: Node, silence: timedelta, thresholds: Thresholds) -> Reachabilit
         return Reachability.DEPARTED
     if silence >= thresholds.offline_after:
         return Reachability.GONE
-    if silence >= thresholds.unhealthy_after:
+    if silence >= thresholds.unhealthy_after or node.cut_off:
         return Reachability.SILENT
     return Reachability.UP
 
@@ -64,13 +64,15 @@ def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple
         found.append(f"drained by an admin: remuda nodes resume {node.name}")
     if node.leaving and reachability is not Reachability.DEPARTED:
         found.append("its worker is shutting down")
+    if node.cut_off and reachability is not Reachability.DEPARTED:
+        found.append(f"its worker is not connected to the bus: {node.cut_off}")
     match reachability:
         case Reachability.DEPARTED:
             found.append("its worker was stopped; start it again there with: remuda worker")
         case Reachability.GONE:
             found.append(f"not heard for {seconds} s; check its power, its network and its worker's log")
-        case Reachability.SILENT:
+        case Reachability.SILENT if not node.cut_off:
             found.append(f"not heard for {seconds} s; waiting for its next heartbeat")
-        case Reachability.UP:
+        case Reachability.UP | Reachability.SILENT:
             pass
     return tuple(found)

@@ -53,6 +53,15 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class BusTrouble:
+    """A worker's own word that commands cannot reach it. It shares the numbering of its reports."""
+
+    boot_id: BootId
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     id: NodeId
     name: str
@@ -76,6 +85,23 @@ class Node:
     updated_at: datetime
     labels: Mapping[str, Label] = field(default_factory=dict)
     report: Report | None = None
+    bus_trouble: BusTrouble | None = None  # The latest; see `cut_off` for whether it still holds.
+
+    @property
+    def cut_off(self) -> str:
+        """Why commands cannot reach its worker, in the worker's words; empty when they can.
+
+        Reports come only while they can, so a later one ends it. No clock is compared, and an older frontend
+        on the same database ends it too by storing a report.
+        """
+        trouble = self.bus_trouble
+        if trouble is None or trouble.boot_id != self.boot_id:
+            return ""
+        report = self.report
+        reported_since = (
+            report is not None and report.boot_id == trouble.boot_id and report.sequence > trouble.sequence
+        )
+        return "" if reported_since else trouble.reason
 
     @property
     def effective_budget(self) -> str:

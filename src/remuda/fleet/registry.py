@@ -14,7 +14,7 @@ from remuda.fleet.admission import AdmissionPolicy, Beat, Candidate
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.health import Thresholds
 from remuda.fleet.intake import HeartbeatIntake
-from remuda.fleet.model import HistoryEntry, Node
+from remuda.fleet.model import BusTrouble, HistoryEntry, Node
 from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, Note, StopSender
 
 log = structlog.get_logger()
@@ -56,10 +56,15 @@ class Registry:
 
         node = await self._store.register(candidate.name, decide)
         log.info("node_registered", node=node.name, id=node.id, boot=node.boot_id, approved=node.approved)
-        return self._admitted(node, node.last_heartbeat)
+        return self._admitted(node, node.updated_at)
 
     async def heartbeat(self, beat: Beat) -> None:
         await self._intake.take(beat)
+
+    async def cut_off(self, node_id: NodeId, trouble: BusTrouble) -> None:
+        """The worker says that commands cannot reach it."""
+        node = await self._store.amend(node_id, lambda node: admission.cut_off(node, trouble))
+        log.info("node_cut_off", node=node.name, id=node_id, reason=node.cut_off)
 
     async def approve(self, node_id: NodeId, actor: str) -> Admitted:
         node = await self._store.amend(node_id, admission.approve, Note("approved", actor=actor))

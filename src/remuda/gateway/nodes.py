@@ -16,7 +16,7 @@ from remuda.wire import nodes as wire
 from remuda.wire.codec import decode
 
 log = structlog.get_logger()
-FEATURES = ("report", "machine_id")
+FEATURES = ("report", "machine_id", wire.BUS_TROUBLE_FEATURE)
 
 
 class ModelRows(RootModel[list[wire.ModelRow]]):
@@ -75,6 +75,21 @@ async def heartbeat(node_id: NodePath, request: Request, svc: Svc) -> Response:
         said = views.beat(node_id, wire.Heartbeat())
     await svc.registry.heartbeat(said)
     return answer(wire.HeartbeatReply())
+
+
+@routes.post(
+    "/{node_id}/bus-trouble",
+    openapi_extra=takes(wire.BusTrouble),
+    responses=_gives(wire.NodeMessage, 400, 404),
+)
+async def bus_trouble(node_id: NodePath, request: Request, svc: Svc) -> Response:
+    """The worker runs, but commands cannot reach it by the bus. Not a heartbeat: the node is unhealthy, with
+    the worker's reason, until its next heartbeat."""
+    trouble = views.bus_trouble(await read(request, wire.BusTrouble))
+    if svc.bus_connected():  # Otherwise the bus is away for all of us, which is no fault of this node's.
+        await svc.registry.cut_off(node_id, trouble)
+        await svc.serving.fleet_changed()
+    return answer(wire.NODE_NOT_COMMANDABLE)
 
 
 @routes.post("/{node_id}/drain", openapi_extra=_FAREWELL, responses=_gives(wire.NodeMessage, 400, 404))

@@ -82,6 +82,7 @@ class Services:
     bus_url_for: Callable[
         [str], str
     ]  # From the host by which a worker reached us to the bus address it gets.
+    bus_connected: Callable[[], bool]  # This frontend's own connection.
     unready: Callable[[], Awaitable[str]]  # Why this frontend cannot do its work; empty when it can.
     wheel: Callable[[], tuple[str, bytes]]  # This program, for machines that join.
     join_script: Callable[[str, str], str]  # From the wheel's address and SHA-256 to the script that joins.

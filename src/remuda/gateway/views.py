@@ -11,8 +11,9 @@ from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import Beat, Candidate
 from remuda.fleet.budget import node_ceiling, usable_vram
 from remuda.fleet.fleet import Standing
-from remuda.fleet.model import Node, NodeType, Report, Resources
+from remuda.fleet.model import BusTrouble, Node, NodeType, Report, Resources
 from remuda.wire.codec import encode
+from remuda.wire.nodes import BusTrouble as WorkerBusTrouble
 from remuda.wire.nodes import (
     Heartbeat,
     NodeFacts,
@@ -79,6 +80,17 @@ def beat(node_id: NodeId, message: Heartbeat) -> Beat:
         gpu_vendor=message.gpu_vendor or None,
         report=_report(message.report),
     )
+
+
+def bus_trouble(message: WorkerBusTrouble) -> BusTrouble:
+    """The worker's word in the fleet's own; Invalid when it does not say of which boot, or why."""
+    if not message.boot_id or not message.reason:
+        raise Invalid("boot_id and reason: are required")
+    if problem := text_problem("boot_id", message.boot_id):
+        raise Invalid(problem)
+    shown = message.reason[: limits.BUS_TROUBLE_CHARS_MAX]
+    reason = "".join(char if char.isprintable() else " " for char in shown)
+    return BusTrouble(BootId(message.boot_id), message.sequence, reason)
 
 
 def _report(report: WorkerReport | None) -> Report | None:

@@ -65,7 +65,7 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
         node=node.id,
         name=node.name,
         unfit=why_unfit(view.standing) or fleet.unfit(node.id),
-        passing=view.standing.reachability is Reachability.SILENT,
+        passing=view.standing.reachability is Reachability.SILENT and not node.cut_off,
         has_backend=any(need.backend in (one.name, one.alias) for one in _installed(view)),
         has_file=fleet.shared or has_file(view, need.file),
         files_told=_files_told(view),

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, delete
 
 from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet.model import Label, LabelSource, Node, NodeType, Report, Resources
+from remuda.fleet.model import BusTrouble, Label, LabelSource, Node, NodeType, Report, Resources
 from remuda.store.schema import node_labels, nodes
 
 Labels = Mapping[str, Label]
@@ -152,7 +152,16 @@ def _columns(node: Node) -> Values:
         "drained": node.drained,
         "leaving": node.leaving,
         "created_at": node.created_at,
+        **_bus_trouble_columns(node.bus_trouble),
         **_heard_columns(node),
+    }
+
+
+def _bus_trouble_columns(trouble: BusTrouble | None) -> Values:
+    return {
+        "bus_trouble_boot_id": None if trouble is None else trouble.boot_id,
+        "bus_trouble_sequence": None if trouble is None else trouble.sequence,
+        "bus_trouble": None if trouble is None else trouble.reason,
     }
 
 
@@ -198,6 +207,7 @@ def _node(row: Row[tuple[object]], labels: Labels) -> Node:
         updated_at=row.updated_at,
         labels=labels,
         report=_report(row),
+        bus_trouble=_bus_trouble(row),
     )
 
 
@@ -213,6 +223,12 @@ def _resources(row: Row[tuple[object]]) -> Resources:
         gpu_compute_capability=row.gpu_compute_capability,
         capability=row.capability,
     )
+
+
+def _bus_trouble(row: Row[tuple[object]]) -> BusTrouble | None:
+    if row.bus_trouble_boot_id is None:
+        return None
+    return BusTrouble(BootId(row.bus_trouble_boot_id), row.bus_trouble_sequence, row.bus_trouble)
 
 
 def _report(row: Row[tuple[object]]) -> Report | None:

@@ -25,7 +25,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -86,6 +86,9 @@ nodes = Table(
     Column("report_boot_id", Text),  # The three report columns are set together or not at all.
     Column("report_sequence", BigInteger),
     Column("report_body", Text),
+    Column("bus_trouble_boot_id", Text),  # These three, too, are set together or not at all.
+    Column("bus_trouble_sequence", BigInteger),
+    Column("bus_trouble", Text),
     UniqueConstraint("name", name="nodes_name_key"),
 )
 

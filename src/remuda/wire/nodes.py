@@ -239,6 +239,22 @@ class Heartbeat(OptionalMessage):
     report: Annotated[Report | None, OMIT_NONE] = None
 
 
+BUS_TROUBLE_FEATURE: Final = "bus_trouble"
+"""In a registration's reply: this frontend takes a BusTrouble."""
+
+
+class BusTrouble(Message):
+    """Worker to frontend: I am here, but commands cannot reach me by the bus, and why. No sign of health.
+
+    Ours; sent only to frontends that announce it. It counts until a report of this boot with a higher
+    sequence comes.
+    """
+
+    boot_id: str = ""
+    sequence: Annotated[int, Field(ge=0, le=2**63 - 1), WHOLE] = 0
+    reason: str = ""
+
+
 class Farewell(OptionalMessage):
     """Worker to frontend, with its drain and its goodbye: who is leaving. Without it: whoever is there."""
 
@@ -261,6 +277,7 @@ class HeartbeatReply(NodeMessage):
     message: str = "heartbeat received"
 
 
+NODE_NOT_COMMANDABLE: Final = NodeMessage(message="node marked as not connected to the bus")
 NODE_DRAINING: Final = NodeMessage(message="node set to draining")
 NODE_RESUMED: Final = NodeMessage(message="node resumed")
 NODE_OFFLINE: Final = NodeMessage(message="node set to offline")

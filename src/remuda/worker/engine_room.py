@@ -116,11 +116,11 @@ class EngineRoom:
         return self._commands.account()
 
     @asynccontextmanager
-    async def pages(self, ready: Callable[[], bool]) -> AsyncIterator[App]:
+    async def pages(self, why_unready: Callable[[], str]) -> AsyncIterator[App]:
         """What the worker answers over HTTP."""
         guard = TokenGuard(self._settings.token, open_without_token=self._settings.open_without_token)
         async with open_door(self._port_of) as door:
-            yield application(ready, guard, self._logs, door)
+            yield application(why_unready, guard, self._logs, door)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that commands are taken. Cancelled, it ends every process; `close` is kinder."""

@@ -10,7 +10,7 @@ from remuda.core import limits
 from remuda.core.errors import Misconfigured
 from remuda.core.ids import NodeId
 from remuda.core.retry import Backoff
-from remuda.wire.nodes import RegisterReply
+from remuda.wire.nodes import BUS_TROUBLE_FEATURE, RegisterReply
 
 APPROVAL = Backoff(
     timedelta(seconds=limits.APPROVAL_ASK_FIRST_S), timedelta(seconds=limits.APPROVAL_ASK_MOST_S)
@@ -44,6 +44,7 @@ class Enrolment:
     bus_url: str = field(repr=False)  # Empty: not known before approval.
     credentials: BusCredentials | None
     credentials_awaited: bool  # There is no use in connecting to the bus yet.
+    takes_bus_trouble: bool = False  # The frontend wants to hear why commands cannot reach us.
 
     @property
     def bus_usable(self) -> bool:
@@ -85,6 +86,7 @@ def judge(
         bus_url=policy.url or reply.nats_url,
         credentials=credentials,
         credentials_awaited=awaited,
+        takes_bus_trouble=reply.remuda is not None and BUS_TROUBLE_FEATURE in reply.remuda.features,
     )
     if not enrolment.bus_url and not pending:
         raise Misconfigured(

@@ -1,4 +1,4 @@
-"""The frontend as a worker sees it: five calls over HTTP, and failures a person can act on."""
+"""The frontend as a worker sees it: six calls over HTTP, and failures a person can act on."""
 
 import ssl
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from remuda.core.ids import NodeId
 from remuda.core.log import masked
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
+    BusTrouble,
     Farewell,
     Heartbeat,
     HeartbeatReply,
@@ -76,6 +77,9 @@ class Frontend:
 
     async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
         await self._call("POST", f"{node}/heartbeat", HeartbeatReply, encode(beat))
+
+    async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None:
+        await self._call("POST", f"{node}/bus-trouble", NodeMessage, encode(trouble))
 
     async def drain(self, node: NodeId, farewell: Farewell) -> None:
         await self._call("POST", f"{node}/drain", NodeMessage, encode(farewell))

@@ -69,6 +69,7 @@ class Line:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(bus.run)
                 tasks.start_soon(self._watch, bus, node)
+                tasks.start_soon(self._look_again, bus, node)
                 tasks.start_soon(self._follow_credentials, bus)
                 tasks.start_soon(self._ask_while_unreachable)
                 tasks.start_soon(self._subscribe, bus, node)
@@ -109,6 +110,11 @@ class Line:
             changed = bus.changed
             self._note(bus, node)
             await changed.wait()
+
+    async def _look_again(self, bus: WorkerBus, node: NodeId) -> None:
+        """A first attempt that takes long says nothing until it is over; by then people have wondered."""
+        await anyio.sleep(limits.BUS_TROUBLE_AFTER_S)
+        self._note(bus, node)
 
     def _note(self, bus: WorkerBus, node: NodeId) -> None:
         trouble = bus.trouble or self._deafness

@@ -56,6 +56,7 @@ class Membership:
             hardware,
             reports,
             self._line.reachable_as,
+            self._bus_trouble,
             boot_id,
             heartbeat_interval,
             entropy=entropy,
@@ -63,9 +64,12 @@ class Membership:
         )
 
     @property
-    def ready(self) -> bool:
-        """Commands can reach this worker."""
-        return self._line.reachable_as.value is not None
+    def why_unready(self) -> str:
+        """Why commands cannot reach this worker; empty when they can."""
+        if self._line.reachable_as.value is not None:
+            return ""
+        state = self.state.value
+        return f"{state.phase}: {state.reason}" if state.reason else state.phase.value
 
     def stop(self, reason: str) -> None:
         """Begin the orderly stop. The first reason counts; whoever asks again changes nothing."""
@@ -112,6 +116,12 @@ class Membership:
     async def _take_leave(self) -> None:
         if (enrolment := self._registration.standing.value.enrolment) is not None:
             await depart(self._frontend, enrolment.node_id, self._boot_id)
+
+    def _bus_trouble(self) -> tuple[NodeId, str] | None:
+        enrolment, state = self._registration.standing.value.enrolment, self.state.value
+        if enrolment is None or not enrolment.takes_bus_trouble or state.phase is not Phase.CONNECTING:
+            return None
+        return (enrolment.node_id, state.reason) if state.reason else None
 
     async def _show_each(self, part: Watched[Standing] | Watched[str] | Watched[NodeId | None]) -> None:
         async for _ in part.changes():

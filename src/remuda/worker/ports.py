@@ -8,7 +8,15 @@ import anyio
 from anyio.abc import TaskStatus
 
 from remuda.core.ids import NodeId
-from remuda.wire.nodes import Farewell, Heartbeat, ModelRow, RegisterReply, RegisterRequest, Report
+from remuda.wire.nodes import (
+    BusTrouble,
+    Farewell,
+    Heartbeat,
+    ModelRow,
+    RegisterReply,
+    RegisterRequest,
+    Report,
+)
 from remuda.worker.enrolment import BusCredentials
 from remuda.worker.hardware.model import Hardware
 
@@ -19,6 +27,8 @@ class FrontendCalls(Protocol):
     async def register(self, request: RegisterRequest) -> RegisterReply: ...
 
     async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None: ...
+
+    async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None: ...
 
     async def drain(self, node: NodeId, farewell: Farewell) -> None: ...
 

@@ -1,6 +1,7 @@
 """Heartbeats: proof of life, what is free, and the worker's full account of itself.
 
 Sent only while commands can reach us by the bus: a worker that cannot receive work must be seen to go stale.
+Meanwhile the frontend is told why they cannot, if it wants to know.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from remuda.core import limits
 from remuda.core.entropy import Entropy
 from remuda.core.errors import NotFound, RemudaError, Unauthorized
 from remuda.core.ids import BootId, NodeId
-from remuda.wire.nodes import Heartbeat, Report
+from remuda.wire.nodes import BusTrouble, Heartbeat, Report
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.ports import FrontendCalls, HardwareSource, ReportSource
 from remuda.worker.watched import Watched
@@ -35,6 +36,7 @@ class Reporter:
         hardware: HardwareSource,
         source: ReportSource,
         reachable_as: Watched[NodeId | None],
+        bus_trouble: Callable[[], tuple[NodeId, str] | None],
         boot_id: BootId,
         interval: timedelta,
         *,
@@ -45,6 +47,7 @@ class Reporter:
         self._hardware = hardware
         self._source = source
         self._reachable_as = reachable_as
+        self._bus_trouble = bus_trouble  # As which node, and why; None: there is nothing, or nobody, to tell.
         self._boot_id = boot_id
         self._interval = interval
         self._entropy = entropy
@@ -65,11 +68,37 @@ class Reporter:
 
     async def _beat_for_ever(self) -> None:
         while True:
-            node = await self._reachable_as.until(lambda node: node is not None)
-            assert node is not None, "that is what was waited for"
+            node = self._reachable_as.value
+            if node is None:
+                await self._tell_trouble_until_reachable()
+                continue
             self._news = anyio.Event()  # What is new from here on may have missed this report.
             await self._beat(node)
             await self._rest()
+
+    async def _tell_trouble_until_reachable(self) -> None:
+        """In the same task as heartbeats, so that the frontend hears both in their order."""
+        told, told_at = "", 0.0
+        while self._reachable_as.value is None:
+            with anyio.move_on_after(limits.BUS_TROUBLE_AFTER_S):
+                await self._reachable_as.until(lambda node: node is not None)
+                return
+            trouble = self._bus_trouble()
+            if trouble is None:
+                continue
+            node, reason = trouble
+            now = anyio.current_time()
+            if reason != told or now - told_at >= self._interval.total_seconds():
+                await self._tell_trouble(node, reason)
+                told, told_at = reason, now
+
+    async def _tell_trouble(self, node: NodeId, reason: str) -> None:
+        self._sequence += 1
+        told = BusTrouble(boot_id=self._boot_id, sequence=self._sequence, reason=reason)
+        try:
+            await self._frontend.bus_trouble(node, told)
+        except RemudaError as trouble:
+            self._note_trouble(node, trouble)
 
     async def _rest(self) -> None:
         """Spread a little, so that a fleet started at one instant does not report at one instant."""

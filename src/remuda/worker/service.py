@@ -145,9 +145,9 @@ class Worker:
     async def _furnished(self, services: TaskGroup, open_things: AsyncExitStack) -> App:
         """Whatever runs backends is up before anybody can ask for one."""
         if self._room is None:
-            return probes(lambda: self._membership.ready)
+            return probes(lambda: self._membership.why_unready)
         await services.start(self._room.run)
-        return await open_things.enter_async_context(self._room.pages(lambda: self._membership.ready))
+        return await open_things.enter_async_context(self._room.pages(lambda: self._membership.why_unready))
 
     async def _introduce(self) -> RegisterRequest:
         host = await source_host(self._config.frontend_url, self._listening.socket.family)

@@ -10,7 +10,7 @@ from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import Beat, approve, with_admin_labels, without_label
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.model import Dial, Label, LabelSource, Node, Report
+from remuda.fleet.model import BusTrouble, Dial, Label, LabelSource, Node, Report
 from remuda.fleet.ports import FleetStore, Note
 from remuda.store.database import Database
 from remuda.store.schema import history, node_dials, node_labels, nodes
@@ -215,6 +215,18 @@ async def test_beat_changes_what_it_says_and_nothing_else(fleet_store: FleetStor
         last_heartbeat=after.last_heartbeat,
         updated_at=after.updated_at,
     )
+
+
+async def test_bus_trouble_is_kept_through_heartbeats_and_ended_by_their_reports(
+    fleet_store: FleetStore,
+) -> None:
+    node = await registered(fleet_store)
+    trouble = BusTrouble(node.boot_id, 3, "no answer")
+    await fleet_store.amend(node.id, lambda known: replace(known, bus_trouble=trouble))
+    assert (await only_node(fleet_store)).cut_off == "no answer"
+    await fleet_store.beat([Beat(node.id, report=Report(node.boot_id, 4, "{}"))])
+    after = await only_node(fleet_store)
+    assert (after.bus_trouble, after.cut_off) == (trouble, "")
 
 
 async def test_beats_of_one_node_are_applied_in_order(fleet_store: FleetStore) -> None:

@@ -58,7 +58,7 @@ async def logged(frontend: LiveFrontend, tmp_path_factory: pytest.TempPathFactor
         async with open_door(lambda _key: None) as door, anyio.create_task_group() as tasks:
             guard = TokenGuard(SecretStr(frontend.token))
             stop = anyio.Event()
-            app = application(lambda: True, guard, logs, door)
+            app = application(lambda: "", guard, logs, door)
             await tasks.start(partial(background_until, stop, partial(serve, app, socket)))
             node = await frontend.register(http_address=address)
             yield Logged(node["id"], sink, stop)

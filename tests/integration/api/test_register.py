@@ -99,7 +99,7 @@ async def test_a_host_header_that_names_no_host_does_no_harm(open_frontend: Live
 
 async def test_the_reply_says_what_this_frontend_understands(frontend: LiveFrontend) -> None:
     said = (await frontend.register())["remuda"]
-    assert said == {"version": __version__, "features": ["report", "machine_id"]}
+    assert said == {"version": __version__, "features": ["report", "machine_id", "bus_trouble"]}
 
 
 async def test_unknown_fields_are_ignored(frontend: LiveFrontend) -> None:

@@ -163,6 +163,24 @@ async def test_a_bus_in_a_black_hole_silences_the_worker_until_it_opens(tmp_path
         assert (await far.wait_for(NodeStatus.HEALTHY)).node.id == healthy.node.id
 
 
+async def test_a_worker_that_cannot_connect_to_the_bus_says_so_on_both_machines(tmp_path: Path) -> None:
+    async with site(tmp_path, FIVE_MINUTES) as far, httpx.AsyncClient(trust_env=False) as client:
+        far.bus.reset_next = 1000  # As a firewall does that rejects connections.
+        async with running(far.url, token=far.token) as worker:
+            unhealthy = await far.wait_for(NodeStatus.UNHEALTHY)
+            assert len(unhealthy.reasons) == 1
+            assert (
+                f"its worker is not connected to the bus: the bus at nats://{HOST}:{far.bus.port}"
+                in (unhealthy.reasons[0])
+            )
+            answer = await client.get(f"http://{unhealthy.node.http_address}/readyz")
+            assert answer.status_code == 503
+            assert f"nats://{HOST}:{far.bus.port}" in answer.text
+            far.bus.reset_next = 0
+            await wait_for_phase(worker, Phase.READY)
+            assert (await far.wait_for(NodeStatus.HEALTHY)).reasons == ()
+
+
 async def test_a_frontend_in_a_black_hole_is_given_up_call_by_call_until_it_opens(tmp_path: Path) -> None:
     short = timedelta(seconds=1)
     async with (

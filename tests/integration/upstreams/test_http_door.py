@@ -46,7 +46,7 @@ async def _worker(folder: Path, server: ScriptedServer | None) -> AsyncIterator[
     port = None if server is None else int(server.address.partition(":")[2])
     async with open_door(lambda key: port if key == _KEY else None) as door:
         guard, logs = TokenGuard(SecretStr("right")), ProcessLogs(folder, SystemClock())
-        async with listening(application(lambda: True, guard, logs, door)) as url:
+        async with listening(application(lambda: "", guard, logs, door)) as url:
             yield url.removeprefix("http://")
 
 

@@ -13,6 +13,7 @@ from remuda.fleet.admission import (
     Beat,
     admit,
     approve,
+    cut_off,
     depart,
     heard,
     leave,
@@ -24,7 +25,7 @@ from remuda.fleet.admission import (
     without_label,
 )
 from remuda.fleet.health import Reachability
-from remuda.fleet.model import Label, LabelSource, Node, Report, Resources
+from remuda.fleet.model import BusTrouble, Label, LabelSource, Node, Report, Resources
 from tests.support.nodes import CLOSED, NOON, OPEN, candidate, node
 
 LATER = NOON + timedelta(minutes=5)
@@ -234,3 +235,33 @@ def test_registering_twice_changes_nothing_but_the_time() -> None:
 
     assert twice == once
     assert replace(once, last_heartbeat=NOON, updated_at=NOON) == node()
+
+
+TROUBLE = BusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222")
+
+
+def test_a_worker_that_cannot_be_commanded_is_not_made_healthy_by_registering_again() -> None:
+    told = cut_off(node(), TROUBLE)
+
+    back = readmit(candidate(), told, Reachability.SILENT, LATER, OPEN)
+
+    assert (back.cut_off, back.last_heartbeat) == (TROUBLE.reason, told.last_heartbeat)
+
+
+def test_a_new_boot_begins_without_the_trouble_of_the_one_before() -> None:
+    told = cut_off(node(), TROUBLE)
+
+    back = readmit(candidate(boot_id=BootId("boot-2")), told, Reachability.GONE, LATER, OPEN)
+
+    assert (back.cut_off, back.last_heartbeat) == ("", LATER)
+
+
+def test_trouble_that_was_overtaken_on_the_way_changes_nothing() -> None:
+    told = cut_off(node(), TROUBLE)
+
+    assert cut_off(told, replace(TROUBLE, sequence=2, reason="older")) == told
+
+
+def test_trouble_of_a_boot_that_is_over_is_refused() -> None:
+    with pytest.raises(NotFound):
+        cut_off(node(boot_id=BootId("boot-2")), TROUBLE)

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remuda.core.ids import BootId
 from remuda.fleet.health import NodeStatus, Reachability, judge, reasons, wire_status
+from remuda.fleet.model import BusTrouble, Report
 from tests.support.nodes import THRESHOLDS, node
 
+CUT_OFF = BusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222; open that port")
 facts = st.fixed_dictionaries(
     {name: st.booleans() for name in ("approved", "drained", "leaving", "departed")}
 )
@@ -59,10 +62,41 @@ def test_more_silence_never_makes_a_node_better(
     assert order.index(judge(one, silence, THRESHOLDS)) <= order.index(judge(one, silence + more, THRESHOLDS))
 
 
-@given(facts, silences)
-def test_every_no_has_a_reason_and_every_yes_has_none(changes: dict[str, bool], silence: timedelta) -> None:
-    one = node(**changes)
+@given(facts, st.sampled_from([None, CUT_OFF]), silences)
+def test_every_no_has_a_reason_and_every_yes_has_none(
+    changes: dict[str, bool], trouble: BusTrouble | None, silence: timedelta
+) -> None:
+    one = node(**changes, bus_trouble=trouble)
     reachability = judge(one, silence, THRESHOLDS)
 
     healthy = wire_status(one, reachability) is NodeStatus.HEALTHY
     assert healthy == (not reasons(one, reachability, silence))
+
+
+def test_a_node_that_cannot_be_commanded_is_unhealthy_at_once_and_says_why() -> None:
+    one = node(bus_trouble=CUT_OFF)
+    reachability = judge(one, timedelta(), THRESHOLDS)
+
+    assert wire_status(one, reachability) is NodeStatus.UNHEALTHY
+    assert reasons(one, reachability, timedelta()) == (
+        "its worker is not connected to the bus: no answer from nats://10.0.0.1:4222; open that port",
+    )
+
+
+def test_a_node_that_cannot_be_commanded_still_goes_stale() -> None:
+    assert judge(node(bus_trouble=CUT_OFF), THRESHOLDS.offline_after, THRESHOLDS) is Reachability.GONE
+
+
+@pytest.mark.parametrize(
+    ("boot", "sequence", "cut_off"), [("boot-1", 2, True), ("boot-1", 4, False), ("boot-0", 9, True)]
+)
+def test_only_a_later_report_of_the_same_boot_ends_the_trouble(
+    boot: str, sequence: int, cut_off: bool
+) -> None:
+    one = node(bus_trouble=CUT_OFF, report=Report(BootId(boot), sequence, "{}"))
+
+    assert bool(one.cut_off) == cut_off
+
+
+def test_the_trouble_of_an_earlier_boot_is_over() -> None:
+    assert node(boot_id=BootId("boot-2"), bus_trouble=CUT_OFF).cut_off == ""

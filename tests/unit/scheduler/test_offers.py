@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from remuda.fleet.model import NodeType
+from remuda.core.ids import BootId
+from remuda.fleet.model import BusTrouble, NodeType
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import FilesTold, NodeOffer, Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.offers import Fleet, offers
@@ -227,3 +228,10 @@ def test_node_that_takes_no_work_says_what_would_change_that(node: NodeView, why
 def test_node_that_cannot_run_the_backend_says_so() -> None:
     assert offer(unfit=lambda node: "no build for it").unfit == "no build for it"
     assert offer().unfit == ""
+
+
+def test_node_that_cannot_be_commanded_is_not_waited_for() -> None:
+    trouble = BusTrouble(BootId("boot-gpu-1"), 2, "no answer from nats://10.0.0.1:4222")
+    silent, cut_off = offer(node=a_view(heard_s=40)), offer(node=a_view(bus_trouble=trouble))
+    assert (silent.passing, cut_off.passing) == (True, False)
+    assert cut_off.unfit == "its worker is not connected to the bus: no answer from nats://10.0.0.1:4222"

@@ -12,9 +12,9 @@ from remuda.worker.http.probes import probes
 from remuda.worker.processes.logs import ProcessLogs
 
 
-def application(ready: Callable[[], bool], guard: TokenGuard, logs: ProcessLogs, door: Door) -> App:
-    """`ready` says whether the worker can receive work."""
-    probe = probes(ready)
+def application(why_unready: Callable[[], str], guard: TokenGuard, logs: ProcessLogs, door: Door) -> App:
+    """`why_unready` says why the worker cannot receive work; empty when it can."""
+    probe = probes(why_unready)
     # By prefix, as ids in paths contain slashes. The first that fits counts.
     pages: tuple[tuple[str, App], ...] = (("/v1/backend-logs", LogPages(logs)), (PROCESSES_PATH, door))
 

@@ -9,16 +9,16 @@ PATHS = ("/healthz", "/readyz")
 _NOT_READY = "not ready: NATS connection is down: worker cannot receive work"
 
 
-def probes(ready: Callable[[], bool]) -> App:
-    """/healthz: this process answers. /readyz: it can receive work as well."""
+def probes(why_unready: Callable[[], str]) -> App:
+    """/healthz: this process answers. /readyz: it can receive work as well; otherwise it says why not."""
 
     async def app(scope: Scope, _receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in PATHS:
             await answer(scope, send, 404, "not found")
         elif scope["method"] not in ("GET", "HEAD"):
             await refuse_method(scope, send, b"GET, HEAD")
-        elif scope["path"] == "/readyz" and not ready():
-            await answer(scope, send, 503, _NOT_READY)
+        elif scope["path"] == "/readyz" and (reason := why_unready()):
+            await answer(scope, send, 503, f"{_NOT_READY} ({reason})")
         else:
             await answer(scope, send, 200, "ok")
 

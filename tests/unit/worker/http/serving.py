@@ -46,7 +46,7 @@ async def worker(
     """A caller of the whole application."""
     guard = guard or TokenGuard(SecretStr(TOKEN))
     async with open_door(find) as door:
-        app = application(lambda: True, guard, logs or ProcessLogs(folder, SystemClock()), door)
+        app = application(lambda: "", guard, logs or ProcessLogs(folder, SystemClock()), door)
         async with listening(app) as url:
             unlimited = aiohttp.TCPConnector(limit=0)
             async with aiohttp.ClientSession(url, connector=unlimited, headers=headers) as caller:
