@@ -47,7 +47,7 @@ from remuda.store.models import SqlModelStore
 from remuda.store.replicas import SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.generating import Patience
-from remuda.upstreams.grpc.upstream import GrpcUpstream
+from remuda.upstreams.grpc.upstream import Desk, GrpcUpstream
 from remuda.upstreams.http.client import Pool
 from remuda.upstreams.http.connection import Patience as HttpPatience
 from remuda.upstreams.pool import OpenUpstreams
@@ -98,6 +98,7 @@ class ServingRig:
         )
         self._http = Pool(HttpPatience(whole_s=self._patience.whole_s, silence_s=self._patience.silence_s))
         self._engine = GrpcEngine(self._http)
+        self._desk = Desk(clock)
         self._shared = settings.distributed_shared_models
 
     def model_work(self, shop: Workshop) -> ReplicaWork:
@@ -280,7 +281,7 @@ class ServingRig:
 
     def _grpc(self, endpoint: Endpoint) -> GrpcUpstream:
         around = self._ground.around
-        return GrpcUpstream(endpoint, around.clock, around.entropy, self._patience)
+        return GrpcUpstream(endpoint, around.clock, around.entropy, self._patience, self._desk)
 
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)

@@ -13,6 +13,13 @@ Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Text = str | list[str | Token | list[Token]]  # One, several, or as tokens; `mixed` says if it is neither.
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+# What is done for each of these holds up everybody else, so each has a bound that no real request comes near.
+MESSAGES_MAX: Final = 10_000
+PARTS_MAX: Final = 10_000  # Of one message.
+TOOLS_MAX: Final = 1000  # To be called, and called in one message.
+STOPS_MAX: Final = 100
+BIASES_MAX: Final = 10_000
+METADATA_MAX: Final = 100
 NULL: Final = Raw(b"null")  # msgspec takes nothing but null for `Raw | None`.
 _absent: Final = NULL.copy  # Is NULL itself. As a plain default it would have no JSON schema.
 ModelName = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -42,9 +49,9 @@ class CalledTool(Struct):
 
 class Message(Struct):
     role: Role
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], Meta(max_length=PARTS_MAX)] | None = None
     name: str | None = None
-    tool_calls: list[CalledTool] | None = None
+    tool_calls: Annotated[list[CalledTool], Meta(max_length=TOOLS_MAX)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -99,20 +106,20 @@ class _Sampling(Struct, kw_only=True):
     min_p: Share | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] | None = None
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], Meta(max_length=STOPS_MAX)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repeat_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=BIASES_MAX)] | None = None
     grammar: str | None = None
     user: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str], Meta(max_length=METADATA_MAX)] | None = None
 
 
 class ChatRequest(_Sampling, kw_only=True):
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: Positive | None = None
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=TOOLS_MAX)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None

@@ -14,7 +14,7 @@ from remuda.models.template_words import Action, Word, refuse, take_apart
 
 TEMPLATE_CHARS_MAX: Final = 256 << 10
 OUTPUT_CHARS_MAX: Final = 64 << 20
-STEPS_MAX: Final = 200_000
+STEPS_MAX: Final = 20_000  # Of one rendering, which is done at once: some 30 ms.
 DEPTH_MAX: Final = 50
 _CACHED_MAX: Final = 256
 
@@ -77,9 +77,13 @@ class Template:
 
     def render(self, data: Data) -> str:
         """Misconfigured, naming the line, for a field that `data` has not, or output beyond all bounds."""
+        return self.render_counted(data)[0]
+
+    def render_counted(self, data: Data) -> tuple[str, int]:
+        """The same, and how many steps it took."""
         rendering = _Rendering()
         rendering.block(self.block, data, {"$": dict(data)})
-        return "".join(rendering.pieces)
+        return "".join(rendering.pieces), STEPS_MAX - rendering.steps_left
 
 
 @functools.lru_cache(maxsize=_CACHED_MAX)

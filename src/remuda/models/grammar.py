@@ -14,20 +14,22 @@ from typing import Final
 from pydantic import JsonValue
 
 from remuda.core.errors import Invalid
+from remuda.core.gbnf import REPETITIONS_MAX
+from remuda.core.slices import Budget, Sliced
 from remuda.models.grammar_rules import (
     COLON,
     COMMA,
-    REPETITIONS_MAX,
     Rules,
     either,
     json_literal,
     other_string,
-    repeated,
 )
 
 DEPTH_MAX: Final = 64
-PARTS_MAX: Final = 20_000  # Schemas and their properties, those behind references counted each time.
-JSON_GRAMMAR: Final = Rules().grammar("object")
+STEPS_MAX: Final = 200_000  # For one grammar, however many schemas it is made of: a fifth of a second or so.
+JSON_GRAMMAR: Final = Rules(Budget("JSON", 1)).grammar("object")
+_NODE_STEPS: Final = 4  # What a schema, a reference or a property costs, compared to a value in a list.
+_POINTER_CHARS_MAX: Final = 1000
 
 _PRIMITIVES: Final = ("string", "number", "integer", "boolean", "null", "object", "array")
 _CHOICES: Final = ("anyOf", "oneOf")
@@ -50,22 +52,26 @@ class ToolSpec:
     strict: bool = False
 
 
-def grammar_of_schema(schema: JsonValue) -> str:
+def grammar_of_schema(schema: JsonValue) -> Sliced[str]:
     """For values of this schema. Invalid says where it cannot be followed."""
-    rules = Rules()
-    return rules.grammar(_Writer(rules, schema).rule(schema, ()))
+    budget = Budget("the JSON schema", STEPS_MAX)
+    rules = Rules(budget)
+    root = yield from _Writer(rules, schema, budget).rule(schema, ())
+    return rules.grammar(root)
 
 
-def grammar_of_tools(tools: Sequence[ToolSpec], *, parallel: bool, no_action: str | None) -> str:
+def grammar_of_tools(tools: Sequence[ToolSpec], *, parallel: bool, no_action: str | None) -> Sliced[str]:
     """For a call of one of the tools, `{"name": ..., "arguments": {...}}`, or if `parallel` for a list, too.
 
     `no_action` is the name of a function that stands for calling none, and has a message as its argument.
     """
-    rules = Rules()
-    calls = [_call(rules, tool) for tool in tools]
+    budget = Budget("what the tools take", STEPS_MAX)
+    rules, calls = Rules(budget), list[str]()
+    for tool in tools:
+        calls.append((yield from _call(rules, tool, budget)))
     if no_action and no_action not in {tool.name for tool in tools}:
         message: JsonValue = {"properties": {"message": {"type": "string"}}, "required": ["message"]}
-        calls.append(_call(rules, ToolSpec(no_action, parameters=message)))
+        calls.append((yield from _call(rules, ToolSpec(no_action, parameters=message), budget)))
     if not calls:
         raise Invalid("there is no tool to be called")
     call = rules.add(either(calls))
@@ -73,101 +79,124 @@ def grammar_of_tools(tools: Sequence[ToolSpec], *, parallel: bool, no_action: st
     return rules.grammar(several if parallel else call)
 
 
-def _call(rules: Rules, tool: ToolSpec) -> str:
+def _call(rules: Rules, tool: ToolSpec, budget: Budget) -> Sliced[str]:
     try:
-        arguments = _arguments(rules, tool.parameters)
+        arguments = yield from _arguments(rules, tool.parameters, budget)
     except Invalid as error:
-        raise Invalid(f"the tool {tool.name[:80]}: {error.message}") from None
+        raise Invalid(f"the tool {tool.name[:80]}: {error.message}", hint=error.hint) from None
     name = f"{json_literal('name')} {COLON} {json_literal(tool.name)}"
     return rules.add(f'"{{" ws {name} {COMMA} {json_literal("arguments")} {COLON} {arguments} ws "}}"')
 
 
-def _arguments(rules: Rules, parameters: JsonValue) -> str:
+def _arguments(rules: Rules, parameters: JsonValue, budget: Budget) -> Sliced[str]:
     schema = {} if parameters is None else parameters
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise Invalid("its parameters must be the schema of an object")
-    return _Writer(rules, schema).rule({"type": "object", **schema}, ())
+    return (yield from _Writer(rules, schema, budget).rule({"type": "object", **schema}, ()))
 
 
 class _Writer:
-    """Writes the rules of one schema. References are followed within `root`."""
+    """Writes the rules of one schema. References are followed within `root`.
 
-    def __init__(self, rules: Rules, root: JsonValue) -> None:
+    Every method that depends on the schema's size pays for what it does: schemas that refer to each other
+    grow without limit, or go round.
+    """
+
+    def __init__(self, rules: Rules, root: JsonValue, budget: Budget) -> None:
         self._rules = rules
         self._root = root
+        self._budget = budget
         self._following: list[str] = []  # References whose rules are being written.
         self._written: dict[str, str] = {}
-        self._left = PARTS_MAX
+        self._enums: dict[int, str] = {}  # By the list itself, which merging with other keys leaves the same.
 
-    def rule(self, schema: JsonValue, place: Place) -> str:
+    def rule(self, schema: JsonValue, place: Place) -> Sliced[str]:
         """The name of a rule for values of the schema that stands at `place`."""
-        self._spend(1, place)
+        yield from self._spend(_NODE_STEPS)
+        if len(place) > 2 * DEPTH_MAX:
+            raise Invalid(f"{_at(place)}it is nested more than {DEPTH_MAX} deep")
         if schema is True:
             return "value"
         if not isinstance(schema, dict):
             raise Invalid(f"{_at(place)}a schema must be a map or true")
-        return self._of_map(schema, place)
+        return (yield from self._of_map(schema, place))
 
-    def _spend(self, parts: int, place: Place) -> None:
-        """Every step is paid for: schemas that refer to each other grow without limit, or go round."""
-        self._left -= parts
-        if self._left < 0:
-            raise Invalid(f"{_at(place)}with what it refers to it has more than {PARTS_MAX} parts")
-        if len(place) > 2 * DEPTH_MAX:
-            raise Invalid(f"{_at(place)}it is nested more than {DEPTH_MAX} deep")
+    def _spend(self, steps: int) -> Sliced[None]:
+        if self._budget.spend(steps):
+            yield
 
-    def _of_map(self, schema: Schema, place: Place) -> str:
+    def _of_map(self, schema: Schema, place: Place) -> Sliced[str]:
         if "$ref" in schema:
-            return self._referred(schema, place)
+            return (yield from self._referred(schema, place))
         if "const" in schema:
-            return self._rules.add(json_literal(schema["const"]))
+            return self._rules.add(self._rules.constant(schema["const"]))
         if "enum" in schema:
-            return self._rules.add(either(json_literal(item) for item in _list(schema, "enum", place)))
+            return (yield from self._enum(_list(schema, "enum", place)))
         if "allOf" in schema:
-            return self.rule(dict(self._merged(schema, place)), (*place, "allOf"))
+            merged = yield from self._merged(schema, place)
+            return (yield from self.rule(dict(merged), (*place, "allOf")))
         for choice in _CHOICES:
             if choice in schema:
-                return self._chosen(schema, choice, place)
-        kinds = _kinds(schema, place)
-        return self._rules.add(either(self._of_kind(kind, schema, place) for kind in kinds))
+                return (yield from self._chosen(schema, choice, place))
+        ways = []
+        for kind in _kinds(schema, place):
+            ways.append((yield from self._of_kind(kind, schema, place)))
+        return self._rules.add(either(ways))
 
-    def _of_kind(self, kind: str, schema: Schema, place: Place) -> str:
+    def _enum(self, values: list[JsonValue]) -> Sliced[str]:
+        known = self._enums.get(id(values))
+        if known is None:
+            self._rules.choice(len(values))
+            literals = []
+            for value in values:
+                yield from self._spend(1)
+                literals.append(self._rules.constant(value))
+            known = self._enums[id(values)] = self._rules.add(either(literals))
+        return known
+
+    def _of_kind(self, kind: str, schema: Schema, place: Place) -> Sliced[str]:
         match kind:
             case "object":
-                return self._object(schema, place)
+                return (yield from self._object(schema, place))
             case "array":
-                return self._array(schema, place)
+                return (yield from self._array(schema, place))
             case "string":
                 return self._string(schema, place)
         return kind
 
     # References and combinations
 
-    def _referred(self, schema: Schema, place: Place) -> str:
+    def _referred(self, schema: Schema, place: Place) -> Sliced[str]:
         """A reference beside which other keys stand is merged with them; alone it has a rule of its own."""
         reference = str(schema["$ref"])
         others = {key: value for key, value in schema.items() if key != "$ref" and key not in _NOTES}
         if others:
-            merged = self._merge(self._target(reference, place), others, place)
-            return self._follow(reference, merged, place)
+            target = yield from self._target(reference, place)
+            merged = yield from self._merge(target, others, place)
+            return (yield from self._follow(reference, merged, place))
         if reference not in self._written:
-            self._written[reference] = self._follow(reference, self._target(reference, place), place)
+            target = yield from self._target(reference, place)
+            self._written[reference] = yield from self._follow(reference, target, place)
         return self._written[reference]
 
-    def _follow(self, reference: str, schema: Schema, place: Place) -> str:
+    def _follow(self, reference: str, schema: Schema, place: Place) -> Sliced[str]:
         if reference in self._following:
             raise Invalid(f"{_at(place)}{reference[:80]} refers to itself")
         self._following.append(reference)
-        name = self.rule(dict(schema), (*place, "$ref"))
+        name = yield from self.rule(dict(schema), (*place, "$ref"))
         self._following.pop()
         return name
 
-    def _target(self, reference: str, place: Place) -> Schema:
+    def _target(self, reference: str, place: Place) -> Sliced[Schema]:
         pointer = reference.removeprefix("#")
         if pointer == reference or (pointer and not pointer.startswith("/")):
             raise Invalid(f"{_at(place)}{reference[:80]} is not within this schema")
+        if len(pointer) > _POINTER_CHARS_MAX:
+            raise Invalid(f"{_at(place)}{reference[:80]}... is longer than {_POINTER_CHARS_MAX} characters")
         found: JsonValue = self._root
-        for step in pointer.split("/")[1:]:
+        steps = pointer.split("/")[1:]
+        yield from self._spend(len(steps))
+        for step in steps:
             key = step.replace("~1", "/").replace("~0", "~")
             if isinstance(found, list) and _PLACE.fullmatch(key) and int(key) < len(found):
                 found = found[int(key)]
@@ -181,47 +210,56 @@ class _Writer:
             raise Invalid(f"{_at(place)}{reference[:80]} is no schema")
         return found
 
-    def _chosen(self, schema: Schema, choice: str, place: Place) -> str:
+    def _chosen(self, schema: Schema, choice: str, place: Place) -> Sliced[str]:
         beside = {key: value for key, value in schema.items() if key != choice and key not in _NOTES}
-        ways = []
-        for index, way in enumerate(_list(schema, choice, place)):
+        ways, choices = [], _list(schema, choice, place)
+        self._rules.choice(len(choices))
+        for index, way in enumerate(choices):
             at = (*place, choice, str(index))
             if beside and isinstance(way, dict):
-                way = dict(self._merge(beside, self._plain(way, at), at))
-            ways.append(self.rule(way, at))
+                plain = yield from self._plain(way, at)
+                way = dict((yield from self._merge(beside, plain, at)))
+            ways.append((yield from self.rule(way, at)))
         return self._rules.add(either(ways))
 
-    def _merged(self, schema: Schema, place: Place) -> Schema:
+    def _merged(self, schema: Schema, place: Place) -> Sliced[Schema]:
         """One schema for all that are asked for at once."""
         whole: Schema = {key: value for key, value in schema.items() if key != "allOf"}
         for index, part in enumerate(_list(schema, "allOf", place)):
             at = (*place, "allOf", str(index))
             if not isinstance(part, dict):
                 raise Invalid(f"{_at(at)}a schema must be a map")
-            whole = self._merge(whole, self._plain(part, at), at)
+            plain = yield from self._plain(part, at)
+            whole = yield from self._merge(whole, plain, at)
         return whole
 
-    def _plain(self, schema: Schema, place: Place) -> Schema:
+    def _plain(self, schema: Schema, place: Place) -> Sliced[Schema]:
         """Without a reference or further parts at its top, so that it can be merged."""
+        if len(place) > 2 * DEPTH_MAX:
+            raise Invalid(f"{_at(place)}it is nested more than {DEPTH_MAX} deep")
         for _ in range(DEPTH_MAX):
             if "$ref" in schema:
                 others = {key: value for key, value in schema.items() if key != "$ref"}
-                schema = self._merge(self._target(str(schema["$ref"]), place), others, place)
+                target = yield from self._target(str(schema["$ref"]), place)
+                schema = yield from self._merge(target, others, place)
             elif "allOf" in schema:
-                schema = self._merged(schema, place)
+                schema = yield from self._merged(schema, place)
             else:
                 return schema
         raise Invalid(f"{_at(place)}a reference refers to itself")
 
-    def _merge(self, one: Schema, other: Schema, place: Place) -> Schema:
-        self._spend(1 + len(_map(one, "properties", place)) + len(_map(other, "properties", place)), place)
+    def _merge(self, one: Schema, other: Schema, place: Place) -> Sliced[Schema]:
+        properties = _map(one, "properties", place), _map(other, "properties", place)
+        required = _list(one, "required", place, empty=True), _list(other, "required", place, empty=True)
+        yield from self._spend(_NODE_STEPS + sum(map(len, (one, other, *properties, *required))))
         merged = {**one, **other}
         if one.get("type", merged.get("type")) != merged.get("type"):
-            raise Invalid(f"{_at(place)}nothing can be {one.get('type')} and {other.get('type')} at once")
+            kinds = [_shown(each.get("type")).strip('"') for each in (one, other)]
+            raise Invalid(f"{_at(place)}nothing can be {' and '.join(kinds)} at once")
         if "properties" in one and "properties" in other:
-            merged["properties"] = {**_map(one, "properties", place), **_map(other, "properties", place)}
+            merged["properties"] = {**properties[0], **properties[1]}
         if "required" in one and "required" in other:
-            merged["required"] = [*_list(one, "required", place), *_list(other, "required", place)]
+            merged["required"] = [*required[0], *required[1]]
         return merged
 
     # Kinds of values
@@ -230,34 +268,41 @@ class _Writer:
         least, most = _bounds(schema, "minLength", "maxLength", place)
         if (least, most) == (0, None):
             return "string"
-        return self._rules.add(f'"\\"" {repeated("char", least, most)} "\\""')
+        return self._rules.add(f'"\\"" {self._rules.repeated("char", least, most)} "\\""')
 
-    def _array(self, schema: Schema, place: Place) -> str:
+    def _array(self, schema: Schema, place: Place) -> Sliced[str]:
         items = schema.get("items", True)
         first = schema.get("prefixItems", items if isinstance(items, list) else None)
         if first is not None:
-            return self._tuple(schema, place)
+            return (yield from self._tuple(schema, place))
         least, most = _bounds(schema, "minItems", "maxItems", place)
         if most == 0 or items is False:
             return self._rules.add('"[" ws "]"')
-        item = self.rule(items, (*place, "items"))
-        more = repeated(f"( {COMMA} {item} )", max(least - 1, 0), None if most is None else most - 1)
+        item = yield from self.rule(items, (*place, "items"))
+        more = self._rules.repeated(
+            f"( {COMMA} {item} )", max(least - 1, 0), None if most is None else most - 1
+        )
         listed = f"{item} {more} ws"
         return self._rules.add(f'"[" ws {listed if least else f"( {listed} )?"} "]"')
 
-    def _tuple(self, schema: Schema, place: Place) -> str:
+    def _tuple(self, schema: Schema, place: Place) -> Sliced[str]:
         """A list in which each place has its own schema. Others may follow if the schema says which."""
         key = "prefixItems" if "prefixItems" in schema else "items"
-        parts = [self.rule(part, (*place, key, str(i))) for i, part in enumerate(_list(schema, key, place))]
+        parts = []
+        for index, part in enumerate(_list(schema, key, place)):
+            parts.append((yield from self.rule(part, (*place, key, str(index)))))
         body = f" {COMMA} ".join(parts)
         rest = schema.get("items") if key == "prefixItems" else schema.get("additionalItems")
         if rest is not None and rest is not False:
-            body += f" ( {COMMA} {self.rule(rest, (*place, 'items'))} )*"
+            others = yield from self.rule(rest, (*place, "items"))
+            body += f" ( {COMMA} {others} )*"
         return self._rules.add(f'"[" ws {body} ws "]"')
 
-    def _object(self, schema: Schema, place: Place) -> str:
-        properties = dict(_map(schema, "properties", place))
-        required = {str(name) for name in _list(schema, "required", place, empty=True)}
+    def _object(self, schema: Schema, place: Place) -> Sliced[str]:
+        named, wanted = _map(schema, "properties", place), _list(schema, "required", place, empty=True)
+        self._rules.room(len(named), len(wanted))
+        yield from self._spend(len(named) + len(wanted))
+        properties, required = dict(named), {str(name) for name in wanted}
         properties.update({name: True for name in sorted(required - properties.keys())})
         others = schema.get("additionalProperties", "properties" not in schema and not properties)
         if others is True and not properties:
@@ -265,13 +310,13 @@ class _Writer:
         # Each rule is what may follow a property, from the last one to the first.
         rest, firsts = "", list[str]()
         if others is not False:
-            other = self._pair(
-                other_string(self._rules, list(properties)), others, (*place, "additionalProperties")
-            )
+            unnamed = yield from other_string(self._rules, list(properties))
+            other = yield from self._pair(unnamed, others, (*place, "additionalProperties"))
             rest = self._rules.add(f"( {COMMA} {other} )*")
             firsts = [f"{other} {rest}"]
         for name, inner in reversed(properties.items()):
-            pair = self._pair(json_literal(name), inner, (*place, "properties", name))
+            literal = self._rules.constant(name)
+            pair = yield from self._pair(literal, inner, (*place, "properties", name))
             if name in required:
                 firsts = []
             firsts.append(f"{pair} {rest}".rstrip())
@@ -279,8 +324,9 @@ class _Writer:
         some = f"( {either(reversed(firsts))} ) ws" if firsts else ""
         return self._rules.add(f'"{{" ws {some if required else f"( {some} )?" if some else ""} "}}"')
 
-    def _pair(self, name: str, value: JsonValue, place: Place) -> str:
-        return self._rules.add(f"{name} {COLON} {self.rule(value, place)}")
+    def _pair(self, name: str, value: JsonValue, place: Place) -> Sliced[str]:
+        inner = yield from self.rule(value, place)
+        return self._rules.add(f"{name} {COLON} {inner}")
 
 
 def _kinds(schema: Schema, place: Place) -> list[str]:
@@ -292,15 +338,22 @@ def _kinds(schema: Schema, place: Place) -> list[str]:
         if schema.keys() & {"items", "prefixItems", "minItems", "maxItems"}:
             return ["array"]
         return ["string"] if schema.keys() & {"minLength", "maxLength"} else ["value"]
-    kinds = named if isinstance(named, list) else [named]
-    for kind in kinds:
-        if kind not in _PRIMITIVES:
-            raise Invalid(
-                f"{_at(place)}{json.dumps(kind)[:80]} is no type; there are {', '.join(_PRIMITIVES)}"
-            )
-    if not kinds:
+    kinds = list[JsonValue](named) if isinstance(named, list) else [named]
+    if len(kinds) > len(_PRIMITIVES):
+        raise Invalid(f"{_at(place)}type names more types than the {len(_PRIMITIVES)} there are")
+    found = [kind for kind in kinds if isinstance(kind, str) and kind in _PRIMITIVES]
+    for wrong in kinds if len(found) < len(kinds) else ():
+        if wrong not in found:
+            known = ", ".join(_PRIMITIVES)
+            raise Invalid(f"{_at(place)}{_shown(wrong)} is no type; there are {known}")
+    if not found:
         raise Invalid(f"{_at(place)}no type is left")
-    return [str(kind) for kind in kinds]
+    return list(dict.fromkeys(found))
+
+
+def _shown(value: JsonValue) -> str:
+    """A value in a message: at length only if it cannot be long."""
+    return json.dumps(value[:80]) if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _bounds(schema: Schema, least_key: str, most_key: str, place: Place) -> tuple[int, int | None]:

@@ -4,18 +4,21 @@ Only for models whose backend does not apply the model's own template.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pydantic import JsonValue
 
 from remuda.core.errors import Invalid, Misconfigured
+from remuda.core.slices import Budget, Sliced
 from remuda.models.config import ModelConfig
 from remuda.models.go_template import Data, Template, compile_template
 
 __all__ = ["ChatMessage", "Template", "compile_template", "render_chat", "render_completion"]
 
+STEPS_MAX: Final = 500_000  # Of all messages of a chat together; a step takes a microsecond or two.
+_MESSAGE_STEPS: Final = 5  # What a message costs beside its template.
 _CALLING: Final = (
     "assistant_function_call"  # The role of an assistant that calls, where a model file has one.
 )
@@ -36,7 +39,7 @@ class ChatMessage:
 
 def render_chat(
     config: ModelConfig, messages: Sequence[ChatMessage], functions_json: str = "", system_prompt: str = ""
-) -> str:
+) -> Sliced[str]:
     """The whole prompt. `functions_json` is a list of functions or tools, empty when none may be called.
 
     Misconfigured, naming the model, the template and the line, for a template that cannot be used.
@@ -47,7 +50,7 @@ def render_chat(
     if system_prompt and "SystemPrompt" not in template.chat + template.chat_message + template.function:
         messages = [ChatMessage(_SYSTEM, system_prompt), *messages]
     between = template.join_chat_messages_by_character
-    rendered = _each(config, messages, system_prompt)
+    rendered = yield from _each(config, messages, system_prompt)
     functions = _functions(functions_json)
     named = "function" if functions and template.function else "chat"
     data: Data = {
@@ -68,8 +71,8 @@ def render_completion(config: ModelConfig, prompt: str) -> str:
     return _rendered(config, "completion", {"Input": prompt, "SystemPrompt": config.system_prompt})
 
 
-def _rendered(config: ModelConfig, named: str, data: Data) -> str:
-    """By the template of this name; without one the input stays as it is."""
+def _rendered(config: ModelConfig, named: str, data: Data, budget: Budget | None = None) -> str:
+    """By the template of this name; without one the input stays as it is. `budget` is charged for it."""
     text = getattr(config.template, named)
     assert isinstance(text, str), f"{named} is a template"
     if not text:
@@ -77,20 +80,26 @@ def _rendered(config: ModelConfig, named: str, data: Data) -> str:
     try:
         if "{{" not in text:
             raise Misconfigured("it is no template: nothing in it stands for the messages")
-        return compile_template(text).render(data)
+        rendered, steps = compile_template(text).render_counted(data)
+        if budget is not None:
+            budget.charge(steps)
+        return rendered
     except Misconfigured as error:
         raise Misconfigured(f"{config.id}: template.{named}: {error.message}") from None
 
 
-def _each(config: ModelConfig, messages: Sequence[ChatMessage], system_prompt: str) -> Iterator[str]:
+def _each(config: ModelConfig, messages: Sequence[ChatMessage], system_prompt: str) -> Sliced[list[str]]:
+    texts, budget = list[str](), Budget("the chat", STEPS_MAX)
     for index, message in enumerate(messages):
+        if budget.spend(_MESSAGE_STEPS):
+            yield
         calls = _parsed(message.tool_calls_json)
         role = message.role
         if calls and role == "assistant" and _CALLING in config.roles:
             role = _CALLING
         prefix = config.roles.get(role, "")
         if not config.template.chat_message:
-            yield _prefixed(prefix, replace(message, role=role))
+            texts.append(_prefixed(prefix, replace(message, role=role)))
             continue
         last = index == len(messages) - 1
         data: Data = {
@@ -104,8 +113,9 @@ def _each(config: ModelConfig, messages: Sequence[ChatMessage], system_prompt: s
             "FunctionCall": calls,
             "LastMessage": last,
         }
-        if text := _rendered(config, "chat_message", data):
-            yield text
+        if text := _rendered(config, "chat_message", data, budget):
+            texts.append(text)
+    return texts
 
 
 def _prefixed(prefix: str, message: ChatMessage) -> str:

@@ -77,6 +77,28 @@ WRONG: dict[str, Body | bytes] = {
     "tools-no-list": sound(tools={"a": 1}),
     "tool-without-a-name": sound(tools=[{"type": "function", "function": {}}]),
     "tool-cycle": sound(tools=[tool(CYCLE)]),
+    "values-behind-references": sound(
+        response_format=answer_in(
+            {
+                "$defs": {"e": {"enum": [f"value{number}" for number in range(60_000)]}},
+                "properties": {f"p{number}": {"$ref": "#/$defs/e", "x": number} for number in range(200)},
+            }
+        )
+    ),
+    "types-without-end": sound(response_format=answer_in({"type": ["object"] * 60_000})),
+    "tool-with-values-without-end": sound(tools=[tool({"properties": {"a": {"enum": [*range(60_000)]}}})]),
+    "grammar-of-parentheses": sound(grammar="root ::= " + "(" * 100_000),
+    "grammar-of-alternatives": sound(grammar="root ::= " + '"a" | ' * 60_000 + '"a"'),
+    "calls-without-end": b'{"model":"sound-model","messages":[{"role":"assistant","tool_calls":[%s{}]}]}'
+    % (b"{}," * 300_000),
+    "picture-of-semicolons": sound(
+        messages=[
+            {
+                "role": "user",
+                "content": [{"type": "image_url", "image_url": {"url": "data:" + ";" * 1_000_000}}],
+            }
+        ]
+    ),
     "tool-schema-a-list": sound(tools=[tool([1, 2])]),
     "chosen-tool-is-none": sound(
         tools=[tool({})], tool_choice={"type": "function", "function": {"name": "other"}}

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from remuda.core.errors import Invalid
-from remuda.models.grammar import JSON_GRAMMAR, ToolSpec, grammar_of_schema, grammar_of_tools
+from remuda.models.grammar import JSON_GRAMMAR, ToolSpec
 from tests.unit.models.gbnf import Grammar
+from tests.unit.models.grammars import grammar_of_schema, grammar_of_tools
 from tests.unit.models.schemas import Described, anything, described, spoiled
 
 Schema = dict[str, JsonValue]
@@ -162,7 +163,7 @@ LOOP: Schema = {"$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a"}}}}, "$
         ({"$ref": "other.json"}, "the schema at #: other.json is not within this schema"),
         ({"$ref": "#/$defs", "$defs": [1]}, "the schema at #: #/$defs is no schema"),
         (deep(200), "the schema at #/items/items"),
-        (doubling(lambda next_: {"allOf": [next_, next_]}), "the schema at #/"),
+        (doubling(lambda next_: {"allOf": [next_, next_]}), "the JSON schema is too complex"),
         ({"type": "text"}, 'the schema at #: "text" is no type; there are string, number'),
         ({"type": []}, "the schema at #: no type is left"),
         ({"enum": []}, "the schema at #: enum must be a list of one or more"),
@@ -176,7 +177,7 @@ LOOP: Schema = {"$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a"}}}}, "$
             {"allOf": [{"type": "string"}, {"type": "null"}]},
             "the schema at #/allOf/1: nothing can be string and null",
         ),
-        ({"enum": ["x" * 2_000_000]}, "its grammar has more than 1 MiB"),
+        ({"enum": ["x" * 2_000_000]}, "a constant is longer than 32768 characters"),
         (False, "the schema at #: a schema must be a map or true"),
         ("x", "the schema at #: a schema must be a map or true"),
     ],

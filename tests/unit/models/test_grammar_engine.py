@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import jsonschema_rs
 from pydantic import JsonValue
 
-from remuda.models.grammar import ToolSpec, grammar_of_schema, grammar_of_tools
+from remuda.models.grammar import ToolSpec
 from tests.support.models import tiny_model
 from tests.unit.models.gbnf import Grammar
+from tests.unit.models.grammars import grammar_of_schema, grammar_of_tools
 
 WORD: JsonValue = {"type": "string", "minLength": 1, "maxLength": 5}
 SCHEMAS: list[dict[str, JsonValue]] = [

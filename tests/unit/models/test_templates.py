@@ -1,10 +1,13 @@
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from remuda.core.errors import Invalid, Misconfigured
+from remuda.core.slices import at_once
+from remuda.models import templates
 from remuda.models.config import ModelConfig, Template
-from remuda.models.templates import ChatMessage, render_chat, render_completion
+from remuda.models.templates import ChatMessage, render_completion
 
 CHATML = Template(
     chat="{{.Input -}}\n<|im_start|>assistant\n",
@@ -36,6 +39,12 @@ LOOK = {"name": "look", "description": None, "parameters": {"type": "object"}}
 
 def model(template: Template = CHATML, **more: object) -> ModelConfig:
     return ModelConfig.model_validate({"name": "m", "template": template, **more})
+
+
+def render_chat(
+    config: ModelConfig, messages: Sequence[ChatMessage], functions_json: str = "", system_prompt: str = ""
+) -> str:
+    return at_once(templates.render_chat(config, messages, functions_json, system_prompt))
 
 
 def test_messages_are_rendered_one_by_one_and_then_together() -> None:

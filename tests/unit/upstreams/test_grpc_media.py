@@ -1,16 +1,23 @@
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from remuda.core.errors import Invalid
+from remuda.core.slices import at_once
 from remuda.inference.requests import Message
-from remuda.upstreams.grpc.media import Media, media_in
+from remuda.upstreams.grpc.media import Content, Media, media_in
 
 SEEN, HEARD = "A" * 64, "B" * 64
 
 
 def _media(**part: object) -> Media:
     message = {"role": "user", "content": [part]}
-    return media_in([msgspec.convert(message, Message)])
+    return at_once(media_in([msgspec.convert(message, Message)]))
+
+
+def _texts(contents: Sequence[Content]) -> list[str]:
+    return [bytes(content).decode() for content in contents]
 
 
 def _raw(value: object) -> msgspec.Raw:
@@ -27,14 +34,14 @@ def _raw(value: object) -> msgspec.Raw:
     ],
 )
 def test_a_picture_is_passed_on_without_its_label(url: object) -> None:
-    assert list(_media(type="image_url", image_url=_raw(url)).images) == [SEEN]
+    assert _texts(_media(type="image_url", image_url=_raw(url)).images) == [SEEN]
 
 
 def test_a_film_and_a_sound_are_told_apart() -> None:
     film = _media(type="video_url", video_url=_raw({"url": f"data:video/mp4;base64,{SEEN}"}))
     sound = _media(type="input_audio", input_audio=_raw({"data": HEARD, "format": "wav"}))
 
-    assert (list(film.videos), list(sound.audios)) == ([SEEN], [HEARD])
+    assert (_texts(film.videos), _texts(sound.audios)) == ([SEEN], [HEARD])
 
 
 @pytest.mark.parametrize("url", ["http://example.org/a.png", "HTTPS://example.org/a.png"])

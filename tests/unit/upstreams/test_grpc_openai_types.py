@@ -3,6 +3,7 @@
 from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from remuda.core.slices import at_once
 from remuda.inference.model import Kind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from remuda.rpc import backend_pb2 as pb
@@ -64,6 +65,6 @@ def test_a_list_of_embeddings_is_valid() -> None:
     request = call_of(Kind.EMBEDDING, {"input": "a"}).request
     assert isinstance(request, EmbeddingRequest)
 
-    data = embedding_list(request, [pb.EmbeddingResult(embeddings=[0.5, 0.25])], 3)
+    data = at_once(embedding_list(request, [pb.EmbeddingResult(embeddings=[0.5, 0.25])], 3))
 
     assert CreateEmbeddingResponse.model_validate_json(data).data[0].embedding == [0.5, 0.25]

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from remuda.core.errors import Invalid
+from remuda.core.slices import at_once
 from remuda.inference.model import Kind
 from remuda.inference.requests import ChatRequest, CompletionRequest
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
+from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.predicting import Generation, Preset, chat_generations, completion_generations
 from tests.unit.upstreams.grpc_calls import HELLO, call_of, config_of
 
@@ -17,21 +19,27 @@ SEEN, HEARD = "A" * 64, "B" * 64
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
 
+def sent(generation: Generation) -> pb.PredictOptions:
+    return pb.PredictOptions.FromString(b"".join(generation.message()))
+
+
 def _chats(config: ModelConfig | None = None, **body: Any) -> Sequence[Generation]:
     call = call_of(Kind.CHAT, {**HELLO, **body}, config)
     assert isinstance(call.request, ChatRequest)
-    return chat_generations(Preset(call.model), call, call.request, itertools.count(100).__next__)
+    preset, draw = Preset(call.model, Grammars()), itertools.count(100).__next__
+    return at_once(chat_generations(preset, call, call.request, draw))
 
 
 def _chat(config: ModelConfig | None = None, **body: Any) -> pb.PredictOptions:
     (generation,) = _chats(config, **body)
-    return generation.options
+    return sent(generation)
 
 
 def _completions(config: ModelConfig | None = None, **body: Any) -> Sequence[Generation]:
     call = call_of(Kind.COMPLETION, body, config)
     assert isinstance(call.request, CompletionRequest)
-    return completion_generations(Preset(call.model), call, call.request, itertools.count(100).__next__)
+    preset, draw = Preset(call.model, Grammars()), itertools.count(100).__next__
+    return at_once(completion_generations(preset, call, call.request, draw))
 
 
 def _parameters(**keys: object) -> ModelConfig:
@@ -116,8 +124,8 @@ def test_a_seed_is_drawn_unless_one_is_given(configured: int | None, asked: int 
 
 
 def test_several_answers_have_seeds_of_their_own() -> None:
-    assert [generation.options.Seed for generation in _chats(n=3)] == [100, 101, 102]
-    assert [generation.options.Seed for generation in _chats(n=2, seed=7)] == [7, 8]
+    assert [generation.seed for generation in _chats(n=3)] == [100, 101, 102]
+    assert [generation.seed for generation in _chats(n=2, seed=7)] == [7, 8]
 
 
 def test_biases_are_told_as_json() -> None:
@@ -244,7 +252,7 @@ def test_a_chats_grammar_is_the_requests_not_the_configured_one() -> None:
 def test_a_completion_is_its_prompt() -> None:
     (generation,) = _completions(config_of(grammar="root ::= configured"), prompt="once", logprobs=0)
 
-    options = generation.options
+    options = sent(generation)
     assert (options.Prompt, options.UseTokenizerTemplate, generation.echoed) == ("once", False, "")
     assert (options.Grammar, options.Logprobs, options.TopLogprobs) == ("root ::= configured", 1, 1)
 
@@ -252,14 +260,14 @@ def test_a_completion_is_its_prompt() -> None:
 def test_a_completion_is_rendered_by_its_template() -> None:
     (generation,) = _completions(config_of(template={"completion": "Go on: {{.Input}}"}), prompt="once")
 
-    assert generation.options.Prompt == "Go on: once"
+    assert sent(generation).Prompt == "Go on: once"
 
 
 def test_each_prompt_of_a_completion_has_its_answers() -> None:
     generations = _completions(prompt=["a", "b"], n=2, echo=True)
 
     assert [(one.prompt, one.echoed) for one in generations] == [(0, "a"), (0, "a"), (1, "b"), (1, "b")]
-    assert len({one.options.Seed for one in generations}) == 4
+    assert len({one.seed for one in generations}) == 4
 
 
 @pytest.mark.parametrize(

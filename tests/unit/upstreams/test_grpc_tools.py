@@ -4,10 +4,13 @@ import pytest
 from pydantic import JsonValue
 
 from remuda.core.errors import Invalid
+from remuda.core.slices import at_once
 from remuda.inference.model import Kind
 from remuda.inference.requests import ChatRequest
-from remuda.models.grammar import JSON_GRAMMAR, ToolSpec, grammar_of_schema, grammar_of_tools
+from remuda.models.grammar import JSON_GRAMMAR, ToolSpec
+from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.tools import Reading, Rules, rules_for
+from tests.unit.models.grammars import grammar_of_schema, grammar_of_tools
 from tests.unit.upstreams.grpc_calls import HELLO, call_of, config_of
 
 OBJECT: JsonValue = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -23,7 +26,8 @@ NAMED = {"type": "function", "function": {"name": "weather"}}
 def _rules(function: dict[str, object] | None = None, *, own_template: bool = False, **body: Any) -> Rules:
     request = call_of(Kind.CHAT, {**HELLO, **body}).request
     assert isinstance(request, ChatRequest)
-    return rules_for(config_of(function=function or {}), request, own_template=own_template)
+    config = config_of(function=function or {})
+    return at_once(rules_for(config, request, Grammars(), own_template=own_template))
 
 
 def _grammar(*names: str, parallel: bool = False, no_action: str | None = None) -> str:

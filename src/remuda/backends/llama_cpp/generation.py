@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from remuda.backends.llama_cpp.forced_calls import Tools, call_schema, told_of
+from remuda.core.errors import Invalid
+from remuda.core.gbnf import check_grammar
+from remuda.core.schema_shape import SchemaShape
+from remuda.core.slices import at_once
 from remuda.rpc import backend_pb2 as pb
 
 _SAMPLING = (  # Sent as they are: zero has its plain meaning, such as the likeliest token for a temperature.
@@ -70,6 +74,7 @@ def plan_generation(
         body["logit_bias"] = _json("LogitBias", options.LogitBias, dict)
     if schema := _schema(options.Metadata):
         body["json_schema"] = schema
+    _check_shape(options.Grammar, schema)
     if options.UseTokenizerTemplate and options.Messages:
         body |= dict(_chat(options))
         return _with_tools(body, options, template_has_tools) if options.Tools else Generation(True, body)
@@ -81,6 +86,7 @@ def plan_generation(
 def _with_tools(body: Mapping[str, Any], options: pb.PredictOptions, template_has_tools: bool) -> Generation:
     """An engine whose template has no place for tools forgets them, even those that must be called."""
     tools, choice = _choice(options)
+    _check_shape("", tools)
     unbound = {name: value for name, value in body.items() if name not in ("grammar", "json_schema")}
     if template_has_tools:  # The engine derives a grammar from them, and refuses another one beside it.
         return Generation(True, unbound | {"tools": tools, "tool_choice": choice})
@@ -91,6 +97,15 @@ def _with_tools(body: Mapping[str, Any], options: pb.PredictOptions, template_ha
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRequest("Tools are not a list of functions with names and parameters") from error
     return Generation(True, unbound | bound, forced_call=True)
+
+
+def _check_shape(grammar: str, schema: object) -> None:
+    """A grammar, given or derived, that is too much for the engine would end it or hold it up for minutes."""
+    try:
+        at_once(check_grammar(grammar))
+        at_once(SchemaShape().check(schema))
+    except Invalid as error:
+        raise BadRequest(str(error)) from None
 
 
 def _choice(options: pb.PredictOptions) -> tuple[Tools, str]:
@@ -196,7 +211,7 @@ def _schema(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
 def _json(field: str, text: str, kinds: type | Sequence[type]) -> Any:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"{field} is not JSON: {error}") from error
     if not isinstance(value, kinds if isinstance(kinds, type) else tuple(kinds)):
         raise BadRequest(f"{field} is JSON of the wrong kind: {type(value).__name__}")

@@ -19,6 +19,7 @@ from remuda.core.errors import RemudaError
 from remuda.core.log import masked
 from remuda.gateway.client_line import line_of
 from remuda.gateway.openai.admission import Admission
+from remuda.gateway.openai.complexity import check_complexity
 from remuda.gateway.openai.exchange import CLIENT_GONE, ClientGone, Exchange
 from remuda.gateway.openai.incoming import Bodies, Incoming
 from remuda.gateway.openai.large_bodies import parsed
@@ -26,7 +27,9 @@ from remuda.gateway.openai.parsing import Ask
 from remuda.gateway.openai.request_log import RequestLog
 from remuda.gateway.openai.running import Stopping
 from remuda.gateway.services import Inference
-from remuda.inference.model import Call
+from remuda.inference.json_cost import CHEAP_BYTES_MAX, check_json_cost
+from remuda.inference.model import Call, Request
+from remuda.inference.slicing import Slicer
 
 log = structlog.get_logger()
 _SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
@@ -49,6 +52,7 @@ class Api:
         self._admission = admission
         self._clock = clock
         self._log = RequestLog(clock)
+        self._slicer = Slicer(clock)
         self._id_prefix = id_prefix
         self._ids = count(1)
 
@@ -119,14 +123,21 @@ class Api:
         if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
             exchange.expose_node = True
         body = await self._bodies.read(request)
-        small = len(body) <= limits.PARSED_AT_ONCE_BYTES_MAX
-        asked = ask.parse(body) if small else await parsed(ask, body)
+        asked = ask.parse(body) if len(body) <= CHEAP_BYTES_MAX else await self._parsed_slowly(ask, body)
+        await self._slicer.run(check_complexity(asked))
         model = self._admission.model(asked.model, key).config
         exchange.model = model.id
         created = int(self._clock.now().timestamp())
         call = Call(ask.kind, asked, body, model, exchange.request_id, created, exchange.tally)
         exchange.stream = call.stream
         return call
+
+    async def _parsed_slowly(self, ask: Ask, body: bytes) -> Request:
+        """Of a body that may take long, without holding up others for long."""
+        if len(body) > limits.PARSED_AT_ONCE_BYTES_MAX:
+            return await parsed(ask, body, self._slicer)
+        await self._slicer.run(check_json_cost(body))
+        return ask.parse(body)
 
     async def _answer_watching(self, call: Call, request: Incoming) -> None:
         """Under a server that is not ours: it tells only those who ask that the client is gone."""

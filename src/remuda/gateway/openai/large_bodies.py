@@ -5,18 +5,23 @@ import msgspec
 from remuda.core import limits
 from remuda.core.errors import TooLarge
 from remuda.gateway.openai.parsing import Ask
+from remuda.inference.json_cost import check_json_cost
 from remuda.inference.model import Request
 from remuda.inference.outline import Outline, outlined
 from remuda.inference.requests import ChatRequest, Part
+from remuda.inference.slicing import Slicer
 
 
-async def parsed(ask: Ask, body: bytes) -> Request:
-    """The same request as `ask.parse` makes of the body. TooLarge if it is long without its media."""
+async def parsed(ask: Ask, body: bytes, slicer: Slicer) -> Request:
+    """The same request as `ask.parse` makes of the body. TooLarge if it is long without its media, Invalid if
+    parsing it would take too long."""
     outline = await outlined(body)
-    request = ask.parse(_bounded(outline.text))
+    await slicer.run(check_json_cost(_bounded(outline.text)))
+    request = ask.parse(outline.text)
     shown = outline.stand_ins(msgspec.json.encode(request)) if outline.aside else 0
     if shown and shown != _put_back(request, outline):  # Some stand where only text is expected.
-        return ask.parse(_bounded(body))
+        await slicer.run(check_json_cost(_bounded(body)))
+        return ask.parse(body)
     return request
 
 

@@ -32,16 +32,19 @@ class Channel:
         self._attempt: _Attempt | None = None
         self._closed = False
 
-    async def call(self, method: str, request: bytes) -> Stream:
-        """Begin a call, to be read from and given up by whoever gets it. CallFailed when that cannot be."""
-        if len(request) > limits.SENT_BYTES_MAX:
+    async def call(self, method: str, *request: bytes | memoryview) -> Stream:
+        """Begin a call, to be read from and given up by whoever gets it. CallFailed when that cannot be.
+
+        The request may come in pieces, which are put together once.
+        """
+        if sum(map(len, request)) > limits.SENT_BYTES_MAX:
             raise RequestTooLarge(limits.SENT_BYTES_MAX)
         block = self._blocks.get(method)
         if block is None:
             block = request_block(methods.path(method), self._address, self._token)
             self._blocks[method] = block
         connection = self._with_room() or await self._connected()
-        return connection.call(block, prefixed(request))
+        return connection.call(block, prefixed(*request))
 
     def close(self) -> None:
         """Calls still open end."""

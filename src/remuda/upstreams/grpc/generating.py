@@ -88,11 +88,11 @@ class Writer:
 
     async def _stream(self, index: int, generation: Generation, telling: Telling) -> bytes:
         """Tell what is said as it comes; returns what is left to be told."""
-        options, pen, decode = generation.options, self._pen, pb.Reply.FromString
+        pen, decode = self._pen, pb.Reply.FromString
         hearing = _hearing(generation, wary=is_llama(self._call.model))
         opening = pen.opening(index)
         try:
-            stream = await self._channel.call("PredictStream", options.SerializeToString())
+            stream = await self._channel.call("PredictStream", *generation.message())
             with Exchange(stream, self._patience.silence_s) as exchange:
                 while (message := await exchange.read()) is not None:
                     said = hearing.hear(decode(message))
@@ -107,7 +107,7 @@ class Writer:
         return opening + rest + pen.closing(index, hearing.finish_reason)
 
     async def _whole(self, index: int, generation: Generation, choices: dict[int, Choice]) -> None:
-        stream = await self._channel.call("Predict", generation.options.SerializeToString())
+        stream = await self._channel.call("Predict", *generation.message())
         with Exchange(stream, self._patience.whole_s) as exchange:
             reply = pb.Reply.FromString(await exchange.whole())
         self._heard()

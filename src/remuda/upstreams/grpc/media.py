@@ -12,23 +12,32 @@ from typing import Final, TypeVar
 import msgspec
 
 from remuda.core.errors import Invalid
+from remuda.core.slices import Sliced
 from remuda.inference.requests import Message, Part
 
 _T = TypeVar("_T")
 
 MARKER: Final = "<__media__>"  # Where a rendered prompt has one of them.
-_DATA_URL: Final = re.compile(r"data:[^,;]*(?:;[^,;]*)*;base64,", re.IGNORECASE)
+PARTS_MAX: Final = 1000  # Of one request; and as many pauses.
+_SLICE_BYTES: Final = 256 << 10  # Checked within a millisecond or two.
+_HEAD_BYTES_MAX: Final = 1000
+_DATA_URL: Final = re.compile(rb"data:[^,;]*(?:;[^,;]*)*;base64,", re.IGNORECASE)
+_LINK: Final = re.compile(rb"https?:", re.IGNORECASE)
+_ESCAPE_BYTES: Final = 6  # The longest there is in JSON: \\u0041.
 # A path without dots can pass for base64, and there are backends that open what they find to be a file. No
 # picture is as short as such paths are.
 _CONTENT_CHARS_MIN: Final = 64
 _TEXTS: Final = ("text", "refusal")
+_HINT: Final = "send the content itself, as a data: URL"
+
+Content = bytes | memoryview  # Base64; where possible a part of the request's body, which is not copied.
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    images: Sequence[str] = ()
-    videos: Sequence[str] = ()
-    audios: Sequence[str] = ()
+    images: Sequence[Content] = ()
+    videos: Sequence[Content] = ()
+    audios: Sequence[Content] = ()
 
     def __bool__(self) -> bool:
         return bool(self.images or self.videos or self.audios)
@@ -39,34 +48,36 @@ NO_MEDIA: Final = Media()
 
 @dataclass(slots=True)
 class _Found:
-    images: list[str] = field(default_factory=list)
-    videos: list[str] = field(default_factory=list)
-    audios: list[str] = field(default_factory=list)
+    images: list[Content] = field(default_factory=list)
+    videos: list[Content] = field(default_factory=list)
+    audios: list[Content] = field(default_factory=list)
 
 
 class _Linked(msgspec.Struct):
-    url: str
+    url: msgspec.Raw
 
 
 class _Enclosed(msgspec.Struct):
-    data: str
+    data: msgspec.Raw
 
 
-def media_in(messages: Sequence[Message]) -> Media:
+def media_in(messages: Sequence[Message]) -> Sliced[Media]:
     """All there is, in order. Invalid for what cannot be passed on."""
     if all(isinstance(message.content, str) for message in messages):
         return NO_MEDIA
     found = _Found()
-    for part in _parts(messages):
+    parts = [part for part in _parts(messages) if part.type not in _TEXTS]
+    if len(parts) > PARTS_MAX:
+        raise Invalid(f"the messages have more than {PARTS_MAX} pictures, sounds and films")
+    for part in parts:
         match part.type:
-            case "text" | "refusal":
-                continue
             case "image_url":
-                found.images.append(_base64(part.type, _url(part.type, part.image_url)))
+                found.images.append((yield from _base64(part.type, _url(part.type, part.image_url))))
             case "video_url":
-                found.videos.append(_base64(part.type, _url(part.type, part.video_url)))
+                found.videos.append((yield from _base64(part.type, _url(part.type, part.video_url))))
             case "input_audio":
-                found.audios.append(_base64(part.type, _decoded(part.type, part.input_audio, _Enclosed).data))
+                enclosed = _decoded(part.type, part.input_audio, _Enclosed).data
+                found.audios.append((yield from _base64(part.type, enclosed)))
             case other:
                 raise Invalid(
                     f"content of type {other[:40]!r} is not known",
@@ -94,9 +105,9 @@ def _parts(messages: Sequence[Message]) -> Iterator[Part]:
             yield from message.content
 
 
-def _url(kind: str, raw: msgspec.Raw) -> str:
+def _url(kind: str, raw: msgspec.Raw) -> msgspec.Raw:
     """OpenAI has it in an object; many send the bare text."""
-    return _decoded(kind, raw, _Linked).url if bytes(raw)[:1] == b"{" else _decoded(kind, raw, str)
+    return _decoded(kind, raw, _Linked).url if bytes(memoryview(raw)[:1]) == b"{" else raw
 
 
 def _decoded(kind: str, raw: msgspec.Raw, wanted: type[_T]) -> _T:
@@ -106,17 +117,81 @@ def _decoded(kind: str, raw: msgspec.Raw, wanted: type[_T]) -> _T:
         raise Invalid(f"{kind} cannot be understood: {error}") from None
 
 
-def _base64(kind: str, given: str) -> str:
-    if given.lower().startswith(("http:", "https:")):
-        raise Invalid(
-            f"{kind} is a link, and links are not fetched", hint="send the content itself, as a data: URL"
-        )
-    head = _DATA_URL.match(given)
-    text = given[head.end() :] if head else given
+def _base64(kind: str, raw: msgspec.Raw) -> Sliced[Content]:
+    """The content that a JSON string holds, checked in slices: it may be as long as a body may be."""
+    string = memoryview(raw)
+    if bytes(string[:1]) != b'"':
+        raise Invalid(f"{kind} cannot be understood: a text is expected")
+    start, text = bytes(string[1 : _HEAD_BYTES_MAX + 1]), string[1:-1]
+    if _LINK.match(start):
+        raise Invalid(f"{kind} is a link, and links are not fetched", hint=_HINT)
+    head = _DATA_URL.match(start)
+    text = text[head.end() :] if head else text
+    checked = _Base64()
+    pieces, escaped = list[bytes](), False
+    for raw_piece in _pieces(text):
+        piece = _unescaped(kind, raw_piece)
+        escaped = escaped or piece is not raw_piece
+        if not checked.feed(piece):
+            raise _no_base64(kind)
+        pieces.append(piece)
+        if len(raw_piece) >= _SLICE_BYTES - _ESCAPE_BYTES:
+            yield
+    if not checked.complete:
+        raise _no_base64(kind)
+    if checked.chars < _CONTENT_CHARS_MIN:
+        raise Invalid(f"{kind} is too short to be anything", hint=_HINT)
+    return b"".join(pieces) if escaped else text
+
+
+def _pieces(text: memoryview) -> Iterator[bytes]:
+    """Such that no escape is cut in two."""
+    at = 0
+    while at < len(text):
+        end = at + _SLICE_BYTES
+        if end < len(text):
+            escape = bytes(text[end - _ESCAPE_BYTES : end]).rfind(b"\\")
+            end = end if escape < 0 else end - _ESCAPE_BYTES + escape
+        yield bytes(text[at:end])
+        at = end
+
+
+def _unescaped(kind: str, piece: bytes) -> bytes:
+    """Some encoders escape characters of base64."""
+    if b"\\" not in piece:
+        return piece
     try:
-        binascii.a2b_base64(text, strict_mode=True)
-    except ValueError:
-        raise Invalid(f"{kind} is not base64", hint="send the content itself, as a data: URL") from None
-    if len(text.replace("/", "")) < _CONTENT_CHARS_MIN:
-        raise Invalid(f"{kind} is too short to be anything", hint="send the content itself, as a data: URL")
-    return text
+        return msgspec.json.decode(b'"%s"' % piece, type=str).encode()
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise _no_base64(kind) from None
+
+
+def _no_base64(kind: str) -> Invalid:
+    return Invalid(f"{kind} is not base64", hint=_HINT)
+
+
+class _Base64:
+    """Whether pieces are base64 when they are put together."""
+
+    def __init__(self) -> None:
+        self.chars = 0  # Without slashes.
+        self._rest = b""
+        self._ended = False
+
+    def feed(self, piece: bytes) -> bool:
+        self.chars += len(piece) - piece.count(b"/")
+        data = self._rest + piece
+        whole = len(data) - len(data) % 4
+        self._rest = data[whole:]
+        if self._ended and data:
+            return False
+        self._ended = data[:whole].endswith(b"=")
+        try:
+            binascii.a2b_base64(data[:whole], strict_mode=True)
+        except ValueError:
+            return False
+        return True
+
+    @property
+    def complete(self) -> bool:
+        return not self._rest

@@ -1,12 +1,13 @@
 """From a request and its model's configuration to what a backend is asked for text. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
 
 from remuda.core.errors import Invalid
+from remuda.core.slices import Budget, Sliced
 from remuda.inference.model import Call
 from remuda.inference.requests import ChatRequest, CompletionRequest, Message, Tool, mixed
 from remuda.models.config import ModelConfig
@@ -14,7 +15,8 @@ from remuda.models.templates import ChatMessage, render_chat, render_completion
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.dialects import is_llama
-from remuda.upstreams.grpc.media import marked_text, media_in, text_of
+from remuda.upstreams.grpc.grammars import Grammars
+from remuda.upstreams.grpc.media import NO_MEDIA, Content, Media, marked_text, media_in, text_of
 from remuda.upstreams.grpc.tools import Reading, offered_tools, rules_for
 
 SEEDS: Final = 1 << 31  # A seed is one of so many.
@@ -34,6 +36,11 @@ _SAMPLING: Final = (  # What a request may say of them goes before what the conf
     ("presence_penalty", "PresencePenalty"),
     ("repeat_penalty", "Penalty"),
 )
+_MESSAGES_PER_SLICE: Final = 200
+_LONG_TEXT_CHARS: Final = 128 << 10
+_PROMPT_STEPS: Final = 100
+_PROMPT_STEPS_MAX: Final = 1 << 20  # Never reached: bodies are bounded.
+_LENGTH_DELIMITED: Final = 2  # Protobuf's wire type of texts.
 _encode: Final = msgspec.json.Encoder().encode
 
 Draw = Callable[[], int]
@@ -43,21 +50,32 @@ Texts = ChatRequest | CompletionRequest
 class Preset:
     """What a model's configuration says of all requests for it, made ready once."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, grammars: Grammars) -> None:
         self.config = config
+        self.grammars = grammars
         self.options = _preset_options(config)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One answer to be made."""
+    """One answer to be made. `options` are shared by all answers of a request, which may be long."""
 
     options: pb.PredictOptions
     prompt: int = 0  # Which of the request's prompts it answers.
     echoed: str = ""  # What the client wants told before it.
+    rendered: str | None = None  # The prompt itself, where the options have none.
+    seed: int = 0
+    media: Media = NO_MEDIA
     chat: bool = False
     reading: Reading | None = None
     logprobs: bool = False
+
+    def message(self) -> Sequence[Content]:
+        """What the backend is sent, in pieces: pictures stay where they are in the request's body."""
+        self.options.Seed = self.seed
+        if self.rendered is not None:
+            self.options.Prompt = self.rendered
+        return (self.options.SerializeToString(), *_media_fields(self.media))
 
 
 class _AsSent(msgspec.Struct):
@@ -67,37 +85,36 @@ class _AsSent(msgspec.Struct):
     tool_choice: msgspec.Raw = msgspec.Raw(b"")
 
 
-def chat_generations(preset: Preset, call: Call, request: ChatRequest, draw: Draw) -> Sequence[Generation]:
+def chat_generations(
+    preset: Preset, call: Call, request: ChatRequest, draw: Draw
+) -> Sliced[Sequence[Generation]]:
     """As many as are asked for. `draw` gives seeds. Invalid for what no backend could be asked."""
     config = preset.config
     own_template = config.template.use_tokenizer_template or not config.template.written
     options = _sampling(preset, call, request)
     if own_template:
         options.UseTokenizerTemplate = True
-        options.Messages.extend(_messages(config, request.messages))
+        yield from _add_messages(options, config, request.messages)
     else:
-        options.Prompt = _rendered(config, request)
+        options.Prompt = yield from _rendered(config, request)
     if request.tools:
         sent = msgspec.json.decode(call.body, type=_AsSent)
         options.Tools = bytes(sent.tools).decode()
         options.ToolChoice = bytes(sent.tool_choice).decode() if request.tool_choice is not None else ""
-    if media := media_in(request.messages):
-        options.Images.extend(media.images)
-        options.Videos.extend(media.videos)
-        options.Audios.extend(media.audios)
+    media = yield from media_in(request.messages)
     if request.logprobs:
         options.Logprobs = options.TopLogprobs = request.top_logprobs or 1
-    rules = rules_for(config, request, own_template=own_template)
+    rules = yield from rules_for(config, request, preset.grammars, own_template=own_template)
     options.Grammar = rules.grammar
-    return [
-        Generation(seeded, chat=True, reading=rules.reading, logprobs=bool(request.logprobs))
-        for seeded in _seeded(options, request, config, draw)
-    ]
+    generation = Generation(
+        options, media=media, chat=True, reading=rules.reading, logprobs=bool(request.logprobs)
+    )
+    return [replace(generation, seed=seed) for seed in _seeds(request, config, draw)]
 
 
 def completion_generations(
     preset: Preset, call: Call, request: CompletionRequest, draw: Draw
-) -> Sequence[Generation]:
+) -> Sliced[Sequence[Generation]]:
     """For each prompt as many as are asked for. Invalid for what no backend could be asked."""
     if request.suffix:
         raise Invalid(
@@ -112,11 +129,20 @@ def completion_generations(
     options.Grammar = request.grammar or preset.config.grammar
     if request.logprobs is not None:
         options.Logprobs = options.TopLogprobs = request.logprobs or 1
-    return [
-        Generation(seeded, number, prompt if request.echo else "", logprobs=request.logprobs is not None)
-        for number, prompt in enumerate(prompts)
-        for seeded in _seeded(_prompted(options, preset.config, prompt), request, preset.config, draw)
-    ]
+    generations, budget = [], Budget("the prompts", _PROMPT_STEPS_MAX)
+    for number, prompt in enumerate(prompts):
+        if budget.spend(_PROMPT_STEPS + len(prompt) // 1000):
+            yield
+        rendered = render_completion(preset.config, prompt)
+        generation = Generation(
+            options,
+            number,
+            prompt if request.echo else "",
+            rendered=rendered,
+            logprobs=request.logprobs is not None,
+        )
+        generations += [replace(generation, seed=seed) for seed in _seeds(request, preset.config, draw)]
+    return generations
 
 
 def _prompts(request: CompletionRequest) -> Sequence[str]:
@@ -129,21 +155,29 @@ def _prompts(request: CompletionRequest) -> Sequence[str]:
     return texts
 
 
-def _prompted(options: pb.PredictOptions, config: ModelConfig, prompt: str) -> pb.PredictOptions:
-    copied = _copy(options)
-    copied.Prompt = render_completion(config, prompt)
-    return copied
-
-
-def _seeded(
-    options: pb.PredictOptions, request: Texts, config: ModelConfig, draw: Draw
-) -> Sequence[pb.PredictOptions]:
-    """The same request with a seed for each answer: with the same one they would all be the same."""
+def _seeds(request: Texts, config: ModelConfig, draw: Draw) -> Sequence[int]:
+    """One for each answer: with the same seed they would all be the same."""
     fixed = request.seed if request.seed is not None else config.parameters.seed
-    several = [options, *(_copy(options) for _ in range(1, request.n or 1))]
-    for number, each in enumerate(several):
-        each.Seed = draw() if fixed is None or fixed == -1 else (fixed + number) % SEEDS
-    return several
+    drawn = fixed is None or fixed == -1
+    return [draw() if drawn else ((fixed or 0) + number) % SEEDS for number in range(request.n or 1)]
+
+
+def _media_fields(media: Media) -> Iterator[Content]:
+    """As protobuf writes repeated texts: fields of a message may stand one after the other in any order."""
+    fields = pb.PredictOptions.DESCRIPTOR.fields_by_name
+    for name, contents in (("Images", media.images), ("Videos", media.videos), ("Audios", media.audios)):
+        for content in contents:
+            yield _varint(fields[name].number << 3 | _LENGTH_DELIMITED) + _varint(len(content))
+            yield content
+
+
+def _varint(number: int) -> bytes:
+    parts = bytearray()
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    parts.append(number)
+    return bytes(parts)
 
 
 def _copy(options: pb.PredictOptions) -> pb.PredictOptions:
@@ -152,11 +186,15 @@ def _copy(options: pb.PredictOptions) -> pb.PredictOptions:
     return copied
 
 
-def _messages(config: ModelConfig, messages: Sequence[Message]) -> list[pb.Message]:
-    told = [_message(message) for message in messages]
-    if config.system_prompt and not any(message.role == "system" for message in told):
-        told.insert(0, pb.Message(role="system", content=config.system_prompt))
-    return told
+def _add_messages(
+    options: pb.PredictOptions, config: ModelConfig, messages: Sequence[Message]
+) -> Sliced[None]:
+    if config.system_prompt and not any(_role(message) == "system" for message in messages):
+        options.Messages.add(role="system", content=config.system_prompt)
+    for count, message in enumerate(messages, 1):
+        options.Messages.append(_message(message))
+        if count % _MESSAGES_PER_SLICE == 0:
+            yield
 
 
 def _message(message: Message) -> pb.Message:
@@ -176,22 +214,30 @@ def _role(message: Message) -> str:
     return _ROLES.get(message.role, message.role)
 
 
-def _rendered(config: ModelConfig, request: ChatRequest) -> str:
+def _rendered(config: ModelConfig, request: ChatRequest) -> Sliced[str]:
     """The whole prompt, by the templates that the configuration has."""
-    messages = [
-        ChatMessage(
-            role=_role(message),
-            content=marked_text(message),
-            name=message.name or "",
-            tool_calls_json=_encode(message.tool_calls).decode() if message.tool_calls else "",
-            tool_call_id=message.tool_call_id or "",
-        )
-        for message in request.messages
-    ]
+    messages = []
+    for count, message in enumerate(request.messages, 1):
+        messages.append(_chat_message(message))
+        if count % _MESSAGES_PER_SLICE == 0:
+            yield
     functions = [_function(tool) for tool in offered_tools(request)]
     told = any(message.role == "system" for message in messages)
     system_prompt = "" if told else config.system_prompt
-    return render_chat(config, messages, _encode(functions).decode() if functions else "", system_prompt)
+    functions_json = _encode(functions).decode() if functions else ""
+    if len(functions_json) > _LONG_TEXT_CHARS:
+        yield
+    return (yield from render_chat(config, messages, functions_json, system_prompt))
+
+
+def _chat_message(message: Message) -> ChatMessage:
+    return ChatMessage(
+        role=_role(message),
+        content=marked_text(message),
+        name=message.name or "",
+        tool_calls_json=_encode(message.tool_calls).decode() if message.tool_calls else "",
+        tool_call_id=message.tool_call_id or "",
+    )
 
 
 def _function(tool: Tool) -> dict[str, object]:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-from pydantic import JsonValue
-
 from remuda.core.errors import Invalid
+from remuda.core.slices import Sliced
 from remuda.inference.requests import ChatRequest, NamedTool, ResponseFormat, Tool
 from remuda.models.config import ModelConfig
-from remuda.models.grammar import JSON_GRAMMAR, ToolSpec, grammar_of_schema, grammar_of_tools
+from remuda.models.grammar import JSON_GRAMMAR
+from remuda.upstreams.grpc.grammars import Grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,13 @@ def offered_tools(request: ChatRequest) -> Sequence[Tool]:
     return named
 
 
-def rules_for(config: ModelConfig, request: ChatRequest, *, own_template: bool) -> Rules:
+def rules_for(
+    config: ModelConfig, request: ChatRequest, grammars: Grammars, *, own_template: bool
+) -> Sliced[Rules]:
     """`own_template`: the backend applies the model's own, which also knows how that model calls tools."""
     tools = offered_tools(request)
     if not tools:
-        return Rules(_format_grammar(request.response_format) or request.grammar or "")
+        return Rules((yield from _asked_grammar(request, grammars)))
     names = frozenset(tool.function.name for tool in tools)
     strict = any(tool.function.strict for tool in tools)
     function = config.function
@@ -54,37 +55,20 @@ def rules_for(config: ModelConfig, request: ChatRequest, *, own_template: bool) 
         forced = isinstance(request.tool_choice, NamedTool) or request.tool_choice == "required"
         answers = not (strict or forced or function.disable_no_action)
         no_action = function.no_action_function_name if answers else None
-        grammar = grammar_of_tools(
-            [_spec(tool) for tool in tools],
+        grammar = yield from grammars.of_tools(
+            [(tool.function.name, bytes(tool.function.parameters)) for tool in tools],
             parallel=function.grammar.parallel_calls and request.parallel_tool_calls is not False,
             no_action=no_action,
         )
         return Rules(grammar, Reading(names, no_action, bound=True))
-    return Rules(_format_grammar(request.response_format) or request.grammar or "", Reading(names))
+    return Rules((yield from _asked_grammar(request, grammars)), Reading(names))
 
 
-def _spec(tool: Tool) -> ToolSpec:
-    function = tool.function
-    return ToolSpec(
-        name=function.name,
-        description=function.description or "",
-        parameters=_json(function.parameters),
-        strict=bool(function.strict),
-    )
-
-
-def _format_grammar(wanted: ResponseFormat | None) -> str:
-    match wanted:
-        case ResponseFormat(type="json_object"):
+def _asked_grammar(request: ChatRequest, grammars: Grammars) -> Sliced[str]:
+    """By the format that the answer is to have, else by the client's own grammar."""
+    match request.response_format:
+        case ResponseFormat(type="json_object") | ResponseFormat(type="json_schema", json_schema=None):
             return JSON_GRAMMAR
-        case ResponseFormat(type="json_schema", json_schema=schema):
-            return JSON_GRAMMAR if schema is None else grammar_of_schema(_json(schema.schema))
-    return ""
-
-
-def _json(raw: msgspec.Raw) -> JsonValue:
-    try:
-        value: JsonValue = msgspec.json.decode(raw)
-    except RecursionError:
-        raise Invalid("a JSON schema is nested too deeply") from None
-    return value
+        case ResponseFormat(type="json_schema", json_schema=schema) if schema is not None:
+            return (yield from grammars.of_schema(bytes(schema.schema)))
+    return request.grammar or ""

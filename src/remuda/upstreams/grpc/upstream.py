@@ -11,12 +11,14 @@ from remuda.core.entropy import Entropy
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Call, Endpoint, Sink
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+from remuda.inference.slicing import Slicer
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import predicting, troubles, vectors
 from remuda.upstreams.grpc.channels import Channel
 from remuda.upstreams.grpc.dialects import is_llama
 from remuda.upstreams.grpc.exchange import Exchange
 from remuda.upstreams.grpc.generating import Patience, Writer, side_by_side
+from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.predicting import Generation, Preset
 from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, Pen
@@ -26,16 +28,30 @@ _JSON = b"application/json"
 _NO_OPTIONS = pb.ModelOptions().SerializeToString()
 
 
+class Desk:
+    """Where requests are translated, for all replicas together: in turns, and from what was made before."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.slicer = Slicer(clock)
+        self.grammars = Grammars()
+
+
 class GrpcUpstream:
     """Implements inference.model.Upstream, over a connection of its own."""
 
     def __init__(
-        self, endpoint: Endpoint, clock: Clock, entropy: Entropy, patience: Patience | None = None
+        self,
+        endpoint: Endpoint,
+        clock: Clock,
+        entropy: Entropy,
+        patience: Patience | None = None,
+        desk: Desk | None = None,
     ) -> None:
         self._channel = Channel(endpoint.address, endpoint.token)
         self._clock = clock
         self._entropy = entropy
         self._patience = patience or Patience()
+        self._desk = desk or Desk(clock)
         self._preset: Preset | None = None
         self._open = 0
         self._forgotten = False
@@ -71,12 +87,14 @@ class GrpcUpstream:
     async def _serve(self, call: Call, sink: Sink) -> None:
         match call.request:
             case ChatRequest() as request:
-                generations = predicting.chat_generations(self._preset_for(call), call, request, self._draw)
+                generations = await self._desk.slicer.run(
+                    predicting.chat_generations(self._preset_for(call), call, request, self._draw)
+                )
                 await self._mark_media(call, generations)
                 await self._write(call, generations, ChatPen(call, request), sink)
             case CompletionRequest() as request:
-                generations = predicting.completion_generations(
-                    self._preset_for(call), call, request, self._draw
+                generations = await self._desk.slicer.run(
+                    predicting.completion_generations(self._preset_for(call), call, request, self._draw)
                 )
                 echoed = [generation.echoed for generation in generations]
                 await self._write(call, generations, CompletionPen(call, request, echoed), sink)
@@ -90,9 +108,7 @@ class GrpcUpstream:
     async def _mark_media(self, call: Call, generations: Sequence[Generation]) -> None:
         """Some backends have a marker of their own for what a prompt shows, and another one in each life."""
         options = generations[0].options
-        if not (
-            options.Prompt and (options.Images or options.Audios or options.Videos) and is_llama(call.model)
-        ):
+        if not (options.Prompt and generations[0].media and is_llama(call.model)):
             return
         try:
             answer = await self._whole("ModelMetadata", _NO_OPTIONS)
@@ -101,8 +117,7 @@ class GrpcUpstream:
                 raise
             return
         if marker := pb.ModelMetadataResponse.FromString(answer).media_marker:
-            for generation in generations:
-                generation.options.Prompt = generation.options.Prompt.replace(MARKER, marker)
+            options.Prompt = options.Prompt.replace(MARKER, marker)  # Of all of them.
 
     async def _write(self, call: Call, generations: Sequence[Generation], pen: Pen, sink: Sink) -> None:
         writer = Writer(self._channel, call, pen, self._clock, self._patience)
@@ -120,7 +135,9 @@ class GrpcUpstream:
         await side_by_side(jobs)
         in_order = [results[index] for index in range(len(inputs))]
         call.tally.prompt_tokens = sum(result.prompt_tokens for result in in_order)
-        answer = vectors.embedding_list(request, in_order, call.tally.prompt_tokens)
+        answer = await self._desk.slicer.run(
+            vectors.embedding_list(request, in_order, call.tally.prompt_tokens)
+        )
         await sink.begin(200, _JSON)
         await sink.write(answer)
 
@@ -139,7 +156,7 @@ class GrpcUpstream:
     def _preset_for(self, call: Call) -> Preset:
         """A replica has one model: the last request's is this one's, unless its configuration changed."""
         if self._preset is None or self._preset.config is not call.model:
-            self._preset = Preset(call.model)
+            self._preset = Preset(call.model, self._desk.grammars)
         return self._preset
 
     def _draw(self) -> int:

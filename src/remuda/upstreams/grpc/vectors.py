@@ -10,11 +10,14 @@ from typing import Final
 import msgspec
 
 from remuda.core.errors import Invalid
+from remuda.core.slices import Budget, Sliced
 from remuda.inference.model import Call
 from remuda.inference.requests import EmbeddingRequest, RerankRequest, mixed
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
 
+_STEPS_MAX: Final = 1 << 40  # Never reached: the budget only cuts the work into slices.
+_FLOATS_PER_STEP: Final = 8
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -38,17 +41,15 @@ def embedding_options(call: Call, request: EmbeddingRequest) -> Sequence[pb.Pred
 
 def embedding_list(
     request: EmbeddingRequest, results: Sequence[pb.EmbeddingResult], prompt_tokens: int
-) -> bytes:
-    vectors = [vector_of(result, request.dimensions) for result in results]
+) -> Sliced[bytes]:
     base64_wanted = request.encoding_format == "base64"
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": _packed(vector) if base64_wanted else list(vector),
-        }
-        for index, vector in enumerate(vectors)
-    ]
+    data, budget = list[msgspec.Raw](), Budget("the list of embeddings", _STEPS_MAX)
+    for index, result in enumerate(results):
+        if budget.spend(len(result.embeddings) // _FLOATS_PER_STEP):
+            yield
+        vector = vector_of(result, request.dimensions)
+        embedding = _packed(vector) if base64_wanted else list(vector)
+        data.append(msgspec.Raw(_encode({"object": "embedding", "index": index, "embedding": embedding})))
     usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
     return _encode({"object": "list", "data": data, "model": request.model, "usage": usage})
 

@@ -4,6 +4,7 @@ model's name is exchanged where the server knows it by another, and tokens are c
 from typing import Final
 
 import msgspec
+from anyio.lowlevel import checkpoint
 
 from remuda.core import limits
 from remuda.core.clock import Clock
@@ -17,6 +18,7 @@ from remuda.upstreams.http.refusals import REFUSAL_HEADER, failure, in_openai_sh
 from remuda.upstreams.http.renaming import Renamer, with_model
 
 WHOLE_BYTES_MAX: Final = 1 << 20  # An answer up to here is sent when complete, a longer one as it comes.
+RENAMED_AT_ONCE_BYTES: Final = 16 << 10  # Logprobs have a mark every few bytes, each of which is looked at.
 ERROR_BYTES_MAX: Final = 64 << 10
 _JSON: Final = b"application/json"
 _EVENTS: Final = b"text/event-stream"
@@ -91,7 +93,10 @@ async def _relay_whole(answer: Connection, call: Call, sink: Sink) -> None:
     await sink.begin(answer.status, content_type)
     piece, end, renamer = body, body, _renamer(call)
     while piece:
-        await sink.write(renamer.feed(piece))
+        for start in range(0, len(piece), RENAMED_AT_ONCE_BYTES):
+            if start:
+                await checkpoint()
+            await sink.write(renamer.feed(piece[start : start + RENAMED_AT_ONCE_BYTES]))
         end = piece
         piece = await answer.piece() if large else b""
     if rest := renamer.rest():

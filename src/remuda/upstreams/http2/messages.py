@@ -9,9 +9,9 @@ from remuda.upstreams.http2.failures import Garbled, ReplyTooLarge
 _PREFIX: Final = Struct("!BI")
 
 
-def prefixed(message: bytes) -> bytes:
-    """As it stands in the body of a request."""
-    return _PREFIX.pack(0, len(message)) + message
+def prefixed(*pieces: bytes | memoryview) -> bytes:
+    """A message as it stands in the body of a request."""
+    return b"".join((_PREFIX.pack(0, sum(map(len, pieces))), *pieces))
 
 
 class Messages:

@@ -27,6 +27,23 @@ def chatted(*, template_has_tools: bool = True, **options: Any) -> Generation:
     )
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"Grammar": "root ::= " + "(" * 100_000},
+        {"Grammar": "root ::= " + '"a" | ' * 60_000 + '"a"'},
+        {"Metadata": {"json_schema": json.dumps({"enum": [*range(60_000)]})}},
+        {"Metadata": {"json_schema": json.dumps({"pattern": "(" * 100_000})}},
+        {"Metadata": {"json_schema": "[" * 100_000}},
+        {"Tools": json.dumps([{"function": {"name": "a", "parameters": {"enum": [*range(60_000)]}}}])},
+    ],
+    ids=["parentheses", "alternatives", "values", "pattern", "deep", "tools"],
+)
+def test_what_would_hold_up_or_end_the_engine_never_reaches_it(options: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest):
+        chatted(**options)
+
+
 def test_a_prompt_is_completed_and_messages_are_a_chat() -> None:
     assert (prompted().path, prompted().body["prompt"]) == ("/completion", "Once")
     assert (chatted().path, chatted().body["messages"]) == (

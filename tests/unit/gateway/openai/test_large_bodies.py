@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from remuda.core import limits
+from remuda.core.clock import SystemClock
 from remuda.core.errors import TooLarge
 from remuda.gateway.openai.large_bodies import parsed
 from remuda.gateway.openai.parsing import ASKS, Ask
 from remuda.inference.model import Request
 from remuda.inference.requests import ChatRequest
+from remuda.inference.slicing import Slicer
 
 pytestmark = pytest.mark.anyio
 
@@ -56,14 +58,14 @@ def media(request: Request) -> list[bytes]:
 
 async def test_media_are_never_parsed_and_are_all_there() -> None:
     watched, body = Watched(CHAT), chat(PARTS)
-    request = await parsed(watched.ask, body)
+    request = await parsed(watched.ask, body, Slicer(SystemClock()))
     assert watched.sizes[0] == sum(watched.sizes) < 1000
     assert media(request) == media(CHAT.parse(body))
 
 
 async def test_media_in_fields_that_nobody_here_reads_are_never_parsed_either() -> None:
     watched = Watched(CHAT)
-    await parsed(watched.ask, chat("hi", audio_prompt=SOUND))
+    await parsed(watched.ask, chat("hi", audio_prompt=SOUND), Slicer(SystemClock()))
     assert watched.sizes[0] == sum(watched.sizes) < 1000
 
 
@@ -71,7 +73,7 @@ async def test_media_in_fields_that_nobody_here_reads_are_never_parsed_either() 
     "body", [chat(SOUND), chat([PICTURE_PART], user=SOUND), chat(PARTS, metadata={"x": SOUND})]
 )
 async def test_where_text_is_expected_it_is_the_text_that_was_sent(body: bytes) -> None:
-    request, expected = await parsed(CHAT, body), CHAT.parse(body)
+    request, expected = await parsed(CHAT, body, Slicer(SystemClock())), CHAT.parse(body)
     assert isinstance(request, ChatRequest)
     assert isinstance(expected, ChatRequest)
     assert (request.user, request.metadata) == (expected.user, expected.metadata)
@@ -82,7 +84,7 @@ async def test_where_text_is_expected_it_is_the_text_that_was_sent(body: bytes) 
 async def test_a_text_that_pretends_to_stand_for_a_picture_stays_a_text() -> None:
     pretence = "\\u0028set aside 0)"
     body = chat([PICTURE_PART]).replace(b'"model"', b'"user": "%s", "model"' % pretence.encode())
-    request = await parsed(CHAT, body)
+    request = await parsed(CHAT, body, Slicer(SystemClock()))
     assert isinstance(request, ChatRequest)
     assert (request.user, media(request)) == ("(set aside 0)", media(CHAT.parse(body)))
 
@@ -90,7 +92,7 @@ async def test_a_text_that_pretends_to_stand_for_a_picture_stays_a_text() -> Non
 async def test_a_body_may_be_as_large_as_its_media_make_it() -> None:
     picture = "data:image/png;base64," + "A" * (2 * limits.INFERENCE_JSON_BYTES_MAX)
     body = chat([{"type": "image_url", "image_url": {"url": picture}}])
-    assert len(media(await parsed(CHAT, body))[0]) > len(picture)
+    assert len(media(await parsed(CHAT, body, Slicer(SystemClock())))[0]) > len(picture)
 
 
 @pytest.mark.parametrize(
@@ -104,5 +106,5 @@ async def test_a_body_may_be_as_large_as_its_media_make_it() -> None:
 async def test_what_is_large_without_media_is_refused_unparsed(ask: Ask, body: bytes) -> None:
     watched = Watched(ask)
     with pytest.raises(TooLarge):
-        await parsed(watched.ask, body)
+        await parsed(watched.ask, body, Slicer(SystemClock()))
     assert sum(watched.sizes) < 1000

@@ -1,0 +1,91 @@
+"""Bounds on the size and shape of grammars in GBNF, the form that llama.cpp reads. Pure.
+
+Engines parse groups by recursion, copy what is repeated, and keep every alternative open while they write.
+A grammar is a client's text, so all of that is bounded before an engine sees it. Whether a grammar makes
+sense is left to the engine.
+"""
+
+import re
+from typing import Final
+
+from remuda.core.errors import Invalid
+from remuda.core.slices import Budget, Sliced
+
+CHARS_MAX: Final = 512 << 10
+RULES_MAX: Final = 10_000
+ALTERNATIVES_MAX: Final = 4000  # An engine needs half a second for so many, and four times as long for twice.
+NESTING_MAX: Final = 64
+REPETITIONS_MAX: Final = 2000  # In one {m,n}: more is not read.
+COPIES_MAX: Final = 40_000  # Characters and references that repetitions are unrolled to.
+
+_STEPS_MAX: Final = 4 * CHARS_MAX  # Never reached: the budget only cuts the work into slices.
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<literal> "(?:[^"\\\n]++|\\.)*+"? )
+  | (?P<class> \[(?:[^\]\\\n]++|\\.)*+\]? )
+  | (?P<comment> \#[^\n]*+ )
+  | (?P<rule> ::= )
+  | (?P<open> \( )
+  | (?P<close> \) )
+  | (?P<either> \| )
+  | (?P<times> \{\s*+(?P<least>\d*+)\s*+(?P<comma>,?)\s*+(?P<most>\d*+)\s*+\} )
+  | (?P<other> [^"\[\#:()|{]++ | . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class _Shape:
+    def __init__(self) -> None:
+        self.rules = self.alternatives = self.copies = 0
+        self._depth = 0
+        self._size = 1  # Of what a repetition would repeat.
+
+    def take(self, token: re.Match[str]) -> None:
+        match token.lastgroup:
+            case "literal" | "class":
+                self._size = max(len(token[0]) - 2, 1)
+            case "rule":
+                self.rules += 1
+                _within(self.rules, RULES_MAX, "rules")
+            case "open":
+                self._depth += 1
+                _within(self._depth, NESTING_MAX, "groups within each other")
+            case "close":
+                self._depth, self._size = max(self._depth - 1, 0), 1
+            case "either":
+                self.alternatives += 1
+                _within(self.alternatives, ALTERNATIVES_MAX, "alternatives")
+            case "times":
+                self._repeat(token["least"], token["most"])
+            case "other":
+                self._size = self._size if token[0].isspace() else 1
+
+    def _repeat(self, least: str, most: str) -> None:
+        digits = max(least.lstrip("0"), most.lstrip("0"), key=lambda number: (len(number), number))
+        if len(digits) > len(str(REPETITIONS_MAX)) or int(digits or 0) > REPETITIONS_MAX:
+            raise _too_much(REPETITIONS_MAX, "repetitions of one part")
+        self.copies += int(digits or 0) * self._size
+        _within(self.copies, COPIES_MAX, "characters when its repetitions are written out")
+
+
+def check_grammar(text: str) -> Sliced[None]:
+    """Invalid says which bound the grammar is beyond."""
+    _within(len(text), CHARS_MAX, "characters")
+    budget, shape = Budget("the grammar", _STEPS_MAX), _Shape()
+    for token in _TOKEN.finditer(text):
+        shape.take(token)
+        if budget.spend():
+            yield
+
+
+def _within(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise _too_much(most, what)
+
+
+def _too_much(most: int, what: str) -> Invalid:
+    return Invalid(
+        f"the grammar has more than {most} {what}",
+        hint="simplify it: engines need too long for larger ones, or fail",
+    )
