@@ -40,7 +40,7 @@ from remuda.scheduler.service import Models
 from remuda.scheduler.truth_keeping import TruthKeeper
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.unloads import Unloads
-from remuda.scheduler.upkeep import Habits, Upkeep
+from remuda.scheduler.upkeep import BY, Habits, Upkeep
 from remuda.scheduler.work import ReplicaWork
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
@@ -165,8 +165,9 @@ class ServingRig:
             body_bytes_max=settings.request_bytes_max,
             expose_node=settings.expose_node_header,
         )
+        models = self._models(placing, unloads)
         serving = Serving(
-            self._models(placing, unloads),
+            models,
             self._peers.everywhere,
             self._unloads_at,
             cold.look,
@@ -179,7 +180,7 @@ class ServingRig:
             self._use_notes().run,
             doubts.run,
             demand.run,
-            self._upkeep(unloads).run,
+            self._upkeep(models, unloads).run,
             partial(hang_up_on_the_gone, self._tables, upstreams),
         )
         async with AsyncExitStack() as stack:
@@ -259,9 +260,16 @@ class ServingRig:
             refresh=self._keeper.refresh,
         )
 
-    def _upkeep(self, unloads: Unloads) -> Upkeep:
+    def _upkeep(self, models: Models, unloads: Unloads) -> Upkeep:
         store, operations = self._shop.store, self._shop.operations
-        truth = TruthKeeper(self._replicas, self._worker, operations.nodes, store.live, self._keeper.notify)
+        truth = TruthKeeper(
+            self._replicas,
+            self._worker,
+            operations.nodes,
+            store.live,
+            self._keeper.notify,
+            reload=partial(models.load, by=BY),
+        )
         return Upkeep(
             self._replicas,
             store.live,

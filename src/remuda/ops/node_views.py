@@ -1,26 +1,20 @@
-"""Nodes as operations see them, with reports that are read once and not at every look."""
+"""Nodes as operations see them, with reports that are parsed once and not at every look."""
 
 from collections.abc import Iterable, Mapping
 
-import structlog
-
-from remuda.core.errors import Rejected
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.model import Node
+from remuda.fleet.model import Report as StoredReport
 from remuda.ops.ports import Inventory
+from remuda.ops.reports import current_report, numbered
 from remuda.ops.sightings import NodeView
-from remuda.wire.codec import decode
 from remuda.wire.nodes import Report
-
-log = structlog.get_logger(__name__)
-
-_Fence = tuple[BootId, int]
 
 
 class NodeViews:
     def __init__(self) -> None:
-        self._read: dict[NodeId, tuple[_Fence, Report | None]] = {}
+        self._read: dict[NodeId, tuple[StoredReport, Report | None]] = {}
 
     def of(
         self, standings: Iterable[Standing], inventories: Iterable[Inventory]
@@ -35,19 +29,18 @@ class NodeViews:
         return views
 
     def _report(self, node: Node) -> Report | None:
-        if node.report is None or node.report.boot_id != node.boot_id:
+        stored = node.report
+        if stored is None or stored.boot_id != node.boot_id:
             return None
-        fence = (node.report.boot_id, node.report.sequence)
         known = self._read.get(node.id)
-        if known is None or known[0] != fence:
-            known = self._read[node.id] = (fence, _decoded(node))
+        if known is None or known[0] != stored:
+            known = self._read[node.id] = (stored, self._parsed(node, stored, known))
         return known[1]
 
-
-def _decoded(node: Node) -> Report | None:
-    assert node.report is not None, "the caller has looked"
-    try:
-        return decode(Report, node.report.body.encode())
-    except Rejected as error:
-        log.warning("report_not_read", node=node.name, reason=error.message)
-        return None
+    def _parsed(
+        self, node: Node, stored: StoredReport, known: tuple[StoredReport, Report | None] | None
+    ) -> Report | None:
+        """Most reports repeat the one before under a new number: those are not parsed again."""
+        if known is not None and known[1] is not None and known[0].body == stored.body:
+            return numbered(known[1], stored)
+        return current_report(node)

@@ -10,11 +10,11 @@ from remuda.core.errors import NodeUnreachable, RemudaError
 from remuda.fleet.fleet import Standing
 from remuda.ops.holdings import foreign
 from remuda.ops.model import Step
+from remuda.ops.reports import current_report
 from remuda.scheduler.lost_answers import Lists, Memory, Verdict, by_lists, by_report
 from remuda.scheduler.model import ReplicaKey
 from remuda.scheduler.ports import Worker
 from remuda.wire.backends import BackendInstall, BackendInstallReply
-from remuda.wire.nodes import Report
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class Installing:
 
     async def _verdict(self, standing: Standing) -> Verdict:
         """Comes to one only when the answer is lost."""
-        peer, known = foreign(standing.node), _report(standing)
+        peer, known = foreign(standing.node), current_report(standing.node)
         memory = Memory(known=None if known is None else known.sequence, moved=self._moved())
         verdict = Verdict.WAIT
         while verdict is Verdict.WAIT:
@@ -86,7 +86,7 @@ class Installing:
         return verdict
 
     async def _read_report(self, memory: Memory) -> tuple[Verdict, Memory]:
-        report = _report(await self._standing())
+        report = current_report((await self._standing()).node)
         return (Verdict.WAIT, memory) if report is None else by_report(report, self._step.op, memory)
 
     async def _ask_lists(self, memory: Memory) -> tuple[Verdict, Memory]:
@@ -97,11 +97,3 @@ class Installing:
         installed = await self._worker.installed(node)
         lists = Lists(running.models, installed.backends, self._moved())
         return by_lists(lists, ReplicaKey(source.model, source.replica), source.backend, memory)
-
-
-def _report(standing: Standing) -> Report | None:
-    """Of its worker's present life."""
-    told = standing.node.report
-    if told is None or told.boot_id != standing.node.boot_id:
-        return None
-    return Report.model_validate_json(told.body)

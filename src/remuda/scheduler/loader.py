@@ -14,6 +14,7 @@ from remuda.fleet.fleet import Standing
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
 from remuda.ops.model import Step
+from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.deadlines import first_limit, load_entered, load_limit, pushed
 from remuda.scheduler.endpoints import HTTP, endpoint_of
@@ -21,8 +22,7 @@ from remuda.scheduler.installing import Installing
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, makes_room_for
 from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker
 from remuda.wire.backends import BackendInstall, BackendInstallReply
-from remuda.wire.models import ModelStop
-from remuda.wire.nodes import Report
+from remuda.wire.models import ModelStop, ModelStopReply
 
 log = structlog.get_logger(__name__)
 
@@ -64,8 +64,8 @@ class Loader:
         self._tools = tools
 
     async def load(self, step: Step) -> Problem | None:
-        """None when the replica answers. Any other end leaves no row. What is given up half-way is stopped on
-        the worker; a process that only refused its model is left warm."""
+        """None when the replica answers. Any other end leaves no row, and no process: one that refused its
+        model would hold memory that nobody sees."""
         found = await self._claimed(step)
         if isinstance(found, Problem):
             return found
@@ -80,7 +80,7 @@ class Loader:
             if not over:  # Cancelled: nobody wants it any more.
                 await self._abandon(task.replica, stop=True)
         if problem is not None:
-            await self._abandon(task.replica, stop=task.overdue)
+            await self._abandon(task.replica, stop=task.overdue or bool(task.replica.address))
         return problem
 
     async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem:
@@ -126,22 +126,44 @@ async def stop_given_up(worker: Worker, replica: Replica) -> None:
         await worker.stop_unheard(replica.node, replica.key)
 
 
+async def stop_key(worker: Worker, replica: Replica) -> None:
+    """Whatever its worker runs under this key, also a process that it started when the one we knew crashed.
+    Only while the row stands: then nobody else may use the key."""
+    order = _stop_order(replica)
+    if not replica.instance:
+        await stop_given_up(worker, replica)
+        return
+    reply = await worker.stop(replica.node, order)
+    if _is_another(reply) and reply.address:
+        successor = order.model_copy(update={"instance": "", "expected_address": reply.address})
+        reply = await worker.stop(replica.node, successor)
+    _check_stopped(replica, reply)
+
+
 async def stop_process(worker: Worker, replica: Replica) -> None:
     """This very process, if there is one. BackendFailed when it does not end."""
-    if not replica.address and not replica.instance:
-        return
-    reply = await worker.stop(
-        replica.node,
-        ModelStop(
-            model_name=replica.key.model,
-            process_key=str(replica.key),
-            expected_address=_as_recorded(replica),
-            instance=replica.instance,
-            config_revision=replica.revision,
-        ),
+    if replica.address or replica.instance:
+        _check_stopped(replica, await worker.stop(replica.node, _stop_order(replica)))
+
+
+def _stop_order(replica: Replica) -> ModelStop:
+    return ModelStop(
+        model_name=replica.key.model,
+        process_key=str(replica.key),
+        expected_address=_as_recorded(replica),
+        instance=replica.instance,
+        config_revision=replica.revision,
     )
-    if reply.matched and not reply.terminated and "mismatch" not in reply.error:
+
+
+def _check_stopped(replica: Replica, reply: ModelStopReply) -> None:
+    if reply.matched and not reply.terminated and not _is_another(reply):
         raise BackendFailed(f"{replica.key} was not stopped: {reply.error or 'its worker gives no reason'}")
+
+
+def _is_another(reply: ModelStopReply) -> bool:
+    """The worker has another process under this key than the one that was meant."""
+    return reply.matched and not reply.terminated and "mismatch" in reply.error
 
 
 def _as_recorded(replica: Replica) -> str:
@@ -154,7 +176,7 @@ class _Load:
 
     def __init__(self, tools: Tools, step: Step, replica: Replica, model: Catalogued) -> None:
         self.replica = replica
-        self.overdue = False  # It was given up, so its process may still be at it.
+        self.overdue = False  # Nobody heard what its worker has started by now.
         self._tools = tools
         self._step = step
         self._model = model
@@ -245,7 +267,6 @@ class _Load:
         with anyio.move_on_after(self._load_limit.total_seconds()):
             await self._tools.engine.load(endpoint, self._model.config, self._place(standing))
             return
-        self.overdue = True
         raise BackendFailed(
             f"{self._model.config.id} was not loaded on {self._step.node_name} within "
             f"{self._load_limit.total_seconds():.0f} s",
@@ -262,8 +283,8 @@ class _Load:
     def _place(self, standing: Standing) -> Place:
         """A worker says where its folder of models is; one that does not has the frontend's, if anything. Nor
         does one that is not ours know how many threads are good for its machine."""
-        config, report = self._model.config, standing.node.report
-        folder = "" if report is None else Report.model_validate_json(report.body).models_path
+        config, report = self._model.config, current_report(standing.node)
+        folder = "" if report is None else report.models_path
         if self._tools.shared or not folder:
             folder = str(self._tools.catalogue.models_path)
         return Place(

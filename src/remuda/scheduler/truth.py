@@ -1,10 +1,11 @@
 """Which replicas are only rows any more, and which processes nobody knows. Pure.
 
-Nothing is concluded from silence: whoever owns a process has to say that it is gone, twice. Busy is not dead.
+Nothing is concluded from silence. A worker that says what became of a process is believed at once; one that
+no longer mentions it has to do so twice. Busy is not dead.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -19,6 +20,8 @@ _SAID_UNDER_WAY: Final = timedelta(seconds=5)  # What a node says may be older t
 _FORGOTTEN_AFTER: Final = timedelta(minutes=10)  # Of a node that is away.
 _ASKED_AFTER: Final = timedelta(minutes=2)  # A node without reports, about a row that nothing has confirmed.
 _STRAY_FOR: Final = timedelta(seconds=30)
+_RELOADED_AGAIN: Final = timedelta(minutes=5)  # One that crashes sooner again waits for the next request.
+_ENDED: Final = frozenset({"waiting", "failed"})  # States of a key whose last process has ended by itself.
 
 _Row = tuple[ReplicaKey, int]  # A row as it was written last.
 _Process = tuple[NodeId, ReplicaKey, str]
@@ -26,10 +29,11 @@ _Process = tuple[NodeId, ReplicaKey, str]
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A row to forget."""
+    """A row to forget. `reload`: it served until its process ended by itself, and is to serve again."""
 
     replica: Replica
     why: str
+    reload: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Memory:
     missing: Mapping[_Row, Noticed] = field(default_factory=dict)
     strays: Mapping[_Process, Noticed] = field(default_factory=dict)
     confirmed: Mapping[_Row, datetime] = field(default_factory=dict)  # By a node that was asked.
+    reloads: Mapping[ReplicaKey, datetime] = field(default_factory=dict)  # Of crashed ones, lately.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +106,8 @@ def compare(scene: Scene, memory: Memory) -> Found:
         key = (row.key, row.change)
         verdict = _verdict(row, scene, memory)
         match verdict:
-            case str(why):
-                drops.append(Drop(row, why))
+            case Drop():
+                drops.append(verdict)
             case Noticed():
                 missing[key] = verdict
             case datetime():
@@ -111,37 +116,58 @@ def compare(scene: Scene, memory: Memory) -> Found:
                 confirmed[key] = memory.confirmed[key]
             case None:
                 pass
+    now = scene.replicas.now
+    reloads = {key: at for key, at in memory.reloads.items() if now - at < _RELOADED_AGAIN}
+    drops = [replace(drop, reload=drop.reload and drop.replica.key not in reloads) for drop in drops]
+    reloads |= {drop.replica.key: now for drop in drops if drop.reload}
     strays, suspects = _strays(scene, memory)
-    return Found(tuple(drops), tuple(strays), Memory(missing, suspects, confirmed))
+    return Found(tuple(drops), tuple(strays), Memory(missing, suspects, confirmed, reloads))
 
 
 # Rows.
 
-_Verdict = str | Noticed | datetime | None
-"""Why it goes; that it is missing, but not for certain; when it was confirmed; or nothing."""
+_Verdict = Drop | Noticed | datetime | None
+"""It goes; it is missing, but not for certain; when it was confirmed; or nothing."""
 
 
 def _verdict(row: Replica, scene: Scene, memory: Memory) -> _Verdict:
     now, view = scene.replicas.now, scene.nodes.get(row.node)
     if view is None:
-        return "its node was removed"
+        return Drop(row, "its node was removed")
     node = view.standing.node
     if row.boot is not None and row.boot != view.boot:
-        return f"the worker on {node.name} was started anew"
+        return Drop(row, f"the worker on {node.name} was started anew")
     if view.standing.reachability in (Reachability.GONE, Reachability.DEPARTED):
-        return f"{node.name} is away" if view.standing.silence >= _FORGOTTEN_AFTER else None
+        return Drop(row, f"{node.name} is away") if view.standing.silence >= _FORGOTTEN_AFTER else None
     if row.state in (ReplicaState.STAGING, ReplicaState.LOADING):
         return None  # Its operation answers for it, and chores for those whose operation is over.
     before = memory.missing.get((row.key, row.change))
     if not view.reports:
         return _asked(row, node.name, scene.answers.get(row.node), now, before)
-    if not _says_gone(row, view):
+    if view.report is None or not _reported_since(row, view):
         return None
-    assert view.report is not None, "who says nothing does not say that"
+    for told in view.report.replicas:
+        if row.key == ReplicaKey(told.model_id, told.replica_index):
+            return _ended(row, told, node.name)
     said = view.report.sequence
     if before is None or before.said == said:
         return before or Noticed(now, said)
-    return f"its process on {node.name} is gone"
+    return _crashed(row, f"its process on {node.name} is gone")
+
+
+def _ended(row: Replica, told: RunningReplica, node: str) -> Drop | None:
+    """The worker names what it has under this key: if that is not the row's process, or that has ended, the
+    row is false, and no second report is needed. One that is being unloaded is its operation's concern."""
+    if row.state is ReplicaState.UNLOADING:
+        return None
+    replaced = bool(row.instance and told.instance) and row.instance != told.instance
+    if not replaced and told.state not in _ENDED:
+        return None
+    return _crashed(row, f"its process on {node} ended" + (f": {told.trouble}" if told.trouble else ""))
+
+
+def _crashed(row: Replica, why: str) -> Drop:
+    return Drop(row, why, reload=row.state is ReplicaState.LOADED)
 
 
 def _asked(
@@ -151,17 +177,15 @@ def _asked(
         return before
     if any(_is_of(row, one.model_id, one.replica_index, one.instance) for one in answer):
         return now
-    return Noticed(now, 1) if before is None else f"the worker on {node} says that it does not run"
+    if before is None:
+        return Noticed(now, 1)
+    return _crashed(row, f"the worker on {node} says that it does not run")
 
 
-def _says_gone(row: Replica, view: NodeView) -> bool:
-    """Its report of this life, taken after the row was written, does not have the process."""
+def _reported_since(row: Replica, view: NodeView) -> bool:
+    """Its report was taken after the row was written."""
     written = row.updated_at
-    if view.report is None or written is None:
-        return False
-    if view.standing.node.last_heartbeat - _SAID_UNDER_WAY <= written:
-        return False
-    return not any(_is_of(row, one.model_id, one.replica_index, one.instance) for one in view.report.replicas)
+    return written is not None and view.standing.node.last_heartbeat - _SAID_UNDER_WAY > written
 
 
 def _is_of(row: Replica, model: str, index: int, instance: str) -> bool:

@@ -1,4 +1,5 @@
-"""Compares rows with what workers say, forgets what is gone, and stops what nobody knows."""
+"""Compares rows with what workers say, forgets what is gone, loads again what crashed, and stops what nobody
+knows."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -20,7 +21,8 @@ log = structlog.get_logger(__name__)
 
 class TruthKeeper:
     """Implements scheduler.upkeep.Truth. What counts only when it is seen twice is remembered here, so each
-    frontend comes to its own conclusion; rows are compared and removed as they were seen."""
+    frontend comes to its own conclusion; rows are compared and removed as they were seen, so that of several
+    frontends one forgets a row, and has its model loaded again (`reload`) if it crashed."""
 
     def __init__(
         self,
@@ -29,12 +31,14 @@ class TruthKeeper:
         nodes: Callable[[], Awaitable[Sequence[NodeView]]],
         live: Callable[[], Awaitable[Live]],
         changed: Callable[[], None],
+        reload: Callable[[str], Awaitable[object]],
     ) -> None:
         self._store = store
         self._worker = worker
         self._nodes = nodes
         self._live = live
         self._changed = changed
+        self._reload = reload
         self._memory = Memory()
 
     async def look(self, replicas: Replicas) -> None:
@@ -80,6 +84,16 @@ class TruthKeeper:
         if await self._store.remove(drop.replica):
             log.warning("replica_forgotten", replica=str(drop.replica.key), reason=drop.why)
             self._changed()
+            if drop.reload:
+                await self._load_again(drop.replica.key)
+
+    async def _load_again(self, key: ReplicaKey) -> None:
+        """The worker has restarted the process, but a model is loaded only by a frontend. If there is no
+        place for it now, the next request looks for one."""
+        try:
+            await self._reload(key.model)
+        except RemudaError as error:
+            log.warning("replica_not_reloaded", replica=str(key), reason=error.message)
 
     async def _stop(self, stray: Stray) -> None:
         log.warning("stray_replica_found", replica=str(stray.key), node=stray.node)

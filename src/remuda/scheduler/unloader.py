@@ -15,7 +15,7 @@ from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, Operation, OpId, Step
 from remuda.ops.ports import Live
 from remuda.scheduler.idleness import IDLE, used_since
-from remuda.scheduler.loader import stop_given_up
+from remuda.scheduler.loader import stop_key
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, Worker
 
@@ -68,7 +68,7 @@ class Unloader:
         replica = going.replica
         if not await self._drained(going) and await self._kept(replica):
             return _USED_AGAIN
-        await stop_given_up(self._worker, replica)
+        await stop_key(self._worker, replica)
         await self._store.remove(replica)
         return None
 

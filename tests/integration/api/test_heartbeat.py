@@ -5,7 +5,13 @@ from datetime import datetime
 import anyio
 import pytest
 
+from remuda.core.clock import SystemClock
+from remuda.core.ids import NodeId
+from remuda.ops.node_views import NodeViews
+from remuda.store.fleet import SqlFleetStore
+from remuda.store.open import open_database
 from tests.support.frontends import LiveFrontend
+from tests.support.nodes import THRESHOLDS
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +50,23 @@ async def test_figures_are_stored(frontend: LiveFrontend) -> None:
     await frontend.heartbeat(node["id"], **FIGURES)
     shown = await frontend.node(node["id"])
     assert {key: shown[key] for key in FIGURES} == FIGURES
+
+
+async def test_report_is_read_back_from_the_store_under_its_own_number(frontend: LiveFrontend) -> None:
+    """Whoever waits for two different reports has to be able to tell them apart, also when they say the
+    same."""
+    node = await frontend.register(remuda={"boot_id": "boot-1", "version": "0.1.0"})
+    database = await open_database(f"sqlite:///{frontend.data_dir}/remuda.db", clock=SystemClock())
+    store, views = SqlFleetStore(database), NodeViews()
+    fences = []
+    for sequence in (41, 42):
+        await frontend.heartbeat(node["id"], report={"boot_id": "boot-1", "sequence": sequence})
+        standings = (await store.fleet()).standings(THRESHOLDS)
+        report = views.of(standings, ())[NodeId(node["id"])].report
+        assert report is not None
+        fences.append((report.boot_id, report.sequence))
+    await database.close()
+    assert fences == [("boot-1", 41), ("boot-1", 42)]
 
 
 async def test_a_figure_that_is_not_said_stays(frontend: LiveFrontend) -> None:

@@ -17,7 +17,6 @@ from remuda.fleet.admission import Beat, admit, readmit
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node
-from remuda.fleet.model import Report as StoredReport
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories
 from remuda.ops.lines import Lines, Taps
@@ -34,6 +33,7 @@ from remuda.wire.backends import BackendInstallReply, BackendListReply, Installe
 from remuda.wire.codec import Message, encode
 from remuda.wire.nodes import InstalledArtifact, Report, Work
 from tests.support.nodes import OPEN, THRESHOLDS, candidate
+from tests.support.reports import stored
 
 BACKEND = "llama-cpp"
 BUILD = "cpu-llama-cpp"
@@ -181,8 +181,7 @@ class ScriptedWorker:
         boot = BootId(f"{self.node}-boot-{self.boot}")
         installed = tuple(InstalledArtifact(name=name) for name in self.installed)
         body = Report(boot_id=boot, sequence=self.sequence, installed=installed, work=tuple(work))
-        stored = StoredReport(boot, self.sequence, encode(body).decode())
-        await SqlFleetStore(self.database).beat([Beat(self.node, report=stored)])
+        await SqlFleetStore(self.database).beat([Beat(self.node, report=stored(body))])
 
     async def on(self, verb: str, answer: Answer) -> None:
         """Handle `nodes.<id>.<verb>`, any number at once. None: no reply."""

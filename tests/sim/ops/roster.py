@@ -12,11 +12,12 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability, reasons, wire_status
 from remuda.fleet.model import Node
-from remuda.fleet.model import Report as StoredReport
+from remuda.wire.nodes import Report
 from tests.sim.clocks import elapsed_s
 from tests.sim.ops.workers import SimulatedWorker
 from tests.sim.ops.world import World
 from tests.support.nodes import node as build_node
+from tests.support.reports import stored
 
 _SILENT_AFTER = 3  # Heartbeats.
 _GONE_AFTER = 6
@@ -76,7 +77,7 @@ class Roster:
         node = replace(node, boot_id=boot, report=None, last_heartbeat=now)
         self._entries[worker.node] = _Entry(node, self._beats)
 
-    def report(self, node: NodeId, report: StoredReport) -> bool:
+    def report(self, node: NodeId, report: Report) -> bool:
         """Whether it could be heard. A late one changes nothing."""
         entry = self._entries.get(node)
         if entry is None or not self._hears:
@@ -86,7 +87,7 @@ class Roster:
             return True
         if known.report is None or known.report.sequence < report.sequence:
             now = self._world.store_clock.now()
-            entry.node = replace(known, report=report, last_heartbeat=now)
+            entry.node = replace(known, report=stored(report), last_heartbeat=now)
             entry.heard_at_beat = self._beats
             self._dice.pick(self._world.up).wake()
         return True

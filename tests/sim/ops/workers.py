@@ -9,7 +9,6 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.model import Report as StoredReport
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendDelete,
@@ -234,24 +233,23 @@ class SimulatedWorker:
         if not self.connected or self._bus.befalls("lost", f"report of {self.node}"):
             self._unheard = True
             return
-        self.world.tasks.start_soon(self._report, StoredReport(life.boot, life.reports, self._account(life)))
+        self.world.tasks.start_soon(self._report, self._account(life))
 
     def say_what_is_unheard(self) -> None:
         if self._unheard:
             self._unheard = False
             self.changed()
 
-    async def _report(self, report: StoredReport) -> None:
+    async def _report(self, report: Report) -> None:
         late = self._bus.befalls("late", f"report of {self.node}")
         await anyio.sleep(self.dice.between(0.5, 4.0) if late else 0.01)
         if not self.connected or not self.world.roster.report(self.node, report):
             self._unheard = True
 
-    def _account(self, life: Life) -> str:
+    def _account(self, life: Life) -> Report:
         installed = tuple(
             InstalledArtifact(name=name, digest=held.digest, alias=name.removeprefix("cpu-"))
             for name, held in self.disk.items()
         )
         work = tuple(Work(op_id=hand.op, attempt=hand.attempt, kind=hand.kind) for hand in life.hands)
-        report = Report(boot_id=life.boot, sequence=life.reports, installed=installed, work=work)
-        return encode(report).decode()
+        return Report(boot_id=life.boot, sequence=life.reports, installed=installed, work=work)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -40,7 +41,7 @@ from remuda.scheduler.service import Models
 from remuda.scheduler.truth_keeping import TruthKeeper
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.unloads import Unloads
-from remuda.scheduler.upkeep import Habits, Upkeep
+from remuda.scheduler.upkeep import BY, Habits, Upkeep
 from remuda.scheduler.work import ReplicaWork
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
@@ -361,7 +362,14 @@ class Parts:
             self._replicas,
             live,
             self._catalogue,
-            TruthKeeper(self._replicas, self._worker, self._nodes, live, notify),
+            TruthKeeper(
+                self._replicas,
+                self._worker,
+                self._nodes,
+                live,
+                notify,
+                reload=partial(self.models().load, by=BY),
+            ),
             self._unloads,
             in_flight=self.peers.everywhere,
             changed=notify,

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.model import Label, LabelSource
-from remuda.fleet.model import Report as StoredReport
+from remuda.wire.nodes import Report
 from tests.sim.clocks import elapsed_s
 from tests.sim.ops.roster import Roster
 from tests.sim.ops.workers import SimulatedWorker
 from tests.sim.serving.workers import ServingWorker
 from tests.sim.serving.world import ServingWorld
+from tests.support.reports import stored
 
 
 class ServingRoster(Roster):
@@ -28,7 +29,7 @@ class ServingRoster(Roster):
         if new:
             self.label(worker, worker.own_labels)
 
-    def report(self, node: NodeId, report: StoredReport) -> bool:
+    def report(self, node: NodeId, report: Report) -> bool:
         known = super().report(node, report)
         worker = self._world.workers.get(node)
         if known and worker is not None:
@@ -43,8 +44,7 @@ class ServingRoster(Roster):
         self._note_figures(worker)
         if worker.reports and entry.node.boot_id == worker.life.boot:
             worker.life.reports += 1
-            told = StoredReport(worker.life.boot, worker.life.reports, worker.account())
-            entry.node = replace(entry.node, report=told)
+            entry.node = replace(entry.node, report=stored(worker.account()))
 
     def _note_figures(self, worker: SimulatedWorker) -> None:
         entry = self._entries.get(worker.node)

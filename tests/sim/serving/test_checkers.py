@@ -120,6 +120,13 @@ BREAKS = {
         },
         "everything_settles",
     ),
+    "reports lose their number on the way through the store": Break(
+        {
+            "remuda.ops.reports.numbered": lambda report, stored: report,
+            "remuda.ops.node_views.numbered": lambda report, stored: report,
+        },
+        "everything_settles",
+    ),
     "rows outlive their loads": Break(
         {
             "remuda.scheduler.upkeep.Upkeep._forget": at_once,

@@ -10,7 +10,7 @@ from remuda.core.ids import NodeId
 from remuda.fleet.model import Resources
 from remuda.scheduler.model import ReplicaKey
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendStop
-from remuda.wire.codec import Message, decode, encode
+from remuda.wire.codec import Message, decode
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work
 from tests.sim.ops.bus import SimulatedBus
@@ -130,12 +130,16 @@ class ServingWorker(OurWorker):
         if process is None:
             return ModelStopReply(terminated=True)
         if not self.means(request, process):
-            return ModelStopReply(matched=True, error=f"mismatch: {process.key} is another now")
+            return ModelStopReply(
+                matched=True, address=process.address, error=f"mismatch: {process.key} is another now"
+            )
         await self._stop(process)
         return ModelStopReply(matched=True, freed=True, terminated=True)
 
     def means(self, request: ModelStop, process: Process) -> bool:
-        return process.instance == request.instance
+        return request.instance in ("", process.instance) and (
+            bool(request.instance) or request.expected_address == process.address
+        )
 
     async def stop_unheard(self, payload: bytes) -> Message:
         process = self._named(decode(BackendStop, payload).backend)
@@ -192,12 +196,12 @@ class ServingWorker(OurWorker):
             self.end(process)
         super().crash()
 
-    def account(self) -> str:
+    def account(self) -> Report:
         assert self.life is not None, "the dead tell nothing"
         return self._account(self.life)
 
-    def _account(self, life: Life) -> str:
-        report = Report(
+    def _account(self, life: Life) -> Report:
+        return Report(
             boot_id=life.boot,
             sequence=life.reports,
             installed=(InstalledArtifact(name=self.build, alias=BACKEND),),
@@ -208,7 +212,6 @@ class ServingWorker(OurWorker):
                 ModelFile(path=f"{model}.gguf", size=size) for model, size in self.serving.sizes.items()
             ),
         )
-        return encode(report).decode()
 
     # What admins say of its node.
 

@@ -7,7 +7,6 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.hearing import Hearing, Span
 from remuda.fleet.model import Label, LabelSource, Resources
-from remuda.fleet.model import Report as StoredReport
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Gallery, Reading
 from remuda.gallery.shipped import REMUDA, shipped_index
@@ -17,10 +16,10 @@ from remuda.ops.ports import Inventory
 from remuda.ops.selection import ALL, Selection
 from remuda.ops.sightings import NodeView
 from remuda.ops.targets import Plan, Surroundings, Wanted, plan
-from remuda.wire.codec import encode
 from remuda.wire.nodes import InstalledArtifact, Report
 from tests.support.nodes import NOON, THRESHOLDS
 from tests.support.nodes import node as fleet_node
+from tests.support.reports import stored
 
 INDEX = b"""
 - name: llama-cpp
@@ -68,7 +67,7 @@ def a_node(
 ) -> NodeView:
     """A node of ours that has told what it has; `foreign` makes it one of LocalAI's."""
     boot = BootId(f"boot-{name}")
-    report = StoredReport(boot, 1, encode(Report(boot_id=boot, sequence=1, installed=has)).decode())
+    report = stored(Report(boot_id=boot, sequence=1, installed=has))
     node = fleet_node(
         id=NodeId(f"id-{name}"),
         name=name,

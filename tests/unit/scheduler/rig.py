@@ -12,7 +12,6 @@ from remuda.core.errors import BackendFailed, NodeUnreachable, Problem, RemudaEr
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.hearing import Hearing, Span
-from remuda.fleet.model import Report as StoredReport
 from remuda.fleet.model import Resources
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
@@ -30,13 +29,13 @@ from remuda.store.models import SqlModelStore
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlReplicaStore
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstalledBackend
-from remuda.wire.codec import encode
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work
 from tests.sim.clocks import START, HostClock
 from tests.sim.ops.rows import fresh_tables, node_id
 from tests.support.nodes import THRESHOLDS
 from tests.support.nodes import node as fleet_node
+from tests.support.reports import stored
 
 GB = 10**9
 NODE, OTHER_NODE = node_id(0), node_id(1)
@@ -98,7 +97,7 @@ class Machine:
             address=self.address,
             version="0.1.0" if self.reports else "",
             drained=self.drained,
-            report=StoredReport(boot, self.sequence, encode(report).decode()) if self.reports else None,
+            report=stored(report) if self.reports else None,
             resources=Resources(
                 total_vram=int(self.vram_gb * GB),
                 available_vram=int(self.vram_gb * GB),
@@ -124,6 +123,7 @@ class ScriptedWorker:
         self.trouble: RemudaError | None = None  # With installs.
         self.stop_trouble: RemudaError | None = None
         self.stop_reply = ModelStopReply(matched=True, terminated=True)
+        self.stop_replies: list[ModelStopReply] = []  # Before that one.
         self.runs: dict[NodeId, Sequence[RunningModel]] = {}
         self.builds: tuple[str, ...] = ("cpu-llama-cpp",)  # On every node.
 
@@ -147,7 +147,7 @@ class ScriptedWorker:
         await anyio.sleep(self.stop_takes_s)
         if self.stop_trouble is not None:
             raise self.stop_trouble
-        return self.stop_reply
+        return self.stop_replies.pop(0) if self.stop_replies else self.stop_reply
 
     async def stop_unheard(self, node: NodeId, key: ReplicaKey) -> None:
         self.stopped_unheard.append((node, key))

@@ -164,12 +164,12 @@ async def test_worker_that_does_not_listen_ends_the_load(rig: Rig) -> None:
     assert await rig.rows() == ()
 
 
-async def test_process_that_refused_its_model_stays_warm(rig: Rig) -> None:
+async def test_process_that_refused_its_model_is_stopped(rig: Rig) -> None:
     rig.engine.refusal = "unknown model architecture"
     _, step = await rig.claimed()
     assert (await problem_of(rig.loader(), step)).message == "unknown model architecture"
     assert await rig.rows() == ()
-    assert rig.worker.stopped == []
+    assert rig.worker.stopped == ["i-1"], "nobody would see that it runs"
 
 
 async def test_row_that_was_forgotten_meanwhile_ends_the_load(rig: Rig) -> None:

@@ -90,14 +90,42 @@ def test_row_written_again_begins_anew() -> None:
     assert look(replace(row, change=8), nodes=[a_view(sequence=5)], before=first).drops == ()
 
 
-def test_another_process_in_its_place_is_not_it() -> None:
+@pytest.mark.parametrize("told", [{"instance": "another"}, {"state": "waiting"}, {"state": "failed"}])
+def test_process_that_ended_by_itself_takes_its_row_along_at_once(told: dict[str, str]) -> None:
     row = a_row()
-    other = its_process(row, instance="another")
-    first = look(row, nodes=[a_view("gpu-1", other, sequence=4)])
-    assert reasons(look(row, nodes=[a_view("gpu-1", other, sequence=5)], before=first)) != []
+    ended = a_view("gpu-1", its_process(row, **told, trouble="it was killed"))
+    [drop] = look(row, nodes=[ended]).drops
+    assert (drop.why, drop.reload) == ("its process on gpu-1 ended: it was killed", True)
 
 
-@pytest.mark.parametrize("state", ["unresponsive", "starting", "failed", "waiting"])
+def test_process_that_ended_is_not_told_by_a_report_older_than_the_row() -> None:
+    row = a_row(since_s=3)
+    assert look(row, nodes=[a_view("gpu-1", its_process(row, instance="another"))]).drops == ()
+
+
+def test_process_that_ended_while_it_was_unloaded_is_left_to_the_unload() -> None:
+    row = a_row(state=ReplicaState.UNLOADING)
+    assert look(row, nodes=[a_view("gpu-1", its_process(row, instance="another"))]).drops == ()
+
+
+def test_replica_that_crashes_over_and_over_is_reloaded_once_in_five_minutes() -> None:
+    row = a_row(since_s=3000)
+    ended = a_view("gpu-1", its_process(row, "failed"))
+    found = look(row, nodes=[ended])
+    reloaded = [found.drops[0].reload]
+    for minutes in (1, 4, 5):
+        found = look(row, nodes=[ended], before=found, now=NOON + timedelta(minutes=minutes))
+        reloaded.append(found.drops[0].reload)
+    assert reloaded == [True, False, False, True]
+
+
+def test_replica_of_a_node_that_went_is_not_reloaded() -> None:
+    """The next request has it loaded, if somebody wants it."""
+    drops = [*look(a_row()).drops, *look(a_row(boot=BootId("former")), nodes=[a_view()]).drops]
+    assert [drop.reload for drop in drops] == [False, False]
+
+
+@pytest.mark.parametrize("state", ["unresponsive", "starting", "ready", "stopping"])
 def test_process_that_is_there_in_whatever_state_keeps_its_row(state: str) -> None:
     row = a_row()
     first = look(row, nodes=[a_view("gpu-1", its_process(row, state), sequence=4)])

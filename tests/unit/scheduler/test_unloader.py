@@ -62,6 +62,20 @@ class Going:
         self.over.set()
 
 
+async def test_process_that_its_worker_started_in_place_of_a_crashed_one_is_stopped_too(rig: Rig) -> None:
+    replica = await rig.loaded()
+    rig.worker.stop_replies = [
+        ModelStopReply(matched=True, address="10.0.0.5:50101", error="instance mismatch: another process"),
+    ]
+    assert await unloader(rig).unload(an_unload(replica)) is None
+    orders = [one for one in rig.worker.asked if isinstance(one, ModelStop)]
+    assert [(one.instance, one.expected_address) for one in orders] == [
+        (replica.instance, replica.address),
+        ("", "10.0.0.5:50101"),
+    ]
+    assert await rig.rows() == ()
+
+
 async def test_idle_replica_is_marked_stopped_and_forgotten(rig: Rig) -> None:
     replica = await rig.loaded()
     assert await unloader(rig).unload(an_unload(replica)) is None

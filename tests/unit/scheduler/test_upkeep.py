@@ -1,11 +1,13 @@
 """Rows stay true without anybody asking: what is gone is forgotten, what is unwanted goes, and what nobody
 knows is stopped; but nothing is concluded from silence."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import anyio
 import pytest
 
+from remuda.core.errors import Conflict
 from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter
 from remuda.scheduler.model import ReplicaState
@@ -25,6 +27,8 @@ class Kept(Rig):
     def __init__(self) -> None:
         super().__init__()
         self.busy = 0
+        self.reloaded: list[str] = []
+        self.no_room = False
         self.upkeep = self.of_a_frontend()
 
     def of_a_frontend(self) -> Upkeep:
@@ -33,13 +37,18 @@ class Kept(Rig):
             self.replicas,
             live,
             self.catalogue,
-            TruthKeeper(self.replicas, self.worker, self.nodes, live, self.changed),
+            TruthKeeper(self.replicas, self.worker, self.nodes, live, self.changed, reload=self.load_again),
             Unloads(self.operations, self.standings, self.clock, self.entropy, self.changed),
             in_flight=lambda key: self.busy,
             changed=self.changed,
             wake=anyio.Event,
             habits=Habits(timedelta(minutes=30)),
         )
+
+    async def load_again(self, model: str) -> None:
+        self.reloaded.append(model)
+        if self.no_room:
+            raise Conflict("no node can take it")
 
     async def looks(self, *after_s: float) -> None:
         """A heartbeat comes with every look."""
@@ -79,6 +88,15 @@ async def test_process_that_its_worker_twice_does_not_have_is_forgotten(kept: Ke
     await kept.looks(10)
     assert await kept.rows() == ()
     assert kept.changes == 1
+
+
+async def test_process_that_crashed_is_forgotten_at_once_and_loaded_again(kept: Kept) -> None:
+    replica = await kept.loaded()
+    kept.machine.running = kept.runs(replace(replica, instance="its successor", address="10.0.0.5:50101"))
+    kept.no_room = True
+    await kept.looks(10)
+    assert await kept.rows() == ()
+    assert kept.reloaded == ["qwen"]
 
 
 async def test_requests_in_flight_keep_no_row_whose_process_is_gone(kept: Kept) -> None:
