@@ -60,7 +60,7 @@ def _beat(node_id: NodeId, body: bytes) -> Beat:
 
 
 async def _register(registry: Registry, entropy: Entropy, body: bytes) -> bytes:
-    admitted = await registry.register(views.candidate(decode(wire.RegisterRequest, body), entropy))
+    admitted = await registry.register(views.candidate(decode(wire.RegisterRequest, body), entropy, body))
     node, credentials = admitted.node, admitted.credentials
     return encode(
         wire.RegisterReply(

@@ -28,6 +28,7 @@ class Candidate:
     vram_budget: str = ""
     max_replicas: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
+    body_hash: str = ""  # Of the registration as it was sent, byte for byte.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ def admit(candidate: Candidate, now: datetime, new_id: NodeId, policy: Admission
         labels=labelling.merged(
             {}, candidate.labels, labelling.auto_labels(candidate.name, resources, candidate.max_replicas)
         ),
+        registered_at=now,
+        registration_hash=candidate.body_hash,
     )
 
 
@@ -95,6 +98,8 @@ def readmit(
             f"the name {candidate.name!r} belongs to another machine that is still running",
             hint="give this one another name with --name",
         )
+    if refreshes(candidate, known):
+        candidate = replace(candidate, boot_id=known.boot_id)
     # A worker that cannot be commanded registers again to ask where the bus is: that is no sign of health.
     still_cut_off = bool(known.cut_off) and known.boot_id == candidate.boot_id
     resources = _merged_resources(candidate, known)
@@ -119,7 +124,18 @@ def readmit(
         labels=labelling.merged(
             known.labels, candidate.labels, labelling.auto_labels(known.name, resources, slots)
         ),
+        registered_at=now,
+        registration_hash=candidate.body_hash,
     )
+
+
+def refreshes(candidate: Candidate, known: Node) -> bool:
+    """Whether a peer that tells no boot only renews its credentials: it sends what it sent last. A worker
+    that was started again measures its machine anew. Should it come to the same bytes, `models.running` soon
+    tells that nothing runs there any more. After a goodbye it can only be a new start."""
+    told_no_boot = not candidate.version and not known.version
+    same_body = bool(candidate.body_hash) and candidate.body_hash == known.registration_hash
+    return told_no_boot and same_body and not known.departed and not known.leaving
 
 
 def speaks_for(beat: Beat, node: Node) -> bool:

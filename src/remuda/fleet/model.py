@@ -85,6 +85,8 @@ class Node:
     updated_at: datetime
     labels: Mapping[str, Label] = field(default_factory=dict)
     report: Report | None = None
+    registered_at: datetime | None = None  # Its last registration; None: before this was noted.
+    registration_hash: str = ""  # Of the body it registered with; empty: it was not noted.
     bus_trouble: BusTrouble | None = None  # The latest; see `cut_off` for whether it still holds.
 
     @property

@@ -42,7 +42,7 @@ async def register(request: Request, svc: Svc) -> Response:
     """Create or refresh this node. Safe to repeat: the name is the key, the id stays."""
     message = await read(request, wire.RegisterRequest)
     _check_body_token(message.token, svc)
-    admitted = await svc.registry.register(views.candidate(message, svc.entropy))
+    admitted = await svc.registry.register(views.candidate(message, svc.entropy, await body(request)))
     node, credentials = admitted.node, admitted.credentials
     return answer(
         wire.RegisterReply(

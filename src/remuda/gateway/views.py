@@ -1,6 +1,7 @@
 """Between wire messages and the fleet's own words."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 
 import structlog
 
@@ -30,8 +31,8 @@ log = structlog.get_logger()
 _BYTES = ("total_vram", "available_vram", "total_ram", "available_ram", "total_disk", "available_disk")
 
 
-def candidate(request: RegisterRequest, entropy: Entropy) -> Candidate:
-    """The registration in our words; Invalid says everything that is wrong with it."""
+def candidate(request: RegisterRequest, entropy: Entropy, sent: bytes = b"") -> Candidate:
+    """The registration in our words; Invalid says everything that is wrong with it. `sent` is its body."""
     wrong = problems(request)
     if wrong:
         raise Invalid("; ".join(wrong))
@@ -62,6 +63,7 @@ def candidate(request: RegisterRequest, entropy: Entropy) -> Candidate:
         vram_budget=request.vram_budget,
         max_replicas=request.max_replicas_per_model,
         labels=kept,
+        body_hash=sha256(sent).hexdigest() if sent else "",
     )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from remuda.core.ids import NodeId
 from remuda.fleet.health import Reachability
+from remuda.fleet.model import Node
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
 from remuda.wire.models import RunningModel
@@ -83,7 +84,8 @@ class Scene:
 
 
 def to_ask(replicas: Replicas, nodes: Mapping[NodeId, NodeView], memory: Memory) -> list[NodeId]:
-    """Nodes without reports, with replicas of which nobody has heard for a while."""
+    """Nodes without reports, with replicas of which nobody has heard for a while, or since it registered
+    again: that may have been a restart."""
     return sorted(
         {
             row.node
@@ -92,9 +94,14 @@ def to_ask(replicas: Replicas, nodes: Mapping[NodeId, NodeView], memory: Memory)
             and not view.reports
             and view.standing.reachability is Reachability.UP
             and row.state is ReplicaState.LOADED
-            and replicas.now - _heard_of(row, memory) >= _ASKED_AFTER
+            and _due(_heard_of(row, memory), view.standing.node, replicas.now)
         }
     )
+
+
+def _due(heard_of: datetime, node: Node, now: datetime) -> bool:
+    registered_since = node.registered_at is not None and node.registered_at > heard_of
+    return registered_since or now - heard_of >= _ASKED_AFTER
 
 
 def compare(scene: Scene, memory: Memory) -> Found:

@@ -153,6 +153,8 @@ def _columns(node: Node) -> Values:
         "leaving": node.leaving,
         "created_at": node.created_at,
         **_bus_trouble_columns(node.bus_trouble),
+        "registered_at": node.registered_at,
+        "registration_hash": node.registration_hash,
         **_heard_columns(node),
     }
 
@@ -208,6 +210,8 @@ def _node(row: Row[tuple[object]], labels: Labels) -> Node:
         labels=labels,
         report=_report(row),
         bus_trouble=_bus_trouble(row),
+        registered_at=row.registered_at,
+        registration_hash=row.registration_hash,
     )
 
 

@@ -25,7 +25,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -89,6 +89,8 @@ nodes = Table(
     Column("bus_trouble_boot_id", Text),  # These three, too, are set together or not at all.
     Column("bus_trouble_sequence", BigInteger),
     Column("bus_trouble", Text),
+    Column("registered_at", Instant),
+    Column("registration_hash", Text, nullable=False),
     UniqueConstraint("name", name="nodes_name_key"),
 )
 

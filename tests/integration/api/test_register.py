@@ -256,3 +256,18 @@ async def test_the_name_of_a_machine_that_said_goodbye_is_free_but_not_its_appro
     await strict_frontend.worker.post(f"/api/node/{node['id']}/deregister")
     answered = await strict_frontend.register(node["name"], machine_id="machine-b")
     assert (answered["id"], answered["status"]) == (node["id"], "pending")
+
+
+async def boot_of(frontend: LiveFrontend, node_id: str) -> str:
+    return str((await frontend.node(node_id))["remuda"]["boot_id"])
+
+
+async def test_credential_refresh_of_a_localai_worker_is_no_restart(frontend: LiveFrontend) -> None:
+    """It sends the registration it sent before; one that was started again has measured its machine anew."""
+    body = frontend.registration(available_ram=5 << 30)
+    node = (await frontend.worker.post("/api/node/register", json=body)).json()
+    first = await boot_of(frontend, node["id"])
+    await frontend.worker.post("/api/node/register", json=body)
+    assert await boot_of(frontend, node["id"]) == first
+    await frontend.worker.post("/api/node/register", json=body | {"available_ram": 4 << 30})
+    assert await boot_of(frontend, node["id"]) != first

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import (
     AdmissionPolicy,
     Beat,
+    Candidate,
     admit,
     approve,
     cut_off,
@@ -165,6 +167,38 @@ def test_a_farewell_is_taken_from_the_boot_it_names_or_from_whoever_is_there() -
     assert depart(node(), None).departed
 
 
+def peer(boot: str, body_hash: str) -> Candidate:
+    """A registration of a LocalAI worker, for which a boot was made up."""
+    return candidate(boot_id=BootId(boot), body_hash=body_hash, version="", machine_id="")
+
+
+def boot_after(*registrations: Candidate, **meanwhile: Any) -> str:
+    known = admit(registrations[0], NOON, NodeId("node-1"), OPEN)
+    for again in registrations[1:]:
+        known = readmit(again, replace(known, **meanwhile), Reachability.UP, LATER, OPEN)
+    return known.boot_id
+
+
+def test_a_peer_that_sends_its_last_registration_again_has_not_restarted() -> None:
+    assert boot_after(peer("b1", "same"), peer("b2", "same"), peer("b3", "same")) == "b1"
+
+
+def test_a_peer_that_sends_another_registration_has_restarted() -> None:
+    assert boot_after(peer("b1", "one"), peer("b2", "two")) == "b2"
+    assert boot_after(peer("b1", "one"), peer("b2", "two"), peer("b3", "one")) == "b3"
+    assert boot_after(peer("b1", ""), peer("b2", "")) == "b2", "nobody has noted what it sent"
+
+
+@pytest.mark.parametrize("word", ["leaving", "departed"])
+def test_a_peer_that_registers_after_its_goodbye_has_restarted(word: str) -> None:
+    assert boot_after(peer("b1", "same"), peer("b2", "same"), **{word: True}) == "b2"
+
+
+def test_our_worker_says_itself_which_boot_it_is() -> None:
+    ours = [candidate(boot_id=BootId(boot), body_hash="same", version="0.1.0") for boot in ("b1", "b2")]
+    assert boot_after(*ours) == "b2"
+
+
 def test_a_new_boot_starts_with_no_report() -> None:
     known = node(report=report(5))
 
@@ -234,7 +268,7 @@ def test_registering_twice_changes_nothing_but_the_time() -> None:
     twice = readmit(candidate(), once, Reachability.UP, LATER, OPEN)
 
     assert twice == once
-    assert replace(once, last_heartbeat=NOON, updated_at=NOON) == node()
+    assert replace(once, last_heartbeat=NOON, updated_at=NOON, registered_at=NOON) == node()
 
 
 TROUBLE = BusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222")

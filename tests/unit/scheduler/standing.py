@@ -47,6 +47,7 @@ def a_view(
         resources=GPU,
         labels={key: Label(value, LabelSource.WORKER) for key, value in (labels or {}).items()},
         last_heartbeat=ago(heard_s),
+        registered_at=ago(24 * 3600),
     )
     node = replace(node, **facts)
     report = Report(

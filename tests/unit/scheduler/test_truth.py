@@ -12,7 +12,7 @@ from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.truth import Found, Memory, Scene, Stray, compare, to_ask
 from remuda.wire.models import RunningModel
 from tests.support.nodes import NOON
-from tests.unit.scheduler.standing import a_row, a_view, its_process, rows
+from tests.unit.scheduler.standing import a_row, a_view, ago, its_process, rows
 
 NODE = NodeId("id-gpu-1")
 
@@ -174,6 +174,15 @@ def test_peer_is_asked_about_rows_that_nothing_has_confirmed_for_two_minutes() -
     assert asking(a_row(since_s=120), peer()) == [NODE]
     assert asking(a_row(since_s=120), a_view()) == [], "it reports by itself"
     assert asking(a_row(since_s=120), peer(heard_s=40)) == [], "it would not answer"
+
+
+def test_peer_is_asked_as_soon_as_it_has_registered_again() -> None:
+    row = a_row(since_s=30, instance="")
+    assert asking(row, a_view(reports=False, registered_at=ago(40))) == [], "it was loaded since"
+    back = a_view(reports=False, registered_at=ago(20))
+    assert asking(row, back) == [NODE]
+    runs = [RunningModel(model_id="qwen", replica_index=0)]
+    assert asking(row, back, look(row, nodes=[back], answers={NODE: runs}).memory) == []
 
 
 def test_peer_that_confirmed_is_not_asked_for_another_two_minutes() -> None:
