@@ -7,13 +7,15 @@ from math import ceil
 from remuda.gallery.fetch import shown
 from remuda.gallery.lookup import Found, everything, find, search
 from remuda.gallery.model import Reading
-from remuda.ops.holdings import Holding, holdings
+from remuda.ops.holdings import Holding, counted, holdings
 from remuda.ops.model import Kind
 from remuda.ops.ports import View
 from remuda.ops.sightings import NodeView
 from remuda.ops.targets import builds_of
 from remuda.ops.wire_view import element, only_node
-from remuda.wire.operations import BackendItem, BackendsPage, NodeHolding, Repository
+from remuda.wire.backends import InstalledBackend
+from remuda.wire.nodes import InstalledArtifact
+from remuda.wire.operations import BackendItem, BackendsPage, InstalledItem, NodeHolding, Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Catalogue:
     ) -> None:
         self._readings = readings
         self._held = holdings(nodes)
+        told = {node.standing.node.resources.capability for node in nodes if counted(node)}
+        self._capabilities = ", ".join(sorted(told - {""}))
         self._at_work = {_key(view): view for view in at_work}
         self._jobs = {element(view.operation): view for view in self._at_work.values()}
 
@@ -57,12 +61,13 @@ class Catalogue:
             totalPages=pages,
             prevPage=max(1, page - 1),
             nextPage=min(pages, page + 1),
+            systemCapability=self._capabilities,
         )
 
     def available(self) -> list[BackendItem]:
         return [self._item(one) for one in everything(self._readings)]
 
-    def installed(self) -> list[BackendItem]:
+    def installed(self) -> list[InstalledItem]:
         """What nodes have, whether a gallery offers it or not."""
         return [self._installed(name, held) for name, held in self._held.items()]
 
@@ -77,11 +82,16 @@ class Catalogue:
         key = keys.get(wanted.sort)
         return found if key is None else sorted(found, key=key, reverse=wanted.descending)
 
-    def _installed(self, name: str, held: Sequence[Holding]) -> BackendItem:
-        offered = find(self._readings, name)
+    def _installed(self, name: str, held: Sequence[Holding]) -> InstalledItem:
+        offered, first = find(self._readings, name), held[0].artifact
         item = BackendItem(id=name, name=name) if offered is None else self._item(offered)
-        return item.model_copy(
-            update={"installed": True, "version": held[0].artifact.version, "nodes": _told(held)}
+        on_nodes = {"installed": True, "version": first.version, "nodes": _told(held)}
+        return InstalledItem(
+            **dict(item.model_copy(update=on_nodes)),
+            Name=name,
+            IsMeta=first.is_meta,
+            IsSystem=first.is_system,
+            Metadata=installed_backend(first),
         )
 
     def _item(self, found: Found) -> BackendItem:
@@ -104,6 +114,7 @@ class Catalogue:
             jobID="" if job is None else job.operation.id,
             isDeletion=job is not None and job.operation.kind is Kind.REMOVE,
             isMeta=entry.meta,
+            isAlias=entry.alias not in ("", entry.name),
             isDevelopment=entry.development,
             capabilities=dict(entry.capabilities),
             metaBackendFor=builds.pop() if entry.meta and len(builds) == 1 else "",
@@ -114,6 +125,20 @@ class Catalogue:
         name = f"{found.gallery.name}@{found.entry.name}"
         names = builds_of(self._readings, name) if found.entry.meta else (found.entry.name,)
         return tuple(one for build in names for one in self._held.get(build, ()))
+
+
+def installed_backend(artifact: InstalledArtifact) -> InstalledBackend:
+    """In the words of the contract's lists."""
+    return InstalledBackend(
+        name=artifact.name,
+        is_system=artifact.is_system,
+        is_meta=artifact.is_meta,
+        installed_at=artifact.installed_at,
+        gallery_url=artifact.gallery_url,
+        version=artifact.version,
+        uri=artifact.uri,
+        digest=artifact.digest,
+    )
 
 
 def _told(held: Iterable[Holding]) -> tuple[NodeHolding, ...]:

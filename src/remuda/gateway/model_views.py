@@ -1,16 +1,18 @@
 """Models and replicas in the words of the API."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from remuda.fleet.fleet import Standing
 from remuda.gateway.services import Services, Serving
 from remuda.models.memory import effective_context
 from remuda.router.ports import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
-from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.wire.codec import GO_ZERO_TIME
 from remuda.wire.nodes import ModelRow, NodeView, Report
 from remuda.wire.serving import BackendState, LoadingView, MemoryUsage, ModelItem, ModelStatus, ReplicaView
+
+_ON_THEIR_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)
 
 
 def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) -> ReplicaView:
@@ -41,12 +43,16 @@ async def model_rows(svc: Services) -> list[ModelRow]:
     return [_model_row(row, svc.serving) for row in await svc.serving.models.replicas()]
 
 
-def counted(view: NodeView, rows: Iterable[ModelRow]) -> NodeView:
-    """The same node with what it serves."""
-    mine = [row for row in rows if row.node_id == view.id]
-    loaded = sum(row.state == ReplicaState.LOADED for row in mine)
+def counted(view: NodeView, replicas: Iterable[Replica], in_flight: Callable[[ReplicaKey], int]) -> NodeView:
+    """The same node with what it serves, and the VRAM set aside for what is on its way there."""
+    mine = [row for row in replicas if row.node == view.id]
+    coming = [row for row in mine if row.state in _ON_THEIR_WAY and row.in_vram]
     return view.model_copy(
-        update={"model_count": loaded, "in_flight_count": sum(row.in_flight for row in mine)}
+        update={
+            "model_count": sum(row.state is ReplicaState.LOADED for row in mine),
+            "in_flight_count": sum(in_flight(row.key) for row in mine),
+            "reserved_vram": sum(row.memory_bytes for row in coming),
+        }
     )
 
 

@@ -98,4 +98,6 @@ def _artifact(backend: InstalledBackend) -> InstalledArtifact:
         uri=backend.uri,
         gallery_url=backend.gallery_url,
         installed_at=backend.installed_at,
+        is_system=backend.is_system,
+        is_meta=backend.is_meta,
     )

@@ -179,6 +179,8 @@ class InstalledArtifact(Message):
     uri: Annotated[str, OMIT_EMPTY] = ""
     gallery_url: Annotated[str, OMIT_EMPTY] = ""  # Empty: from no gallery, or an older worker does not tell.
     installed_at: Annotated[str, OMIT_EMPTY] = ""
+    is_system: Annotated[bool, OMIT_EMPTY] = False  # It belongs to the machine, not to its worker.
+    is_meta: Annotated[bool, OMIT_EMPTY] = False
 
 
 class RunningReplica(Message):

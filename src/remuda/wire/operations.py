@@ -213,6 +213,21 @@ class BackendItems(RootModel[list[BackendItem]]):
     """Backends, in no pages."""
 
 
+class InstalledItem(BackendItem):
+    """A backend that nodes have, also in the words of a server's own list: `Metadata` is what the first of
+    its nodes tells."""
+
+    Name: str = ""
+    RunFile: str = ""  # On each node another one.
+    IsMeta: bool = False
+    IsSystem: bool = False
+    Metadata: InstalledBackend
+
+
+class InstalledItems(RootModel[list[InstalledItem]]):
+    """All of them, by name."""
+
+
 class Repository(Message):
     name: str
     url: str

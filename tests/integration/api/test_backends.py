@@ -207,6 +207,28 @@ async def test_another_reference_takes_the_place_of_what_has_the_name(frontend: 
     assert (reply.status_code, sent["uri"], sent["name"]) == (200, uri, "mine")
 
 
+async def test_lists_tell_where_a_backend_came_from(frontend: LiveFrontend) -> None:
+    listing = {
+        "name": "of-the-machine",
+        "is_system": True,
+        "is_meta": True,
+        "gallery_url": "https://example.org/index.yaml",
+    }
+    async with localai_worker(frontend, "lists", listing) as worker:
+        await until_listed(frontend, worker.id)
+        [shown] = (await frontend.admin.get(f"/api/nodes/{worker.id}/backends")).json()
+        everywhere = (await frontend.admin.get("/backends")).json()
+    assert shown == listing
+    [item] = [one for one in everywhere if one["name"] == "of-the-machine"]
+    told = (item["Name"], item["IsSystem"], item["IsMeta"], item["Metadata"]["gallery_url"])
+    assert told == ("of-the-machine", True, True, "https://example.org/index.yaml")
+
+
+async def test_a_page_says_which_hardware_the_fleet_has(frontend: LiveFrontend) -> None:
+    await our_node(frontend, "with-gpu", capability="nvidia-cuda-12")
+    assert "nvidia-cuda-12" in (await page(frontend))["systemCapability"].split(", ")
+
+
 async def test_a093_a_deletion_is_recorded_for_nodes_that_are_away(frontend: LiveFrontend) -> None:
     node = await our_node(frontend, "away", CPU)
     await frontend.admin.post(f"/api/nodes/{node['id']}/drain")

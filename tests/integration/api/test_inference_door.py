@@ -16,7 +16,25 @@ async def test_on_loopback_everyone_may_ask(frontend: LiveFrontend) -> None:
     assert (await frontend.anyone.get("/v1/models")).json()["object"] == "list"
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", CHAT), ("GET", "/v1/models"), ("GET", "/v1/models/m")])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/embeddings", "/v1/rerank"])
+async def test_clients_may_leave_v1_out(frontend: LiveFrontend, path: str) -> None:
+    body = {**ASK, "prompt": "p", "input": "i", "query": "q", "documents": ["d"]}
+    reply = await frontend.anyone.post(path.removeprefix("/v1"), json=body)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert (await frontend.anyone.get("/models")).json()["object"] == "list"
+    assert (await frontend.anyone.get("/models/none")).json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", CHAT),
+        ("POST", "/chat/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/models"),
+        ("GET", "/v1/models/m"),
+    ],
+)
 async def test_on_a_network_a_key_is_asked_for(open_frontend: LiveFrontend, method: str, path: str) -> None:
     reply = await open_frontend.anyone.request(method, path, json=ASK)
     assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")

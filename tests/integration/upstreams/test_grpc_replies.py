@@ -60,7 +60,7 @@ async def test_content_that_comes_as_text_and_delta_is_told_once() -> None:
     await _answer(client, thought, text("one"), pb.Reply(message=b"onetwo", tokens=2), text("two"))
 
     assert client.text == "onetwo"
-    assert client.events[1]["choices"][0]["delta"] == {"reasoning_content": "hm"}
+    assert client.events[1]["choices"][0]["delta"] == {"reasoning_content": "hm", "reasoning": "hm"}
 
 
 async def test_the_last_count_of_tokens_is_the_usage() -> None:
@@ -211,7 +211,12 @@ async def test_a_whole_chat_is_one_object() -> None:
         "choices": [
             {
                 "index": 0,
-                "message": {"role": "assistant", "content": "hi", "reasoning_content": "hm"},
+                "message": {
+                    "role": "assistant",
+                    "content": "hi",
+                    "reasoning_content": "hm",
+                    "reasoning": "hm",
+                },
                 "finish_reason": "stop",
             }
         ],

@@ -52,7 +52,7 @@ NEW, OLD = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
 def artifact(name: str, digest: str = OLD, version: str = "", **more: str) -> InstalledArtifact:
-    return InstalledArtifact(name=name, digest=digest, version=version, **more)
+    return InstalledArtifact.model_validate({"name": name, "digest": digest, "version": version, **more})
 
 
 def a_node(

@@ -148,3 +148,13 @@ def test_thoughts_in_the_text_of_a_chat_are_told_apart() -> None:
 
     assert "".join(part.reasoning for part in told) == "hm"
     assert "".join(part.content for part in told) == "yes"
+
+
+@pytest.mark.parametrize(("pieces", "reason"), [(3, "length"), (2, "stop")])
+def test_the_end_by_length_is_known_also_of_a_backend_that_counts_nothing(pieces: int, reason: str) -> None:
+    hearing = Hearing(3, wary=True)
+    for _ in range(pieces):
+        hearing.hear(pb.Reply(message=b"a"))
+    hearing.hear(pb.Reply())
+    hearing.end()
+    assert hearing.finish_reason == reason

@@ -33,6 +33,7 @@ def test_a_streamed_chat_is_valid() -> None:
     assert first.choices[0].delta.role == "assistant"
     assert piece.choices[0].delta.tool_calls is not None
     assert piece.choices[0].logprobs is not None
+    assert piece.choices[0].delta.model_extra == {"reasoning_content": "hm", "reasoning": "hm"}
     assert closing.choices[0].finish_reason == "tool_calls"
     assert usage.usage is not None
     assert usage.usage.total_tokens == 3
@@ -47,6 +48,7 @@ def test_a_whole_chat_is_valid() -> None:
     (choice,) = ChatCompletion.model_validate_json(data).choices
     assert choice.message.tool_calls is not None
     assert choice.logprobs is not None
+    assert choice.message.model_extra == {"reasoning_content": "hm", "reasoning": "hm"}
 
 
 def test_a_completion_is_valid() -> None:

@@ -59,7 +59,8 @@ def test_a_piece_may_have_everything_at_once() -> None:
     (choice,) = _event(_chat_pen().piece(0, Said("hi", "hm", calls, PROBABILITIES)))["choices"]
 
     called = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
-    assert choice["delta"] == {"reasoning_content": "hm", "content": "hi", "tool_calls": [called]}
+    thought = {"reasoning_content": "hm", "reasoning": "hm"}
+    assert choice["delta"] == {**thought, "content": "hi", "tool_calls": [called]}
     assert choice["logprobs"] == json.loads(PROBABILITIES)
 
 

@@ -1,14 +1,25 @@
+import array
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
+from remuda.core.slices import at_once
 from remuda.inference.model import Kind
 from remuda.inference.requests import EmbeddingRequest, RerankRequest
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
-from remuda.upstreams.grpc.vectors import embedding_options, rerank_answer, rerank_request, vector_of
+from remuda.upstreams.grpc.vectors import (
+    embedding_list,
+    embedding_options,
+    rerank_answer,
+    rerank_request,
+    short_floats,
+    vector_of,
+)
 from tests.unit.upstreams.grpc_calls import call_of
 
 
@@ -37,6 +48,18 @@ def test_each_input_is_asked_for_by_itself(given: object, asked: object) -> None
 def test_an_input_that_means_nothing_is_refused(given: object) -> None:
     with pytest.raises(Invalid, match="input"):
         _inputs(given)
+
+
+def test_vectors_are_written_as_floats_of_32_bits() -> None:
+    request = call_of(Kind.EMBEDDING, {"input": "a"}).request
+    assert isinstance(request, EmbeddingRequest)
+    result = pb.EmbeddingResult(embeddings=[0.01, 1, -0.5, 1e-7])
+    assert b"[0.01,1.0,-0.5,1e-7]" in at_once(embedding_list(request, [result], 1))
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False)))
+def test_short_floats_stand_for_the_same_numbers(vector: list[float]) -> None:
+    assert array.array("f", short_floats(vector)) == array.array("f", vector)
 
 
 def test_a_finished_vector_stays_as_it_is() -> None:

@@ -5,13 +5,13 @@ from fastapi import APIRouter, Depends, Request, Response
 from remuda.core.errors import Invalid, Unavailable
 from remuda.fleet.model import NodeType
 from remuda.gateway.admin.asking import job, on_node, wait_for
+from remuda.gateway.backend_pages import installed_backend
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, refuses, takes
 from remuda.gateway.paths import NodePath
 from remuda.gateway.services import Svc
 from remuda.ops.holdings import installed
 from remuda.ops.model import Kind, Source
-from remuda.wire.backends import InstalledBackend
 from remuda.wire.nodes import NodeMessage
 from remuda.wire.operations import InstalledBackends, JobReply, NodeBackendBody, NodeInstallBody
 
@@ -30,13 +30,7 @@ async def node_backends(node_id: NodePath, svc: Svc) -> Response:
     listed = None if node is None else installed(node)
     if listed is None:
         raise Unavailable(f"{standing.node.name} has not told yet what it has installed; it is being asked")
-    shown = [
-        InstalledBackend(
-            name=one.name, installed_at=one.installed_at, version=one.version, uri=one.uri, digest=one.digest
-        )
-        for one in listed
-    ]
-    return answer(InstalledBackends(shown or None))
+    return answer(InstalledBackends([installed_backend(one) for one in listed] or None))
 
 
 @routes.post(

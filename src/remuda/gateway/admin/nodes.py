@@ -8,7 +8,7 @@ from remuda.core import limits
 from remuda.gateway import views
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, refuses, takes
-from remuda.gateway.model_views import counted, model_rows
+from remuda.gateway.model_views import counted
 from remuda.gateway.paths import LabelPath, NodePath
 from remuda.gateway.services import Svc
 from remuda.wire import nodes as wire
@@ -20,15 +20,16 @@ routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_
 @routes.get("/nodes", responses=gives(NodeViews, 401))
 async def list_nodes(svc: Svc) -> Response:
     """Every node with its status and the facts behind it."""
-    rows, standings = await model_rows(svc), await svc.registry.standings()
-    return answer(NodeViews([counted(views.node_view(standing), rows) for standing in standings]))
+    replicas, standings = await svc.serving.models.replicas(), await svc.registry.standings()
+    in_flight = svc.serving.in_flight
+    return answer(NodeViews([counted(views.node_view(one), replicas, in_flight) for one in standings]))
 
 
 @routes.get("/nodes/{node_id}", responses=gives(wire.NodeView, 401, 404))
 async def one_node(node_id: NodePath, svc: Svc) -> Response:
     """One node."""
     view = views.node_view(await svc.registry.standing(node_id))
-    return answer(counted(view, await model_rows(svc)))
+    return answer(counted(view, await svc.serving.models.replicas(), svc.serving.in_flight))
 
 
 @routes.delete("/nodes/{node_id}", responses=gives(wire.NodeMessage, 401, 404))

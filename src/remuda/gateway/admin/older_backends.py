@@ -12,15 +12,15 @@ from remuda.gateway.services import Services, Svc
 from remuda.ops import wire_view
 from remuda.ops.model import Kind, Source
 from remuda.wire.broadcasts import GalleryStatus
-from remuda.wire.operations import ApplyBody, ApplyReply, BackendItems, JobReply, UpgradeItems
+from remuda.wire.operations import ApplyBody, ApplyReply, BackendItems, InstalledItems, JobReply, UpgradeItems
 
 routes = APIRouter(prefix="/backends", tags=["backends"], dependencies=[Depends(require_admin)])
 
 
-@routes.get("", responses=gives(BackendItems, 401))
+@routes.get("", responses=gives(InstalledItems, 401))
 async def installed_backends(svc: Svc) -> Response:
     """What nodes have installed."""
-    return answer(BackendItems((await look(svc)).installed()))
+    return answer(InstalledItems((await look(svc)).installed()))
 
 
 @routes.get("/available", responses=gives(BackendItems, 401))

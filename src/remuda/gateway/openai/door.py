@@ -7,11 +7,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from remuda.core.clock import Clock
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.api import Api
-from remuda.gateway.openai.pages import respond
-from remuda.gateway.openai.parsing import ASKS
+from remuda.gateway.openai.pages import MODELS, respond
+from remuda.gateway.openai.parsing import ASKS, PREFIX
 from remuda.gateway.services import Inference, Services
 
-_PREFIX: Final = "/v1/"
+_WITHOUT_PREFIX: Final = frozenset({MODELS, *ASKS})
+
+
+def served_path(path: str) -> str | None:
+    """The path below /v1 that is meant, also by clients that leave /v1 out; None: one of another API."""
+    if path.startswith(f"{PREFIX}/"):
+        return path
+    full = f"{PREFIX}{path}"
+    return full if full in _WITHOUT_PREFIX or full.startswith(f"{MODELS}/") else None
 
 
 class Door:
@@ -23,12 +31,13 @@ class Door:
         self._api = Api(inference, self._admission, clock, f"req-{services.entropy.uuid()[:13]}-")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(_PREFIX):
+        path = served_path(scope["path"]) if scope["type"] == "http" else None
+        if path is None:
             await self._elsewhere(scope, receive, send)
             return
-        ask = ASKS.get(scope["path"])
+        ask = ASKS.get(path)
         if ask is not None and scope["method"] == "POST":
             await self._api(ask, scope, receive, send)
         else:
             request_id = self._api.request_id(dict(scope["headers"]))
-            await respond(self._admission, scope, send, request_id)
+            await respond(self._admission, scope["method"], path, scope["headers"], send, request_id)

@@ -1,10 +1,10 @@
 """What stands under /v1 beside inference: the list of models, and refusals in OpenAI's shape."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
-from starlette.types import Scope, Send
+from starlette.types import Send
 
 from remuda.core.errors import NotFound, Rejected, RemudaError
 from remuda.gateway.openai.admission import Admission
@@ -34,19 +34,26 @@ class Listing(msgspec.Struct):
     object: str = "list"
 
 
-async def respond(admission: Admission, scope: Scope, send: Send, request_id: str) -> None:
+async def respond(
+    admission: Admission,
+    method: str,
+    path: str,
+    headers: Iterable[tuple[bytes, bytes]],
+    send: Send,
+    request_id: str,
+) -> None:
     """Answer a request under /v1 that asks for no inference."""
     try:
-        body = _page(admission, scope["method"], scope["path"], dict(scope["headers"]))
+        body = _page(admission, method, path, dict(headers))
         answer = Refusal(200, "", body)
     except RemudaError as error:
         answer = refusal(error)
         if isinstance(error, WrongMethod):
-            allowed = (b"allow", ", ".join(_methods(scope["path"])).encode())
+            allowed = (b"allow", ", ".join(_methods(path)).encode())
             answer = Refusal(answer.status, answer.code, answer.body, (*answer.headers, allowed))
     length = (b"content-length", str(len(answer.body)).encode())
-    headers = [*answer.headers, length, (b"x-request-id", request_id.encode())]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    answered = [*answer.headers, length, (b"x-request-id", request_id.encode())]
+    await send({"type": "http.response.start", "status": answer.status, "headers": answered})
     await send({"type": "http.response.body", "body": answer.body})
 
 

@@ -60,6 +60,7 @@ _EMBEDDING: Final = msgspec.json.Decoder(EmbeddingRequest)
 _RERANK: Final = msgspec.json.Decoder(RerankRequest)
 _ONE_KIND: Final = "{} must be a text, texts, tokens or lists of tokens: not empty, and of one kind"
 
+PREFIX: Final = "/v1"
 ASKS: Final = {
     "/v1/chat/completions": Ask(Kind.CHAT, ChatRequest, _chat),
     "/v1/completions": Ask(Kind.COMPLETION, CompletionRequest, _completion),

@@ -77,6 +77,7 @@ class Hearing:
         self._called = False
         self._held: list[str] = []
         self._may_be_call = False  # As far as its first letter tells.
+        self._pieces = 0  # Replies with something in them: each is at least one token.
 
     def hear(self, reply: pb.Reply) -> Said | None:
         """None: a sign of life, no more."""
@@ -95,6 +96,7 @@ class Hearing:
         if self._reading is not None and content and (self._reading.bound or not self._by_deltas):
             content = self._hold(content)
         logprobs = _checked(reply.logprobs) if self._logprobs else b""
+        self._pieces += bool(reply.message or reply.chat_deltas)
         if content or reasoning or calls or logprobs:
             return Said(content, reasoning, calls, logprobs)
         return None
@@ -122,7 +124,9 @@ class Hearing:
     def finish_reason(self) -> str:
         if self._called:
             return "tool_calls"
-        return "length" if 0 < self._tokens_max <= self.usage.completion_tokens else "stop"
+        # Not every backend counts tokens.
+        tokens = self.usage.completion_tokens or self._pieces
+        return "length" if 0 < self._tokens_max <= tokens else "stop"
 
     def _hold(self, content: str) -> str:
         """Keep it back, unless it is plainly no call: not every backend keeps to a grammar, and those that

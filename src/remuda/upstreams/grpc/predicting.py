@@ -203,8 +203,10 @@ def _message(message: Message) -> pb.Message:
         told.name = message.name
     if message.tool_call_id:
         told.tool_call_id = message.tool_call_id
-    if message.reasoning_content:
-        told.reasoning_content = message.reasoning_content
+    if thought := message.reasoning_content or (
+        message.reasoning if isinstance(message.reasoning, str) else ""
+    ):
+        told.reasoning_content = thought
     if message.tool_calls:
         told.tool_calls = _encode(message.tool_calls).decode()
     return told

@@ -70,7 +70,8 @@ class ChatPen:
             return start + b'"content":' + _encode(content) + self._unfinished
         told = []
         if reasoning:
-            told.append(b'"reasoning_content":' + _encode(reasoning))
+            thought = _encode(reasoning)  # Clients look for it under either name.
+            told.append(b'"reasoning_content":%b,"reasoning":%b' % (thought, thought))
         if content:
             told.append(b'"content":' + _encode(content))
         if calls:
@@ -233,7 +234,7 @@ def _usage(usage: Usage) -> bytes:
 def _chat_choice(index: int, choice: Choice) -> bytes:
     message: dict[str, object] = {"role": "assistant", "content": choice.content}
     if choice.reasoning:
-        message["reasoning_content"] = choice.reasoning
+        message["reasoning_content"] = message["reasoning"] = choice.reasoning
     if choice.calls:
         message["content"] = choice.content or None
         message["tool_calls"] = [

@@ -17,7 +17,8 @@ from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
 
 _STEPS_MAX: Final = 1 << 40  # Never reached: the budget only cuts the work into slices.
-_FLOATS_PER_STEP: Final = 8
+_FLOATS_PER_STEP: Final = 2
+_FLOAT_DIGITS: Final = 7  # Nearly always enough for a number of 32 bits; nine always are.
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -48,10 +49,22 @@ def embedding_list(
         if budget.spend(len(result.embeddings) // _FLOATS_PER_STEP):
             yield
         vector = vector_of(result, request.dimensions)
-        embedding = _packed(vector) if base64_wanted else list(vector)
+        embedding = _packed(vector) if base64_wanted else short_floats(vector)
         data.append(msgspec.Raw(_encode({"object": "embedding", "index": index, "embedding": embedding})))
     usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
     return _encode({"object": "list", "data": data, "model": request.model, "usage": usage})
+
+
+def short_floats(vector: Sequence[float]) -> list[float]:
+    """Numbers of 32 bits as the shortest ones that stand for the same: 0.01, not 0.009999999776482582."""
+    exact = array.array("f", vector)
+    short = [float(f"{value:.{_FLOAT_DIGITS}g}") for value in exact]
+    for index, (value, rounded) in enumerate(zip(exact, array.array("f", short), strict=True)):
+        if value != rounded:  # A digit or two are missing.
+            eight = float(f"{value:.{_FLOAT_DIGITS + 1}g}")
+            same = array.array("f", (eight,))[0] == value
+            short[index] = eight if same else float(f"{value:.{_FLOAT_DIGITS + 2}g}")
+    return short
 
 
 def vector_of(result: pb.EmbeddingResult, dimensions: int | None = None) -> Sequence[float]:
@@ -84,14 +97,15 @@ def rerank_answer(request: RerankRequest, result: pb.RerankResult) -> bytes:
     """Best first, and no more than were asked for, whatever the backend makes of that."""
     known = [found for found in result.results if 0 <= found.index < len(request.documents)]
     best = sorted(known, key=lambda found: -found.relevance_score)[: request.top_n or None]
+    scores = short_floats([found.relevance_score for found in best])
     results = [
-        {"index": found.index, "relevance_score": found.relevance_score}
+        {"index": found.index, "relevance_score": score}
         | (
             {}
             if request.return_documents is False
             else {"document": {"text": request.documents[found.index]}}
         )
-        for found in best
+        for found, score in zip(best, scores, strict=True)
     ]
     usage = {"total_tokens": result.usage.total_tokens, "prompt_tokens": result.usage.prompt_tokens}
     return _encode({"model": request.model, "usage": usage, "results": results})

@@ -109,6 +109,8 @@ def _artifacts(backends: tuple[Backend, ...]) -> tuple[InstalledArtifact, ...]:
             uri=backend.metadata.uri,
             gallery_url=backend.metadata.gallery_url,
             installed_at=backend.metadata.installed_at,
+            is_system=backend.system,
+            is_meta=backend.meta,
         )
         for backend in backends
     )
