@@ -55,12 +55,13 @@ class LocalMachine:
         models = self.settings.models_path or self.data.models
         return await gallery_machine(Inventory(SystemHost(), models))
 
-    async def readings(self) -> tuple[Reading, ...]:
-        """What the galleries offer; those that cannot be reached answer from their last copy."""
+    async def readings(self, *, refresh: bool = False) -> tuple[Reading, ...]:
+        """What the galleries offer; those that cannot be reached answer from their last copy. `refresh` asks
+        them even where that is young."""
         cache = Cache(self.data.worker / "galleries")
         async with open_fetcher() as fetcher:
             sources = Sources(self.galleries, fetcher=fetcher, cache=cache, clock=SystemClock())
-            return await sources.read()
+            return await sources.read(refresh=refresh)
 
     def depot(self) -> Depot:
         """To look and to remove."""

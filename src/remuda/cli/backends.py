@@ -271,7 +271,7 @@ def collect_garbage(here: Here, dry_run: bool, budget: int | None, unused: timed
 
 
 async def _order(machine: "LocalMachine", what: str, name: str, alias: str) -> "Order":
-    from remuda.gallery.resolve import Resolved, resolve
+    from remuda.gallery.resolve import Refused, Resolved, resolve
     from remuda.oci.reference import OciImage, parse_source
     from remuda.worker.depot.orders import is_source, order_from_source, order_of
 
@@ -281,8 +281,11 @@ async def _order(machine: "LocalMachine", what: str, name: str, alias: str) -> "
         return order_from_source(what, name or own, alias)
     if name or alias:
         raise Invalid("a gallery's backend has its own name and alias", hint="leave --name and --alias out")
-    readings = await machine.readings()
-    answer = resolve(readings, what, await machine.hardware())
+    readings, hardware = await machine.readings(), await machine.hardware()
+    answer = resolve(readings, what, hardware)
+    if isinstance(answer, Refused):  # An index may be older than the name.
+        readings = await machine.readings(refresh=True)
+        answer = resolve(readings, what, hardware)
     order = order_of(answer, readings)
     assert isinstance(answer, Resolved), "others were refused"
     for warning in answer.warnings:

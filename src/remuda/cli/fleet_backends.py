@@ -23,9 +23,10 @@ from remuda.core.errors import RemudaError
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient, Answer
     from remuda.cli.ops_wait import Waiting
-    from remuda.wire.operations import BackendItem, OpSubmitted
+    from remuda.wire.operations import BackendItem, OpSubmitted, UncheckedItem
 
 P = ParamSpec("P")
+_UP_TO_DATE = "everything is up to date"
 _PLAN_S = 60.0  # Registries are asked what tags stand for.
 
 
@@ -197,20 +198,39 @@ def list_available(asked: Asked, words: tuple[str, ...], builds: bool) -> None:
 @click.option("--check", is_flag=True, help="Ask the registries now, which takes a few seconds.")
 @client_command
 def list_upgrades(asked: Asked, check: bool) -> None:
-    """What could be upgraded, and where nodes have different things."""
-    from remuda.wire.operations import UpgradeItems
+    """What could be upgraded, where nodes have different things, and which galleries and registries could not
+    be asked."""
+    from remuda.wire.operations import UpgradesReply
 
     with connect(asked, timeout_s=_PLAN_S) as client:
-        path = ("api", "backends", "upgrades")
+        path = ("api", "ops", "upgrades")
         answer = client.call("POST", *path, "check") if check else client.get(*path)
     if asked.as_json:
-        click.echo(json.dumps({"upgrades": _listed(answer)}))
+        click.echo(answer.body)
         return
     from remuda.cli.fleet_tables import upgrade_table
     from remuda.cli.render import console, show
 
-    output = console()
-    show(output, upgrade_table(answer.read(UpgradeItems).root, output))
+    output, reply = console(), answer.read(UpgradesReply)
+    _tell_unchecked(reply.unchecked)
+    if reply.upgrades:
+        show(output, upgrade_table(reply.upgrades, output))
+    else:
+        click.echo(_nothing_newer(reply.unchecked))
+
+
+def _tell_unchecked(unchecked: "Sequence[UncheckedItem]") -> None:
+    for one in unchecked:
+        click.echo(
+            one_line(
+                f"warning: {one.source} could not be asked about {', '.join(one.backends)}: {one.reason}"
+            ),
+            err=True,
+        )
+
+
+def _nothing_newer(unchecked: "Sequence[UncheckedItem]") -> str:
+    return "nothing newer was found, but not everything could be checked" if unchecked else _UP_TO_DATE
 
 
 def _listed(answer: "Answer") -> list[object]:
@@ -341,8 +361,9 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
         submitted = _submit(client, "api", "ops", "upgrades", body=roll_out).read(OpsSubmitted)
     for reason in submitted.refused:
         click.echo(one_line(f"warning: {reason}"), err=True)
+    _tell_unchecked(submitted.unchecked)
     if not submitted.operations and not submitted.refused and not terms.asked.as_json:
-        click.echo("everything is up to date")
+        click.echo(_nothing_newer(submitted.unchecked))
         return
     code = _follow_up(terms, submitted.operations, together=True)
     click.get_current_context().exit(code or (Exit.NOT_EVERYWHERE if submitted.refused else Exit.DONE))

@@ -51,10 +51,7 @@ def available_table(
     return fitting(columns, output)
 
 
-def upgrade_table(upgrades: Mapping[str, UpgradeItem], output: Console) -> RenderableType:
-    if not upgrades:
-        return Text("everything is up to date")
-    rows = list(upgrades.values())
+def upgrade_table(rows: Sequence[UpgradeItem], output: Console) -> RenderableType:
     columns = [
         Column("NAME", [row.backend_name for row in rows]),
         Column("INSTALLED", [_content(row.installed_version, row.installed_digest) for row in rows]),

@@ -33,8 +33,9 @@ class RegistryPinner:
         except PlatformMissing as error:
             return Pin(missing=error.message)
         except (RemudaError, TimeoutError) as error:
-            log.info("tag_not_pinned", image=str(reference), reason=str(error) or "no answer in time")
-            return Pin()
+            trouble = f"no answer within {_ASK_S:g} s" if isinstance(error, TimeoutError) else error.message
+            log.info("tag_not_pinned", image=str(reference), reason=trouble)
+            return Pin(trouble=trouble)
 
     async def _digest(self, reference: Reference, platform: str) -> str:
         if not platform:

@@ -14,8 +14,8 @@ _AT_ONCE_MAX: Final = 16
 async def pin_all(
     pinner: Pinner, builds: Collection[Build], patience_s: float = PIN_S
 ) -> Mapping[Build, Pin]:
-    """What could be had in time; the others are left out."""
-    pins: dict[Build, Pin] = {}
+    """What each stands for. Who has not answered in time is in trouble."""
+    pins = dict.fromkeys(builds, Pin(trouble=f"no answer within {patience_s:g} s"))
     slots = anyio.CapacityLimiter(_AT_ONCE_MAX)
 
     async def one(build: Build) -> None:
@@ -26,4 +26,4 @@ async def pin_all(
         async with anyio.create_task_group() as asking:
             for build in builds:
                 asking.start_soon(one, build)
-    return dict(pins)
+    return pins

@@ -16,6 +16,7 @@ class Build:
 class Pin:
     digest: str = ""  # Of the image index; empty: it could not be had.
     missing: str = ""  # Why no machine of that platform can have it.
+    trouble: str = ""  # Why nobody could say.
 
 
 class Pinner(Protocol):

@@ -11,7 +11,7 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.crowd import Bounds, Crowd
 from remuda.core.entropy import Entropy
-from remuda.core.errors import Conflict, Invalid, Rejected
+from remuda.core.errors import Conflict, Invalid, NotFound, Rejected
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.gallery.model import Reading, galleries_to_json
@@ -149,7 +149,16 @@ class Operations:
     async def _planned(self, asked: Asked, op: OpId) -> tuple[Plan, Wanted]:
         if not asked.source.backend and not asked.source.uri:
             raise Invalid("backend: must not be empty")
-        nodes, readings = await self._look(asked.source.galleries)
+        try:
+            return await self._planned_by(asked, op, afresh=False)
+        except NotFound:
+            if asked.source.uri:
+                raise
+        # An index may be older than the name.
+        return await self._planned_by(asked, op, afresh=True)
+
+    async def _planned_by(self, asked: Asked, op: OpId, *, afresh: bool) -> tuple[Plan, Wanted]:
+        nodes, readings = await self._look(asked.source.galleries, afresh=afresh)
         source = asked.source
         if not source.uri and not source.galleries:
             # Whole, so that a retry next week means the same galleries.
@@ -196,11 +205,12 @@ class Operations:
     async def readings(self) -> tuple[Reading, ...]:
         return await self._shelf.readings()
 
-    async def look(self) -> tuple[list[NodeView], tuple[Reading, ...]]:
-        return await self._look("")
+    async def look(self, *, afresh: bool = False) -> tuple[list[NodeView], tuple[Reading, ...]]:
+        """The fleet, and what galleries offer; `afresh`: whatever copies there are."""
+        return await self._look("", afresh=afresh)
 
-    async def _look(self, galleries: str) -> tuple[list[NodeView], tuple[Reading, ...]]:
-        return await self.nodes(), await self._shelf.readings(galleries)
+    async def _look(self, galleries: str, *, afresh: bool) -> tuple[list[NodeView], tuple[Reading, ...]]:
+        return await self.nodes(), await self._shelf.readings(galleries, afresh=afresh)
 
     async def view(self, op: OpId) -> View:
         """NotFound for an unknown one."""

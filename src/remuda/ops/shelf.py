@@ -1,6 +1,7 @@
 """The galleries for callers in a hurry: they get what there is in a few seconds, and the reading goes on."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 import anyio
@@ -33,6 +34,7 @@ class Shelf:
         self._patience_s = patience_s
         self._latest: tuple[Reading, ...] | None = None
         self._asked = anyio.Event()
+        self._afresh: anyio.Event | None = None  # For whom a copy will not do, nor a reading under way.
         self._read = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -40,22 +42,36 @@ class Shelf:
         while True:
             await self._asked.wait()
             self._asked = anyio.Event()
-            self._latest = await self._configured.read()
+            afresh, self._afresh = self._afresh, None
+            self._latest = await self._configured.read(refresh=afresh is not None)
             self._read.set()
             self._read = anyio.Event()
+            if afresh is not None:
+                afresh.set()
 
-    async def readings(self, galleries: str = "") -> tuple[Reading, ...]:
-        """What the galleries offer: those of this JSON text, or the configured ones."""
-        return await self._given(galleries) if galleries else await self._usual()
+    async def readings(self, galleries: str = "", *, afresh: bool = False) -> tuple[Reading, ...]:
+        """What the galleries offer: those of this JSON text, or the configured ones. `afresh` asks them even
+        where a copy is young; those that do not answer in time are said to be in trouble."""
+        return await self._given(galleries) if galleries else await self._usual(afresh)
 
-    async def _usual(self) -> tuple[Reading, ...]:
+    async def _usual(self, afresh: bool) -> tuple[Reading, ...]:
         read = self._read
+        if afresh:
+            read = self._afresh = self._afresh or anyio.Event()
         self._asked.set()
-        with anyio.move_on_after(self._patience_s):
+        with anyio.move_on_after(self._patience_s) as waiting:
             await read.wait()
         if self._latest is None:
             raise Unavailable("the galleries are being read for the first time; try again in a moment")
+        if afresh and waiting.cancelled_caught:
+            return tuple(self._unanswered(one) for one in self._latest)
         return self._latest
+
+    def _unanswered(self, reading: Reading) -> Reading:
+        """Which of them is slow is not known: what ships with Remuda is not."""
+        if reading.trouble or reading.gallery.builtin:
+            return reading
+        return replace(reading, trouble=f"no answer within {self._patience_s:g} s")
 
     async def _given(self, text: str) -> tuple[Reading, ...]:
         galleries = galleries_from_json(text)

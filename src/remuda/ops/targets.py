@@ -11,7 +11,7 @@ from remuda.core.errors import Conflict, NotFound, Unavailable
 from remuda.fleet.model import Node
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias
 from remuda.gallery.model import Machine, Reading, galleries_to_json
-from remuda.gallery.references import for_peers, is_image, same_source
+from remuda.gallery.references import for_peers, is_image, registry, same_source
 from remuda.gallery.resolve import Refused, Resolved, resolve
 from remuda.ops.external import External, external
 from remuda.ops.holdings import foreign, found, from_reference
@@ -93,7 +93,22 @@ def pinned(drafted: Plan, pins: Mapping[Build, Pin]) -> Plan:
         told = [f"{draft.step.node_name}: {draft.step.reason}" for draft in drafts[:_NAMED_MAX]]
         more = f"; and {len(drafts) - _NAMED_MAX} more" if len(drafts) > _NAMED_MAX else ""
         raise Conflict(f"no node can do this: {'; '.join(told)}{more}")
-    return replace(drafted, drafts=drafts)
+    return replace(drafted, drafts=drafts, warnings=(*drafted.warnings, *_unpinned(drafted, pins)))
+
+
+def _unpinned(drafted: Plan, pins: Mapping[Build, Pin]) -> list[str]:
+    """What a reference stands for now is not known: then whoever has something from it keeps that."""
+    steps = ((draft.build, draft.step) for draft in drafted.drafts if draft.build is not None)
+    asked = {
+        build.uri: pins[build].trouble
+        for build, step in steps
+        if step.kind is Kind.INSTALL and step.source.uri and build in pins and pins[build].trouble
+    }
+    return [
+        f"{registry(uri)} could not be asked what {uri} stands for now ({why}): nodes that have it keep what "
+        "they have"
+        for uri, why in asked.items()
+    ]
 
 
 def _pinned(draft: Draft, pins: Mapping[Build, Pin]) -> Draft:

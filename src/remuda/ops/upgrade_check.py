@@ -1,8 +1,9 @@
 """Looks now and then what the tags of installed images stand for, and says what could be upgraded."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 import structlog
@@ -13,7 +14,7 @@ from remuda.gallery.model import Reading
 from remuda.ops.pinning import pin_all
 from remuda.ops.pins import Build, Pinner
 from remuda.ops.sightings import NodeView
-from remuda.ops.upgrades import Upgrade, candidates, upgrades
+from remuda.ops.upgrades import Heard, Unchecked, Upgrade, candidates, unchecked, upgrades
 
 log = structlog.get_logger(__name__)
 
@@ -21,11 +22,21 @@ FIRST: Final = timedelta(seconds=10)
 EVERY: Final = timedelta(hours=6)
 AGAIN: Final = timedelta(minutes=1)  # After a look that failed.
 
-Look = Callable[[], Awaitable[tuple[Sequence[NodeView], Sequence[Reading]]]]
+
+class Look(Protocol):
+    async def __call__(self, *, afresh: bool = False) -> tuple[Sequence[NodeView], Sequence[Reading]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What could be upgraded, and whom nobody could ask."""
+
+    upgrades: Mapping[str, Upgrade]
+    unchecked: tuple[Unchecked, ...]
 
 
 class UpgradeCheck:
-    """Digests are remembered; what follows from them is computed from what nodes have now."""
+    """What was heard is remembered; what follows from it is computed from what nodes have now."""
 
     def __init__(
         self, look: Look, pinner: Pinner, *, first: timedelta = FIRST, every: timedelta = EVERY
@@ -34,7 +45,7 @@ class UpgradeCheck:
         self._pinner = pinner
         self._first = first
         self._every = every
-        self._digests: dict[str, str] = {}
+        self._heard: dict[str, Heard] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -48,21 +59,32 @@ class UpgradeCheck:
                 wait = min(wait, AGAIN)
             await anyio.sleep(wait.total_seconds())
 
-    async def check(self) -> dict[str, Upgrade]:
-        """Ask the registries, each within a few seconds; then as `current`. Waits for no node."""
-        nodes, readings = await self._look()
-        uris = frozenset(candidates(nodes, readings).values())
-        self._digests |= await self._ask(uris)
-        self._digests = {uri: digest for uri, digest in self._digests.items() if uri in uris}
-        found = upgrades(nodes, readings, self._digests)
-        log.info("upgrades_checked", images=len(uris), upgrades=len(found))
-        return found
+    async def check(self) -> Checked:
+        """Ask galleries and registries, each within a few seconds; then as `current`. Waits for no node."""
+        nodes, readings = await self._look(afresh=True)
+        uris = frozenset[str]().union(*candidates(nodes, readings).values())
+        self._heard |= await self._ask(uris)
+        self._heard = {uri: heard for uri, heard in self._heard.items() if uri in uris}
+        checked = self._checked(nodes, readings)
+        unasked = [one.source for one in checked.unchecked]
+        log.info("upgrades_checked", images=len(uris), upgrades=len(checked.upgrades), unasked=unasked)
+        return checked
 
-    async def current(self) -> dict[str, Upgrade]:
-        """What could be upgraded, as far as was heard of the registries."""
-        nodes, readings = await self._look()
-        return upgrades(nodes, readings, self._digests)
+    async def current(self) -> Checked:
+        """What could be upgraded, as far as was heard of galleries and registries."""
+        return self._checked(*await self._look())
 
-    async def _ask(self, uris: Collection[str]) -> Mapping[str, str]:
+    def _checked(self, nodes: Sequence[NodeView], readings: Sequence[Reading]) -> Checked:
+        found = upgrades(nodes, readings, self._heard)
+        return Checked(found, tuple(unchecked(nodes, readings, self._heard)))
+
+    async def _ask(self, uris: Collection[str]) -> Mapping[str, Heard]:
+        """A registry that cannot be asked takes nothing back of what it said before."""
         pins = await pin_all(self._pinner, [Build(uri) for uri in uris])
-        return {build.uri: pin.digest for build, pin in pins.items() if pin.digest}
+        return {
+            build.uri: Heard(pin.digest or self._before(build.uri), pin.trouble)
+            for build, pin in pins.items()
+        }
+
+    def _before(self, uri: str) -> str:
+        return self._heard[uri].digest if uri in self._heard else ""

@@ -1,20 +1,21 @@
-"""Which installed backends have something newer, or differ between nodes. Pure.
+"""Which installed backends have something newer, or differ between nodes; and of which nobody can say. Pure.
 
 It judges what nodes have now, so that an upgrade which has happened is an upgrade less at the next look.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from remuda.gallery.lookup import find
+from remuda.gallery.lookup import Found, find
 from remuda.gallery.model import Entry, Reading
-from remuda.gallery.references import is_image
-from remuda.ops.holdings import Holding, counted, foreign, holdings
+from remuda.gallery.references import is_image, registry
+from remuda.ops.holdings import Holding, counted, foreign, from_reference, holdings
 from remuda.ops.sightings import NodeView
 
 _DEVELOPMENT: Final = "-development"
+NOT_ASKED: Final = "it was not asked yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,53 +28,135 @@ class Upgrade:
     drift: tuple[Holding, ...] = ()  # Those that have something else than most.
 
 
-def candidates(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> dict[str, str]:
-    """The installed backends that only a digest can tell apart, with the image to ask about."""
-    compared = {name: entry for name, (entry, _) in _compared(nodes, readings).items()}
-    return {name: entry.uri for name, entry in compared.items() if not entry.version and is_image(entry.uri)}
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What was last heard of an image. A digest may be older than the trouble."""
+
+    digest: str = ""
+    trouble: str = ""  # Why nobody could say when it was last asked about.
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """A gallery or registry that could not be asked, and the installed backends it may have newer ones of."""
+
+    source: str
+    reason: str
+    backends: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Installed:
+    """One name on the nodes: those whose gallery decides, and those that came from references."""
+
+    name: str
+    entry: Entry | None
+    holders: tuple[Holding, ...]
+    by_reference: tuple[Holding, ...] = ()
+
+    @property
+    def images(self) -> frozenset[str]:
+        """Those that only a digest can tell apart. What is named by its digest never changes."""
+        references = {one.artifact.uri for one in self.by_reference}
+        if self.entry is not None and not self.entry.version:
+            references.add(self.entry.uri)
+        return frozenset(uri for uri in references if is_image(uri) and "@" not in uri)
+
+
+def candidates(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> dict[str, frozenset[str]]:
+    """The installed backends that only a digest can tell apart, with the images to ask about."""
+    return {one.name: one.images for one in _compared(nodes, readings) if one.images}
 
 
 def upgrades(
-    nodes: Sequence[NodeView], readings: Sequence[Reading], digests: Mapping[str, str]
+    nodes: Sequence[NodeView], readings: Sequence[Reading], heard: Mapping[str, Heard]
 ) -> dict[str, Upgrade]:
-    """By name. `digests` has what each image's tag stands for now, where that is known."""
-    judged = {
-        name: _judge(name, entry, held, digests) for name, (entry, held) in _compared(nodes, readings).items()
-    }
+    """By name. `heard` has what each image's tag stands for now, where that is known."""
+    digests = {uri: one.digest for uri, one in heard.items() if one.digest}
+    judged = {one.name: _judge(one, digests) for one in _compared(nodes, readings)}
     return {name: upgrade for name, upgrade in judged.items() if upgrade is not None}
 
 
-def _compared(
-    nodes: Sequence[NodeView], readings: Sequence[Reading]
-) -> dict[str, tuple[Entry, tuple[Holding, ...]]]:
+def unchecked(
+    nodes: Sequence[NodeView], readings: Sequence[Reading], heard: Mapping[str, Heard]
+) -> list[Unchecked]:
+    """Whom nobody could ask, so that what is not listed as an upgrade may be one all the same."""
+    reasons: dict[str, str] = {}
+    names = defaultdict[str, set[str]](set)
+    for name, images in candidates(nodes, readings).items():
+        for uri in images:
+            trouble = heard[uri].trouble if uri in heard else NOT_ASKED
+            if trouble:
+                source = f"registry {registry(uri)}"
+                reasons.setdefault(source, trouble)
+                names[source].add(name)
+    for reading in readings:
+        if reading.trouble and (affected := _from_gallery(nodes, reading)):
+            source = f"gallery {reading.gallery.name}"
+            reasons[source], names[source] = reading.trouble, affected
+    return [Unchecked(source, reasons[source], tuple(sorted(names[source]))) for source in sorted(reasons)]
+
+
+def _from_gallery(nodes: Sequence[NodeView], reading: Reading) -> set[str]:
+    """What came from it, or from a gallery that an older worker does not name."""
     held = holdings([node for node in nodes if counted(node)])
-    pairs: dict[str, tuple[Entry, tuple[Holding, ...]]] = {}
-    for name, holders in held.items():
-        found = find(readings, name)
-        superseded = not name.endswith(_DEVELOPMENT) and name + _DEVELOPMENT in held
-        # What ships with Remuda is upgraded with its worker; a meta backend is no build.
-        if found is None or superseded or found.entry.builtin or found.entry.meta:
-            continue
-        pairs[name] = found.entry, holders
-    return pairs
+    return {
+        name
+        for name, holders in held.items()
+        for one in holders
+        if one.artifact.uri and not one.artifact.uri.startswith("builtin:")
+        if one.artifact.gallery_url == reading.gallery.url
+        or (not one.artifact.gallery_url and not from_reference(one.artifact, find([reading], name)))
+    }
 
 
-def _judge(name: str, entry: Entry, holders: Sequence[Holding], digests: Mapping[str, str]) -> Upgrade | None:
-    version, digest = _majority(holders)
-    drift = tuple(one for one in holders if _pair(one) != (version, digest))
-    if entry.version:
+def _compared(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> list[_Installed]:
+    held = holdings([node for node in nodes if counted(node)])
+    compared = (_installed(name, holders, find(readings, name)) for name, holders in held.items())
+    return [one for one in compared if one is not None and not _superseded(one.name, held)]
+
+
+def _superseded(name: str, held: Mapping[str, tuple[Holding, ...]]) -> bool:
+    return not name.endswith(_DEVELOPMENT) and name + _DEVELOPMENT in held
+
+
+def _installed(name: str, holders: tuple[Holding, ...], found: Found | None) -> _Installed | None:
+    """None for what cannot be compared: nothing is known of where it came from, it ships with Remuda and is
+    upgraded with its worker, or it is a meta backend, which is no build."""
+    by_reference = tuple(one for one in holders if from_reference(one.artifact, found))
+    entry = None if found is None or found.entry.builtin or found.entry.meta else found.entry
+    if entry is None:
+        return _Installed(name, None, by_reference, by_reference) if by_reference else None
+    return _Installed(name, entry, holders, by_reference)
+
+
+def _judge(one: _Installed, digests: Mapping[str, str]) -> Upgrade | None:
+    told = [holder for holder in one.holders if not _never_told(one, holder)]
+    if not told:
+        return None
+    version, digest = _majority(told)
+    drift = tuple(holder for holder in told if _pair(holder) != (version, digest))
+    by_gallery = [holder for holder in told if holder not in one.by_reference]
+    outdated = [holder for holder in one.by_reference if holder in told and _moved(holder, digests)]
+    available = digests.get(outdated[0].artifact.uri, "") if outdated else ""
+    if one.entry is not None and one.entry.version and by_gallery:
         # Nothing recorded counts as old: there is no telling, and after an upgrade there is.
-        outdated = version != entry.version or bool(drift)
-        return Upgrade(name, version, entry.version, digest, drift=drift) if outdated else None
-    if not is_image(entry.uri):
-        return Upgrade(name, installed_digest=digest, drift=drift) if drift else None
-    available = digests.get(entry.uri, "")
-    if not available:
+        if drift or outdated or any(holder.artifact.version != one.entry.version for holder in by_gallery):
+            return Upgrade(one.name, version, one.entry.version, digest, available, drift)
         return None
-    told = [one for one in holders if not _never_told(entry, one)]
-    if all(one.artifact.digest == available for one in told):
+    if one.entry is not None and by_gallery:
+        offered = digests.get(one.entry.uri, "")
+        if offered and any(holder.artifact.digest != offered for holder in by_gallery):
+            outdated, available = by_gallery, offered
+    if not outdated and not drift:
         return None
-    return Upgrade(name, installed_digest=digest, available_digest=available, drift=drift)
+    return Upgrade(one.name, installed_digest=digest, available_digest=available, drift=drift)
+
+
+def _moved(holder: Holding, digests: Mapping[str, str]) -> bool:
+    """The tag it was installed from stands for something else now."""
+    available = digests.get(holder.artifact.uri, "")
+    return bool(available) and holder.artifact.digest != available
 
 
 def _majority(holders: Iterable[Holding]) -> tuple[str, str]:
@@ -86,6 +169,9 @@ def _pair(holding: Holding) -> tuple[str, str]:
     return holding.artifact.version, holding.artifact.digest
 
 
-def _never_told(entry: Entry, holding: Holding) -> bool:
+def _never_told(one: _Installed, holding: Holding) -> bool:
     """LocalAI's workers record no digest of an image that is written with oci://, however new it is."""
-    return foreign(holding.standing.node) and entry.uri.startswith("oci://") and not holding.artifact.digest
+    artifact = holding.artifact
+    uri = artifact.uri or ("" if one.entry is None else one.entry.uri)
+    silent = foreign(holding.standing.node) and uri.startswith("oci://") and not artifact.digest
+    return silent and not (one.entry is not None and one.entry.version)

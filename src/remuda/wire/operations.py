@@ -275,6 +275,21 @@ class UpgradeItems(RootModel[dict[str, UpgradeItem]]):
     """By the backend's name."""
 
 
+class UncheckedItem(Message):
+    """A gallery or registry that could not be asked whether it has anything newer."""
+
+    source: str  # Such as `registry quay.io` or `gallery localai`.
+    reason: str
+    backends: Many[str] = ()  # Installed ones that it may have something newer of.
+
+
+class UpgradesReply(Message):
+    """Frontend to admin: what could be upgraded. Only without `unchecked` is everything else up to date."""
+
+    upgrades: Many[UpgradeItem] = ()
+    unchecked: Many[UncheckedItem] = ()
+
+
 # Ours.
 
 
@@ -434,6 +449,7 @@ class OpsSubmitted(Message):
 
     operations: Many[OpSubmitted] = ()
     refused: Annotated[Many[str], OMIT_EMPTY] = ()
+    unchecked: Annotated[Many[UncheckedItem], OMIT_EMPTY] = ()
 
 
 class Tick(Message):

@@ -35,6 +35,7 @@ class FleetRig:
     registry: RegistryServer
     link: Relay
     galleries: str
+    site: Path
 
     def remuda(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = self.ranch.remuda(*words)
@@ -56,7 +57,35 @@ class FleetRig:
         return self.reference(name, tag)
 
     def reference(self, name: str, tag: str = "latest") -> str:
-        return f"{HOST}:{self.link.port}/fleet/{name}:{tag}"
+        return f"{self.link_name}/fleet/{name}:{tag}"
+
+    @property
+    def link_name(self) -> str:
+        """The registry as references name it."""
+        return f"{HOST}:{self.link.port}"
+
+    @contextmanager
+    def in_gallery(self, name: str, uri: str) -> Iterator[None]:
+        """The gallery has one more entry while the block lasts."""
+        index = self.site / "index.yaml"
+        before = index.read_text()
+        index.write_text(f'{before}\n- {{name: {name}, uri: "{uri}"}}\n')
+        try:
+            yield
+        finally:
+            index.write_text(before)
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Neither the gallery nor the registry answers."""
+        index, away = self.site / "index.yaml", self.site / "index.away"
+        index.rename(away)
+        self.link.reset_after, before = 0, self.link.reset_after
+        try:
+            yield
+        finally:
+            self.link.reset_after = before
+            away.rename(index)
 
     def installed_version(self, name: str) -> str:
         """What `push` called the version that is on the node's disk."""
@@ -102,7 +131,7 @@ def fleet_rig(folder: Path) -> Iterator[FleetRig]:
         (site / "index.yaml").write_text(_index(f"{HOST}:{link.port}/fleet"))
         galleries = json.dumps([{"name": "mine", "url": f"http://{HOST}:{port}/index.yaml"}])
         at = free_port(HOST)
-        yield FleetRig(started, start(started, at, galleries), at, registry, link, galleries)
+        yield FleetRig(started, start(started, at, galleries), at, registry, link, galleries, site)
 
 
 def start(started: Ranch, port: int, galleries: str) -> Frontend:

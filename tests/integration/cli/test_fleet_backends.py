@@ -73,8 +73,11 @@ def test_another_tag_or_a_tag_that_moved_brings_another_version(rig: FleetRig) -
     assert rig.installed_version("mine") == "3"
 
     rig.push("own", 4, tag="v2")
+    [newer] = rig.json("backends", "upgrades", "--check")["upgrades"]
+    assert (newer["backend_name"], newer["available_digest"] != newer["installed_digest"]) == ("mine", True)
     rig.remuda("backends", "upgrade", "mine")
     assert rig.installed_version("mine") == "4"
+    assert rig.json("backends", "upgrades")["upgrades"] == []
 
     pulled = rig.push("own", 5, tag="v5")
     rig.remuda("backends", "pull", pulled, "--name", "mine")
@@ -82,6 +85,31 @@ def test_another_tag_or_a_tag_that_moved_brings_another_version(rig: FleetRig) -
     rig.push("own", 6, tag="v5")
     rig.remuda("backends", "pull", pulled, "--name", "mine")
     assert rig.installed_version("mine") == "6"
+
+
+def test_a_name_that_is_new_in_the_gallery_is_found_at_once(rig: FleetRig) -> None:
+    rig.remuda("backends", "available")
+    with rig.in_gallery("newcomer", rig.push("newcomer")):
+        rig.remuda("backends", "install", "newcomer", "--nodes", "up")
+    assert rig.installed_version("newcomer") == "1"
+    rig.remuda("backends", "remove", "newcomer")
+
+
+def test_what_could_not_be_asked_is_never_up_to_date(rig: FleetRig) -> None:
+    rig.push("shouter", 1)
+    rig.remuda("backends", "install", "shouter")
+    with rig.cut_off():
+        checked = rig.remuda("backends", "upgrades", "--check")
+        everything = rig.remuda("backends", "upgrade", "--all-backends")
+        told = rig.json("backends", "upgrades", "--check")["unchecked"]
+    assert (
+        checked.stdout
+        == everything.stdout
+        == ("nothing newer was found, but not everything could be checked\n")
+    )
+    assert {one["source"] for one in told} == {"gallery mine", f"registry {rig.link_name}"}
+    assert "could not be asked about" in checked.stderr
+    assert all("cpu-shouter" in one["backends"] for one in told)
 
 
 def test_what_galleries_offer_is_shown_with_the_nodes_it_fits(rig: FleetRig) -> None:

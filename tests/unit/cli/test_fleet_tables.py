@@ -70,7 +70,7 @@ def test_many_names_are_shortened() -> None:
 def test_upgrades_show_what_there_is_and_what_there_could_be() -> None:
     upgrade = UpgradeItem(backend_name="echo", installed_digest=OLD, available_digest=NEW)
 
-    assert rows(upgrade_table({"echo": upgrade}, OUTPUT))[1] == [
+    assert rows(upgrade_table([upgrade], OUTPUT))[1] == [
         "echo",
         "sha256:bbbbbbbbbbbb",
         "sha256:aaaaaaaaaaaa",

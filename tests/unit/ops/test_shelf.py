@@ -19,12 +19,14 @@ class Galleries:
 
     def __init__(self, *, slow: bool = False) -> None:
         self.reads = 0
+        self.afresh = 0
         self.answers = anyio.Event()
         if not slow:
             self.answers.set()
 
     async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]:
         self.reads += 1
+        self.afresh += refresh
         await self.answers.wait()
         return READINGS
 
@@ -78,3 +80,22 @@ async def test_galleries_that_a_request_brings_may_not_keep_it_waiting() -> None
     async with shelf(Galleries(), Galleries(slow=True)) as made:
         with pytest.raises(Unavailable, match="did not answer in time"):
             await made.readings('[{"name": "slow", "url": "https://example.org/index.yaml"}]')
+
+
+async def test_galleries_are_asked_afresh_only_for_those_who_want_that() -> None:
+    galleries = Galleries()
+    async with shelf(galleries) as made:
+        await made.readings()
+        assert galleries.afresh == 0
+        assert await made.readings(afresh=True) == READINGS
+        assert galleries.afresh == 1
+
+
+async def test_who_wants_to_know_afresh_is_told_when_galleries_do_not_answer() -> None:
+    galleries = Galleries()
+    async with shelf(galleries) as made:
+        await made.readings()
+        galleries.answers = anyio.Event()
+        mine, shipped = await made.readings(afresh=True)
+        assert (mine.trouble, shipped.trouble) == ("no answer within 0.05 s", "")
+        assert mine.index == READINGS[0].index

@@ -12,6 +12,7 @@ from remuda.gallery.model import Reading
 from remuda.ops.pins import Build, Pin
 from remuda.ops.sightings import NodeView
 from remuda.ops.upgrade_check import EVERY, FIRST, UpgradeCheck
+from remuda.ops.upgrades import NOT_ASKED
 from tests.support.waiting import wait_until
 from tests.unit.ops.fleet import NEW, OLD, READINGS, a_node, artifact
 
@@ -27,17 +28,20 @@ class Around:
         self.available = NEW
         self.asked: list[str] = []
         self.looks = 0
+        self.afresh = 0
+        self.trouble = ""
         self.broken = False
 
-    async def look(self) -> tuple[Sequence[NodeView], Sequence[Reading]]:
+    async def look(self, *, afresh: bool = False) -> tuple[Sequence[NodeView], Sequence[Reading]]:
         self.looks += 1
+        self.afresh += afresh
         if self.broken:
             raise StoreUnusable("the database does not answer")
         return [a_node("one", artifact("lone", self.digest))], READINGS
 
     async def pin(self, build: Build) -> Pin:
         self.asked.append(build.uri)
-        return Pin(self.available)
+        return Pin(self.available, trouble=self.trouble)
 
 
 @asynccontextmanager
@@ -57,15 +61,15 @@ async def test_registries_are_asked_by_itself_and_again() -> None:
     around = Around()
     async with checking(around, SOON, SOON) as check:
         await wait_until(lambda: len(around.asked) >= 3)
-        assert (await check.current()).keys() == {"lone"}
+        assert (await check.current()).upgrades.keys() == {"lone"}
 
 
 async def test_what_has_been_upgraded_is_gone_from_the_list_without_asking_again() -> None:
     around = Around()
     check = UpgradeCheck(around.look, around)
-    assert (await check.check())["lone"].available_digest == NEW
+    assert (await check.check()).upgrades["lone"].available_digest == NEW
     around.digest = NEW
-    assert await check.current() == {}
+    assert (await check.current()).upgrades == {}
     assert len(around.asked) == 1
 
 
@@ -73,8 +77,21 @@ async def test_a_registry_that_does_not_answer_takes_nothing_back() -> None:
     around = Around()
     check = UpgradeCheck(around.look, around)
     await check.check()
-    around.available = ""
-    assert (await check.check()).keys() == {"lone"}
+    around.available, around.trouble = "", "cannot be reached"
+    checked = await check.check()
+    assert checked.upgrades.keys() == {"lone"}
+    assert [(one.source, one.reason) for one in checked.unchecked] == [
+        ("registry registry.example", "cannot be reached")
+    ]
+
+
+async def test_galleries_are_read_afresh_for_a_check_alone() -> None:
+    around = Around()
+    check = UpgradeCheck(around.look, around)
+    assert [one.reason for one in (await check.current()).unchecked] == [NOT_ASKED]
+    assert around.afresh == 0
+    assert (await check.check()).unchecked == ()
+    assert around.afresh == 1
 
 
 async def test_a_look_that_fails_is_followed_by_another() -> None:
@@ -84,4 +101,4 @@ async def test_a_look_that_fails_is_followed_by_another() -> None:
         await wait_until(lambda: around.looks >= 2)
         around.broken = False
         await wait_until(lambda: bool(around.asked))
-        assert (await check.current()).keys() == {"lone"}
+        assert (await check.current()).upgrades.keys() == {"lone"}

@@ -1,18 +1,21 @@
 """What could be upgraded, told from what nodes have and what registries say."""
 
+from dataclasses import replace
+
 import pytest
 
 from remuda.ops.holdings import to_ask
 from remuda.ops.sightings import NodeView
-from remuda.ops.upgrades import Upgrade, candidates, upgrades
+from remuda.ops.upgrades import NOT_ASKED, Heard, Unchecked, Upgrade, candidates, unchecked, upgrades
 from remuda.wire.nodes import InstalledArtifact
-from tests.unit.ops.fleet import NEW, OLD, READINGS, a_node, artifact
+from tests.unit.ops.fleet import MINE, NEW, OLD, READINGS, a_node, artifact
 
 LONE = "registry.example/backends:lone"
 
 
 def found(*nodes: NodeView, digests: dict[str, str] | None = None) -> dict[str, Upgrade]:
-    return upgrades(nodes, READINGS, {LONE: NEW} if digests is None else digests)
+    given = {LONE: NEW} if digests is None else digests
+    return upgrades(nodes, READINGS, {uri: Heard(digest) for uri, digest in given.items()})
 
 
 def has(name: str, *artifacts: InstalledArtifact, **facts: bool | float) -> NodeView:
@@ -60,7 +63,14 @@ def test_nodes_with_the_same_version_and_other_bytes_differ() -> None:
 
 
 def test_without_word_from_the_registry_nothing_is_claimed() -> None:
-    assert found(has("a", artifact("lone", OLD)), has("b", artifact("lone", NEW)), digests={}) == {}
+    assert found(has("a", artifact("lone", OLD)), has("b", artifact("lone", OLD)), digests={}) == {}
+
+
+def test_nodes_that_differ_are_named_also_without_word_from_the_registry() -> None:
+    nodes = has("a", artifact("lone", OLD)), has("b", artifact("lone", NEW)), has("c", artifact("lone", OLD))
+    upgrade = found(*nodes, digests={})["lone"]
+    assert [one.standing.node.name for one in upgrade.drift] == ["b"]
+    assert upgrade.available_digest == ""
 
 
 def test_what_no_gallery_has_and_what_ships_with_remuda_are_left_out() -> None:
@@ -95,4 +105,56 @@ def test_a080_nodes_that_tell_only_when_asked_are_asked_unless_they_are_not_in_o
 
 def test_only_images_that_digests_tell_apart_are_asked_about() -> None:
     node = has("a", artifact("lone"), artifact("versioned"), artifact("echo"), artifact("homemade"))
-    assert candidates([node], READINGS) == {"lone": LONE}
+    assert candidates([node], READINGS) == {"lone": {LONE}}
+
+
+# From references.
+
+OWN = "registry.example/me/mine:latest"
+
+
+def mine(name: str, digest: str, uri: str = OWN, **facts: bool) -> NodeView:
+    return has(name, artifact("mine", digest, uri=uri), **facts)
+
+
+def test_a_tag_that_moved_is_something_newer() -> None:
+    assert candidates([mine("a", OLD)], READINGS) == {"mine": {OWN}}
+    upgrade = found(mine("a", OLD), digests={OWN: NEW})["mine"]
+    assert (upgrade.installed_digest, upgrade.available_digest) == (OLD, NEW)
+    assert found(mine("a", NEW), digests={OWN: NEW}) == {}
+
+
+def test_nodes_with_other_versions_of_a_reference_differ() -> None:
+    other = "registry.example/me/mine:v2"
+    nodes = [mine("a", OLD), mine("b", NEW, other), mine("c", OLD)]
+    upgrade = found(*nodes, digests={OWN: OLD, other: NEW})["mine"]
+    assert [one.standing.node.name for one in upgrade.drift] == ["b"]
+
+
+def test_a_reference_by_digest_never_changes() -> None:
+    assert candidates([mine("a", OLD, f"registry.example/me/mine@{OLD}")], READINGS) == {}
+
+
+def test_what_localais_workers_cannot_tell_is_not_held_against_them() -> None:
+    assert found(mine("a", NEW), mine("b", "", f"oci://{OWN}", foreign=True), digests={OWN: NEW}) == {}
+
+
+# Whom nobody could ask.
+
+
+def test_a_registry_that_could_not_be_asked_is_named_with_the_backends_it_has() -> None:
+    nodes = [mine("a", OLD), has("b", artifact("lone", OLD))]
+    heard = {OWN: Heard(OLD), LONE: Heard(OLD, "cannot be reached")}
+    told = Unchecked("registry registry.example", "cannot be reached", ("lone",))
+    assert unchecked(nodes, READINGS, heard) == [told]
+    assert [one.reason for one in unchecked(nodes, READINGS, {})] == [NOT_ASKED]
+    assert unchecked(nodes, READINGS, {OWN: Heard(OLD), LONE: Heard(OLD)}) == []
+
+
+def test_a_gallery_that_could_not_be_read_is_named_where_something_came_from_it() -> None:
+    lost = [replace(READINGS[0], trouble="cannot be reached"), READINGS[1]]
+    ours = artifact("versioned", OLD, "2.0", uri="registry.example/backends:versioned", gallery_url=MINE.url)
+    told = Unchecked("gallery mine", "cannot be reached", ("versioned",))
+    assert unchecked([has("a", ours)], lost, {}) == [told]
+    registered, shipped = artifact("registered", ""), artifact("echo", "", uri="builtin:echo")
+    assert unchecked([mine("a", OLD), has("b", registered, shipped)], lost, {OWN: Heard(OLD)}) == []

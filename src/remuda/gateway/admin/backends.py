@@ -1,5 +1,6 @@
 """Backends of the whole fleet: what there is, and jobs that install, upgrade and delete them everywhere."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -127,13 +128,13 @@ async def job_status(op_id: OpPath, svc: Svc) -> Response:
 @routes.get("/upgrades", responses=gives(UpgradeItems, 401))
 async def list_upgrades(svc: Svc) -> Response:
     """What could be upgraded, and where nodes differ."""
-    return answer(upgrade_items(await svc.ops.upgrades.current()))
+    return answer(upgrade_items((await svc.ops.upgrades.current()).upgrades))
 
 
 @routes.post("/upgrades/check", responses=gives(UpgradeItems, 401))
 async def check_upgrades(svc: Svc) -> Response:
     """The same, after a look at the registries that takes a few seconds at most."""
-    return answer(upgrade_items(await svc.ops.upgrades.check()))
+    return answer(upgrade_items((await svc.ops.upgrades.check()).upgrades))
 
 
 @routes.post("/upgrade/{backend:path}", responses=gives(JobReply, 401, 404, 409))
@@ -143,11 +144,11 @@ async def upgrade_backend(backend: BackendPath, svc: Svc, admin: Admin) -> Respo
     return answer(job(accepted, "backend upgrade started", uuid=True, status=True))
 
 
-def upgrade_items(found: dict[str, Upgrade]) -> UpgradeItems:
-    return UpgradeItems({name: _upgrade_item(upgrade) for name, upgrade in sorted(found.items())})
+def upgrade_items(found: Mapping[str, Upgrade]) -> UpgradeItems:
+    return UpgradeItems({name: upgrade_item(upgrade) for name, upgrade in sorted(found.items())})
 
 
-def _upgrade_item(upgrade: Upgrade) -> UpgradeItem:
+def upgrade_item(upgrade: Upgrade) -> UpgradeItem:
     return UpgradeItem(
         backend_name=upgrade.backend,
         installed_version=upgrade.installed_version,

@@ -58,7 +58,7 @@ async def raw_job_status(op_id: OpPath, svc: Svc) -> Response:
 @routes.get("/upgrades", responses=gives(UpgradeItems, 401))
 async def possible_upgrades(svc: Svc) -> Response:
     """What could be upgraded."""
-    return answer(upgrade_items(await svc.ops.upgrades.current()))
+    return answer(upgrade_items((await svc.ops.upgrades.current()).upgrades))
 
 
 @routes.post("/upgrade/{backend:path}", responses=gives(JobReply, 401, 404, 409))

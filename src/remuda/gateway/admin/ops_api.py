@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import Conflict, Invalid
 from remuda.core.ids import NodeId
-from remuda.gateway.admin.backends import CONCRETE
+from remuda.gateway.admin.backends import CONCRETE, upgrade_item
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.paths import OpPath
@@ -18,6 +18,7 @@ from remuda.ops.ports import Filter, View
 from remuda.ops.selection import Selection
 from remuda.ops.service import Accepted, Asked
 from remuda.ops.targets import Plan
+from remuda.ops.upgrade_check import Checked
 from remuda.wire.operations import (
     OpPlan,
     OpRequest,
@@ -27,6 +28,8 @@ from remuda.wire.operations import (
     OpView,
     OpViews,
     RollOutBody,
+    UncheckedItem,
+    UpgradesReply,
 )
 
 _PAGE_MAX = 1000
@@ -94,10 +97,24 @@ async def upgrade_all(request: Request, svc: Svc, admin: Admin) -> Response:
     body = await read(request, RollOutBody)
     found = await svc.ops.upgrades.check()
     accepted, refused = await svc.ops.operations.upgrade_all(
-        found.values(), admin, rolling=body.policy == "rolling", batch=body.batch
+        found.upgrades.values(), admin, rolling=body.policy == "rolling", batch=body.batch
     )
     shown = tuple(_accepted(one, svc) for one in accepted)
-    return answer(OpsSubmitted(operations=shown, refused=tuple(refused)), 202)
+    unasked = _unchecked(found)
+    return answer(OpsSubmitted(operations=shown, refused=tuple(refused), unchecked=unasked), 202)
+
+
+@routes.get("/upgrades", responses=gives(UpgradesReply, 401))
+async def possible_upgrades(svc: Svc) -> Response:
+    """What could be upgraded and where nodes differ, as far as galleries and registries were heard; and
+    which of them could not be asked."""
+    return answer(_upgrades(await svc.ops.upgrades.current()))
+
+
+@routes.post("/upgrades/check", responses=gives(UpgradesReply, 401))
+async def check_for_upgrades(svc: Svc) -> Response:
+    """The same, after galleries and registries were asked, which takes a few seconds at most."""
+    return answer(_upgrades(await svc.ops.upgrades.check()))
 
 
 @routes.get("/{op_id}", responses=gives(OpView, 401, 404))
@@ -143,6 +160,18 @@ async def dismiss_op(op_id: OpPath, svc: Svc) -> Response:
         raise Conflict("the operation is not over", hint="cancel it first")
     await svc.ops.operations.dismiss(op_id)
     return _shown(await svc.ops.operations.view(op_id), svc)
+
+
+def _upgrades(checked: Checked) -> UpgradesReply:
+    items = tuple(upgrade_item(checked.upgrades[name]) for name in sorted(checked.upgrades))
+    return UpgradesReply(upgrades=items, unchecked=_unchecked(checked))
+
+
+def _unchecked(checked: Checked) -> tuple[UncheckedItem, ...]:
+    return tuple(
+        UncheckedItem(source=one.source, reason=one.reason, backends=one.backends)
+        for one in checked.unchecked
+    )
 
 
 async def _node_id(node: str, svc: Services) -> NodeId:
