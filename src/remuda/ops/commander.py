@@ -188,7 +188,7 @@ class BusCommander:
         try:
             problem = await self._ask(verb, step)
         except NodeUnreachable:
-            problem = replies.unreachable(verb)
+            problem = replies.UNREACHABLE
         except BusRefused as error:
             problem = error.problem()
         except (BusUnusable, PeerFailed) as error:

@@ -197,7 +197,9 @@ class Patience:
     answer: timedelta = timedelta(minutes=15)  # For the reply to a request; after it the worker is just slow.
     lease: timedelta = timedelta(seconds=60)  # For a reporting worker to show what it was sent.
     silence: timedelta = timedelta(hours=2)  # For a worker without reports, beyond `answer`.
+    stop: timedelta = timedelta(minutes=5)  # For work that nobody wants any more to end.
     failures_max: int = 10
+    rollback_failures_max: int = 4  # A node between two versions waits for a person before long.
     backoff_first: timedelta = timedelta(seconds=30)
     backoff_most: timedelta = timedelta(minutes=15)
 

@@ -10,7 +10,7 @@ from typing import Final
 from remuda.core.errors import Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.model import OpId, Step, Verb
-from remuda.ops.steps import LOST
+from remuda.ops.steps import PROOF_FAILED
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendCancel,
@@ -32,9 +32,15 @@ _FAILED: Final = {
     Verb.INSTALL: Problem("install_failed", "the install failed", retryable=True),
     Verb.UPGRADE: Problem("upgrade_failed", "the upgrade failed", retryable=True),
     Verb.REMOVE: Problem("remove_failed", "the removal failed", retryable=True),
-    Verb.PROVE: Problem("proof_failed", "the new version does not start", retryable=True),
+    Verb.PROVE: Problem(PROOF_FAILED, "the new version does not start", retryable=True),
     Verb.ROLL_BACK: Problem("rollback_failed", "the worker could not go back", retryable=True),
 }
+# Codes of workers' errors that say nothing about the version that was to be proven.
+_WORKER_TROUBLE: Final = frozenset(
+    {"unavailable", "conflict", "disk_full", "registry_failed", "too_large", "internal"}
+)
+_NOT_TRIED: Final = Problem("install_failed", "the new version could not be tried", retryable=True)
+_NOTHING_BEFORE: Final = "no earlier version"
 _REPLIES: Final[Mapping[Verb, type[BackendInstallReply] | type[BackendUpgradeReply]]] = {
     Verb.INSTALL: BackendInstallReply,
     Verb.UPGRADE: BackendUpgradeReply,
@@ -103,10 +109,20 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
     try:
         reply = decode(_REPLIES[verb], payload)
     except RemudaError as error:
-        return replace(failed, message=f"{failed.message}: its reply cannot be read: {error.message}")
+        unread = _NOT_TRIED if verb is Verb.PROVE else failed
+        return replace(unread, message=f"{unread.message}: its reply cannot be read: {error.message}")
     if reply.success:
         return _other_bytes(step, reply.digest) if verb in (Verb.INSTALL, Verb.UPGRADE) else None
+    if verb is Verb.PROVE and reply.code in _WORKER_TROUBLE:
+        failed = _NOT_TRIED
+    if verb is Verb.ROLL_BACK and _nothing_to_return_to(reply):
+        failed = replace(failed, retryable=False)
     return replace(failed, message=f"{failed.message}: {reply.error or 'the worker gave no reason'}")
+
+
+def _nothing_to_return_to(reply: BackendInstallReply | BackendUpgradeReply) -> bool:
+    """Workers of the first release send no code."""
+    return reply.code == "not_found" or _NOTHING_BEFORE in reply.error or _NOT_FOUND in reply.error
 
 
 def _other_bytes(step: Step, digest: str) -> Problem | None:
@@ -128,11 +144,6 @@ def not_found(problem: Problem | None) -> bool:
 
 def in_legacy_words(problem: Problem) -> Problem:
     return replace(problem, message=f"{problem.message} (by a forced install, for an older worker)")
-
-
-def unreachable(verb: Verb) -> Problem:
-    """Nobody listened. That says nothing about the version that was to be proven."""
-    return replace(UNREACHABLE, code=LOST.code) if verb is Verb.PROVE else UNREACHABLE
 
 
 def _asked_name(step: Step) -> str:

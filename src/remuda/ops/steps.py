@@ -19,6 +19,7 @@ _APPLY = {
 _JITTER = 0.25
 
 LOST = Problem("attempt_lost", "the worker no longer has this in hand", retryable=True)
+PROOF_FAILED = "proof_failed"  # The version's fault, as the worker said; no other code is.
 RESTARTED = replace(LOST, message="the worker was restarted while it had this in hand")
 EXPIRED = Problem("expired", "it had not begun when its time ran out", hint="retry it without an expiry")
 UNKNOWN = Problem(
@@ -56,6 +57,8 @@ def _pending(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     if step.stage is Stage.APPLY and _expired(step, seen, at.now):
         return _close(replace(step, problem=EXPIRED), State.FAILED, EXPIRED.message), None
     reason = _why_not_yet(step, seen, wish, at.now)
+    if reason and wish is Wish.CANCEL:
+        return _stopped(step, wish), None
     return (_because(step, reason), None) if reason else _begin(step, seen, at)
 
 
@@ -75,7 +78,7 @@ def _goal_met(step: Step, seen: Sighting) -> str:
     if seen.away or seen.installed is None:
         return ""
     match step.kind:
-        case Kind.INSTALL if seen.installed:
+        case Kind.INSTALL if seen.installed and not _other_bytes(step, seen):
             return "it is installed" if step.attempt else "it was installed already"
         case Kind.UPGRADE if seen.installed and step.goal.digest and seen.digest == step.goal.digest:
             return "it has this version" if step.attempt else "it had this version already"
@@ -83,6 +86,11 @@ def _goal_met(step: Step, seen: Sighting) -> str:
             return "it is gone" if step.attempt else "it was not installed"
         case _:
             return ""
+
+
+def _other_bytes(step: Step, seen: Sighting) -> bool:
+    """Whether a reporting worker has something else than is pinned. Others install what a tag stands for."""
+    return seen.reports and step.goal.digest not in ("", seen.digest)
 
 
 def _why_not_yet(step: Step, seen: Sighting, wish: Wish, now: datetime) -> str:
@@ -160,18 +168,44 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
         return replace(_idle(step), state=State.PENDING)
     if step.kind.of_model and problem.code == State.CANCELLED:  # Whoever carried it out saw no need for it.
         return _close(_idle(step), State.CANCELLED, problem.message)
-    failures, patience = step.failures + 1, at.patience
+    failures, patience = step.failures + 1, _patience_with(step, at.patience)
     spent = failures >= patience.failures_max
-    if step.stage is Stage.PROVE and (spent or problem.code != LOST.code):
+    # A worker that is lost again and again over a proof may be lost because of it.
+    if step.stage is Stage.PROVE and (problem.code == PROOF_FAILED or (spent and problem.code == LOST.code)):
         return _unproven(step, problem)
-    reason = problem.message
-    if step.stage is Stage.ROLL_BACK and step.problem is not None:
-        reason, problem = f"{step.problem.message}; going back failed: {reason}", step.problem
-    step = replace(_idle(step), failures=failures, problem=problem)
-    if spent or not (problem.retryable or step.stage is Stage.ROLL_BACK):
-        return _close(step, State.FAILED, reason)
+    step = replace(_idle(step), failures=failures)
+    if spent or not problem.retryable:
+        return _given_up(step, problem)
+    # What made it go back is what a person has to know, not what keeps it from going back now.
+    kept = step.problem if step.stage is Stage.ROLL_BACK and step.problem is not None else problem
     delay = Backoff(patience.backoff_first, patience.backoff_most, _JITTER).delay(failures, at.fraction)
-    return replace(step, state=State.PENDING, wait_until=at.now + delay)
+    return replace(step, state=State.PENDING, problem=kept, wait_until=at.now + delay)
+
+
+def _patience_with(step: Step, patience: Patience) -> Patience:
+    if step.stage is not Stage.ROLL_BACK:
+        return patience
+    return replace(patience, failures_max=min(patience.failures_max, patience.rollback_failures_max))
+
+
+def _given_up(step: Step, problem: Problem) -> Step:
+    """Failed for good. Where the node may be left with a version that nobody wants, it is said what helps."""
+    match step.stage:
+        case Stage.APPLY:
+            return _close(replace(step, problem=problem), State.FAILED, problem.message)
+        case Stage.PROVE:
+            reason = f"the new version is installed and was not proven: {problem.message}"
+            problem = replace(problem, hint=problem.hint or "retry it, to have it proven")
+            return _close(replace(step, problem=problem), State.FAILED, reason)
+        case Stage.ROLL_BACK:
+            why = step.problem or problem
+            reason = (
+                f"{why.message}; going back failed, so the node still has this version: {problem.message}"
+            )
+            return _close(replace(step, problem=replace(why, hint=_STUCK)), State.FAILED, reason)
+
+
+_STUCK = "remove the backend from this node and install the version that works, or upgrade it to a newer one"
 
 
 def _unproven(step: Step, problem: Problem) -> Step:
@@ -189,8 +223,10 @@ def _next_stage(step: Step, stage: Stage) -> Step:
 
 
 def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
-    if seen.away and step.state is State.STOPPING:
+    if seen.away and (step.state is State.STOPPING or wish is Wish.CANCEL):
         return _stopped(step, wish, may_go_on=_AWAY), None
+    if wish is Wish.CANCEL and step.answer_by is not None and at.now >= step.answer_by:
+        return _stopped(step, wish, may_go_on="its worker did not end it in time"), None
     if seen.away:  # Silence says nothing now: the clock stands still.
         return replace(step, wait_until=None, reason=seen.away), None
     if seen.working:
@@ -226,21 +262,30 @@ def _renewed(step: Step, lease: timedelta, now: datetime) -> datetime:
 
 
 def _begin_stopping(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
-    """Only what is being applied: a node is not left on a version that nobody has seen running.
+    """Only what is being applied. Proofs and ways back are soon over, and leave a node as it should be; so
+    they are let go on, but not tried again.
 
     A node that is away cannot be told, and is not waited for: if it comes back with this in hand, it is told.
     """
     if seen.away:
         return _stopped(step, wish, may_go_on=_AWAY), None
-    reason = "being paused" if wish is Wish.PAUSE else "being cancelled"
-    stopping = replace(step, state=State.STOPPING, wait_until=at.now + at.patience.lease, reason=reason)
+    reason, ends_by = "being paused", step.answer_by
+    if wish is Wish.CANCEL:
+        latest = at.now + at.patience.stop
+        reason, ends_by = "being cancelled", latest if ends_by is None else min(ends_by, latest)
+    until = at.now + at.patience.lease
+    stopping = replace(step, state=State.STOPPING, wait_until=until, answer_by=ends_by, reason=reason)
     return stopping, Dispatch(step.op, step.node, Verb.CANCEL, step.attempt)
 
 
 def _unless_unwanted(step: Step, wish: Wish) -> Step:
     """What was achieved stays achieved; what nobody wants is not tried again."""
-    unfinished = step.state is State.PENDING and step.stage is Stage.APPLY
-    return _stopped(step, wish) if unfinished and wish is not Wish.RUN else step
+    if step.state is not State.PENDING or wish is Wish.RUN:
+        return step
+    # A proof, or the way back after it, is begun once, and then not again.
+    if step.stage is not Stage.APPLY and (wish is Wish.PAUSE or not step.failures):
+        return step
+    return _stopped(step, wish)
 
 
 _AWAY = "it was away, and may have finished it"
@@ -249,7 +294,15 @@ _AWAY = "it was away, and may have finished it"
 def _stopped(step: Step, wish: Wish, *, may_go_on: str = "") -> Step:
     if wish is not Wish.CANCEL:
         return replace(_idle(step), state=State.PENDING)
-    return _close(step, State.CANCELLED, f"cancelled; {may_go_on}" if may_go_on else "cancelled")
+    told = [text for text in ("cancelled", may_go_on, _LEFT_WITH[step.stage]) if text]
+    return _close(step, State.CANCELLED, "; ".join(told))
+
+
+_LEFT_WITH = {
+    Stage.APPLY: "",
+    Stage.PROVE: "the node has the new version, which was not proven",
+    Stage.ROLL_BACK: "the node has the new version, which did not start",
+}
 
 
 def _idle(step: Step) -> Step:

@@ -38,6 +38,7 @@ class BackendInstallReply(Message):
     protocol: Annotated[str, OMIT_EMPTY] = ""  # Empty: gRPC, at `address`.
     path: Annotated[str, OMIT_EMPTY] = ""  # Of a process that speaks HTTP: its place at `address`.
     digest: Annotated[str, OMIT_EMPTY] = ""  # Of what is installed now; empty: not looked at, or it has none.
+    code: Annotated[str, OMIT_EMPTY] = ""  # Of the error, as the list of error codes has it.
 
 
 class BackendUpgrade(Message):
@@ -64,6 +65,7 @@ class BackendUpgradeReply(Message):
     reports_stopped_processes: Annotated[bool, OMIT_EMPTY] = False  # False: the list says nothing.
     # Ours.
     digest: Annotated[str, OMIT_EMPTY] = ""  # As for an install.
+    code: Annotated[str, OMIT_EMPTY] = ""  # As for an install.
 
 
 class BackendDelete(Message):

@@ -93,8 +93,11 @@ class Claims:
             self._world.violated("terminal_stays_terminal", old, new)
         if not old.attempt <= new.attempt <= old.attempt + 1 or new.version <= old.version:
             self._world.violated("attempts_grow_one_by_one", old, new)
-        if new.failures > self._world.pace.patience.failures_max:
+        patience, back = self._world.pace.patience, new.stage is Stage.ROLL_BACK
+        if new.failures > (patience.rollback_failures_max if back else patience.failures_max):
             self._world.violated("failures_are_bounded", old, new)
+        if back and old.stage is Stage.PROVE:
+            self._check_blame(old, new)
         if old.state in _AT_WORK and (new.failures > old.failures or new.state is State.FAILED):
             self._check_failure(old, new)
         if new.state is not old.state:
@@ -112,6 +115,14 @@ class Claims:
             known = worker.reports or self._waited_for(hand, worker.life)
             if same and known and not self._answered(worker, hand):
                 self._world.violated("still_at_work_is_no_failure", old, new)
+
+    def _check_blame(self, old: StepRow, new: StepRow) -> None:
+        """A version that nobody saw failing is not taken back, unless each proof was lost with its worker."""
+        worker = self._world.workers.get(old.node)
+        held = None if worker is None else worker.disk.get(build_of(self.operations[old.op].backend))
+        suspects = {old.digest, held.digest if held else ""} & self._world.releases.broken
+        if not suspects and old.failures + 1 < self._world.pace.patience.failures_max:
+            self._world.violated("only_a_bad_version_is_taken_back", old, new)
 
     def _waited_for(self, hand: InHand, life: Life) -> bool:
         pace = self._world.pace
@@ -153,7 +164,8 @@ class Claims:
         held = worker.disk.get(build)
         if (held is None) != (row.kind is Kind.REMOVE):
             self._world.violated("success_is_on_the_disk", step, held)
-        if held is None or row.kind is not Kind.UPGRADE or not step.digest:
+        checked = row.kind is Kind.UPGRADE or worker.reports  # Others install what a tag stands for.
+        if held is None or not checked or not step.digest:
             return
         told = not worker.reports and any(
             (step.op, number) in worker.done for number in range(step.attempt + 1)

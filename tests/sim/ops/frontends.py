@@ -1,21 +1,24 @@
 """A frontend's process: lives, dies between any two awaits and lives again. Inside runs the real code."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
-from remuda.core.errors import RemudaError
+from remuda.core.errors import BusUnusable, RemudaError
 from remuda.core.ids import FrontendId
 from remuda.fleet.fleet import Standing
 from remuda.ops.commander import BusCommander
 from remuda.ops.inventories import Inventories
 from remuda.ops.live_progress import LiveProgress
+from remuda.ops.model import Outcome, Step, Verb
 from remuda.ops.progress_board import Key, ProgressBoard
 from remuda.ops.progress_line import ProgressLine
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.signal import ChangeSignal
 from remuda.store.ops import SqlOpStore
+from tests.sim.chance import Dice
 from tests.sim.clocks import HostClock
 from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
 from tests.sim.ops.store import DatabaseOfFrontend
@@ -33,6 +36,21 @@ class WatchedBoard(ProgressBoard):
     def _set(self, key: Key, live: LiveProgress) -> None:
         self._world.claims.shown(self._frontend, key, live)
         super()._set(key, live)
+
+
+class InterruptedCommander(BusCommander):
+    """The bus is down in the very moment in which a proof is to be sent: what is rare, happens here."""
+
+    def __init__(self, world: World, dice: Dice, *parts: Any, **more: Any) -> None:
+        super().__init__(*parts, **more)
+        self._world = world
+        self._dice = dice
+
+    async def _outcome(self, verb: Verb, step: Step) -> Outcome | None:
+        if verb is Verb.PROVE and self._dice.chance(self._world.weather.proof_interrupted):
+            self._world.trace.fault("proof_interrupted", step.op, step.node)
+            return Outcome(step.attempt, BusUnusable("the bus is down").problem())
+        return await super()._outcome(verb, step)
 
 
 class FrontendHost:
@@ -94,7 +112,9 @@ class FrontendHost:
         self.lives += 1
         board = WatchedBoard(self._world, f"{self.id} life {self.lives}", store, clock)
         progress = ProgressLine(lines, board.take)
-        commander = BusCommander(
+        commander = InterruptedCommander(
+            self._world,
+            self.dice,
             lines,
             store,
             board,

@@ -42,17 +42,17 @@ class OurWorker(SimulatedWorker):
                 held = self.disk.get(hand.build)
                 if held is None or request.force or request.digest not in ("", held.digest):
                     if trouble := await self.take_time(hand):
-                        return BackendInstallReply(error=trouble)
+                        return BackendInstallReply(error=trouble, code="registry_failed")
                     self.put(hand, self._brought(request))
                 return await self._start(hand)
-        return BackendInstallReply(error="the install was cancelled")
+        return BackendInstallReply(error="the install was cancelled", code="conflict")
 
     async def _start(self, hand: InHand) -> Message:
         hand.firm = True
         await anyio.sleep(_START_S)
         held = self.disk[hand.build]
         if held.digest in self.world.releases.broken:
-            return BackendInstallReply(error="it ended with exit code 1")
+            return BackendInstallReply(error="it ended with exit code 1", code="backend_failed")
         held.before = ""  # It has been seen running.
         self.done.add((hand.op, hand.attempt))
         return BackendInstallReply(success=True, digest=held.digest)
@@ -86,7 +86,7 @@ class OurWorker(SimulatedWorker):
                 if request.from_digest and held.digest != request.from_digest:
                     return BackendRollbackReply(success=True)
                 if not held.before:
-                    return BackendRollbackReply(error="no earlier version is kept")
+                    return BackendRollbackReply(error="no earlier version is kept", code="not_found")
                 self.disk[hand.build] = Held(held.before)
                 self.changed_by[hand.build] = hand.op
                 self.world.trace.event("back", self, hand.build, held.before, hand.op)

@@ -55,6 +55,10 @@ def goal_is_met_by_any_version(step: Step, seen: Sighting) -> str:
     return "it is installed" if installed else _goal_met(step, seen)
 
 
+def blame_the_version(step: Step, problem: Problem, at: Moment) -> Step:
+    return steps._unproven(step, problem) if step.stage is Stage.PROVE else _failed(step, problem, at)
+
+
 def wait_for_ever(step: Step, seen: Sighting, wish: Wish, at: Moment) -> tuple[Step, None]:
     return step, None
 
@@ -86,6 +90,12 @@ BREAKS = {
     ),
     "any version is the one that is wanted": Break(
         "remuda.ops.steps._goal_met", goal_is_met_by_any_version, "success_has_the_pinned_digest"
+    ),
+    "an install takes whatever is there": Break(
+        "remuda.ops.steps._other_bytes", lambda *_: False, "success_has_the_pinned_digest"
+    ),
+    "a version is blamed for what the bus does": Break(
+        "remuda.ops.steps._failed", blame_the_version, "only_a_bad_version_is_taken_back"
     ),
     "a node is not taken back": Break(
         "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before"

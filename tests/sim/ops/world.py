@@ -31,6 +31,7 @@ class Weather:
     frontend_dies: float = 0.0
     work_fails: float = 0.0
     other_bytes: float = 0.0
+    proof_interrupted: float = 0.0
 
 
 STORMY = Weather(
@@ -42,6 +43,7 @@ STORMY = Weather(
     frontend_dies=0.004,
     work_fails=0.15,
     other_bytes=0.02,
+    proof_interrupted=0.3,
 )
 
 

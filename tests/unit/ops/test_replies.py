@@ -8,7 +8,8 @@ import pytest
 from remuda.core.errors import Problem
 from remuda.ops import replies
 from remuda.ops.model import Kind, Source, Stage, Step, Verb
-from remuda.ops.steps import LOST
+from remuda.wire.backends import BackendInstallReply, BackendRollbackReply
+from remuda.wire.codec import encode
 from tests.unit.ops.build import PINNED, a_step, running
 
 OUTSIDE = Source("asked", galleries='[{"name":"g"}]', uri="oci://r.example/x:1", name="mine", alias="short")
@@ -98,9 +99,33 @@ def test_only_a_missing_backend_counts_as_gone() -> None:
     assert not replies.not_found(None)
 
 
-def test_nobody_listening_says_nothing_about_a_version_to_be_proven() -> None:
-    assert replies.unreachable(Verb.INSTALL).code == "no_responders"
-    assert replies.unreachable(Verb.PROVE).code == LOST.code
+@pytest.mark.parametrize("code", ["unavailable", "conflict", "disk_full", "registry_failed", "internal"])
+def test_a_workers_own_trouble_says_nothing_about_a_version_to_be_proven(code: str) -> None:
+    payload = encode(BackendInstallReply(error="this worker is stopping", code=code))
+    problem = replies.problem_in(Verb.PROVE, payload, a_step())
+    assert problem is not None
+    assert (problem.code, problem.retryable) == ("install_failed", True)
+
+
+@pytest.mark.parametrize("code", ["", "backend_failed", "misconfigured"])
+def test_a_version_that_a_worker_could_not_start_is_to_blame(code: str) -> None:
+    payload = encode(BackendInstallReply(error="it ended with exit code 1", code=code))
+    problem = replies.problem_in(Verb.PROVE, payload, a_step())
+    assert problem is not None
+    assert problem.code == "proof_failed"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        BackendRollbackReply(error="gone", code="not_found"),
+        BackendRollbackReply(error="no earlier version of x is kept"),  # Of the first release.
+    ],
+)
+def test_going_back_to_nothing_is_hopeless(reply: BackendRollbackReply) -> None:
+    problem = replies.problem_in(Verb.ROLL_BACK, encode(reply), a_step())
+    assert problem is not None
+    assert not problem.retryable
 
 
 def test_a_failed_fallback_says_that_it_was_one() -> None:

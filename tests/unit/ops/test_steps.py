@@ -15,6 +15,8 @@ UP = Sighting(boot=BOOT, installed=False)
 FOREIGN = replace(UP, reports=False, installed=None)
 BROKEN = Problem("install_failed", "no such image", retryable=True)
 HOPELESS = Problem("refused", "the name is not allowed")
+BAD_VERSION = Problem("proof_failed", "the new version does not start: exit code 1", retryable=True)
+BUS_DOWN = Problem("bus_unusable", "the bus is down", retryable=True)
 
 
 def after(step: Step, seen: Sighting, seconds: float = 0, wish: Wish = Wish.RUN) -> Step:
@@ -56,7 +58,7 @@ def test_a_step_waits_for_its_turn() -> None:
 @pytest.mark.parametrize(
     ("kind", "seen", "words"),
     [
-        (Kind.INSTALL, replace(UP, installed=True), "it was installed already"),
+        (Kind.INSTALL, replace(UP, installed=True, digest=PINNED), "it was installed already"),
         (Kind.REMOVE, UP, "it was not installed"),
         (Kind.UPGRADE, replace(UP, installed=True, digest=PINNED), "it had this version already"),
     ],
@@ -64,6 +66,26 @@ def test_a_step_waits_for_its_turn() -> None:
 def test_what_is_so_already_succeeds_without_a_message(kind: Kind, seen: Sighting, words: str) -> None:
     step, dispatch = advance(a_step(kind, digest=PINNED), seen, Wish.RUN, at())
     assert (step.state, step.reason, dispatch) == (State.SUCCEEDED, words, None)
+
+
+@pytest.mark.parametrize("digest", ["", "sha256:" + "b" * 64])
+def test_an_install_with_a_pin_is_not_done_by_other_bytes(digest: str) -> None:
+    other = replace(UP, installed=True, digest=digest)
+    assert sent(a_step(digest=PINNED), other) == Dispatch(OP, NODE, Verb.INSTALL, 1)
+    pinned = running(goal=a_step(digest=PINNED).goal)
+    assert after(pinned, other, seconds=1).state is State.RUNNING
+    assert after(pinned, replace(other, boot=BootId("boot-2")), seconds=1).state is State.PENDING
+    assert after(pinned, replace(other, digest=PINNED), seconds=1).state is State.SUCCEEDED
+
+
+def test_of_a_worker_without_reports_an_install_is_done_whatever_its_list_says_of_bytes() -> None:
+    pinned = running(goal=a_step(digest=PINNED).goal, answer_by=NOW)
+    listed = replace(FOREIGN, installed=True, digest="sha256:" + "b" * 64)
+    assert after(pinned, listed, seconds=1).state is State.SUCCEEDED
+
+
+def test_an_install_without_a_pin_is_done_by_whatever_is_there() -> None:
+    assert after(a_step(), replace(UP, installed=True, digest=PINNED)).state is State.SUCCEEDED
 
 
 def test_an_upgrade_without_a_pin_is_always_sent() -> None:
@@ -259,17 +281,17 @@ def test_a_version_that_started_is_good() -> None:
 
 
 def test_a_version_that_does_not_start_takes_the_node_back_to_the_one_before() -> None:
-    unproven = after(proving(Stage.PROVE), replace(UP, outcome=Outcome(1, HOPELESS)))
+    unproven = after(proving(Stage.PROVE), replace(UP, outcome=Outcome(1, BAD_VERSION)))
     assert unproven.stage is Stage.ROLL_BACK
     assert sent(unproven, UP) == Dispatch(OP, NODE, Verb.ROLL_BACK, 2)
-    back = after(proving(Stage.ROLL_BACK, problem=HOPELESS), replace(UP, outcome=Outcome(1)))
+    back = after(proving(Stage.ROLL_BACK, problem=BAD_VERSION), replace(UP, outcome=Outcome(1)))
     assert back.state is State.FAILED
-    assert back.reason == "the name is not allowed; the node is back on the version before"
+    assert back.reason == f"{BAD_VERSION.message}; the node is back on the version before"
 
 
 def test_a_worker_that_cannot_go_back_is_said_so() -> None:
     step = replace(proving(Stage.PROVE), rolls_back=False)
-    failed = after(step, replace(UP, outcome=Outcome(1, HOPELESS)))
+    failed = after(step, replace(UP, outcome=Outcome(1, BAD_VERSION)))
     assert failed.state is State.FAILED
     assert failed.reason.endswith("its worker cannot return to the version before")
 
@@ -282,3 +304,72 @@ def test_a_proof_that_was_interrupted_is_tried_again_before_anything_is_conclude
 def test_a_cancel_does_not_leave_a_node_on_an_unproven_version() -> None:
     applied = after(proving(), replace(UP, outcome=Outcome(1)))
     assert sent(applied, UP, wish=Wish.CANCEL) == Dispatch(OP, NODE, Verb.PROVE, 2)
+
+
+@pytest.mark.parametrize(
+    "trouble", [BUS_DOWN, Problem("no_responders", "nobody listens", retryable=True), HOPELESS]
+)
+def test_a_failure_of_ours_is_not_the_versions(trouble: Problem) -> None:
+    step = proving(Stage.PROVE)
+    for _ in range(10):
+        step = after(replace(step, state=State.RUNNING), replace(UP, outcome=Outcome(1, trouble)))
+        assert step.stage is Stage.PROVE
+        if step.state.final:
+            break
+    assert step.state is State.FAILED
+    assert step.reason == f"the new version is installed and was not proven: {trouble.message}"
+    assert step.problem is not None
+    assert step.problem.hint
+
+
+def test_a_worker_that_is_lost_over_every_proof_goes_back() -> None:
+    lost = replace(UP, boot=BootId("boot-2"))
+    assert after(proving(Stage.PROVE, failures=8), lost).stage is Stage.PROVE
+    assert after(proving(Stage.PROVE, failures=9), lost).stage is Stage.ROLL_BACK
+
+
+def test_going_back_is_tried_a_few_times_and_then_left_to_a_person() -> None:
+    step, tries = proving(Stage.ROLL_BACK, problem=BAD_VERSION), 0
+    while not step.state.final:
+        tries += 1
+        step = after(replace(step, state=State.RUNNING), replace(UP, outcome=Outcome(1, BUS_DOWN)))
+    assert tries == 4
+    assert "going back failed, so the node still has this version: the bus is down" in step.reason
+    assert step.problem is not None
+    assert (step.problem.code, "remove the backend" in step.problem.hint) == ("proof_failed", True)
+
+
+def test_going_back_to_nothing_is_not_tried_again() -> None:
+    nothing = Outcome(1, Problem("rollback_failed", "no earlier version is kept"))
+    step = after(proving(Stage.ROLL_BACK, problem=BAD_VERSION), replace(UP, outcome=nothing))
+    assert (step.state, step.problem and step.problem.code) == (State.FAILED, "proof_failed")
+
+
+@pytest.mark.parametrize("stage", [Stage.PROVE, Stage.ROLL_BACK])
+@pytest.mark.parametrize("seen", [replace(UP, away="asleep"), replace(UP, blocked="the bus is down"), UP])
+def test_a_cancelled_proof_or_way_back_that_cannot_go_on_now_ends(stage: Stage, seen: Sighting) -> None:
+    waits = replace(
+        proving(stage, problem=BAD_VERSION, failures=1), state=State.PENDING, wait_until=at(9).now
+    )
+    step, dispatch = advance(waits, seen, Wish.CANCEL, at())
+    assert (step.state, dispatch) == (State.CANCELLED, None)
+    assert "the node has the new version" in step.reason
+
+
+def test_a_cancelled_proof_is_tried_once_and_so_is_going_back() -> None:
+    def ended(step: Step, problem: Problem) -> Step:
+        return after(step, replace(UP, outcome=Outcome(1, problem)), wish=Wish.CANCEL)
+
+    assert ended(proving(Stage.PROVE), BUS_DOWN).state is State.CANCELLED
+    back = ended(proving(Stage.PROVE), BAD_VERSION)
+    assert sent(back, UP, wish=Wish.CANCEL) == Dispatch(OP, NODE, Verb.ROLL_BACK, 2)
+    assert ended(proving(Stage.ROLL_BACK, problem=BAD_VERSION), BUS_DOWN).state is State.CANCELLED
+
+
+@pytest.mark.parametrize("seen", [replace(UP, working=True), replace(FOREIGN, working=True)])
+@pytest.mark.parametrize("step", [running(), proving(Stage.PROVE), proving(Stage.ROLL_BACK)])
+def test_a_cancel_ends_even_if_the_worker_never_does(step: Step, seen: Sighting) -> None:
+    for minute in range(16):
+        step = after(step, seen, seconds=60 * minute, wish=Wish.CANCEL)
+    assert step.state is State.CANCELLED
+    assert "its worker did not end it in time" in step.reason

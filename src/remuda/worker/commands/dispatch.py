@@ -13,7 +13,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from remuda.core.errors import RemudaError, TooLarge
+from remuda.core.errors import RemudaError, TooLarge, Unavailable
 from remuda.core.ids import NodeId
 from remuda.wire.codec import Message, decode, encode
 from remuda.worker.commands import limits
@@ -38,7 +38,7 @@ class Answering(Protocol):
         """The reply, empty where there is none. Never raises."""
         ...
 
-    def failure(self, reason: str) -> bytes:
+    def failure(self, reason: str, code: str = "") -> bytes:
         """A reply that says only this."""
         ...
 
@@ -72,16 +72,16 @@ class Command(Generic[Q, R]):
             return b"" if reply is None else encode(reply)
         except RemudaError as error:
             log.warning("command_failed", command=self.name, reason=error.message)
-            return self.failure(str(error))
+            return self.failure(str(error), error.code)
         except Exception:
             log.exception("command_broke", command=self.name)
-            return self.failure("internal error: the worker's log has the details")
+            return self.failure("internal error: the worker's log has the details", "internal")
 
-    def failure(self, reason: str) -> bytes:
+    def failure(self, reason: str, code: str = "") -> bytes:
         if self.reply is None:
             return b""
         sayable = reason.encode(errors="replace").decode()  # It may quote a file's name as the disk has it.
-        return encode(self.reply.model_validate({"error": sayable}))
+        return encode(self.reply.model_validate({"error": sayable, "code": code}))
 
 
 class Dispatcher:
@@ -108,7 +108,8 @@ class Dispatcher:
         """Returns when the message is dealt with. Cancelling it only stops the waiting."""
         if self._tasks is None or self._at_work[command.name] >= limits.PER_SUBJECT_MAX:
             log.warning("command_refused", command=command.name)
-            await _send(message, command.failure("this worker has too much in hand; try again later"))
+            reason = "this worker has too much in hand; try again later"
+            await _send(message, command.failure(reason, Unavailable.code))
             return
         done = anyio.Event()
         self._at_work[command.name] += 1
@@ -116,13 +117,14 @@ class Dispatcher:
         await done.wait()
 
     async def _deal_with(self, command: Answering, message: Incoming, done: anyio.Event) -> None:
-        reply = command.failure("this worker is stopping")
+        reply = command.failure("this worker is stopping", Unavailable.code)
         try:
             reply = await command.answer(message.payload)
         finally:
             self._at_work[command.name] -= 1
             with anyio.CancelScope(shield=True), anyio.move_on_after(limits.LAST_WORD_S):
-                await _send(message, reply, command.failure("the reply is too large for the bus"))
+                too_large = command.failure("the reply is too large for the bus", TooLarge.code)
+                await _send(message, reply, too_large)
             done.set()
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from anyio.to_thread import run_sync
 
-from remuda.core.errors import BackendFailed
+from remuda.core.errors import BackendFailed, RemudaError
 from remuda.gallery.references import same_source
 from remuda.wire.backends import BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey
@@ -98,11 +98,14 @@ def require_gone(outcomes: Sequence[Stopped]) -> None:
         raise BackendFailed(f"cannot be stopped: {told}")
 
 
-def stop_report(kind: type[R], outcomes: Sequence[Stopped], error: str = "", digest: str = "") -> R:
+def stop_report(
+    kind: type[R], outcomes: Sequence[Stopped], error: RemudaError | None = None, digest: str = ""
+) -> R:
     """The reply of whatever stops a backend's processes on its way, and tells which also when it fails."""
     return kind(
-        success=not error,
-        error=error,
+        success=error is None,
+        error="" if error is None else str(error),
+        code="" if error is None else error.code,
         stopped_process_keys=tuple(str(outcome.key) for outcome in outcomes if outcome.gone),
         reports_stopped_processes=True,
         digest=digest,

@@ -88,7 +88,7 @@ class Installs:
                         digest = (await self._holdings.look(order.name)).digest
         except RemudaError as error:
             log.warning("backend_upgrade_failed", backend=request.backend, reason=error.message)
-            return stop_report(BackendUpgradeReply, outcomes, str(error))
+            return stop_report(BackendUpgradeReply, outcomes, error)
         return stop_report(BackendUpgradeReply, outcomes, digest=digest)
 
     async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: Attempt) -> _Had:

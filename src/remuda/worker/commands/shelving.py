@@ -62,7 +62,7 @@ class Shelving:
                 self._changed()
         except RemudaError as error:
             log.warning("backend_delete_failed", backend=request.backend, reason=error.message)
-            return stop_report(BackendDeleteReply, outcomes, str(error))
+            return stop_report(BackendDeleteReply, outcomes, error)
         return stop_report(BackendDeleteReply, outcomes)
 
     async def rollback(self, request: BackendRollback) -> BackendRollbackReply:
@@ -79,7 +79,7 @@ class Shelving:
                 self._changed()
         except RemudaError as error:
             log.warning("backend_rollback_failed", backend=request.backend, reason=error.message)
-            return stop_report(BackendRollbackReply, outcomes, str(error))
+            return stop_report(BackendRollbackReply, outcomes, error)
         return stop_report(BackendRollbackReply, outcomes)
 
     @asynccontextmanager
