@@ -30,7 +30,7 @@ from remuda.core import limits
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import Misconfigured, RemudaError
-from remuda.core.ids import FrontendId
+from remuda.core.ids import FrontendId, MachineId
 from remuda.core.settings import Resolved
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.health import Thresholds
@@ -81,12 +81,19 @@ def run(resolved: Resolved[FrontendSettings]) -> int:
 async def _serve(settings: FrontendSettings, stop: Stop) -> int:
     from remuda.cli.banner import show_frontend
 
-    policy = AdmissionPolicy(auto_approve=settings.auto_approve or False)
-    async with running_frontend(settings, policy) as frontend:
+    async with running_frontend(settings, admission_policy(settings, otherwise=False)) as frontend:
         show_frontend(frontend, settings)
         settle()
         await stop.wait()
     return 0
+
+
+def admission_policy(
+    settings: FrontendSettings, *, otherwise: bool, own: frozenset[MachineId] = frozenset()
+) -> AdmissionPolicy:
+    """`otherwise`: whether workers are let in by themselves where the settings leave that open."""
+    chosen = settings.auto_approve
+    return AdmissionPolicy(auto_approve=otherwise if chosen is None else chosen, own_machines=own)
 
 
 @asynccontextmanager

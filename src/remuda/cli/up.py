@@ -5,21 +5,22 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
+from typing import Protocol
 
 import anyio
 import click
 import structlog
 from anyio.abc import TaskStatus
+from pydantic import SecretStr
 
 from remuda.cli.banner import show_up
-from remuda.cli.frontend import RunningFrontend, running_frontend
+from remuda.cli.frontend import RunningFrontend, admission_policy, running_frontend
 from remuda.cli.running import Stop, background, log_as, log_style, run_until_signal, settle
 from remuda.cli.settings import UpSettings, WorkerSettings
 from remuda.core import limits
 from remuda.core.entropy import SystemEntropy
 from remuda.core.ids import MachineId
 from remuda.core.settings import Resolved, as_environment
-from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.fleet.registry import Registry
@@ -35,6 +36,16 @@ _RESTARTS = RestartPolicy(
 _POLL_S = 0.05
 
 
+class Reachable(Protocol):
+    """What a worker has to know of its frontend."""
+
+    @property
+    def local_url(self) -> str: ...
+
+    @property
+    def token(self) -> SecretStr | None: ...
+
+
 def run(resolved: Resolved[UpSettings]) -> int:
     """`remuda up`: serve until told to stop."""
     log_as(resolved)
@@ -46,8 +57,7 @@ async def _up(resolved: Resolved[UpSettings], stop: Stop) -> int:
     folder = DataFolder(settings.data_dir)
     folder.prepare()
     own = MachineId(machine_id(folder.worker, SystemEntropy()))
-    auto_approve = True if settings.auto_approve is None else settings.auto_approve
-    policy = AdmissionPolicy(auto_approve=auto_approve, own_machines=frozenset({own}))
+    policy = admission_policy(settings, otherwise=True, own=frozenset({own}))
     async with running_frontend(settings, policy) as frontend:
         spec = LaunchSpec(
             "worker",
@@ -76,7 +86,7 @@ async def _show_when_ready(
 
 
 def _worker_environment(
-    resolved: Resolved[UpSettings], frontend: RunningFrontend, environ: Mapping[str, str]
+    resolved: Resolved[UpSettings], frontend: Reachable, environ: Mapping[str, str]
 ) -> Mapping[str, str]:
     """This process's environment less all settings, then just those that are a worker's business: it must
     not hold the database's password or the bus account's seed."""
