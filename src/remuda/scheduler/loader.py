@@ -13,6 +13,7 @@ from remuda.core.errors import BackendFailed, Problem, RemudaError
 from remuda.fleet.fleet import Standing
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
+from remuda.ops.holdings import foreign
 from remuda.ops.model import Step
 from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
@@ -281,16 +282,20 @@ class _Load:
         self._tools.changed()
 
     def _place(self, standing: Standing) -> Place:
-        """A worker says where its folder of models is; one that does not has the frontend's, if anything. Nor
-        does one that is not ours know how many threads are good for its machine."""
+        """A worker of ours says where its folder of models is; one that has not yet has the frontend's. Of a
+        peer's folder nothing is known unless it is shared: its backend finds the model by its name. Nor does
+        a peer know how many threads are good for its machine."""
         config, report = self._model.config, current_report(standing.node)
+        context = effective_context(config, self._model.weights.header)
+        if foreign(standing.node) and not self._tools.shared:
+            return Place("", "", context, _PEER_THREADS)
         folder = "" if report is None else report.models_path
         if self._tools.shared or not folder:
             folder = str(self._tools.catalogue.models_path)
         return Place(
             folder,
             f"{folder}/{config.file}" if names_file(config) else "",
-            effective_context(config, self._model.weights.header),
+            context,
             0 if standing.node.version else _PEER_THREADS,
         )
 

@@ -137,6 +137,7 @@ class NodeOffer:
     on_cpu: bool = False  # That build uses no GPU.
     builtin: bool = False  # It ships with Remuda: installing it fills no disk.
     has_file: bool = False
+    may_have_file: bool = False  # Nobody can know: its backend is to look for it.
     files_told: FilesTold = FilesTold.ALL
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: int = 1  # Replicas it may hold.

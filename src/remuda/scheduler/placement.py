@@ -1,8 +1,9 @@
 """Where a new replica goes, and what has to go for it; or why it can go nowhere, for every node. Pure.
 
-Of the nodes that fit, one that nothing has to leave comes first, then one that has the backend, then one with
-a GPU, then the least busy, and then the one with most room left: models spread over the machines, and an
-estimate that was too small hurts fewer neighbours. Big rooms need not be saved: what is idle can leave them.
+Of the nodes that fit, those known to have the model's file come before those that may have it. Among them
+one that nothing has to leave comes first, then one that has the backend, then one with a GPU, then the least
+busy, and then the one with most room left: models spread over the machines, and an estimate that was too
+small hurts fewer neighbours. Big rooms need not be saved: what is idle can leave them.
 """
 
 import shlex
@@ -24,11 +25,12 @@ class _Fit:
     left_bytes: int
 
     @property
-    def rank(self) -> tuple[int, float, bool, bool, int, int, str]:
+    def rank(self) -> tuple[bool, int, float, bool, bool, int, int, str]:
         """The smallest is the best. Of evictions, those of what was used longest ago."""
         last_used = max((one.last_used.timestamp() for one in self.evict), default=0.0)
         offer = self.offer
         return (
+            offer.may_have_file and not offer.has_file,
             len(self.evict),
             last_used,
             not offer.has_backend,
@@ -76,7 +78,7 @@ def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
             f"it has no label {' and no label '.join(lacking)}, which the model asks for; "
             f"to set that: remuda nodes label {shlex.join([offer.name, *lacking])}"
         )
-    if need.file and not offer.has_file:
+    if need.file and not offer.has_file and not offer.may_have_file:
         why = _NO_FILE[offer.files_told].format(file=need.file)
         return _Refusal(why, waiting_helps=offer.files_told is FilesTold.NOT_YET)
     return _no_disk(need, offer)

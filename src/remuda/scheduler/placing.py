@@ -13,6 +13,7 @@ from remuda.scheduler import wishes
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import NOBODY
 from remuda.scheduler.model import (
+    FilesTold,
     Need,
     NodeOffer,
     Placed,
@@ -123,6 +124,8 @@ class Placing:
                 on_cpu=supply.get(offer.node, NOWHERE).on_cpu,
                 builtin=supply.get(offer.node, NOWHERE).builtin,
                 has_file=offer.has_file or (model.here and offer.node in here),
+                # Bytes that are here would have to be sent there; of others only the node can know.
+                may_have_file=offer.files_told is FilesTold.NEVER and not model.here,
                 passing=offer.passing or (offer.unfit == unfit(offer.node) and passing(offer.node)),
             )
             for offer in offers(need, fleet)

@@ -18,7 +18,7 @@ from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
 class Place:
     """Where a model's files are on the node that loads it, and what follows from them and from the node."""
 
-    models_path: str = ""  # The folder of models there; empty: not known.
+    models_path: str = ""  # The folder of models there; empty: not known, so no path can be told.
     model_file: str = ""  # The model's own file or folder; empty: the backend finds it by itself.
     context: int = CONTEXT_FALLBACK  # Tokens, where the file has been looked at.
     threads: int = 0  # For a model that names none; 0: its worker's backend knows better.

@@ -98,6 +98,13 @@ async def test_model_is_where_its_node_says_unless_all_share_our_folder(
     assert rig.worker.installs[0].model_path == place.model_file
 
 
+async def test_peer_whose_folder_nobody_knows_is_told_no_paths(rig: Rig) -> None:
+    rig.machine.reports = False
+    _, step = await rig.claimed()
+    await rig.loader().load(step)
+    assert (rig.engine.loads[0][2].models_path, rig.engine.loads[0][2].model_file) == ("", "")
+
+
 async def test_model_that_is_no_file_is_left_to_the_backend(rig: Rig) -> None:
     await rig.configure("name: remote\nbackend: llama-cpp\nparameters: {model: org/weights}\n")
     _, step = await rig.claimed("remote")

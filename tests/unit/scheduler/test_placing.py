@@ -2,6 +2,7 @@
 room; or nothing is written at all."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -197,8 +198,24 @@ async def test_disk_is_no_reason_once_its_check_is_off(rig: PlacingRig) -> None:
     assert (await begun(rig)).state is ReplicaState.STAGING
 
 
-async def test_peers_without_reports_are_told_of_shared_folders(rig: PlacingRig) -> None:
+async def test_file_that_is_only_here_keeps_a_model_from_a_peer_without_reports(rig: PlacingRig) -> None:
     rig.machines[0].reports = False
     rig.machines.pop(1)
     rig.readings = READINGS
-    assert "--distributed-shared-models" in (await refused(rig)).reasons["gpu-1"]
+    answer = await rig.placing().begin(replace(rig.model(), here=True), "ada")
+    assert isinstance(answer, Unplaceable)
+    assert "--distributed-shared-models" in answer.reasons["gpu-1"]
+
+
+async def test_file_that_is_not_here_may_be_on_a_peer_without_reports(rig: PlacingRig) -> None:
+    rig.machines[0].reports = False
+    rig.machines.pop(1)
+    rig.readings = READINGS
+    assert (await begun(rig)).node == NODE
+
+
+async def test_node_that_tells_of_the_file_comes_before_one_that_may_have_it(rig: PlacingRig) -> None:
+    rig.machines[0].reports = False
+    rig.readings = READINGS
+    assert rig.machines[1].files
+    assert (await begun(rig)).node == OTHER_NODE

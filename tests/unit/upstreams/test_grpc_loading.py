@@ -78,6 +78,16 @@ def test_companions_lie_below_the_folder_of_models() -> None:
     assert options.LoraAdapter == "style.gguf"
 
 
+def test_where_the_folder_is_not_known_no_path_is_told() -> None:
+    config = config_of(mmproj="eyes.gguf", draft_model="d.gguf", lora_adapter="l.gguf", lora_adapters=["a"])
+
+    options = model_options(config, Place())
+
+    assert (options.Model, options.ModelFile, options.ModelPath) == ("m.bin", "", "")
+    assert (options.MMProj, options.DraftModel, options.LoraAdapter) == ("", "", "")
+    assert not options.LoraAdapters
+
+
 def test_arguments_of_the_engine_are_json() -> None:
     assert json.loads(_options(config_of(engine_args={"seed": 1})).EngineArgs) == {"seed": 1}
     assert _options().EngineArgs == ""

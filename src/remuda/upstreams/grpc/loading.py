@@ -28,8 +28,6 @@ def model_options(config: ModelConfig, place: Place) -> pb.ModelOptions:
         FlashAttention=config.flash_attention,
         MMProj=_below(place, config.mmproj),
         DraftModel=_below(place, config.draft_model),
-        LoraAdapters=config.lora_adapters,
-        LoraScales=config.lora_scales,
         Options=[*config.options, *_slots(config)],
         Overrides=config.overrides,
         EngineArgs=msgspec.json.encode(config.engine_args).decode() if config.engine_args else "",
@@ -38,6 +36,11 @@ def model_options(config: ModelConfig, place: Place) -> pb.ModelOptions:
         LimitAudioPerPrompt=config.limit_mm_per_prompt.audio,
         EnableScore=_scores(config),
     )
+    if place.models_path:
+        options.LoraAdapters.extend(config.lora_adapters)
+        options.LoraScales.extend(config.lora_scales)
+        options.LoraAdapter = config.lora_adapter
+        options.Tokenizer = parameters.tokenizer
     for field, value in _as_written(config):
         if value:
             setattr(options, field, value)
@@ -64,14 +67,14 @@ def _slots(config: ModelConfig) -> Iterator[str]:
 
 
 def _below(place: Place, name: str) -> str:
-    """Always within the folder of models, also if it is written like a path from the root."""
-    return posixpath.join(place.models_path, name.lstrip("/")) if name and place.models_path else name
+    """Always within the folder of models, also if it is written like a path from the root. Empty where that
+    folder is not known, as the contract has it."""
+    return posixpath.join(place.models_path, name.lstrip("/")) if name and place.models_path else ""
 
 
 def _as_written(config: ModelConfig) -> Iterator[tuple[str, object]]:
     parameters = config.parameters
     yield "Seed", parameters.seed if parameters.seed != -1 else None
-    yield "Tokenizer", parameters.tokenizer
     yield "RopeFreqBase", parameters.rope_freq_base
     yield "RopeFreqScale", parameters.rope_freq_scale
     yield "F16Memory", config.f16
@@ -93,7 +96,6 @@ def _as_written(config: ModelConfig) -> Iterator[tuple[str, object]]:
     yield "YarnBetaSlow", config.yarn_beta_slow
     yield "RMSNormEps", config.rms_norm_eps
     yield "NGQA", config.ngqa
-    yield "LoraAdapter", config.lora_adapter
     yield "LoraBase", config.lora_base
     yield "LoraScale", config.lora_scale
     yield "Type", config.type
