@@ -19,7 +19,7 @@ _CA_FILE = "ca.pem"
 def show_frontend(frontend: RunningFrontend, settings: FrontendSettings) -> None:
     _show(
         [
-            f"Remuda {__version__} frontend is up.",
+            f"Remuda {__version__} frontend is {_ready(frontend)}",
             "",
             *_places(frontend, settings),
             *_next(frontend, "remuda frontend"),
@@ -30,13 +30,19 @@ def show_frontend(frontend: RunningFrontend, settings: FrontendSettings) -> None
 def show_up(frontend: RunningFrontend, settings: FrontendSettings, own: Standing | None) -> None:
     _show(
         [
-            f"Remuda {__version__} is up.",
+            f"Remuda {__version__} is {_ready(frontend)}",
             "",
             *_places(frontend, settings),
             f"  This node   {_node(own)}",
             *_next(frontend, "remuda up"),
         ]
     )
+
+
+def _ready(frontend: RunningFrontend) -> str:
+    if not frontend.why_unready:
+        return "up."
+    return f"running, but not ready: {frontend.why_unready}. It keeps trying; remuda doctor shows how it is."
 
 
 def _places(frontend: RunningFrontend, settings: FrontendSettings) -> Iterable[str]:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from remuda import __version__
-from remuda.cli import findings
+from remuda.cli import findings, service_unit
 from remuda.cli.addresses import bind_host
 from remuda.cli.client import AdminClient, Answer
 from remuda.cli.commands import Asked
@@ -33,6 +33,7 @@ from remuda.worker.hardware.host import SystemHost
 CHECK_S: Final = 15.0
 _CALL_S: Final = 4.0
 _NATS_PORT: Final = 4222
+_API: Final = "API"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class Patient:
     @property
     def model(self) -> type[CommonSettings]:
         """A machine that has joined a frontend, and is none itself, runs a worker."""
-        joined = self.folder.joined.exists() and not self.folder.endpoint.exists()
-        return WorkerSettings if joined else UpSettings
+        works = self.folder.joined.exists() or self.folder.worker_endpoint.exists()
+        return WorkerSettings if works and not self.folder.endpoint.exists() else UpSettings
 
     def settings(self) -> CommonSettings:
         return resolve_settings(self.model, self.flags, self.environ).values
@@ -67,9 +68,12 @@ class Patient:
             return find_target(self.asked, self.environ)
         except NotRunningHere:
             settings = self.settings()
-            if not isinstance(settings, WorkerSettings) or not settings.register_to:
+            if not isinstance(settings, WorkerSettings):
                 raise
-            return Target(settings.register_to.rstrip("/"), None, settings.ca)
+            url = settings.register_to or read_json(self.folder.worker_endpoint).get("frontend")
+            if not isinstance(url, str) or not url:
+                raise
+            return Target(url.rstrip("/"), None, settings.ca)
 
 
 Check = Callable[[Patient], Sequence[Finding]]
@@ -95,10 +99,14 @@ def check_folder(patient: Patient) -> list[Finding]:
 
 
 def check_ports(patient: Patient) -> list[Finding]:
+    """Of a frontend that runs, the port that it has; it may have been started with another than is set."""
     settings, ours = patient.settings(), _own_processes(patient.folder)
+    running = read_json(patient.folder.endpoint)
+    taken = running.get("port") if running.get("pid") in ours else None
     return [
         findings.port(use, number, trouble, _holder(number, ours) if trouble else None, setting)
-        for use, host, number, setting in _ports(settings)
+        for use, host, set_number, setting in _ports(settings)
+        for number in (taken if use == _API and isinstance(taken, int) else set_number,)
         for trouble in (_why_not(host, number),)
     ]
 
@@ -129,6 +137,20 @@ def check_bus(patient: Patient) -> list[Finding]:
     return [_reached(host, port) for host, port in _bus_addresses(url)]
 
 
+def check_worker(patient: Patient) -> list[Finding]:
+    """The worker of this machine, if it is to have one: whether it runs, and can be commanded."""
+    folder = patient.folder
+    said = read_json(folder.worker_endpoint)
+    pid, url = said.get("pid"), said.get("url")
+    if isinstance(pid, int) and isinstance(url, str) and alive(pid):
+        return [findings.worker(_worker_trouble(url), pid)]
+    if folder.endpoint.exists() and not said:
+        return []  # A frontend; where it has a worker of its own, it starts that.
+    if not folder.joined.exists() and not said:
+        return []
+    return [findings.worker_stopped(service_unit.start_command(folder.root.absolute()) or "remuda worker")]
+
+
 def check_gpu(patient: Patient) -> list[Finding]:
     return findings.gpu(detect(SystemHost(), patient.folder.root))
 
@@ -150,6 +172,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "ports": check_ports,
     "frontend": check_frontend,
     "bus": check_bus,
+    "worker": check_worker,
     "gpu": check_gpu,
     "nodes": check_nodes,
 }
@@ -196,7 +219,7 @@ def _ports(settings: CommonSettings) -> Iterator[tuple[str, str, int, str]]:
     """Use, host, port and setting of each port that was chosen; others are picked free at start."""
     if isinstance(settings, FrontendSettings):
         if settings.port:
-            yield "API", bind_host(settings), settings.port, "--port"
+            yield _API, bind_host(settings), settings.port, "--port"
         if settings.nats_port and settings.nats_url is None:
             yield "bundled NATS server", bind_host(settings), settings.nats_port, "--nats-port"
     if isinstance(settings, WorkerSettings):
@@ -252,6 +275,20 @@ def _answering(url: str, answer: Answer) -> list[Finding]:
         return [ok("frontend", f"answers at {url}")]
     remedy = "check that --url or REMUDA_URL names a Remuda frontend"
     return [problem("frontend", f"{url} answers, but with HTTP status {answer.status}", remedy)]
+
+
+def _worker_trouble(url: str) -> str:
+    """Why the worker at this address cannot be commanded; empty when it can."""
+    try:
+        with AdminClient(Target(url), _CALL_S) as client:
+            answer = client.probe("GET", "readyz")
+    except RemudaError as error:
+        return error.message
+    if answer.status == 200:
+        return ""
+    text = answer.body.decode(errors="replace")
+    # The reason stands in brackets, behind a sentence that peers know.
+    return text.partition("(")[2].removesuffix(")") or text
 
 
 def _reason(ready: Answer) -> str:

@@ -15,6 +15,13 @@ _DISK_OUT: Final = 256 << 20
 _SKEW_MAX: Final = timedelta(seconds=5)
 
 
+_REMEDIES: Final = {
+    "store": "check that the database runs, that it can be reached and written, and that its disk has room",
+    "bus": "check that the NATS server runs, and that the frontend's machine can reach it",
+    "frontend": "the frontend's log says more",
+}
+
+
 class Level(StrEnum):
     OK = "ok"
     WARNING = "warning"
@@ -91,9 +98,22 @@ def readiness(reason: str) -> list[Finding]:
     if not reason:
         return [ok("store", "the frontend can use it"), ok("bus", "the frontend can use it")]
     return [
-        problem(_part(text), f"the frontend is not ready: {text}", "the frontend's log says more")
+        problem(part, f"the frontend is not ready: {text}", _REMEDIES[part])
         for text in reason.split("; ")
+        for part in (_part(text),)
     ]
+
+
+def worker(reason: str, process: int) -> Finding:
+    """What the worker on this machine says of itself: an empty reason when it can be commanded."""
+    if not reason:
+        return ok("worker", f"runs here and can be commanded (process {process})")
+    remedy = "remuda nodes show, on the frontend's machine, says what it sees of this one"
+    return problem("worker", f"runs here (process {process}), but cannot be commanded: {reason}", remedy)
+
+
+def worker_stopped(start: str) -> Finding:
+    return problem("worker", "this machine has joined a fleet, but its worker is not running", start)
 
 
 def port(use: str, number: int, trouble: str, holder: Holder | None, setting: str) -> Finding:

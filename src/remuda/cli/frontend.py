@@ -70,6 +70,7 @@ class RunningFrontend:
     token: SecretStr | None
     first_admin_key: str  # To be shown once; empty unless it was made just now.
     registry: Registry
+    why_unready: str  # As it was when it started; empty when store and bus could be used.
 
 
 def run(resolved: Resolved[FrontendSettings]) -> int:
@@ -117,8 +118,9 @@ async def running_frontend(
         stack.callback(services.ops.feed.close)
         stack.callback(services.logs.close)
         stack.push_async_callback(services.inference.running.close)
-        build.announce(local_url, services.keyring.local_secret)
-        url = addresses.public_url(settings, listener.getsockname()[1])
+        port = listener.getsockname()[1]
+        build.announce(local_url, services.keyring.local_secret, port)
+        url = addresses.public_url(settings, port)
         log.info("frontend_ready", url=url, database=database.name, version=__version__)
         yield RunningFrontend(
             url,
@@ -127,6 +129,7 @@ async def running_frontend(
             services.access.registration_token,
             first_key,
             services.registry,
+            await services.unready(),
         )
 
 
@@ -217,7 +220,7 @@ class _Build:
             entropy=self.entropy,
             bus_url_for=plan.url_for,
             bus_connected=lambda: isinstance(bus.state, Connected),
-            unready=partial(_unready, database, bus, metrics, alone),
+            unready=partial(_unready, database, bus, metrics, alone, ear),
             wheel=cache(own_wheel),
             join_script=join_script.script,
         )
@@ -247,9 +250,15 @@ class _Build:
         await self._stack.enter_async_context(background(partial(serve, app, door)))
         return addresses.url("http", "127.0.0.1", door.getsockname()[1])
 
-    def announce(self, local_url: str, api_key: str) -> None:
+    def announce(self, local_url: str, api_key: str, port: int) -> None:
         """Tell commands on this machine where we are and how to get in."""
-        where = {"url": local_url, "api_key": api_key, "pid": os.getpid(), "models": str(self.models)}
+        where = {
+            "url": local_url,
+            "api_key": api_key,
+            "pid": os.getpid(),
+            "port": port,
+            "models": str(self.models),
+        }
         write_json(self._folder.endpoint, where)
         self._stack.callback(self._folder.endpoint.unlink, missing_ok=True)
 
@@ -314,9 +323,9 @@ async def _hear_bus(bus: Bus) -> None:
 
 
 async def _unready(
-    database: Database, bus: Bus, metrics: Metrics, alone: Callable[[], Awaitable[None]]
+    database: Database, bus: Bus, metrics: Metrics, alone: Callable[[], Awaitable[None]], ear: Listener
 ) -> str:
-    store = await _trouble(database.ping)
+    store = await _trouble(database.ping) or ear.store_trouble
     company = "" if store else await _trouble(alone)  # Another frontend may have come after this one.
     wire = await _trouble(partial(_hear_bus, bus))
     metrics.links_seen(store=not store, bus=not wire)

@@ -54,6 +54,15 @@ def plan(data_dir: Path) -> Service:
     )
 
 
+def start_command(data_dir: Path) -> str:
+    """What starts the service of this data folder; empty where none is installed."""
+    try:
+        planned = plan(data_dir)
+    except Misconfigured:
+        return ""
+    return " ".join(planned.commands[-1]) if planned.path.exists() else ""
+
+
 def install(service: Service) -> None:
     """Write the unit and have it started; PeerFailed with what the manager said when that fails."""
     try:

@@ -107,7 +107,8 @@ async def _own_node(registry: Registry, own: MachineId) -> Standing | None:
     """This machine's node once it is healthy, or however it is when patience ends."""
     found: Standing | None = None
     with anyio.move_on_after(limits.LOCAL_NODE_S):
-        while found is None or found.status is not NodeStatus.HEALTHY:
+        # A worker that has only registered may still find that it cannot connect to the bus.
+        while found is None or found.status is not NodeStatus.HEALTHY or found.node.report is None:
             standings = await registry.standings()
             found = next((one for one in standings if one.node.machine_id == own), None)
             await anyio.sleep(_POLL_S)

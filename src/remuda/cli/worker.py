@@ -3,6 +3,8 @@
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -36,7 +38,7 @@ from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import Resolved
-from remuda.host.folder import DataFolder
+from remuda.host.folder import DataFolder, write_json
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.enrolment import BusPolicy
 from remuda.worker.hardware.host import SystemHost
@@ -63,7 +65,7 @@ class BusOfWorker:
             case Connected():
                 return ""
             case Connecting(since):
-                slow = self._clock.now() - since >= timedelta(seconds=limits.BUS_TROUBLE_AFTER_S)
+                slow = self._clock.now() - since >= timedelta(seconds=limits.BUS_SLOW_S)
                 return f"no answer from {self._bus.servers} so far; is that port open?" if slow else NOT_YET
             case Down(reason):
                 return reason
@@ -101,9 +103,21 @@ async def work(settings: WorkerSettings, stop: Stop) -> int:
         inventory = Inventory(SystemHost(), settings.models_path or folder.models)
         async with open_engine_rooms(settings, folder, config, inventory) as make_room:
             worker = _assemble(settings, config, login, inventory, make_room)
-            async with background(partial(_tell, worker, settings)):
-                await worker.run()
+            with _announced(folder, worker, config.frontend_url):
+                async with background(partial(_tell, worker, settings)):
+                    await worker.run()
     return 0
+
+
+@contextmanager
+def _announced(folder: DataFolder, worker: Worker, frontend_url: str) -> Iterator[None]:
+    """Tell `remuda doctor` on this machine where we are. What a killed worker leaves names a dead process."""
+    where = {"pid": os.getpid(), "url": worker.http_url, "frontend": frontend_url}
+    write_json(folder.worker_endpoint, where)
+    try:
+        yield
+    finally:
+        folder.worker_endpoint.unlink(missing_ok=True)
 
 
 def _assemble(

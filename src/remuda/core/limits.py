@@ -81,6 +81,7 @@ BUS_DOWN_ASK_FIRST_S = 10.0  # With the bus down this long, the frontend is aske
 BUS_DOWN_ASK_MOST_S = 60.0
 RESUBSCRIBE_FIRST_S = 2.0
 RESUBSCRIBE_MOST_S = 30.0
+BUS_SLOW_S = 1.5  # A first attempt to connect that takes longer is said to get no answer.
 BUS_TROUBLE_AFTER_S = 3.0  # A bus that cannot be used for so long is reported to the frontend.
 BUS_TROUBLE_CHARS_MAX = 500
 HEARTBEAT_GAP_S = 0.25  # Between two heartbeats, however much changes.

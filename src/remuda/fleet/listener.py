@@ -34,6 +34,7 @@ class Listener:
         self._bus_round_trip = bus_round_trip
         self._thresholds = thresholds
         self._observe = observe
+        self.store_trouble = ""  # Why the store could not be written when that was last tried.
         self._deaf = True  # A new frontend heard nothing before it was there.
         self._statuses: dict[NodeId, NodeStatus] = {}
 
@@ -52,7 +53,7 @@ class Listener:
     async def listen_once(self) -> None:
         try:
             await self._bus_round_trip()
-            await self._store.listen(self._frontend, resumed=self._deaf)
+            await self._write()
             fleet = await self._store.fleet()
         except RemudaError as error:
             if not self._deaf:
@@ -65,6 +66,15 @@ class Listener:
         standings = fleet.standings(self._thresholds)
         self._say_changes(standings)
         self._observe(standings)
+
+    async def _write(self) -> None:
+        """A database may answer questions and refuse every change: its disk is full, or it is read-only."""
+        try:
+            await self._store.listen(self._frontend, resumed=self._deaf)
+        except RemudaError as error:
+            self.store_trouble = error.message
+            raise
+        self.store_trouble = ""
 
     def _say_changes(self, standings: Sequence[Standing]) -> None:
         for standing in standings:

@@ -38,6 +38,11 @@ class DataFolder:
         return self.worker / "joined.json"
 
     @property
+    def worker_endpoint(self) -> Path:
+        """Where the worker of this folder answers, and which frontend it works for."""
+        return self.worker / "endpoint.json"
+
+    @property
     def endpoint(self) -> Path:
         """Where the frontend of this folder answers, and the key for commands on this machine."""
         return self.root / "run" / "endpoint.json"

@@ -113,7 +113,7 @@ class Line:
 
     async def _look_again(self, bus: WorkerBus, node: NodeId) -> None:
         """A first attempt that takes long says nothing until it is over; by then people have wondered."""
-        await anyio.sleep(limits.BUS_TROUBLE_AFTER_S)
+        await anyio.sleep(limits.BUS_SLOW_S)
         self._note(bus, node)
 
     def _note(self, bus: WorkerBus, node: NodeId) -> None:

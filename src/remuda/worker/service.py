@@ -14,7 +14,15 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Rejected
 from remuda.wire.nodes import RegisterRequest
-from remuda.worker.addresses import AddressSettings, Advertised, Listening, advertised, claim, source_host
+from remuda.worker.addresses import (
+    AddressSettings,
+    Advertised,
+    Listening,
+    advertised,
+    claim,
+    joined,
+    source_host,
+)
 from remuda.worker.engine_room import EngineRoom
 from remuda.worker.enrolment import BusPolicy
 from remuda.worker.frontend import CALL_LIMIT, Frontend
@@ -100,6 +108,13 @@ class Worker:
 
     def _site(self) -> Site:
         return Site(self._listening, lambda: self._reached_at, self.report_changed)
+
+    @property
+    def http_url(self) -> str:
+        """Its HTTP server, for processes on this machine."""
+        host = self._listening.socket.getsockname()[0]
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"http://{joined(here, self._listening.http_port)}"
 
     @property
     def state(self) -> Watched[WorkerState]:

@@ -1,8 +1,13 @@
 """What watches a frontend sees: `/healthz`, `/readyz`, `/metrics`; and what a bare machine joins with."""
 
 import hashlib
+import os
 import re
+import subprocess
 import zipfile
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 
@@ -80,6 +85,32 @@ async def test_a_frontend_without_its_database_says_so_until_it_is_back(tmp_path
             postgres.start()
             await wait_until(lambda: ready(frontend), within=30)
             assert await frontend.status(node["id"]) == "healthy"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", disk], check=True, timeout=10)
+    except subprocess.CalledProcessError:
+        pytest.skip("this container may not mount")
+    yield disk
+    subprocess.run(["umount", disk], check=True, timeout=10)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+async def test_a_frontend_whose_database_cannot_be_written_says_so_until_it_can(small_disk: Path) -> None:
+    async with live_frontend(small_disk / "data", node_unhealthy_after=timedelta(seconds=1)) as frontend:
+        assert await reason(frontend) == ""
+        filler = small_disk / "filler"
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        assert "database or disk is full" in await wait_until(lambda: reason(frontend), within=30)
+        assert await gauge(frontend, "remuda_store_up") == 0
+        filler.unlink()
+        await wait_until(lambda: ready(frontend), within=30)
 
 
 @pytest.mark.parametrize(

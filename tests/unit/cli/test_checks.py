@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,65 @@ def test_a_port_held_by_our_own_process_is_well(environ: dict[str, str], listene
     write_json(DataFolder(Path(environ["REMUDA_DATA_DIR"])).endpoint, endpoint)
 
     assert checks.check_ports(patient(environ))[0].level is Level.OK
+
+
+def test_a_running_frontend_is_looked_for_at_the_port_that_it_has(
+    environ: dict[str, str], listener: socket.socket
+) -> None:
+    port = listener.getsockname()[1]
+    endpoint = {"url": f"http://127.0.0.1:{port}", "api_key": "k", "pid": os.getpid(), "port": port}
+    write_json(DataFolder(Path(environ["REMUDA_DATA_DIR"])).endpoint, endpoint)
+
+    assert [finding.message for finding in checks.check_ports(patient(environ))] == [
+        f"port {port} (API) is held by Remuda itself (process {os.getpid()})"
+    ]
+
+
+def test_a_machine_that_joined_and_runs_no_worker_has_a_problem(environ: dict[str, str]) -> None:
+    folder = DataFolder(Path(environ["REMUDA_DATA_DIR"]))
+    assert checks.check_worker(patient(environ)) == []
+    write_json(folder.joined, {"register_to": "http://127.0.0.1:1"})
+
+    found = checks.check_worker(patient(environ))
+
+    assert [(finding.level, finding.remedy) for finding in found] == [(Level.PROBLEM, "remuda worker")]
+    assert "its worker is not running" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "level", "said"),
+    [
+        (200, b"ok", Level.OK, "can be commanded"),
+        (
+            503,
+            b"not ready: down (no answer from nats://h:4222)",
+            Level.PROBLEM,
+            "no answer from nats://h:4222",
+        ),
+    ],
+)
+def test_a_running_worker_is_asked_whether_it_can_be_commanded(
+    environ: dict[str, str], status: int, body: bytes, level: Level, said: str
+) -> None:
+    class Worker(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Worker) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        where = {"pid": os.getpid(), "url": f"http://127.0.0.1:{server.server_port}"}
+        write_json(DataFolder(Path(environ["REMUDA_DATA_DIR"])).worker_endpoint, where)
+        [found] = checks.check_worker(patient(environ))
+        answering.join()
+
+    assert found.level is level
+    assert said in found.message
 
 
 def test_no_frontend_on_a_machine_that_runs_none_is_a_warning(environ: dict[str, str]) -> None:
