@@ -88,6 +88,7 @@ def room_settings(
         open_without_token=settings.insecure_no_token,
         environ=os.environ,
         secrets=_secrets(settings),
+        backend_env=settings.backend_env,
         blobs_bytes_max=settings.depot_budget_bytes,
         blobs_unused=settings.depot_unused,
     )

@@ -16,6 +16,7 @@ from remuda.cli.settings import CommonSettings
 from remuda.core.errors import RemudaError
 from remuda.core.log import configure
 from remuda.core.settings import Resolved, described
+from remuda.host.privacy import keep_private
 
 log = structlog.get_logger()
 S = TypeVar("S", bound=CommonSettings)
@@ -92,6 +93,7 @@ def settle() -> None:
 def run_until_signal(main: Callable[[Stop], Awaitable[int]]) -> int:
     """Run `main`. The first SIGTERM or SIGINT asks it to stop; the second ends the process at once. A
     RemudaError raised inside task groups reaches the caller by itself."""
+    keep_private()
     try:
         return anyio.run(_stopped_by_signal, main, backend_options={"use_uvloop": sys.platform != "win32"})
     except BaseExceptionGroup as group:

@@ -28,6 +28,7 @@ from remuda.host.children import LaunchSpec, supervise
 from remuda.host.folder import DataFolder
 from remuda.host.restarts import RestartPolicy
 from remuda.worker.identity import machine_id
+from remuda.worker.launching.environment import for_backends
 
 log = structlog.get_logger()
 _RESTARTS = RestartPolicy(
@@ -88,9 +89,14 @@ async def _show_when_ready(
 def _worker_environment(
     resolved: Resolved[UpSettings], frontend: Reachable, environ: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """This process's environment less all settings, then just those that are a worker's business: it must
-    not hold the database's password or the bus account's seed."""
-    plain = {name: value for name, value in environ.items() if not name.startswith(("REMUDA_", "LOCALAI_"))}
+    """This process's environment less all settings but those for backends, then just those that are a
+    worker's business: it must not hold the database's password or the bus account's seed."""
+    also = resolved.values.backend_env
+    plain = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(("REMUDA_", "LOCALAI_")) or for_backends(name, also)
+    }
     level, style = log_style(resolved)  # The worker writes to a pipe; we know what is at the end of it.
     own = {
         "REMUDA_REGISTER_TO": frontend.local_url,

@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RoomSettings:
-    """`environ` is what backends inherit, less what `secrets` tell and what only a worker needs to know."""
+    """Of `environ` backends inherit what they need and what `backend_env` names, less what `secrets` tell."""
 
     owner: MachineId
     boot: BootId
@@ -59,6 +59,7 @@ class RoomSettings:
     open_without_token: bool = False
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    backend_env: tuple[str, ...] = ()
     blobs_bytes_max: int = 50 << 30
     blobs_unused: timedelta = timedelta(days=14)
     patience: Patience = USUAL
@@ -95,7 +96,7 @@ class EngineRoom:
             changed=changed,
             patience=settings.patience,
         )
-        environ = scrubbed(settings.environ, settings.secrets)
+        environ = scrubbed(settings.environ, settings.secrets, settings.backend_env)
         starting = Starting(environ, settings.token, settings.bind, settings.patience.start)
         self._commands = Commands(
             depot,

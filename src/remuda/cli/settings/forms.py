@@ -1,6 +1,7 @@
 """How setting values are read from text, and the words that describe the accepted forms."""
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,8 @@ from remuda.core import durations
 from remuda.core.errors import Invalid
 from remuda.fleet import budget
 from remuda.wire.nodes import NAME_BYTES_MAX
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)
 
 
 def _duration(value: object) -> object:
@@ -59,6 +62,15 @@ def _node_name(value: str) -> str:
     return value
 
 
+def _variable_names(value: tuple[str, ...]) -> tuple[str, ...]:
+    for name in value:
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(
+                f"{name[:80]!r} is no name of a variable: letters, digits and _, then perhaps a *"
+            )
+    return value
+
+
 def or_usual(usual: timedelta) -> AfterValidator:
     """Zero, which peers write for "not set", stands for the usual span."""
     return AfterValidator(lambda span: span or usual)
@@ -71,11 +83,13 @@ File = Annotated[Path, BeforeValidator(_path)]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+VariableNames = Annotated[Words, AfterValidator(_variable_names)]
 Labels = Annotated[Mapping[str, str], BeforeValidator(_labels)]
 JsonList = Annotated[tuple[Mapping[str, object], ...], BeforeValidator(_json)]
 
 FILE = "a path"
 FLAG = "true or false"
+VARIABLES = "NAME,NAME or NAME_*"
 PORT = "a port from 0 to 65535"
 NODE_NAME = f"up to {NAME_BYTES_MAX} bytes of text"
 HOST_PORT = "HOST:PORT"

@@ -8,7 +8,17 @@ from pydantic import Field, SecretStr, model_validator
 
 from remuda.cli.settings import forms
 from remuda.cli.settings.depot import DepotSettings
-from remuda.cli.settings.forms import Budget, Duration, File, JsonList, Labels, NodeName, Port, Words
+from remuda.cli.settings.forms import (
+    Budget,
+    Duration,
+    File,
+    JsonList,
+    Labels,
+    NodeName,
+    Port,
+    VariableNames,
+    Words,
+)
 from remuda.core import durations
 from remuda.core.settings import Setting
 
@@ -113,6 +123,14 @@ class WorkerSettings(DepotSettings):
             hidden=True,
         ),
     ] = Path("/var/lib/local-ai/backends")
+    backend_env: Annotated[
+        VariableNames,
+        Setting(
+            "Further environment variables that backends get to see, such as HF_TOKEN or VLLM_*. Without it: "
+            "paths, locale, proxies, CA bundles, and the variables of accelerators and frameworks.",
+            forms.VARIABLES,
+        ),
+    ] = ()
     grpc_max_port: Annotated[
         Port,
         Setting(

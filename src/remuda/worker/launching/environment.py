@@ -1,44 +1,125 @@
-"""What of the worker's environment a backend gets to see: everything but the fleet's secrets. Pure."""
+"""What of the worker's environment a backend gets to see: what inference programs need, no more. Pure.
+
+By a list of what is passed on, not of what is not: nobody knows under which names people keep their secrets.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Final
 
-_KEPT: Final = "LOCALAI_BACKEND_PARENT_WATCH"  # How a backend notices that its worker is gone.
-_SETTINGS: Final = ("REMUDA_", "LOCALAI_", "NATS_")  # The worker's own; some of them are secrets.
-_CREDENTIALS: Final = (
-    "AWS_",
-    "AZURE_",
-    "B2_",
-    "DATABASE_URL",
-    "DOCKER_AUTH_CONFIG",
-    "GCS_",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "MINIO_",
-    "PGPASS",
-    "POSTGRES_",
-    "RCLONE_",
-    "REGISTRY_AUTH_FILE",
-    "S3_",
-    "SSH_AUTH_SOCK",
+_NAMES: Final = frozenset(
+    {
+        # Who and where it is.
+        "HOME",
+        "HOSTNAME",
+        "LOGNAME",
+        "PATH",
+        "SHELL",
+        "TEMP",
+        "TMP",
+        "TMPDIR",
+        "USER",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+        # Language and time.
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TZDIR",
+        # The network: proxies, and who signs certificates.
+        "ALL_PROXY",
+        "FTP_PROXY",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "NO_PROXY",
+        "AWS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "GIT_SSL_CAINFO",
+        "NODE_EXTRA_CA_CERTS",
+        "PIP_CERT",
+        "REQUESTS_CA_BUNDLE",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+        # Of LocalAI's, all that is for backends.
+        "LOCALAI_BACKEND_PARENT_WATCH",
+        "LOCALAI_BACKEND_PARENT_WATCH_INTERVAL",
+        "LOCALAI_LOG_LEVEL",
+        "GPU_DEVICE_ORDINAL",
+        "TOKENIZERS_PARALLELISM",
+    }
 )
-# Between a service manager and the process it started, which the backend is not.
-_SERVICE: Final = ("CREDENTIALS_DIRECTORY", "LISTEN_FD", "LISTEN_PID", "NOTIFY_SOCKET", "WATCHDOG_")
-_DROPPED: Final = (*_SETTINGS, *_CREDENTIALS, *_SERVICE)
+_FAMILIES: Final = (
+    # Programs and their libraries.
+    "DYLD_",
+    "LC_",
+    "LD_",
+    "MALLOC_",
+    "PYTHON",
+    # Accelerators.
+    "AMD_",
+    "CUDA_",
+    "CUDNN_",
+    "GGML_",
+    "HIP_",
+    "HSA_",
+    "MIOPEN_",
+    "NCCL_",
+    "NVIDIA_",
+    "ONEAPI_",
+    "OCL_",
+    "RCCL_",
+    "ROCM_",
+    "ROCR_",
+    "SYCL_",
+    "VK_",
+    "ZE_",
+    # Threads and mathematics.
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OMP_",
+    "OPENBLAS_",
+    # Frameworks, and where they keep models.
+    "HF_",
+    "PYTORCH_",
+    "TORCH_",
+    "TRANSFORMERS_",
+    "TRITON_",
+)
+_SECRETIVE: Final = ("API_KEY", "CREDENTIAL", "PASSWORD", "SECRET", "TOKEN")  # In a name of any family.
+_EVERYTHING: Final = "*"
 _TELLING_CHARS: Final = 8  # A shorter secret may stand in any text by accident.
 
 
-def scrubbed(environ: Mapping[str, str], secrets: Collection[str]) -> dict[str, str]:
-    """The environment for a backend: without the worker's settings, credentials for storage and registries,
-    and whatever else holds one of `secrets`."""
+def for_backends(name: str, also: Collection[str] = ()) -> bool:
+    """Whether backends see a variable of this name; see `scrubbed`."""
+    return _needed(name) or _wanted(name, also)
+
+
+def scrubbed(
+    environ: Mapping[str, str], secrets: Collection[str], also: Collection[str] = ()
+) -> dict[str, str]:
+    """The environment for a backend. `also` names what else is passed on; with a `*` at its end a name stands
+    for all that begin so. Whatever holds one of `secrets` is left out, under any name."""
     return {
         name: value
         for name, value in environ.items()
-        if _harmless(name) and not any(_reveals(value, secret) for secret in secrets)
+        if for_backends(name, also) and not any(_reveals(value, secret) for secret in secrets)
     }
 
 
-def _harmless(name: str) -> bool:
-    return name.startswith(_KEPT) or not name.startswith(_DROPPED)
+def _needed(name: str) -> bool:
+    upper = name.upper()  # Proxies are written both ways.
+    if upper in _NAMES:
+        return True
+    return name.startswith(_FAMILIES) and not any(word in upper for word in _SECRETIVE)
+
+
+def _wanted(name: str, also: Collection[str]) -> bool:
+    return any(
+        name.startswith(one.removesuffix(_EVERYTHING)) if one.endswith(_EVERYTHING) else name == one
+        for one in also
+    )
 
 
 def _reveals(value: str, secret: str) -> bool:

@@ -1,0 +1,54 @@
+"""Which variables reach backends, from the settings of a worker, and through `remuda up`."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from remuda.cli.engine_wiring import room_settings
+from remuda.cli.frontend import RunningFrontend
+from remuda.cli.options import resolve_settings
+from remuda.cli.settings import UpSettings, WorkerSettings
+from remuda.cli.up import _worker_environment
+from remuda.core.errors import Misconfigured
+from remuda.host.folder import DataFolder
+from remuda.worker.service import Site, WorkerConfig
+
+SHELL = {
+    "HF_TOKEN": "a",
+    "LOCALAI_LOG_LEVEL": "debug",
+    "LOCALAI_OTHER": "b",
+    "REMUDA_BACKEND_ENV": "HF_TOKEN",
+}
+
+
+def test_a_worker_passes_on_what_the_setting_names(tmp_path: Path) -> None:
+    settings = resolve_settings(WorkerSettings, {"data_dir": str(tmp_path)}, SHELL).values
+    introduction = SimpleNamespace(machine_id="m", boot_id="b")
+    addresses = SimpleNamespace(advertise_addr="", addr="")
+    config = SimpleNamespace(
+        introduction=introduction, token=None, addresses=addresses, frontend_url="http://127.0.0.1:1"
+    )
+    site = SimpleNamespace(listening=SimpleNamespace(base_port=50051))
+
+    room = room_settings(settings, DataFolder(tmp_path), cast(WorkerConfig, config), cast(Site, site))
+
+    assert room.backend_env == ("HF_TOKEN",)
+
+
+def test_the_worker_of_up_has_what_is_for_backends_and_no_other_setting(tmp_path: Path) -> None:
+    resolved = resolve_settings(UpSettings, {"data_dir": str(tmp_path)}, SHELL)
+    frontend = cast(RunningFrontend, SimpleNamespace(local_url="http://127.0.0.1:1", token=None))
+
+    environ = _worker_environment(resolved, frontend, SHELL)
+
+    assert (environ["HF_TOKEN"], environ["LOCALAI_LOG_LEVEL"]) == ("a", "debug")
+    assert environ["REMUDA_BACKEND_ENV"] == "HF_TOKEN"
+    assert "LOCALAI_OTHER" not in environ
+
+
+@pytest.mark.parametrize("value", ["A B", "*", "A=1", "A-*"])
+def test_what_is_no_name_is_refused(value: str, tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="accepted: NAME,NAME"):
+        resolve_settings(WorkerSettings, {"data_dir": str(tmp_path)}, {"REMUDA_BACKEND_ENV": value})
