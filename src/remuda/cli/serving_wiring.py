@@ -128,7 +128,7 @@ class ServingRig:
             entered,
         )
         unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper.notify)
-        return ReplicaWork(Loader(tools), unloader)
+        return ReplicaWork(Loader(tools), unloader, self._replicas, self._keeper.notify)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[tuple[Serving, Inference]]:

@@ -1,8 +1,10 @@
 """Models and replicas in the words of the API."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Reachability
 from remuda.gateway.services import Services, Serving
 from remuda.models.memory import effective_context
 from remuda.router.ports import LoadStatus
@@ -13,17 +15,23 @@ from remuda.wire.nodes import ModelRow, NodeView, Report
 from remuda.wire.serving import BackendState, LoadingView, MemoryUsage, ModelItem, ModelStatus, ReplicaView
 
 _ON_THEIR_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)
+UNREACHABLE: Final = "unreachable"
+_OFFLINE: Final = (Reachability.GONE, Reachability.DEPARTED)
 
 
 def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) -> ReplicaView:
-    names = {one.node.id: one.node.name for one in standings}
-    idle_at = serving.unloads_at(row) if row.state is ReplicaState.LOADED else None
+    """Nobody can say of a node that is offline that anything is loaded there."""
+    standing = next((one for one in standings if one.node.id == row.node), None)
+    state, why = row.state.value, row.why
+    if row.state is ReplicaState.LOADED and standing is not None and standing.reachability in _OFFLINE:
+        state, why = UNREACHABLE, f"{standing.node.name} is offline"
+    idle_at = serving.unloads_at(row) if state == ReplicaState.LOADED else None
     return ReplicaView(
         model=row.key.model,
         index=row.key.index,
         node_id=row.node,
-        node=names.get(row.node, ""),
-        state=row.state,
+        node="" if standing is None else standing.node.name,
+        state=state,
         backend=row.backend,
         address=row.address,
         protocol=row.protocol or "grpc",
@@ -32,7 +40,7 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
         memory_bytes=row.memory_bytes,
         in_vram=row.in_vram,
         op_id=row.op,
-        why=row.why,
+        why=why,
         last_used=row.last_used,
         unloads_at=idle_at,
     )
@@ -47,9 +55,10 @@ def counted(view: NodeView, replicas: Iterable[Replica], in_flight: Callable[[Re
     """The same node with what it serves, and the VRAM set aside for what is on its way there."""
     mine = [row for row in replicas if row.node == view.id]
     coming = [row for row in mine if row.state in _ON_THEIR_WAY and row.in_vram]
+    loaded = sum(row.state is ReplicaState.LOADED for row in mine)
     return view.model_copy(
         update={
-            "model_count": sum(row.state is ReplicaState.LOADED for row in mine),
+            "model_count": 0 if view.status == "offline" else loaded,
             "in_flight_count": sum(in_flight(row.key) for row in mine),
             "reserved_vram": sum(row.memory_bytes for row in coming),
         }
@@ -100,6 +109,7 @@ def model_item(
 
 def model_status(replicas: Sequence[ReplicaView]) -> ModelStatus:
     """Of all replicas of one model together."""
+    replicas = [one for one in replicas if one.state != UNREACHABLE]
     loaded = [one for one in replicas if one.state == ReplicaState.LOADED]
     if any(not one.in_flight for one in loaded):
         state = BackendState.READY

@@ -208,7 +208,7 @@ class BusCommander:
             case Verb.REMOVE:
                 return await self._remove(step)
             case _:
-                problem = replies.problem_in(verb, await self._say(replies.call(verb, step)), step)
+                problem = replies.problem_in(verb, await self._say(step, replies.call(verb, step)), step)
         if verb is Verb.PROVE and problem is None:
             stop = replies.stop_proof(step)
             await self._lines.publish(stop.subject, stop.payload)
@@ -217,7 +217,8 @@ class BusCommander:
     async def _upgrade(self, step: Step) -> Problem | None:
         """The one place that knows of workers older than the subject for upgrades."""
         try:
-            return replies.problem_in(Verb.UPGRADE, await self._say(replies.call(Verb.UPGRADE, step)), step)
+            reply = await self._say(step, replies.call(Verb.UPGRADE, step))
+            return replies.problem_in(Verb.UPGRADE, reply, step)
         except NodeUnreachable:
             log.warning(
                 "upgrade_fell_back_to_forced_install",
@@ -225,19 +226,32 @@ class BusCommander:
                 node=step.node_name,
                 backend=step.source.backend,
             )
-        problem = replies.problem_in(Verb.INSTALL, await self._say(replies.forced_install(step)), step)
+        problem = replies.problem_in(Verb.INSTALL, await self._say(step, replies.forced_install(step)), step)
         return None if problem is None else replies.in_legacy_words(problem)
 
     async def _remove(self, step: Step) -> Problem | None:
         """One name after another, until nothing is left under any of them."""
         for call in (replies.call(Verb.REMOVE, step), *replies.other_names(step)):
-            problem = replies.problem_in(Verb.REMOVE, await self._say(call), step)
+            problem = replies.problem_in(Verb.REMOVE, await self._say(step, call), step)
             if problem is not None and not replies.not_found(problem):
                 return problem
         return None
 
-    async def _say(self, call: replies.Call) -> bytes:
-        return await self._lines.request(call.subject, call.payload, _REPLY_MOST)
+    async def _say(self, step: Step, call: replies.Call) -> bytes:
+        known = await self._replicas_known()
+        reply = await self._lines.request(call.subject, call.payload, _REPLY_MOST)
+        if self._model_work is not None and known is not None and (stopped := replies.stopped_in(reply)):
+            try:
+                await self._model_work.forget_stopped(step.node, stopped, known)
+            except RemudaError as error:  # What is no longer there is noticed a little later.
+                log.warning("stopped_replicas_not_forgotten", node=step.node, reason=error.message)
+        return reply
+
+    async def _replicas_known(self) -> int | None:
+        try:
+            return None if self._model_work is None else await self._model_work.latest_change()
+        except RemudaError:
+            return None
 
     async def _take_down(self, step: Step, outcome: Outcome) -> None:
         """A reply is told once. While the store cannot take it, it is kept here."""

@@ -204,6 +204,15 @@ class ModelWork(Protocol):
 
     async def carry_out(self, step: Step) -> Problem | None: ...
 
+    async def latest_change(self) -> int:
+        """Of replicas: what is written later is not meant by what a worker stopped before."""
+        ...
+
+    async def forget_stopped(self, node: NodeId, keys: Collection[str], known: int) -> None:
+        """The worker has stopped these processes (`model#replica`) for a change of their backend. Replicas
+        written after `known` are others."""
+        ...
+
 
 class Commander(Protocol):
     async def send(self, dispatch: Dispatch, step: Step) -> None:

@@ -125,6 +125,15 @@ def _nothing_to_return_to(reply: BackendInstallReply | BackendUpgradeReply) -> b
     return reply.code == "not_found" or _NOTHING_BEFORE in reply.error or _NOT_FOUND in reply.error
 
 
+def stopped_in(payload: bytes) -> tuple[str, ...]:
+    """The processes that the worker stopped on its way, also if it failed then; none if it does not tell."""
+    try:
+        reply = decode(BackendUpgradeReply, payload)  # Of which all replies of workers have the fields.
+    except RemudaError:
+        return ()
+    return reply.stopped_process_keys if reply.reports_stopped_processes else ()
+
+
 def _other_bytes(step: Step, digest: str) -> Problem | None:
     """A worker that does not tell is believed: it may be older, or have no digest to tell."""
     pinned = step.goal.digest

@@ -159,7 +159,7 @@ def _verdict(row: Replica, scene: Scene, memory: Memory) -> _Verdict:
     said = view.report.sequence
     if before is None or before.said == said:
         return before or Noticed(now, said)
-    return _crashed(row, f"its process on {node.name} is gone")
+    return Drop(row, f"its process on {node.name} is gone")  # Somebody may have stopped it, and meant that.
 
 
 def _ended(row: Replica, told: RunningReplica, node: str) -> Drop | None:
@@ -170,11 +170,8 @@ def _ended(row: Replica, told: RunningReplica, node: str) -> Drop | None:
     replaced = bool(row.instance and told.instance) and row.instance != told.instance
     if not replaced and told.state not in _ENDED:
         return None
-    return _crashed(row, f"its process on {node} ended" + (f": {told.trouble}" if told.trouble else ""))
-
-
-def _crashed(row: Replica, why: str) -> Drop:
-    return Drop(row, why, reload=row.state is ReplicaState.LOADED)
+    trouble = f": {told.trouble}" if told.trouble else ""
+    return Drop(row, f"its process on {node} ended{trouble}", reload=True)
 
 
 def _asked(
@@ -186,7 +183,7 @@ def _asked(
         return now
     if before is None:
         return Noticed(now, 1)
-    return _crashed(row, f"the worker on {node} says that it does not run")
+    return Drop(row, f"the worker on {node} says that it does not run")
 
 
 def _reported_since(row: Replica, view: NodeView) -> bool:

@@ -28,7 +28,7 @@ class ReplicaView(Message):
     index: Count = 0
     node_id: str = ""
     node: str = ""  # Its name.
-    state: str = ""  # staging, loading, loaded or unloading.
+    state: str = ""  # staging, loading, loaded or unloading; unreachable: it was loaded when its node went.
     backend: str = ""
     address: str = ""
     protocol: str = ""
@@ -37,7 +37,7 @@ class ReplicaView(Message):
     memory_bytes: Uint64 = 0
     in_vram: bool = False
     op_id: str = ""  # The operation that loaded it.
-    why: Annotated[str, OMIT_EMPTY] = ""  # It is unloading: for what reason.
+    why: Annotated[str, OMIT_EMPTY] = ""  # For what reason it is unloading or unreachable.
     last_used: Annotated[Timestamp | None, OMIT_NONE] = None
     unloads_at: Annotated[Timestamp | None, OMIT_NONE] = None  # If nobody asks for it until then.
 

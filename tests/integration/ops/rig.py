@@ -21,6 +21,7 @@ from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories
 from remuda.ops.lines import Lines, Taps
 from remuda.ops.model import Goal, Kind, Operation, OpId, Patience, RollOut, Source, Step
+from remuda.ops.ports import ModelWork
 from remuda.ops.progress_board import ProgressBoard
 from remuda.ops.progress_line import ProgressLine
 from remuda.ops.reconciler import Reconciler
@@ -85,6 +86,7 @@ async def ops_frontend(
     at_once_max: int = 1000,
     list_every: timedelta = timedelta(seconds=30),
     reconciles: bool = True,
+    model_work: ModelWork | None = None,
 ) -> AsyncIterator[OpsFrontend]:
     """At work while the block lasts."""
     lines, timeouts, store = lines or bus, timeouts or Timeouts(), SqlOpStore(database)
@@ -109,6 +111,7 @@ async def ops_frontend(
         at_once_max=at_once_max,
         bus_trouble=trouble,
         changed=signal.notify,
+        model_work=model_work,
     )
     inventories = Inventories(lines, store, clock, signal.notify, list_every)
     reconciler = Reconciler(

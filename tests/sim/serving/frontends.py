@@ -308,7 +308,7 @@ class Parts:
             at_once_max=_REQUESTS_MOST,
             bus_trouble=self._host.trouble,
             changed=self.signal.notify,
-            model_work=ReplicaWork(Loader(tools), unloader),
+            model_work=ReplicaWork(Loader(tools), unloader, self._replicas, notify),
         )
 
     def _make_reconciler(self) -> Reconciler:

@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import NodeId
-from remuda.gateway.model_views import counted, model_status
+from remuda.gateway.model_views import counted, model_status, replica_view
+from remuda.gateway.services import Serving
 from remuda.ops.model import OpId
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.wire.nodes import NodeView
 from remuda.wire.serving import BackendState, ReplicaView
+from tests.support.nodes import NOON
+from tests.unit.scheduler.standing import a_row, a_view
 
 
 def replica(index: int, **told: Any) -> ReplicaView:
@@ -49,3 +52,29 @@ def test_memory_for_what_is_on_its_way_is_shown_as_reserved() -> None:
     view = counted(NodeView(id="n"), rows, lambda key: key.index)
     assert (view.model_count, view.in_flight_count, view.reserved_vram) == (1, 6, 20)
     assert counted(NodeView(id="other"), rows, lambda key: key.index).reserved_vram == 0
+
+
+async def _nothing(_: object) -> None:
+    return None
+
+
+def shown(silent_s: float) -> ReplicaView:
+    """A loaded replica, as it is shown when its node was last heard so long ago."""
+    serving = Serving(  # Only what a view asks for.
+        None,  # type: ignore[arg-type]
+        in_flight=lambda key: 0,
+        unloads_at=lambda row: NOON,
+        load_status=_nothing,
+        fleet_changed=lambda: _nothing(None),
+    )
+    return replica_view(a_row(), [a_view(heard_s=silent_s).standing], serving)
+
+
+def test_replica_of_a_node_that_is_offline_is_not_shown_as_loaded() -> None:
+    assert [shown(silent_s).state for silent_s in (1, 40, 90)] == ["loaded", "loaded", "unreachable"]
+    gone = shown(90)
+    assert (gone.why, gone.node, gone.unloads_at) == ("gpu-1 is offline", "gpu-1", None)
+
+
+def test_model_whose_only_replica_is_unreachable_is_not_busy() -> None:
+    assert model_status([shown(90)]).state is BackendState.UNINITIALIZED

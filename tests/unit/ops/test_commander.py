@@ -1,18 +1,27 @@
 """What is sent, in which order, and what is made of what comes back."""
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from remuda.core.errors import StoreUnusable
+from remuda.core.errors import Problem, StoreUnusable
+from remuda.core.ids import NodeId
 from remuda.ops.commander import Timeouts
-from remuda.ops.model import Goal, Kind, OpId, Outcome, Patience, Source, Stage, Verb
+from remuda.ops.model import Goal, Kind, OpId, Outcome, Patience, Source, Stage, Step, Verb
 from remuda.ops.planning import attempts_at_work
-from remuda.wire.backends import BackendDelete, BackendDeleteReply, BackendInstallReply, BackendUpgradeReply
+from remuda.wire.backends import (
+    BackendDelete,
+    BackendDeleteReply,
+    BackendInstallReply,
+    BackendRollbackReply,
+    BackendUpgradeReply,
+)
 from remuda.wire.codec import Message, decode
 from tests.integration.ops.rig import done, worker
 from tests.integration.ops.virtual import (
@@ -26,6 +35,63 @@ from tests.integration.ops.virtual import (
     virtually,
 )
 from tests.unit.ops.build import running
+
+
+class NotedReplicas:
+    """Implements ops.ports.ModelWork."""
+
+    def __init__(self) -> None:
+        self.stopped: list[tuple[str, tuple[str, ...], int]] = []
+
+    async def carry_out(self, step: Step) -> Problem | None:
+        raise AssertionError("nobody asks for that here")
+
+    async def latest_change(self) -> int:
+        return 7
+
+    async def forget_stopped(self, node: NodeId, keys: Collection[str], known: int) -> None:
+        self.stopped.append((node, tuple(keys), known))
+        raise StoreUnusable("the store is away")
+
+
+_TOLD: dict[str, Any] = {"stopped_process_keys": ("qwen#0", "qwen#1"), "reports_stopped_processes": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb", "subject", "reply"),
+    [
+        (Kind.UPGRADE, Verb.UPGRADE, "backend.upgrade", BackendUpgradeReply(success=True, **_TOLD)),
+        (Kind.UPGRADE, Verb.UPGRADE, "backend.upgrade", BackendUpgradeReply(error="no room", **_TOLD)),
+        (Kind.REMOVE, Verb.REMOVE, "backend.delete", BackendDeleteReply(success=True, **_TOLD)),
+        (Kind.UPGRADE, Verb.ROLL_BACK, "backend.rollback", BackendRollbackReply(success=True, **_TOLD)),
+    ],
+)
+def test_processes_that_a_worker_stopped_for_a_change_are_forgotten(
+    kind: Kind, verb: Verb, subject: str, reply: Message
+) -> None:
+    replicas = NotedReplicas()
+
+    async def test(world: World) -> None:
+        await world.worker.on(subject, after(1, reply))
+        await send(world, await begun(world, kind), verb)
+        await settled(world)
+        assert replicas.stopped[0] == ("node-1", ("qwen#0", "qwen#1"), 7)
+        assert await outcome(world) is not None, "though the store did not take it"
+
+    virtually(test, model_work=replicas)
+
+
+def test_list_of_stopped_processes_that_is_not_authoritative_says_nothing() -> None:
+    replicas = NotedReplicas()
+
+    async def test(world: World) -> None:
+        reply = BackendUpgradeReply(success=True, stopped_process_keys=("qwen#0",))
+        await world.worker.on("backend.upgrade", after(1, reply))
+        await send(world, await begun(world, Kind.UPGRADE), Verb.UPGRADE)
+        await settled(world)
+        assert replicas.stopped == []
+
+    virtually(test, model_work=replicas)
 
 
 def test_progress_is_subscribed_to_before_the_request_is_sent() -> None:
