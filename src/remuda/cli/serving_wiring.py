@@ -225,6 +225,7 @@ class ServingRig:
             self._shop.store,
             placing,
             unloads,
+            self._ground.registry.standings,
             changed=self._changed,
             refresh=self._keeper.refresh,
         )

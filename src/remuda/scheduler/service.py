@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import NodeId
 from remuda.core.near_names import did_you_mean
+from remuda.fleet.fleet import Standing
 from remuda.models.reading import read_model
 from remuda.ops.model import Kind, State, Step
 from remuda.ops.ports import Filter, OpStore, View
@@ -53,6 +54,7 @@ class Models:
         operations: OpStore,
         placer: Planner,
         unloads: Unloads,
+        standings: Callable[[], Awaitable[Sequence[Standing]]],
         *,
         changed: Callable[[], None],
         refresh: Callable[[], Awaitable[None]] = _no_table,
@@ -63,6 +65,7 @@ class Models:
         self._operations = operations
         self._placer = placer
         self._unloads = unloads
+        self._standings = standings
         self._changed = changed
         self._refresh = refresh
 
@@ -135,19 +138,20 @@ class Models:
         return [await self._operations.view(op) for op in ops]
 
     async def failures(self, name: str = "") -> Mapping[str, str]:
-        """Why the last load of a model failed, if it did and nobody has changed or dismissed anything since:
-        of one model, or of all, as far back as the latest loads go."""
+        """Why the last load of a model failed, if it did and nobody has changed or dismissed anything since,
+        nor removed the node: of one model, or of all, as far back as the latest loads go."""
         loads = Filter(kinds=_LOADS, model=name, dismissed=True, limit=1 if name else _LOADS_LOOKED_AT)
         last: dict[str, View] = {}
         for view in await self._operations.views(loads):
             last.setdefault(view.operation.source.model, view)
         known = self._catalogue.configured
+        nodes = {standing.node.id for standing in await self._standings()} if last else set()
         return {
             model: f"it could not be loaded on {step.node_name}: {_why(step)}"
             for model, view in last.items()
             if model in known and view.operation.source.revision == known[model].config.revision
             for step in view.steps
-            if step.state is State.FAILED and not view.operation.dismissed
+            if step.state is State.FAILED and not view.operation.dismissed and step.node in nodes
         }
 
     async def problem(self, model: Catalogued) -> str:

@@ -247,6 +247,7 @@ class Parts:
             self._operations,
             self._placing,
             self._unloads,
+            self._host.standings,
             changed=self._changed,
             refresh=self.keeper.refresh,
         )

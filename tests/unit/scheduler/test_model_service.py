@@ -27,6 +27,7 @@ class Served(PlacingRig):
             self.operations,
             self.placing(),
             unloads,
+            self.standings,
             changed=self.changed,
         )
 
@@ -164,6 +165,12 @@ async def test_problem_is_that_the_last_load_failed_until_the_model_changes(serv
     await served.service.add(a_model("qwen", "context_size: 512\n"))
     assert await problem(served) == ""
     assert await served.service.failures() == {}
+
+
+async def test_failure_on_a_node_that_was_removed_is_no_problem(served: Served) -> None:
+    await fail(served)
+    assert served.machines.pop(0).name == "gpu-1"
+    assert (await served.service.failures(), await problem(served)) == ({}, "")
 
 
 async def test_failure_that_was_dismissed_or_made_good_is_no_problem(served: Served) -> None:
