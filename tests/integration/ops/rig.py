@@ -98,8 +98,7 @@ async def ops_frontend(
     def trouble() -> str:
         return "" if isinstance(bus.state, Connected) else "the bus is down"
 
-    signal = ChangeSignal(lines, FrontendId(name))
-    board = ProgressBoard(store, clock)
+    signal, board = ChangeSignal(lines, FrontendId(name)), ProgressBoard(store, clock)
     progress = ProgressLine(taps or bus, board.take)
     commander = BusCommander(
         lines,
