@@ -188,6 +188,7 @@ class Sighting:
     told: bool = True  # If it reports: its present life has done so since the attempt was begun.
     outcome: Outcome | None = None
     blocked: str = ""  # Why it is not this step's turn; empty: it is.
+    proven_elsewhere: bool = False  # Another node of the same operation has run the new version.
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class _Moves:
         away = {node for node, view in nodes.items() if why_away(view.standing)}
         lost = {step.key for step in live.steps if _lost(step, nodes.get(step.node))}
         self._blocked = turns.blocked(live.operations, live.steps, away, lost)
+        self._proven = {step.op for step in live.steps if turns.proven(step)}
         self._after = {step.key: step for step in live.steps}
         self._dispatches: dict[Key, Dispatch] = {}
         self._begun = 0
@@ -118,6 +119,8 @@ class _Moves:
         request = self._requests.get((step.op, step.node, step.attempt))
         view = self._view(step, request)
         seen = sight(step, view, request, blocked, self._live.now, self._live.ended_at.get(step.node))
+        if step.op in self._proven:
+            seen = replace(seen, proven_elsewhere=True)
         return advance(step, seen, wish_for(step, self._operations[step.op]), self._moment_for(step))
 
     def _in_hand(self, step: Step) -> str:

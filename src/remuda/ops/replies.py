@@ -10,7 +10,7 @@ from typing import Final
 from remuda.core.errors import Problem, RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.model import OpId, Step, Verb
-from remuda.ops.steps import PROOF_FAILED
+from remuda.ops.steps import NOT_PROVEN, PROOF_FAILED
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendCancel,
@@ -40,6 +40,12 @@ _WORKER_TROUBLE: Final = frozenset(
     {"unavailable", "conflict", "disk_full", "registry_failed", "too_large", "internal"}
 )
 _NOT_TRIED: Final = Problem("install_failed", "the new version could not be tried", retryable=True)
+_NOTHING_STARTED: Final = Problem(
+    NOT_PROVEN,
+    "not proven",
+    hint="run a model with it on that node first, or upgrade without --rolling",
+)
+_OLDER_WORKER: Final = "its worker is too old to start it without a model"
 _NOTHING_BEFORE: Final = "no earlier version"
 _REPLIES: Final[Mapping[Verb, type[BackendInstallReply] | type[BackendUpgradeReply]]] = {
     Verb.INSTALL: BackendInstallReply,
@@ -68,7 +74,7 @@ def call(verb: Verb, step: Step) -> Call:
         case Verb.INSTALL:
             return _install(step, force=step.goal.replaces)
         case Verb.PROVE:  # To prove is to start it: free where it is installed.
-            return _install(step, force=False)
+            return _install(step, force=False, prove=True)
         case Verb.UPGRADE:
             return _upgrade(step)
         case Verb.REMOVE:
@@ -111,6 +117,9 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
     except RemudaError as error:
         unread = _NOT_TRIED if verb is Verb.PROVE else failed
         return replace(unread, message=f"{unread.message}: its reply cannot be read: {error.message}")
+    if verb is Verb.PROVE and reply.success:
+        assert isinstance(reply, BackendInstallReply), "a proof is an install"
+        return _unproven(reply)
     if reply.success:
         return _other_bytes(step, reply.digest) if verb in (Verb.INSTALL, Verb.UPGRADE) else None
     if verb is Verb.PROVE and reply.code in _WORKER_TROUBLE:
@@ -118,6 +127,13 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
     if verb is Verb.ROLL_BACK and _nothing_to_return_to(reply):
         failed = replace(failed, retryable=False)
     return replace(failed, message=f"{failed.message}: {reply.error or 'the worker gave no reason'}")
+
+
+def _unproven(reply: BackendInstallReply) -> Problem | None:
+    """Workers of the first release start nothing for a server that needs a model, and do not say so: only
+    they tell a digest and no address."""
+    unproven = reply.unproven or (_OLDER_WORKER if reply.digest and not reply.address else "")
+    return replace(_NOTHING_STARTED, message=f"not proven: {unproven}") if unproven else None
 
 
 def _nothing_to_return_to(reply: BackendInstallReply | BackendUpgradeReply) -> bool:
@@ -162,7 +178,7 @@ def _asked_name(step: Step) -> str:
     return source.name if source.uri and source.name else source.backend
 
 
-def _install(step: Step, *, force: bool) -> Call:
+def _install(step: Step, *, force: bool, prove: bool = False) -> Call:
     source = step.source
     message = BackendInstall(
         backend=_asked_name(step),
@@ -174,6 +190,7 @@ def _install(step: Step, *, force: bool) -> Call:
         op_id=step.op,
         attempt=step.attempt,
         digest=step.goal.digest,
+        prove=prove,
     )
     return Call(subjects.backend_install(step.node), encode(message))
 

@@ -18,6 +18,8 @@ _APPLY = {
 }
 _JITTER = 0.25
 
+NOT_PROVEN = "not_proven"  # Nobody's fault: there was nothing to start it with.
+
 LOST = Problem("attempt_lost", "the worker no longer has this in hand", retryable=True)
 PROOF_FAILED = "proof_failed"  # The version's fault, as the worker said; no other code is.
 RESTARTED = replace(LOST, message="the worker was restarted while it had this in hand")
@@ -139,6 +141,10 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
     """The step after whatever ended its attempt; None while nothing has."""
     if seen.outcome is not None and seen.outcome.attempt == step.attempt:
         problem = seen.outcome.problem
+        if problem is not None and problem.code == NOT_PROVEN and seen.proven_elsewhere:
+            return _close(
+                replace(step, problem=None), State.SUCCEEDED, f"{problem.message}; others have run it"
+            )
         return _succeeded(step, "") if problem is None else _failed(step, problem, at)
     # What a report shows at work is at work in that life, though it was meant for the one before.
     if seen.away or (seen.working and (seen.reports or seen.boot == step.boot)):
@@ -171,7 +177,8 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     failures, patience = step.failures + 1, _patience_with(step, at.patience)
     spent = failures >= patience.failures_max
     # A worker that is lost again and again over a proof may be lost because of it.
-    if step.stage is Stage.PROVE and (problem.code == PROOF_FAILED or (spent and problem.code == LOST.code)):
+    unproven = problem.code in (PROOF_FAILED, NOT_PROVEN) or (spent and problem.code == LOST.code)
+    if step.stage is Stage.PROVE and unproven:
         return _unproven(step, problem)
     step = replace(_idle(step), failures=failures)
     if spent or not problem.retryable:

@@ -102,6 +102,11 @@ def _behind_canary(
     return {step.key: why for step in next_ones if step is not canary}
 
 
+def proven(step: Step) -> bool:
+    """Its node has run the new version. One that found nothing to start it with says so as its reason."""
+    return step.state is State.SUCCEEDED and step.stage is Stage.PROVE and not step.reason
+
+
 def halted(operation: Operation, steps: Iterable[Step]) -> str:
     """Why a roll-out that proves itself goes no further; empty while it does."""
     failed = next((step for step in steps if step.state is State.FAILED), None)

@@ -25,6 +25,9 @@ class BackendInstall(Message):
     protocol: Annotated[str, OMIT_EMPTY] = ""  # What the sender speaks beside gRPC: `http`, or nothing.
     model_path: Annotated[str, OMIT_EMPTY] = ""  # For servers that need the model before they start.
     options: Annotated[Many[str], OMIT_EMPTY] = ()
+    prove: Annotated[bool, OMIT_EMPTY] = (
+        False  # Without a model: start it all the same, to see that it works.
+    )
 
 
 class BackendInstallReply(Message):
@@ -37,6 +40,7 @@ class BackendInstallReply(Message):
     instance: Annotated[str, OMIT_EMPTY] = ""  # Which process it is: another one has another.
     protocol: Annotated[str, OMIT_EMPTY] = ""  # Empty: gRPC, at `address`.
     path: Annotated[str, OMIT_EMPTY] = ""  # Of a process that speaks HTTP: its place at `address`.
+    unproven: Annotated[str, OMIT_EMPTY] = ""  # It was to be proven, and why nothing could be started.
     digest: Annotated[str, OMIT_EMPTY] = ""  # Of what is installed now; empty: not looked at, or it has none.
     code: Annotated[str, OMIT_EMPTY] = ""  # Of the error, as the list of error codes has it.
 

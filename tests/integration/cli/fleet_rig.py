@@ -56,6 +56,15 @@ class FleetRig:
         self.registry.pusher.push(f"fleet/{name}", tag, image([bulk, own]))
         return self.reference(name, tag)
 
+    def push_server(self, name: str, version: int, *, starts: bool) -> str:
+        """An image of a server that speaks HTTP and has a `check`; or that ends at its start."""
+        does = ["-m", "http.server", "--bind", HOST] if starts else ["-c", "raise SystemExit('broken')"]
+        words = [sys.executable, *does, "{port}"]
+        manifest = {"protocol": "http", "command": [*words, "{model_path}"], "check": words, "health": "/"}
+        files = {"remuda.yaml": json.dumps(manifest).encode(), "version": b"%d" % version}
+        self.registry.pusher.push(f"fleet/{name}", "latest", image([layer(files)]))
+        return self.reference(name)
+
     def reference(self, name: str, tag: str = "latest") -> str:
         return f"{self.link_name}/fleet/{name}:{tag}"
 

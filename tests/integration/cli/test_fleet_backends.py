@@ -113,6 +113,22 @@ def test_what_could_not_be_asked_is_never_up_to_date(rig: FleetRig) -> None:
     assert all("cpu-shouter" in one["backends"] for one in told)
 
 
+def test_a_server_that_ends_at_its_start_is_not_rolled_out(rig: FleetRig) -> None:
+    rig.remuda("backends", "install", rig.push_server("server", 1, starts=True), "--name", "server")
+    rig.push_server("server", 2, starts=False)
+    op = rig.json("backends", "upgrade", "server", "--rolling", code=Exit.NOT_EVERYWHERE)
+    [step] = op["steps"]
+    assert step["state"] == "failed"
+    assert "the new version does not start" in step["reason"]
+    assert "the node is back on the version before" in step["reason"]
+    assert rig.installed_version("server") == "1"
+
+    rig.push_server("server", 3, starts=True)
+    rig.remuda("backends", "upgrade", "server", "--rolling")
+    assert rig.installed_version("server") == "3"
+    rig.remuda("backends", "remove", "server")
+
+
 def test_what_galleries_offer_is_shown_with_the_nodes_it_fits(rig: FleetRig) -> None:
     plain = rig.json("backends", "available")
     builds = rig.json("backends", "available", "--builds", "shouter")

@@ -8,6 +8,8 @@ import pytest
 from remuda.core.errors import Problem
 from remuda.ops import replies
 from remuda.ops.model import Kind, Source, Stage, Step, Verb
+from remuda.ops.replies import call, problem_in
+from remuda.ops.steps import NOT_PROVEN
 from remuda.wire.backends import BackendInstallReply, BackendRollbackReply
 from remuda.wire.codec import encode
 from tests.unit.ops.build import PINNED, a_step, running
@@ -152,3 +154,15 @@ def test_a_worker_that_tells_no_digest_is_believed() -> None:
 def test_going_back_names_the_bytes_to_go_back_from() -> None:
     call = replies.call(Verb.ROLL_BACK, a_step(Kind.UPGRADE, digest=PINNED))
     assert PINNED.encode() in call.payload
+
+
+def test_proof_for_which_nothing_was_started_proves_nothing() -> None:
+    started = BackendInstallReply(success=True, address="gpu-1:50052", digest=PINNED)
+    nothing = BackendInstallReply(success=True, digest=PINNED, unproven="there is nothing to start it with")
+    older = BackendInstallReply(success=True, digest=PINNED)
+    step = running(Kind.UPGRADE, stage=Stage.PROVE)
+    found = [problem_in(Verb.PROVE, encode(reply), step) for reply in (started, nothing, older)]
+    assert [problem and problem.code for problem in found] == [None, NOT_PROVEN, NOT_PROVEN]
+    assert found[1] is not None
+    assert found[1].message == "not proven: there is nothing to start it with"
+    assert json.loads(call(Verb.PROVE, step).payload)["prove"] is True

@@ -7,8 +7,9 @@ import pytest
 
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId
+from remuda.ops import turns
 from remuda.ops.model import Dispatch, Kind, Outcome, Sighting, Stage, State, Step, Verb, Wish
-from remuda.ops.steps import advance
+from remuda.ops.steps import NOT_PROVEN, advance
 from tests.unit.ops.build import BOOT, NODE, NOW, OP, PINNED, a_step, at, running
 
 UP = Sighting(boot=BOOT, installed=False)
@@ -373,3 +374,15 @@ def test_a_cancel_ends_even_if_the_worker_never_does(step: Step, seen: Sighting)
         step = after(step, seen, seconds=60 * minute, wish=Wish.CANCEL)
     assert step.state is State.CANCELLED
     assert "its worker did not end it in time" in step.reason
+
+
+def test_a_version_that_nobody_could_start_goes_back_unless_another_node_has_run_it() -> None:
+    problem = Problem(NOT_PROVEN, "not proven: there is nothing to start it with")
+    step = running(Kind.UPGRADE, stage=Stage.PROVE, proves=True, rolls_back=True)
+    seen = Sighting(boot=BOOT, outcome=Outcome(1, problem))
+    alone, _ = advance(step, seen, Wish.RUN, at())
+    beside, _ = advance(step, replace(seen, proven_elsewhere=True), Wish.RUN, at())
+    assert (alone.state, alone.stage) == (State.PENDING, Stage.ROLL_BACK)
+    assert beside.state is State.SUCCEEDED
+    assert beside.reason == "not proven: there is nothing to start it with; others have run it"
+    assert (turns.proven(beside), turns.proven(replace(beside, reason=""))) == (False, True)

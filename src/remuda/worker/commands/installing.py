@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import structlog
 from anyio.to_thread import run_sync
@@ -19,6 +20,7 @@ from remuda.worker.commands.whereabouts import Whereabouts
 from remuda.worker.commands.work import Attempt, WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.journey import Step
+from remuda.worker.depot.last_start import LastStart
 from remuda.worker.depot.orders import Order
 from remuda.worker.processes.model import Launch, Protocol, Recipe, Replica, Stopped
 from remuda.worker.processes.ports import Supervision
@@ -26,6 +28,10 @@ from remuda.worker.processes.ports import Supervision
 log = structlog.get_logger(__name__)
 
 RecipeFor = Callable[[Path, BackendInstall], Recipe | None]
+_UNPROVEN: Final = (
+    "there is nothing to start it with: no model has run with it on this machine, and its remuda.yaml has no "
+    "`check`"
+)
 _Served = tuple[str, tuple[str, ...]]
 _Had = tuple[Replica | None, str]  # The process, where there is one, and the digest of what is installed.
 
@@ -66,7 +72,8 @@ class Installs:
             return self._reply(replica)
         async with self._work.attempting("install", request) as attempt:
             replica, digest = await self._ensure(request, key, attempt)
-        return self._reply(replica, digest)
+        reply = self._reply(replica, digest)
+        return reply.model_copy(update={"unproven": _UNPROVEN}) if request.prove and not replica else reply
 
     async def upgrade(self, asked: BackendUpgrade) -> BackendUpgradeReply:
         """What was stopped is told also when the rest fails."""
@@ -114,17 +121,35 @@ class Installs:
             return running, sight.digest  # Somebody else was quicker, or only the bytes were in question.
         if order is not None and (request.force or not _has(sight, request)):
             sight = await self._replace(request, key, sight, order, attempt)
+        return await self._start(request, key, sight, attempt), sight.digest
+
+    async def _start(
+        self, request: BackendInstall, key: ProcessKey, sight: Sight, attempt: Attempt
+    ) -> Replica | None:
+        """None: files were all that was asked for, or there is nothing to start it with."""
         assert sight.run_file is not None, "it was found, or brought"
+        if request.prove and not request.model_id:
+            request = await self._as_last_started(request, sight.run_file)
         recipe = await run_sync(self._recipe_for, sight.run_file, request)
         if recipe is None:
-            return None, sight.digest
+            return None
         launch = Launch(key, request.backend, sight.names | {request.backend}, sight.run_file.parent, recipe)
         with attempt.firm():
             attempt.starting()
             replica = await self._supervision.start(launch)
             self._remember(key, request)
-            await self._prove(sight.run_file)
-        return replica, sight.digest
+            await self._mark_proven(sight.run_file)
+            if recipe.protocol is Protocol.HTTP and request.model_id:
+                await self._note_start(sight.run_file, request)
+        return replica
+
+    async def _as_last_started(self, request: BackendInstall, run_file: Path) -> BackendInstall:
+        """A server that needs its model from the start is proven with the one that it ran last."""
+        last = await self._depot.last_start(run_file.parent.name)
+        if last is None:
+            return request
+        start = {"model_id": last.model_id, "model_path": last.model_path, "options": last.options}
+        return request.model_copy(update={**start, "protocol": Protocol.HTTP.value})
 
     async def _replace(
         self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order, attempt: Attempt
@@ -157,7 +182,17 @@ class Installs:
         finally:
             self._changed()
 
-    async def _prove(self, run_file: Path) -> None:
+    async def _note_start(self, run_file: Path, request: BackendInstall) -> None:
+        """If that cannot be noted, the next version is proven with an earlier model, or not at all."""
+        if run_file.parent.parent != self._depot.places.backends:
+            return
+        start = LastStart(model_id=request.model_id, model_path=request.model_path, options=request.options)
+        try:
+            await self._depot.note_start(run_file.parent.name, start)
+        except OSError as error:
+            log.warning("backend_start_not_noted", backend=run_file.parent.name, error=str(error))
+
+    async def _mark_proven(self, run_file: Path) -> None:
         """It has run. If that cannot be noted, an older version is kept for longer, which does no harm."""
         if run_file.parent.parent != self._depot.places.backends:
             return

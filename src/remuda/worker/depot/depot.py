@@ -27,6 +27,7 @@ from remuda.oci.space import disk_trouble_explained
 from remuda.worker.depot.bringing import Bringer
 from remuda.worker.depot.builtin import is_builtin
 from remuda.worker.depot.journey import Journey, OnStep, ignore_steps
+from remuda.worker.depot.last_start import LastStart, read_last_start, write_last_start
 from remuda.worker.depot.listing import FolderFacts, Listing, find_run_file, listing, scan
 from remuda.worker.depot.making import Maker
 from remuda.worker.depot.metadata import Record
@@ -136,6 +137,14 @@ class Depot:
         async with self._locked(name):
             await run_sync(self._shelf.mark_proven, name)
 
+    async def note_start(self, name: str, start: LastStart) -> None:
+        await run_sync(write_last_start, self.places.last_start(name), start)
+
+    async def last_start(self, name: str) -> LastStart | None:
+        """With what to start it once more; None where nothing is known, or its model is gone."""
+        start = await run_sync(read_last_start, self.places.last_start(name))
+        return start if start is not None and await run_sync(lambda: start.possible) else None
+
     async def switch_back(self, name: str) -> None:
         """To the version before, which stays the better one until another has run. NotFound without one."""
         async with self._locked(name):
@@ -151,6 +160,7 @@ class Depot:
         for folder in gone:
             async with self._locked(folder):
                 await run_sync(self._shelf.remove, folder)
+                self.places.last_start(folder).unlink(missing_ok=True)
         log.info("backend_removed", name=name, folders=gone)
         return gone
 

@@ -50,6 +50,10 @@ class Places:
         """What is to go, numbered: it waits there while a process still runs from it."""
         return self._hidden("trash") / name
 
+    def last_start(self, name: str) -> Path:
+        """What it was last started with; a file."""
+        return self._hidden("started") / name
+
     def lock(self, name: str) -> Path:
         return self._hidden("locks") / name
 

@@ -100,15 +100,17 @@ def _span(value: object) -> timedelta:
 Text = Annotated[Template, BeforeValidator(_template)]
 
 
+Words = Annotated[tuple[Annotated[Arguments, BeforeValidator(_arguments)], ...], Field(max_length=_ITEMS_MAX)]
+
+
 class Manifest(BaseModel):
     """A `remuda.yaml` that can be used."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     protocol: Protocol
-    command: Annotated[
-        tuple[Annotated[Arguments, BeforeValidator(_arguments)], ...], Field(max_length=_ITEMS_MAX)
-    ] = ()
+    command: Words = ()
+    check: Words = ()  # How it is started without a model, to see that it works.
     env: Annotated[
         Mapping[Annotated[str, AfterValidator(_variable)], Annotated[Text, AfterValidator(_env_value)]],
         Field(max_length=_ITEMS_MAX),
@@ -123,12 +125,20 @@ class Manifest(BaseModel):
             if self.model_fields_set != {"protocol"}:
                 raise ValueError("with protocol grpc nothing else can be said: its run.sh is what is started")
             return self
-        if not self.command or self.command[0].optional or not self.command[0].templates[0].parts:
-            raise ValueError("command must name the program to start, and then its arguments")
-        everywhere = [part for arguments in self.command for part in arguments.templates]
-        if not any(PORT in template.names for template in (*everywhere, *self.env.values())):
-            raise ValueError("{port} must stand in command or env, or the server does not learn its port")
+        self._require_startable("command", self.command)
+        if self.check:
+            self._require_startable("check", self.check)
+            others = {name for part in self.check for template in part.templates for name in template.names}
+            if foreign := sorted(others - {PORT}):
+                raise ValueError(f"check starts it without a model, so it cannot use {{{foreign[0]}}}")
         return self
+
+    def _require_startable(self, field: str, words: tuple[Arguments, ...]) -> None:
+        if not words or words[0].optional or not words[0].templates[0].parts:
+            raise ValueError(f"{field} must name the program to start, and then its arguments")
+        everywhere = [part for arguments in words for part in arguments.templates]
+        if not any(PORT in template.names for template in (*everywhere, *self.env.values())):
+            raise ValueError(f"{{port}} must stand in {field} or env, or the server does not learn its port")
 
 
 def parse_manifest(content: bytes, source: str = FILE_NAME) -> Manifest:

@@ -68,6 +68,15 @@ def http_recipe(manifest: Manifest, folder: Path, environ: Mapping[str, str], ne
     )
 
 
+def check_recipe(manifest: Manifest, folder: Path, environ: Mapping[str, str]) -> Recipe:
+    """The start without a model that a manifest declares, to see that the server works. Environment variables
+    that tell of a model are left out."""
+    assert manifest.check, "the caller has looked"
+    env = {name: template for name, template in manifest.env.items() if not _missing(template, {})}
+    alone = manifest.model_copy(update={"command": manifest.check, "env": env})
+    return http_recipe(alone, folder, environ, HttpNeeds())
+
+
 def _expanded(part: Arguments, values: Mapping[str, str], options: Sequence[str]) -> Iterator[str]:
     if part.optional and any(_missing(template, values) for template in part.templates):
         return

@@ -13,7 +13,7 @@ from remuda.core.errors import Invalid
 from remuda.wire.backends import BackendInstall
 from remuda.worker.depot.places import MANIFEST_FILE, RUN_FILE
 from remuda.worker.launching.manifest import Manifest, parse_manifest
-from remuda.worker.launching.recipes import HttpNeeds, grpc_recipe, http_recipe
+from remuda.worker.launching.recipes import HttpNeeds, check_recipe, grpc_recipe, http_recipe
 from remuda.worker.processes.model import Protocol, Recipe
 from remuda.worker.processes.patience import USUAL
 
@@ -32,7 +32,7 @@ class Starting:
     start_limit: timedelta = USUAL.start
 
     def recipe(self, run_file: Path, request: BackendInstall) -> Recipe | None:
-        """None: files are all that was asked for, and there is nothing that could run without a model.
+        """None: files are all that was asked for, or there is nothing that could run without a model.
 
         Raises Invalid when the request lacks what the backend needs.
         """
@@ -45,7 +45,7 @@ class Starting:
             recipe = grpc_recipe(program, self.environ, self.token, vulkan, bind=self.bind)
             return replace(recipe, start_limit=self.start_limit)
         if not request.model_id:
-            return None
+            return check_recipe(manifest, folder, self.environ) if request.prove and manifest.check else None
         if request.protocol != Protocol.HTTP:
             raise Invalid(
                 f"{request.backend} speaks HTTP, and gRPC was asked for",

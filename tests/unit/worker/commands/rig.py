@@ -176,6 +176,8 @@ class Rig:
         self.own_galleries = open_galleries((self.gallery("own", {}),))
         self._open_galleries = open_galleries
         self.http_backends: set[str] = set()
+        self.needs_model: set[str] = set()  # Those of them that start nothing without one.
+        self.recipes_asked: list[BackendInstall] = []
         self.commands = Commands(
             depot,
             supervision or self.supervision,
@@ -267,7 +269,10 @@ class Rig:
         self.opened.append(galleries)
         return self._open_galleries(galleries)
 
-    def _recipe_for(self, run_file: Path, request: BackendInstall) -> Recipe:
+    def _recipe_for(self, run_file: Path, request: BackendInstall) -> Recipe | None:
+        self.recipes_asked.append(request)
+        if request.backend in self.needs_model and not request.model_id:
+            return None
         protocol = Protocol.HTTP if request.backend in self.http_backends else Protocol.GRPC
         return Recipe((str(run_file), "--addr", "0.0.0.0:{port}"), run_file.parent, {}, protocol)
 

@@ -9,6 +9,8 @@ from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendCancel,
     BackendCancelReply,
+    BackendDelete,
+    BackendDeleteReply,
     BackendInstall,
     BackendInstallReply,
     BackendUpgrade,
@@ -524,3 +526,35 @@ async def test_galleries_used_lately_are_not_opened_again(rig: Rig) -> None:
         await rig.install(BackendInstall(backend=backend, backend_galleries=given))
 
     assert len(rig.opened) == 1
+
+
+async def test_server_is_proven_with_the_model_that_it_ran_last(rig: Rig) -> None:
+    rig.offer("engine")
+    rig.http_backends.add("engine")
+    served = BackendInstall(backend="engine", model_id="m", model_path="org/m", options=("a:1",))
+    await rig.install(served)
+    await rig.install(BackendInstall(backend="engine", prove=True))
+
+    launch = rig.supervision.started[-1]
+    assert launch.key == ProcessKey("engine", 0)
+    asked = rig.recipes_asked[-1]
+    assert (asked.model_id, asked.model_path, asked.options) == ("m", "org/m", ("a:1",))
+
+    await rig.ask(subjects.backend_delete, BackendDelete(backend="engine"), BackendDeleteReply)
+    assert await rig.depot.last_start("engine") is None
+
+
+async def test_proof_says_so_when_there_is_nothing_to_start(rig: Rig) -> None:
+    rig.offer("engine")
+    rig.http_backends.add("engine")
+    rig.needs_model.add("engine")
+    gone = rig.root / "gone.gguf"
+    gone.touch()
+    await rig.install(BackendInstall(backend="engine", model_id="m", model_path=str(gone)))
+    gone.unlink()
+
+    reply = await rig.install(BackendInstall(backend="engine", prove=True))
+
+    assert reply.success
+    assert "nothing to start it with" in reply.unproven
+    assert (await rig.install(BackendInstall(backend="engine"))).unproven == ""

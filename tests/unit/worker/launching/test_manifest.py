@@ -146,3 +146,17 @@ def test_every_example_in_the_guide_can_be_used() -> None:
     recipes = [http_recipe(parse_manifest(text.encode()), Path("/b"), {}, needs) for text in examples]
     assert len(recipes) == 6
     assert all("127.0.0.1" in str((recipe.argv, dict(recipe.env))) for recipe in recipes)
+
+
+@pytest.mark.parametrize(
+    ("check", "complaint"),
+    [
+        ('[./server, --port, "{port}", "{model_path}"]', "cannot use {model_path}"),
+        ("[./server]", "{port} must stand in check or env"),
+        ('[["{port}"], ./server]', "check must name the program"),
+    ],
+)
+def test_check_that_could_not_be_started_without_a_model_is_refused(check: str, complaint: str) -> None:
+    text = f'protocol: http\ncommand: [./server, "{{port}}"]\ncheck: {check}\n'
+    with pytest.raises(Invalid, match=re.escape(complaint)):
+        parse_manifest(text.encode())

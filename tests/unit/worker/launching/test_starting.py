@@ -34,3 +34,32 @@ def test_run_file_that_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / "remuda.yaml").write_text("protocol: grpc\n")
     with pytest.raises(Invalid, match=r"run\.sh is missing"):
         STARTING.recipe(tmp_path / "remuda.yaml", MODEL)
+
+
+HTTP = """
+protocol: http
+command: [./server, --port, "{port}", --model, "{model_path}"]
+env: {MODEL: "{model_name}", PORT: "{port}"}
+"""
+PROOF = BackendInstall(backend="engine", prove=True)
+
+
+def manifest(folder: Path, text: str) -> Path:
+    path = folder / "remuda.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_server_that_needs_a_model_is_not_started_without_one(tmp_path: Path) -> None:
+    file = manifest(tmp_path, HTTP)
+    assert STARTING.recipe(file, BackendInstall(backend="engine")) is None
+    assert STARTING.recipe(file, PROOF) is None
+
+
+def test_server_is_proven_by_the_start_that_its_file_declares(tmp_path: Path) -> None:
+    file = manifest(tmp_path, HTTP + 'check: [./server, --port, "{port}", --no-model]\n')
+    recipe = STARTING.recipe(file, PROOF)
+    assert recipe is not None
+    assert recipe.command(9000).argv == ("./server", "--port", "9000", "--no-model")
+    assert recipe.command(9000).env == {"PORT": "9000"}
+    assert STARTING.recipe(file, BackendInstall(backend="engine")) is None, "only for a proof"
