@@ -19,6 +19,7 @@ from fastapi.routing import APIRoute
 
 import remuda
 from remuda.core.errors import RemudaError
+from remuda.core.log import names_secret
 from remuda.core.settings import Settings, described
 from remuda.wire import subjects
 
@@ -143,6 +144,16 @@ def test_nothing_is_caught_in_silence() -> None:
 
     handlers = [(place, node) for place, node in found(ast.ExceptHandler) if catches_all(node)]
     assert [place for place, handler in handlers if not speaks(handler)] == []
+
+
+def test_no_log_line_has_a_field_that_is_always_masked() -> None:
+    """What is named like a secret is shown as ***: another name, or it need not be logged."""
+
+    def masked(call: ast.Call) -> bool:
+        named = {keyword.arg or "" for keyword in call.keywords}
+        return ast.unparse(call.func).startswith("log.") and any(map(names_secret, named))
+
+    assert [place for place, call in found(ast.Call, "src") if masked(call)] == []
 
 
 # Reference pages

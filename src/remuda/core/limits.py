@@ -8,6 +8,7 @@ HEARTBEATS_PER_WRITE_MAX = 500
 HEARTBEAT_WRITE_S = 10.0  # A worker gives up on a heartbeat after this long, so later is never.
 DIAL_EVERY_S = 60.0  # How often a node that answered is called again.
 DIAL_RETRY_EVERY_S = 15.0
+DIAL_GRACE_S = 10.0  # A node is said to be out of reach after so long without an answer.
 DIAL_S = 3.0
 DIALS_AT_ONCE_MAX = 16
 BYTES_REPORTED_MAX = 1 << 60  # More RAM, VRAM or disk than this is a mistake, not a machine.

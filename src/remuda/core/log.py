@@ -117,7 +117,7 @@ def _renderer(style: str, out: TextIO) -> Processor:
 def _clean(name: str, value: object) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value  # `tokens=12` and `key=None` give nothing away.
-    if isinstance(value, SecretStr | SecretBytes) or _names_secret(name):
+    if isinstance(value, SecretStr | SecretBytes) or names_secret(name):
         return MASK
     if isinstance(value, Mapping):
         return {str(key): _clean(str(key), item) for key, item in list(value.items())[:_LEAVES_MAX]}
@@ -126,5 +126,6 @@ def _clean(name: str, value: object) -> object:
     return masked(str(value))
 
 
-def _names_secret(name: str) -> bool:
+def names_secret(name: str) -> bool:
+    """Whether a field of this name is masked whatever it holds."""
     return any(word.lower() in _SECRET_WORDS for word in _WORDS.findall(name))

@@ -54,6 +54,12 @@ def wire_status(node: Node, reachability: Reachability) -> NodeStatus:
     return NodeStatus.HEALTHY
 
 
+_START_AGAIN = {
+    True: "start it again there with: remuda worker",
+    False: "start LocalAI's worker there again",
+}
+
+
 def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple[str, ...]:
     """Why the node takes no work, in words that say what would change it; empty when it does."""
     seconds = int(silence.total_seconds())
@@ -68,7 +74,7 @@ def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple
         found.append(f"its worker is not connected to the bus: {node.cut_off}")
     match reachability:
         case Reachability.DEPARTED:
-            found.append("its worker was stopped; start it again there with: remuda worker")
+            found.append(f"its worker was stopped; {_START_AGAIN[bool(node.version)]}")
         case Reachability.GONE:
             found.append(f"not heard for {seconds} s; check its power, its network and its worker's log")
         case Reachability.SILENT if not node.cut_off:

@@ -28,6 +28,23 @@ class LastDial:
     boot_id: BootId
     at: datetime
     answered: bool
+    failing_since: datetime | None = None  # None: it answered last.
+
+    @property
+    def settled(self) -> bool:
+        """It answered, or has failed to for so long that it is worth telling: a worker may open its HTTP
+        server some seconds after it registered, and after each restart."""
+        grace = timedelta(seconds=limits.DIAL_GRACE_S)
+        return self.failing_since is None or self.at - self.failing_since >= grace
+
+
+def after_dial(node: Node, before: LastDial | None, *, answered: bool, now: datetime) -> LastDial:
+    """What is known of the node after one more call."""
+    if answered:
+        return LastDial(node.boot_id, now, True)
+    same_life = before is not None and before.boot_id == node.boot_id
+    since = before.failing_since if before is not None and same_life else None
+    return LastDial(node.boot_id, now, False, since or now)
 
 
 def due(standings: Sequence[Standing], last: Mapping[NodeId, LastDial], now: datetime) -> list[Node]:
@@ -43,6 +60,8 @@ def due(standings: Sequence[Standing], last: Mapping[NodeId, LastDial], now: dat
 
 def _is_due(node: Node, last: LastDial | None, now: datetime) -> bool:
     if last is None or last.boot_id != node.boot_id:
+        return True
+    if not last.settled:
         return True
     wait_s = limits.DIAL_EVERY_S if last.answered else limits.DIAL_RETRY_EVERY_S
     return now - last.at >= timedelta(seconds=wait_s)
@@ -105,8 +124,10 @@ class Dialer:
         async def dial(node: Node) -> None:
             async with limiter:
                 problem = await call(node.http_address)
-            self._last[node.id] = LastDial(node.boot_id, fleet.now, not problem)
-            dials.append(Dial(node.id, self._frontend, problem, fleet.now, node.boot_id))
+            last = after_dial(node, self._last.get(node.id), answered=not problem, now=fleet.now)
+            self._last[node.id] = last
+            if last.settled:
+                dials.append(Dial(node.id, self._frontend, problem, fleet.now, node.boot_id))
 
         async with anyio.create_task_group() as calls:
             for node in nodes:

@@ -145,7 +145,7 @@ class EngineRoom:
         self._hearing.cancel()
         for stopped in await self._supervisor.close():
             if not stopped.gone:
-                log.error("backend_left_behind", key=str(stopped.key), reason=stopped.trouble)
+                log.error("backend_left_behind", process=str(stopped.key), reason=stopped.trouble)
 
     async def _take_commands(self, *, task_status: TaskStatus[None]) -> None:
         with self._hearing:

@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from remuda.bus.auth import AuthSource, UserJwt, fixed
 from remuda.bus.messages import Incoming
+from remuda.core import limits
 from remuda.core.ids import NodeId
 from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
@@ -46,7 +47,10 @@ async def test_a_removed_node_is_nowhere_but_in_the_history(frontend: LiveFronte
     assert {(entry["node_id"], entry["node_name"]) for entry in entries} == {("", node["name"])}
 
 
-async def test_what_hung_on_a_removed_node_goes_with_it(frontend: LiveFrontend) -> None:
+async def test_what_hung_on_a_removed_node_goes_with_it(
+    frontend: LiveFrontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DIAL_GRACE_S", 0.0)
     nobody_there = f"127.0.0.1:{free_port('127.0.0.1')}"
     node = await frontend.register(http_address=nobody_there, labels={"a": "b"})
 

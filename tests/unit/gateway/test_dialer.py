@@ -11,7 +11,7 @@ from remuda.core.ids import BootId
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.hearing import Hearing, Span
 from remuda.fleet.model import Node, NodeType
-from remuda.gateway.dialer import LastDial, call, due
+from remuda.gateway.dialer import LastDial, after_dial, call, due
 from remuda.host.ports import free_port
 from tests.support.nodes import NOON, THRESHOLDS, node
 
@@ -85,6 +85,18 @@ def test_a_node_is_called_in_each_of_its_lives() -> None:
     assert standing_due(node(), None)
     assert standing_due(node(), LastDial(BootId("an earlier boot"), NOON, answered=True))
     assert not standing_due(node(), LastDial(node().boot_id, NOON, answered=True))
+
+
+def test_a_node_is_said_to_be_out_of_reach_only_after_a_while() -> None:
+    shown, grace = node(), timedelta(seconds=limits.DIAL_GRACE_S)
+    first = after_dial(shown, None, answered=False, now=NOON)
+    assert not first.settled
+    assert standing_due(shown, first), "it is called again at the next look"
+    again = after_dial(shown, first, answered=False, now=NOON + grace)
+    assert again.settled
+    restarted = node(boot_id=BootId("boot-2"))
+    assert not after_dial(restarted, again, answered=False, now=NOON + grace).settled
+    assert after_dial(shown, first, answered=True, now=NOON).settled
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,7 @@ def test_how_far_a_node_has_told_of_its_files_is_handed_on(node: NodeView, told:
         (a_view(heard_s=40), "not heard for 40 s; waiting for its next heartbeat"),
         (a_view(heard_s=90), "not heard for 90 s; check its power, its network and its worker's log"),
         (a_view(departed=True), "its worker was stopped; start it again there with: remuda worker"),
+        (a_view(departed=True, version=""), "its worker was stopped; start LocalAI's worker there again"),
         (
             a_view(node_type=NodeType.AGENT),
             "it is an agent node, which runs no backends; a worker on that machine would: remuda join",

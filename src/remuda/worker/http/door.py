@@ -119,7 +119,7 @@ class Door:
                 begun = True
                 await _pass_on(response, send)
         except _BROKEN as error:
-            log.warning("backend_broke_off", key=str(key), answer_begun=begun, error=repr(error))
+            log.warning("backend_broke_off", process=str(key), answer_begun=begun, error=repr(error))
             if not begun:
                 words = f"the process {key} did not answer: {error or type(error).__name__}"
                 await answer(scope, send, 502, words, more=[(REFUSAL_HEADER, b"backend_failed")])

@@ -262,7 +262,7 @@ class Entry:
         self._around.changed()
 
     def _note(self, event: str, **more: object) -> None:
-        log.warning(event, key=str(self.launch.key), backend=self.launch.backend, **more)
+        log.warning(event, process=str(self.launch.key), backend=self.launch.backend, **more)
 
 
 def _after_losing(ports: Sequence[int]) -> str:
