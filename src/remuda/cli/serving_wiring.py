@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from remuda.cli.ops_wiring import Surroundings, Workshop
 from remuda.cli.running import background
+from remuda.cli.settings import FrontendSettings
 from remuda.core.ids import MachineId
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
@@ -20,6 +21,7 @@ from remuda.gateway.openai.running import Running
 from remuda.gateway.services import Inference, Serving
 from remuda.inference.model import Endpoint
 from remuda.ops.model import Step
+from remuda.router.confirming import Confirming
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
 from remuda.router.doubts import Doubts
@@ -70,6 +72,19 @@ class Ground:
         return "" if self.token is None else self.token.get_secret_value()
 
 
+def waits_of(settings: FrontendSettings) -> Waits:
+    """A load is waited for as long as it takes where the setting is 0."""
+    return Waits(
+        settings.model_load_wait.total_seconds() or None,
+        settings.request_wait.total_seconds(),
+        settings.requests_waiting_max,
+    )
+
+
+def load_limits_of(settings: FrontendSettings) -> LoadLimits:
+    return LoadLimits(settings.nats_backend_install_timeout, settings.nats_model_load_timeout)
+
+
 class ServingRig:
     """The parts, put together in two steps: operations carry out loads, and loads need operations."""
 
@@ -112,8 +127,6 @@ class ServingRig:
         def entered(step: Step, phase: str) -> None:
             shop.board.enter((step.op, step.node, step.attempt), phase)
 
-        settings = self._ground.around.settings
-        limits = LoadLimits(settings.nats_backend_install_timeout, settings.nats_model_load_timeout)
         tools = Tools(
             self._replicas,
             self._worker,
@@ -124,7 +137,7 @@ class ServingRig:
             self._keeper.notify,
             self._ground.secret,
             self._shared,
-            limits,
+            load_limits_of(self._ground.around.settings),
             entered,
         )
         unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper.notify)
@@ -143,18 +156,13 @@ class ServingRig:
         )
         figures = Figures(ground.figures, self._tables, self._ledger)
         upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
-        waits = Waits(
-            settings.model_load_wait.total_seconds() or None,
-            settings.request_wait.total_seconds(),
-            settings.requests_waiting_max,
-        )
         dispatcher = Dispatcher(
             self._tables,
             self._ledger,
             upstreams,
             cold,
             clock,
-            waits,
+            waits_of(settings),
             waiting_changed=figures.waiting_changed,
         )
         inference = Inference(
@@ -181,6 +189,7 @@ class ServingRig:
             doubts.run,
             demand.run,
             self._upkeep(models, unloads).run,
+            self._confirming().run,
             partial(hang_up_on_the_gone, self._tables, upstreams),
         )
         async with AsyncExitStack() as stack:
@@ -259,6 +268,15 @@ class ServingRig:
             self._worker,
             changed=self._keeper.notify,
             refresh=self._keeper.refresh,
+        )
+
+    def _confirming(self) -> Confirming:
+        return Confirming(
+            self._tables,
+            self._worker,
+            self._engine,
+            self._ground.around.clock,
+            read_s=lambda: self._keeper.read_s,
         )
 
     def _upkeep(self, models: Models, unloads: Unloads) -> Upkeep:

@@ -1,5 +1,6 @@
 """The table that this frontend routes by now."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -16,12 +17,21 @@ class Tables:
         self.changed = anyio.Event()
         self._whole = Table()
         self._left_out: frozenset[RouteId] = frozenset()
+        self._leaving: frozenset[RouteId] = frozenset()
+        self.held_back: frozenset[RouteId] = frozenset()
 
     def replace(self, table: Table) -> None:
-        """Those in doubt stay left out; of those that are gone nothing is remembered."""
+        """Those in doubt stay left out; of those that are gone nothing is remembered. What others said of
+        replicas while the store could not be read is in the table by now."""
         self._whole = table
-        self._left_out &= {route.id for entry in table.models.values() for route in entry.routes}
+        self._left_out &= {route.id for route in self.routes()}
+        self._leaving = self.held_back = frozenset()
         self._publish()
+
+    def routes(self) -> list[Route]:
+        """All in the table, also those not chosen for the moment; one of a model with an alias once."""
+        entries = self._whole.models.values()
+        return list({route.id: route for entry in entries for route in entry.routes}.values())
 
     def has(self, route: Route) -> bool:
         """Whether it can be chosen."""
@@ -31,7 +41,8 @@ class Tables:
     def know(self, model: str) -> bool:
         """Whether there is a replica of it, though it may be left out for the moment."""
         entry = self._whole.models.get(model)
-        return entry is not None and bool(entry.routes)
+        not_there = self._leaving | self.held_back
+        return entry is not None and any(route.id not in not_there for route in entry.routes)
 
     def leave_out(self, route: Route) -> None:
         """Do not choose it, though it is in the table."""
@@ -42,8 +53,28 @@ class Tables:
         self._left_out -= {route.id}
         self._publish()
 
+    def leave(self, leaving: Callable[[Route], bool]) -> None:
+        """These are being unloaded, as others say who read that in the store; until the table says so too."""
+        found = frozenset(route.id for route in self.routes() if leaving(route))
+        if not found <= self._leaving:
+            self._leaving |= found
+            self._publish()
+
+    def stay(self) -> None:
+        """The store was read, and the table is what it says."""
+        if self._leaving:
+            self._leaving = frozenset()
+            self._publish()
+
+    def hold_back(self, unconfirmed: frozenset[RouteId]) -> None:
+        """Do not choose these, of which nobody knows whether they are there; all others are taken back."""
+        if unconfirmed != self.held_back:
+            self.held_back = unconfirmed
+            self._publish()
+
     def _publish(self) -> None:
-        self.now = self._without(self._left_out) if self._left_out else self._whole
+        gone = self._left_out | self._leaving | self.held_back
+        self.now = self._without(gone) if gone else self._whole
         self.changed.set()
         self.changed = anyio.Event()
 

@@ -12,6 +12,7 @@ import structlog
 from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
+from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.ids import FrontendId, NodeId
@@ -22,11 +23,11 @@ from remuda.ops.sightings import NodeView
 from remuda.router.building import Configured, build
 from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
-from remuda.router.table import Table
+from remuda.router.table import Route, Table
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
-from remuda.scheduler.model import Replicas
+from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire import subjects
-from remuda.wire.codec import OMIT_EMPTY, OptionalMessage, decode, encode
+from remuda.wire.codec import OMIT_EMPTY, Many, Message, OptionalMessage, decode, encode
 
 log = structlog.get_logger(__name__)
 
@@ -35,11 +36,25 @@ _GAP_S: Final = 0.05  # Between two looks, and between two signals to others, ho
 _FLEET_FRESH_S: Final = 1.0  # A look at all nodes serves so long.
 
 
+class Unloading(Message):
+    """A replica that is being unloaded: this very process, for another may have its key next."""
+
+    process_key: str
+    node_id: str
+    address: Annotated[str, OMIT_EMPTY] = ""
+    instance: Annotated[str, OMIT_EMPTY] = ""
+
+    @classmethod
+    def of(cls, row: Replica) -> "Unloading":
+        return cls(process_key=str(row.key), node_id=row.node, address=row.address, instance=row.instance)
+
+
 class ReplicasChanged(OptionalMessage):
     """Frontend to frontends, ours: look at the replicas and models again."""
 
     frontend: Annotated[str, OMIT_EMPTY] = ""  # Who says it, and need not be told.
     fleet: Annotated[bool, OMIT_EMPTY] = False  # Nodes changed too: what was read of them lately is old.
+    unloading: Annotated[Many[Unloading], OMIT_EMPTY] = ()  # For those who cannot look: not routed any more.
 
 
 class ReplicaReader(Protocol):
@@ -93,6 +108,8 @@ class TableKeeper:
         self._to_tell = anyio.Event()
         self._fleet_untold = False
         self._well = True
+        self._unloading: frozenset[Unloading] = frozenset()  # As read last.
+        self.read_s = clock.monotonic()  # When the store was last read; at first, as if it just was.
 
     def notify(self) -> None:
         """Replicas or models were written here: look at once, and tell the other frontends. Never waits."""
@@ -156,6 +173,7 @@ class TableKeeper:
     # Looking.
 
     async def _look(self) -> None:
+        began_s = self._clock.monotonic()
         await self._sources.catalogue.refresh()
         rows = await self._read_rows()
         nodes = await self._read_fleet(rows)
@@ -166,6 +184,17 @@ class TableKeeper:
             self._table = table
             self._tables.replace(table)
             self._ledger.keep(frozenset(row.key for row in rows.rows))
+        self._tables.stay()
+        self.read_s = began_s
+        self._note_unloading(rows)
+
+    def _note_unloading(self, rows: Replicas) -> None:
+        """Whoever sees it tells those who cannot read the store, also if the one that marked it died."""
+        before = self._unloading
+        marked = (row for row in rows.rows if row.state is ReplicaState.UNLOADING)
+        self._unloading = frozenset(Unloading.of(row) for row in marked)
+        if not self._unloading <= before:
+            self._to_tell.set()
 
     async def _read_rows(self) -> Replicas:
         replicas = self._sources.replicas
@@ -202,19 +231,32 @@ class TableKeeper:
             return
         if said.fleet:
             self._fleet_news += 1
+        if said.unloading:
+            told = {(one.process_key, one.node_id): one for one in said.unloading}
+            self._tables.leave(lambda route: _is_meant(route, told.get((str(route.key), route.node))))
         self._wanted.set()
 
     async def _tell_for_ever(self) -> None:
         while True:
             await self._to_tell.wait()
             self._to_tell = anyio.Event()
-            said = ReplicasChanged(frontend=self._frontend, fleet=self._fleet_untold)
+            unloading = tuple(sorted(self._unloading, key=str))[: limits.UNLOADS_TOLD_MAX]
+            said = ReplicasChanged(frontend=self._frontend, fleet=self._fleet_untold, unloading=unloading)
             self._fleet_untold = False
             try:
                 await self._lines.publish(subjects.REPLICAS_CHANGED, encode(said))
             except RemudaError as error:  # The others look by themselves, a little later.
                 log.debug("replicas_signal_lost", reason=error.message)
             await anyio.sleep(_GAP_S)
+
+
+def _is_meant(route: Route, told: Unloading | None) -> bool:
+    """A peer names no process: there the address tells one load from the next, as well as it can."""
+    if told is None:
+        return False
+    if route.instance or told.instance:
+        return route.instance == told.instance
+    return told.address in ("", route.endpoint.address)
 
 
 def _knows_all(nodes: Mapping[NodeId, NodeView], rows: Replicas) -> bool:

@@ -26,7 +26,7 @@ class Site:
     def __init__(self, place: Ranch, postgres: PostgresServer, folder: Path, stack: ExitStack) -> None:
         self.place, self.postgres = place, postgres
         self._folder, self._stack = folder, stack
-        self._ports = {name: free_port(HOST) for name in ("bus", "a", "b")}
+        self._ports = {name: free_port(HOST) for name in ("bus", "a", "b", "c")}
         self.database_url = postgres.new_database()
         self.bus = self.start_bus()
         self.a, self.b = self.start_frontend("a"), self.start_frontend("b")
@@ -42,11 +42,11 @@ class Site:
     def start_bus(self) -> PlainServer:
         return self._stack.enter_context(served(plain_server(self._folder, port=self._ports["bus"])))
 
-    def start_frontend(self, name: str) -> Frontend:
+    def start_frontend(self, name: str, database_url: str = "") -> Frontend:
         """Where it was before, so that workers find it again."""
         bus = ("--nats-url", f"nats://{HOST}:{self._ports['bus']}")
         words = ("--port", str(self._ports[name]), *bus, "--auto-approve", "--expose-node-header")
-        return self.place.frontend(name, *words, REMUDA_DATABASE_URL=self.database_url)
+        return self.place.frontend(name, *words, REMUDA_DATABASE_URL=database_url or self.database_url)
 
     def start_worker(self, side: str) -> Worker:
         """Its backends have ports of their own: usually no other worker is on the machine."""

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from functools import partial
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -56,6 +57,41 @@ def test_frontend_that_was_away_during_an_unload_is_right_about_it_afterwards(
         other.send(signal.SIGCONT)
     assert answered(chat(other, "moved")) == "one two three"
     assert len(pair.loads_of("moved")) == 2
+
+
+ROLE = "third"
+
+
+@pytest.fixture
+def third(pair: Site) -> Iterator[Frontend]:
+    """A frontend that has its own user at the database, and can be shut out there."""
+    pair.query(f"CREATE ROLE {ROLE} SUPERUSER LOGIN PASSWORD 'secret'")
+    there = urlsplit(pair.database_url)
+    url = there._replace(netloc=f"{ROLE}:secret@{there.hostname}:{there.port}").geturl()
+    frontend = pair.start_frontend("c", url)
+    yield frontend
+    frontend.kill()
+
+
+def shut_out_of_store(pair: Site) -> None:
+    pair.query(f"ALTER ROLE {ROLE} NOLOGIN")
+    pair.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", ROLE)
+
+
+def test_frontend_cut_off_from_its_store_routes_no_longer_to_what_others_unload(
+    pair: Site, third: Frontend
+) -> None:
+    for model in ("kept", "dropped"):
+        add_echo(pair.a, model)
+        for frontend in (pair.a, third):
+            wait_until_blocking(partial(answers, frontend, model), within=15)
+    shut_out_of_store(pair)
+    pair.a.ask("POST", "/api/models/dropped/unload").raise_for_status()
+    wait_until_unloaded(pair.a, "dropped", within=PROVED_S)
+    refused = chat(third, "dropped")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unusable")
+    assert not third.events("replica_in_doubt"), "nothing was sent there"
+    assert answered(chat(third, "kept")) == "one two three"
 
 
 def answers(frontend: Frontend, model: str) -> bool:

@@ -23,6 +23,7 @@ from remuda.ops.progress_line import ProgressLine
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.sightings import NodeView
 from remuda.ops.signal import ChangeSignal
+from remuda.router.confirming import Confirming
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Journey, Waits
 from remuda.router.doubts import Doubts
@@ -58,6 +59,7 @@ _DRAIN = timedelta(seconds=60)
 _WAITS = Waits(load_s=60.0, seat_s=30.0)
 _TABLE_EVERY_S = 10.0
 _TELL_EVERY_S = 4.0
+_STALE_S = 2 * _TABLE_EVERY_S
 _REQUESTS_MOST = 64
 _ADMIN = "ada"
 _STILL_ALIVE_S = 15.0  # So long others take a frontend that died for alive.
@@ -237,6 +239,7 @@ class Parts:
             self._doubts.run,
             self._demand.run,
             self._make_upkeep().run,
+            self._make_confirming().run,
         )
 
     def models(self) -> Models:
@@ -356,6 +359,16 @@ class Parts:
         cold = ColdPath(self._demand, self.tables, self._doubts, self._board, clock)
         upstreams = SimulatedUpstreams(self._world, self._host)
         return Dispatcher(self.tables, self.ledger, upstreams, cold, clock, _WAITS)
+
+    def _make_confirming(self) -> Confirming:
+        return Confirming(
+            self.tables,
+            self._worker,
+            self._engine,
+            self._host.clock,
+            read_s=lambda: self.keeper.read_s,
+            stale_s=_STALE_S,
+        )
 
     def _make_upkeep(self) -> Upkeep:
         notify, live = self.keeper.notify, self._operations.live

@@ -151,7 +151,12 @@ class ServingWorker(OurWorker):
         await checkpoint()
         return ModelsRunningReply(
             models=tuple(
-                RunningModel(model_id=one.key.model, replica_index=one.key.index, address=one.address)
+                RunningModel(
+                    model_id=one.key.model,
+                    replica_index=one.key.index,
+                    address=one.address,
+                    instance=self.told_of(one).instance,
+                )
                 for one in self.processes.values()
                 if not one.stopping
             )

@@ -15,10 +15,11 @@ from remuda.core.ids import BootId, FrontendId
 from remuda.models.reading import read_model
 from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
-from remuda.router.refreshing import Sources, TableKeeper
+from remuda.router.refreshing import ReplicasChanged, Sources, TableKeeper, Unloading
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.wire import subjects
+from remuda.wire.codec import encode
 from tests.support.waiting import wait_until
 from tests.unit.router.frontends import HandClock, SharedLines, SharedStore
 from tests.unit.router.holding import holding
@@ -94,6 +95,34 @@ async def test_change_made_here_is_in_the_table_at_once_and_told_to_others(rig: 
         rig.keeper.notify()
         await wait_until(lambda: rig.routes and other.routes)
     assert [sent.subject for sent in rig.lines.sent] == [subjects.REPLICAS_CHANGED]
+
+
+async def test_unload_is_obeyed_by_a_frontend_that_cannot_read_the_store(rig: Rig, tmp_path: Path) -> None:
+    cut_off = SharedStore()
+    cut_off.models_by_name, cut_off.nodes = rig.store.models_by_name, rig.store.nodes
+    other = Rig(cut_off, rig.lines, tmp_path, "f-2")
+    for store in (rig.store, cut_off):
+        store.put(a_replica(0), a_replica(1))
+    async with rig.running(), other.running():
+        assert other.routes == ["i-qwen-0", "i-qwen-1"]
+        cut_off.down = True
+        rig.store.put(a_replica(0, ReplicaState.UNLOADING), a_replica(1))
+        rig.keeper.notify()
+        await wait_until(lambda: other.routes == ["i-qwen-1"])
+        assert rig.routes == ["i-qwen-1"]
+        cut_off.down = False
+        await other.keeper.refresh()
+        assert other.routes == ["i-qwen-0", "i-qwen-1"], "what is stored is what counts"
+
+
+async def test_unload_of_another_process_under_the_same_key_is_not_obeyed(rig: Rig, tmp_path: Path) -> None:
+    other = Rig(rig.store, rig.lines, tmp_path, "f-2")
+    rig.store.put(a_replica())
+    async with rig.running(), other.running():
+        rig.store.down = True
+        said = Unloading.of(replace(a_replica(), instance="the one before"))
+        await rig.lines.publish(subjects.REPLICAS_CHANGED, encode(ReplicasChanged(unloading=(said,))))
+        assert other.routes == ["i-qwen-0"]
 
 
 async def test_drained_node_is_known_to_others_at_once_though_they_just_looked(

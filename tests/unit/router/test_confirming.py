@@ -1,0 +1,132 @@
+"""Without the store, replicas are routed to only while somebody who runs them says that they are there."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from remuda.core.ids import NodeId
+from remuda.inference.model import Endpoint
+from remuda.models.config import ModelConfig
+from remuda.router.confirming import Confirming
+from remuda.router.current import Tables
+from remuda.router.table import Entry, Route, Table
+from remuda.scheduler.model import ReplicaKey
+from remuda.wire.models import RunningModel
+from tests.unit.router.frontends import HandClock
+from tests.unit.scheduler.rig import ScriptedEngine, ScriptedWorker
+
+pytestmark = pytest.mark.anyio
+
+OURS, PEER = NodeId("ours"), NodeId("peer")
+
+
+def a_route(index: int, node: NodeId = OURS) -> Route:
+    instance = f"i-{index}" if node == OURS else ""
+    return Route(ReplicaKey("qwen", index), node, node, Endpoint(f"{node}:{index}"), instance)
+
+
+class Rig:
+    """A frontend with two replicas on a node of ours, and one on a peer."""
+
+    def __init__(self) -> None:
+        self.clock, self.tables = HandClock(), Tables()
+        self.worker, self.engine = ScriptedWorker(), ScriptedEngine()
+        self.read_s = self.clock.passed_s
+        self.confirming = Confirming(
+            self.tables, self.worker, self.engine, self.clock, read_s=lambda: self.read_s
+        )
+        routes = (a_route(0), a_route(1), a_route(2, PEER))
+        self.tables.replace(Table({"qwen": Entry(ModelConfig(name="qwen", backend="echo"), routes)}))
+
+    def runs(self, *indexes: int) -> None:
+        """What the worker of our node says."""
+        self.worker.runs[OURS] = [
+            RunningModel(model_id="qwen", replica_index=index, instance=f"i-{index}") for index in indexes
+        ]
+
+    @property
+    def routed(self) -> list[int]:
+        return [route.key.index for route in self.tables.now.models["qwen"].routes]
+
+    async def looks(self, *, times: int) -> Sequence[list[int]]:
+        """What is routed to after each of them."""
+        found = []
+        for _ in range(times):
+            self.clock.passed_s += 5
+            await self.confirming.look()
+            found.append(self.routed)
+        return found
+
+
+async def test_while_the_store_is_read_nobody_is_asked() -> None:
+    rig = Rig()
+    for _ in range(3):
+        rig.read_s = rig.clock.passed_s + 5
+        assert await rig.looks(times=1) == [[0, 1, 2]]
+    assert rig.engine.probed == []
+
+
+async def test_replicas_that_are_confirmed_are_routed_to_for_as_long_as_it_takes() -> None:
+    rig = Rig()
+    rig.runs(0, 1)
+    assert await rig.looks(times=100) == [[0, 1, 2]] * 100
+    assert {one.address for one in rig.engine.probed} == {"peer:2"}, "one question for a node of ours"
+
+
+async def test_process_that_its_worker_does_not_have_is_not_routed_to() -> None:
+    rig = Rig()
+    rig.worker.runs[OURS] = [
+        RunningModel(model_id="qwen", replica_index=0, instance="i-0"),
+        RunningModel(model_id="qwen", replica_index=1, instance="another"),
+    ]
+    assert await rig.looks(times=1) == [[0, 2]]
+
+
+async def test_without_the_bus_the_replicas_themselves_are_asked() -> None:
+    rig = Rig()
+    assert await rig.looks(times=10) == [[0, 1, 2]] * 10
+
+
+async def test_replica_that_refuses_connections_is_not_routed_to() -> None:
+    rig = Rig()
+    rig.runs(0, 1)
+    rig.engine.health = [False]
+    assert await rig.looks(times=2) == [[0, 1], [0, 1, 2]]
+
+
+async def test_replica_that_nobody_confirms_for_15_seconds_is_not_routed_to_until_somebody_does() -> None:
+    rig = Rig()
+    rig.engine.health = [None] * 9
+    assert await rig.looks(times=4) == [[0, 1, 2], [0, 1, 2], [], [0, 1, 2]]
+
+
+async def test_model_that_nobody_confirms_is_not_waited_for_as_if_it_were_about_to_come_back() -> None:
+    rig = Rig()
+    rig.engine.health = [None] * 9
+    await rig.looks(times=3)
+    assert not rig.tables.know("qwen")
+
+
+async def test_store_that_is_back_is_believed() -> None:
+    rig = Rig()
+    rig.runs()
+    rig.engine.health = [False]
+    assert await rig.looks(times=1) == [[]]
+    rig.read_s = rig.clock.passed_s + 5
+    assert await rig.looks(times=1) == [[0, 1, 2]]
+
+
+async def test_node_that_does_not_answer_holds_up_no_other() -> None:
+    rig = Rig()
+    asked: list[NodeId] = []
+    running = rig.worker.running
+
+    async def hang(node: NodeId) -> object:
+        asked.append(node)
+        await anyio.sleep_forever()
+        return await running(node)
+
+    rig.worker.running = hang  # type: ignore[method-assign,assignment]
+    assert await rig.looks(times=1) == [[0, 1, 2]], "and its replicas are asked themselves"
+    assert asked == [OURS]
