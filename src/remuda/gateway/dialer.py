@@ -48,11 +48,13 @@ def after_dial(node: Node, before: LastDial | None, *, answered: bool, now: date
 
 
 def due(standings: Sequence[Standing], last: Mapping[NodeId, LastDial], now: datetime) -> list[Node]:
-    """Nodes to call now: those that are heard and were not called in this boot, or not lately."""
+    """Nodes to call now: those that are heard and were not called in this boot, or not lately. Where a node
+    that nobody has approved says it is may be anywhere, so it is not called."""
     return [
         standing.node
         for standing in standings
         if standing.reachability is Reachability.UP
+        and standing.node.approved
         and standing.node.node_type is NodeType.BACKEND
         and _is_due(standing.node, last.get(standing.node.id), now)
     ]

@@ -59,6 +59,26 @@ def check_name(name: str) -> None:
         raise Invalid(f"name: {name!r} must not hold #, which stands before the number of a replica")
 
 
+def check_paths(config: ModelConfig) -> None:
+    """Invalid for a file that would lie outside the folder of models, wherever that is."""
+    named = {
+        "parameters.model": [config.parameters.model],
+        "parameters.tokenizer": [config.parameters.tokenizer],
+        "mmproj": [config.mmproj],
+        "draft_model": [config.draft_model],
+        "lora_adapter": [config.lora_adapter],
+        "lora_adapters": config.lora_adapters,
+        "lora_base": [config.lora_base],
+        "prompt_cache_path": [config.prompt_cache_path],
+    }
+    for key, paths in named.items():
+        for path in paths:
+            if ".." in path.replace("\\", "/").split("/"):
+                raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} leads out of the folder of models")
+            if not path.isprintable():
+                raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} has characters that cannot be seen")
+
+
 def _read(text: str) -> ModelConfig:
     found = document.parse(text)
     if not isinstance(found, dict):
@@ -70,6 +90,7 @@ def _read(text: str) -> ModelConfig:
     except ValidationError as error:
         raise Invalid("; ".join(list(_complaints(error))[:_COMPLAINTS_MAX])) from None
     check_name(config.id)
+    check_paths(config)
     return config if config.name else config.model_copy(update={"name": config.id})
 
 

@@ -144,7 +144,8 @@ class Catalogue:
         return config
 
     def _weights(self, config: ModelConfig, weights_of: dict[_File, Weights]) -> tuple[Weights, bool]:
-        path = self._models_path / config.file
+        # Always within the folder, also if it is written like a path from the root.
+        path = self._models_path / config.file.lstrip("/")
         try:
             facts = path.stat() if config.file else None
         except OSError:

@@ -294,7 +294,7 @@ class _Load:
             folder = str(self._tools.catalogue.models_path)
         return Place(
             folder,
-            f"{folder}/{config.file}" if names_file(config) else "",
+            f"{folder}/{config.file.lstrip('/')}" if names_file(config) else "",
             context,
             0 if standing.node.version else _PEER_THREADS,
         )

@@ -113,4 +113,5 @@ def test_a_node_is_called_again_after_a_while(answered: bool, wait_s: float) -> 
 def test_only_backend_nodes_that_are_heard_are_called() -> None:
     assert not standing_due(node(node_type=NodeType.AGENT), None)
     assert not standing_due(node(departed=True), None)
+    assert not standing_due(node(approved=False), None)
     assert not standing_due(node(), None, after=THRESHOLDS.unhealthy_after)

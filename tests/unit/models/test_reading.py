@@ -225,3 +225,22 @@ def test_what_replicas_are_made_from_makes_another_revision(change: dict[str, An
     before, after = ModelConfig(name="a"), ModelConfig(name="a", **change)
 
     assert (before.revision == after.revision) is same
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "parameters: {model: ../../etc/passwd}",
+        "parameters: {model: models/../../x.gguf}",
+        "{parameters: {model: m.gguf}, mmproj: ../secret}",
+        "{parameters: {model: m.gguf}, lora_adapters: [a, ../b]}",
+        "{parameters: {model: m.gguf}, draft_model: 'a\\..\\b'}",
+    ],
+)
+def test_a_file_outside_the_folder_of_models_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="leads out of the folder of models"):
+        read_model(text)
+
+
+def test_a_name_with_dots_in_it_is_no_way_out() -> None:
+    assert read_model("parameters: {model: org/llama-3..1.gguf}").file == "org/llama-3..1.gguf"

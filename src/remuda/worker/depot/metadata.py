@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypeVar
 from pydantic import BaseModel
 
 from remuda.core.errors import Invalid, RemudaError
+from remuda.host.files import read_small
 from remuda.wire.codec import OMIT_EMPTY, Many, Message, decode, encode
 from remuda.worker.depot.places import METADATA_FILE, RECORD_FILE
 
@@ -62,12 +63,11 @@ def write_record(folder: Path, record: Record) -> None:
 
 def _read(kind: type[M], path: Path) -> M | None:
     try:
-        with path.open("rb") as handle:
-            return decode(kind, handle.read(FILE_BYTES_MAX + 1), bytes_max=FILE_BYTES_MAX)
+        return decode(kind, read_small(path, FILE_BYTES_MAX), bytes_max=FILE_BYTES_MAX)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error.strerror}") from None
+    except (OSError, RuntimeError) as error:  # A link to itself is one or the other.
+        raise Invalid(f"{path} cannot be read: {error}") from None
     except RemudaError as error:
         raise Invalid(f"{path} cannot be used: {error.message}") from None
 
@@ -75,8 +75,9 @@ def _read(kind: type[M], path: Path) -> M | None:
 def file_is(path: Path, text: str) -> bool:
     """Whether it is a file of its own that holds this text, to the letter."""
     try:
-        return not path.is_symlink() and path.read_bytes() == text.encode()
-    except OSError:
+        content = text.encode()
+        return not path.is_symlink() and read_small(path, len(content)) == content
+    except (OSError, Invalid):
         return False
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from remuda.core.errors import Invalid
+from remuda.host.files import read_small
 from remuda.wire.backends import BackendInstall
 from remuda.worker.depot.places import MANIFEST_FILE, RUN_FILE
-from remuda.worker.launching.manifest import Manifest, parse_manifest
+from remuda.worker.launching.manifest import BYTES_MAX, Manifest, parse_manifest
 from remuda.worker.launching.recipes import HttpNeeds, check_recipe, grpc_recipe, http_recipe
 from remuda.worker.processes.model import Protocol, Recipe
 from remuda.worker.processes.patience import USUAL
@@ -87,8 +88,8 @@ def _make_executable(program: Path) -> None:
 def _manifest(folder: Path) -> Manifest | None:
     path = folder / MANIFEST_FILE
     try:
-        return parse_manifest(path.read_bytes(), str(path))
+        return parse_manifest(read_small(path, BYTES_MAX, within=folder), str(path))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error.strerror}") from error
+    except (OSError, RuntimeError) as error:  # A link to itself is one or the other.
+        raise Invalid(f"{path} cannot be read: {error}") from error

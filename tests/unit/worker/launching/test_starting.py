@@ -1,6 +1,7 @@
 """How a worker starts what is installed."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,35 @@ def test_program_that_is_not_called_run_sh_is_started_itself(tmp_path: Path) -> 
     recipe = STARTING.recipe(program, MODEL)
     assert recipe is not None
     assert recipe.argv[0] == "./engine"
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _link_out(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+def _link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _large(path: Path) -> None:
+    path.write_bytes(b"#" * ((64 << 10) + 1))
+
+
+@pytest.mark.parametrize("make", [_device, _pipe, _link_out, _link_to_itself, _large])
+def test_manifest_that_is_no_small_file_of_its_own_is_refused(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    make(tmp_path / "remuda.yaml")
+    with pytest.raises(Invalid, match=r"remuda\.yaml"):
+        STARTING.recipe(tmp_path / "remuda.yaml", MODEL)
 
 
 def test_run_file_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""Which addresses others may make us connect to. Pure.
+
+Workers say where they are, registries redirect, links name hosts: each of them could point at services that
+trust this machine (loopback) or its network card (link-local, where clouds keep credentials). Such an address is
+dialled only for whoever lies there, too. To be asked with the resolved address, at the moment of dialling: a
+name can mean something else a second later.
+"""
+
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+
+class Range(StrEnum):
+    """Where an address lies, as far as that matters here."""
+
+    ORDINARY = "ordinary"
+    LOOPBACK = "loopback"  # With 0.0.0.0 and ::, by which this machine is reached as well.
+    LINK_LOCAL = "link-local"
+    NOWHERE = "reserved"  # Multicast, broadcast, or nothing at all.
+
+
+def range_of(address: str) -> Range:
+    """Of an IP address as it is written, with or without brackets and a zone. NOWHERE for what is none."""
+    try:
+        ip: IPv4Address | IPv6Address = ip_address(address.strip("[]").partition("%")[0])
+    except ValueError:
+        return Range.NOWHERE
+    if isinstance(ip, IPv6Address):
+        ip = _embedded(ip) or ip
+    if ip.is_loopback or ip.is_unspecified or (isinstance(ip, IPv4Address) and ip.packed[0] == 0):
+        return Range.LOOPBACK
+    if ip.is_link_local:
+        return Range.LINK_LOCAL
+    if ip.is_multicast or ip == IPv4Address("255.255.255.255"):
+        return Range.NOWHERE
+    return Range.ORDINARY
+
+
+def refused(address: str, near: Range = Range.ORDINARY) -> str:
+    """Why this resolved address is not dialled for somebody who lies in the range `near`; empty: it may be."""
+    lies = range_of(address)
+    if lies in (Range.ORDINARY, near) and lies is not Range.NOWHERE:
+        return ""
+    return f"it leads to {address}, a {lies.value} address, which is only dialled for those who are there too"
+
+
+def is_ip(host: str) -> bool:
+    """Whether a host is written as an address, so that nothing is left to be resolved."""
+    try:
+        ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _embedded(ip: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that the system, or a translator on the way, would connect to instead."""
+    if ip.ipv4_mapped is not None:
+        return ip.ipv4_mapped
+    if ip.sixtofour is not None:
+        return ip.sixtofour
+    if ip.packed[:12] == _NAT64:
+        return IPv4Address(ip.packed[12:])
+    return None
+
+
+_NAT64 = IPv6Address("64:ff9b::").packed[:12]
