@@ -1,9 +1,9 @@
 """Which addresses others may make us connect to. Pure.
 
 Workers say where they are, registries redirect, links name hosts: each of them could point at services that
-trust this machine (loopback) or its network card (link-local, where clouds keep credentials). Such an address is
-dialled only for whoever lies there, too. To be asked with the resolved address, at the moment of dialling: a
-name can mean something else a second later.
+trust this machine (loopback) or its network card (link-local, where clouds keep credentials). Such an
+address is dialled only for whoever lies there, too. To be asked with the resolved address, at the moment of
+dialling: a name can mean something else a second later.
 """
 
 from enum import StrEnum
@@ -37,7 +37,7 @@ def range_of(address: str) -> Range:
 
 
 def refused(address: str, near: Range = Range.ORDINARY) -> str:
-    """Why this resolved address is not dialled for somebody who lies in the range `near`; empty: it may be."""
+    """Why this resolved address is not dialled for somebody in the range `near`; empty: it is."""
     lies = range_of(address)
     if lies in (Range.ORDINARY, near) and lies is not Range.NOWHERE:
         return ""

@@ -12,11 +12,13 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit, urlunsplit
 
 import aiohttp
 import anyio
+from aiohttp.abc import AbstractResolver
 from anyio import to_thread
 
 from remuda import __version__
 from remuda.core.errors import Invalid, PeerFailed, TooLarge
 from remuda.gallery.tree import BYTES_MAX
+from remuda.host.outbound import AddressRefused, Outbound, open_outbound, proxy_for
 
 GITHUB_RAW: Final = "https://raw.githubusercontent.com"
 REDIRECTS_MAX: Final = 5
@@ -74,13 +76,13 @@ class Fetcher:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        outbound: Outbound,
         *,
         patience: Patience,
         file_roots: tuple[Path, ...] | None = None,
         github_raw: str = GITHUB_RAW,
     ) -> None:
-        self._session = session
+        self._outbound = outbound
         self._patience = patience
         self._file_roots = file_roots
         self._github_raw = github_raw
@@ -102,13 +104,13 @@ class Fetcher:
         return await self._get_http(target, known, bytes_max)
 
     async def _get_http(self, target: str, known: Known | None, bytes_max: int) -> Fetched | Unchanged:
-        url = target
+        url, named_by = target, ""
         for _ in range(REDIRECTS_MAX + 1):
-            async with self._answer(url, known) as answer:
+            async with self._answer(url, known, target, named_by) as answer:
                 if answer.status == 304 and known is not None:
                     return Unchanged(target)
                 if answer.status in (301, 302, 303, 307, 308):
-                    url = redirected(url, answer.headers.get("Location", ""))
+                    named_by, url = url, redirected(url, answer.headers.get("Location", ""))
                     continue
                 if answer.status != 200:
                     raise PeerFailed(f"{shown(url)} answered {answer.status} {answer.reason or ''}".rstrip())
@@ -121,7 +123,9 @@ class Fetcher:
         raise PeerFailed(f"{shown(target)} redirects more than {REDIRECTS_MAX} times")
 
     @asynccontextmanager
-    async def _answer(self, url: str, known: Known | None) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answer(
+        self, url: str, known: Known | None, target: str, named_by: str
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         asked = _HEADERS | (known.validators.headers() if known else {})
         timeout = aiohttp.ClientTimeout(
             total=None,  # Ours holds for all requests of one address together.
@@ -129,9 +133,8 @@ class Fetcher:
             sock_read=self._patience.idle.total_seconds(),
         )
         try:
-            async with self._session.get(
-                url, headers=asked, timeout=timeout, allow_redirects=False
-            ) as answer:
+            session = await self._session(url, target, named_by)
+            async with session.get(url, headers=asked, timeout=timeout, allow_redirects=False) as answer:
                 yield answer
         except aiohttp.ConnectionTimeoutError:
             raise PeerFailed(f"{shown(url)} cannot be reached: nothing answers there") from None
@@ -142,6 +145,15 @@ class Fetcher:
         except (aiohttp.ClientError, OSError) as error:
             raise PeerFailed(f"{shown(url)} cannot be reached: {_in_words(error)}") from None
 
+    async def _session(self, url: str, target: str, named_by: str) -> aiohttp.ClientSession:
+        """`target` is what an admin has named. Where a redirect leads is bounded, see core.reach."""
+        host, proxied = _host(url)
+        if not named_by or _host(target)[0] == host:
+            return await self._outbound.session(host, None, proxied=proxied)
+        origin, origin_proxied = _host(named_by)
+        named_from = self._outbound.range_of(origin, proxied=origin_proxied)
+        return await self._outbound.session(host, named_from, proxied=proxied)
+
 
 @asynccontextmanager
 async def open_fetcher(
@@ -151,9 +163,23 @@ async def open_fetcher(
     github_raw: str = GITHUB_RAW,
 ) -> AsyncIterator[Fetcher]:
     """A fetcher with connections of its own. Proxies are taken from the environment."""
-    cookies = aiohttp.DummyCookieJar()
-    async with aiohttp.ClientSession(trust_env=True, cookie_jar=cookies, auto_decompress=False) as session:
-        yield Fetcher(session, patience=patience or Patience(), file_roots=file_roots, github_raw=github_raw)
+
+    def make_session(resolver: AbstractResolver) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(resolver=resolver)
+        cookies = aiohttp.DummyCookieJar()
+        return aiohttp.ClientSession(
+            connector=connector, trust_env=True, cookie_jar=cookies, auto_decompress=False
+        )
+
+    async with open_outbound(make_session) as outbound:
+        yield Fetcher(outbound, patience=patience or Patience(), file_roots=file_roots, github_raw=github_raw)
+
+
+def _host(url: str) -> tuple[str, bool]:
+    """And whether it is asked through a proxy."""
+    parts = _split(url)
+    host = parts.hostname or ""
+    return host, bool(host) and proxy_for(parts.scheme, host) is not None
 
 
 def located(address: str, github_raw: str = GITHUB_RAW) -> str:
@@ -227,6 +253,8 @@ def _deadline(span: timedelta, address: str) -> Iterator[None]:
 
 def _in_words(error: aiohttp.ClientError | OSError) -> str:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, AddressRefused):
+        return cause.strerror or ""
     if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
         return os.strerror(cause.errno)  # Its own text may be the name of a call.
     return getattr(cause, "strerror", "") or str(cause) or type(cause).__name__

@@ -40,6 +40,7 @@ class Form:
     method: str
     url: URL
     fields: Mapping[str, str] = field(repr=False)
+    named_by: URL  # The registry whose token server this is.
     authorization: SecretStr | None = None
 
 
@@ -121,7 +122,7 @@ class Authorizer:
         fields = {"scope": bearer.parameters.get("scope") or scope}
         if service := bearer.parameters.get("service"):
             fields["service"] = service
-        body = await self._ask(_form(realm, fields, credentials))
+        body = await self._ask(_form(realm, fields, base, credentials))
         try:
             reply = _TokenReply.model_validate_json(body)
         except ValidationError as error:
@@ -164,13 +165,13 @@ def _realm(registry: str, bearer: Challenge, base: URL) -> URL:
     return realm
 
 
-def _form(realm: URL, fields: Mapping[str, str], credentials: Credentials | None) -> Form:
+def _form(realm: URL, fields: Mapping[str, str], base: URL, credentials: Credentials | None) -> Form:
     if credentials is None:
-        return Form("GET", realm, fields)
+        return Form("GET", realm, fields, base)
     if credentials.identity_token is None:
-        return Form("GET", realm, fields, _basic(credentials))
+        return Form("GET", realm, fields, base, _basic(credentials))
     secret = {"grant_type": "refresh_token", "refresh_token": credentials.identity_token.get_secret_value()}
-    return Form("POST", realm, {**fields, **secret, "client_id": _CLIENT_ID})
+    return Form("POST", realm, {**fields, **secret, "client_id": _CLIENT_ID}, base)
 
 
 def _basic(credentials: Credentials) -> SecretStr:

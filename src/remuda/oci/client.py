@@ -221,7 +221,11 @@ class RegistryClient:
         post = form.method == "POST"
         url = form.url if post else form.url.update_query(form.fields)
         request = self.transport.request(
-            form.method, url, authorization=form.authorization, form=form.fields if post else None
+            form.method,
+            url,
+            authorization=form.authorization,
+            form=form.fields if post else None,
+            named_by=form.named_by,
         )
         try:
             with anyio.fail_after(limits.SMALL_CALL_S):

@@ -37,6 +37,12 @@ class Registries:
         """Whether clear text is acceptable to this host."""
         return is_loopback(url.host or "") or bool({url.host, url.authority} & self.insecure)
 
+    def named(self, url: URL) -> bool:
+        """Whether the settings name this host themselves."""
+        places = {url.host, url.authority}
+        mirrors = (self._endpoint(name).base for names in self.mirrors.values() for name in names)
+        return bool(places & self.insecure) or any(mirror.authority == url.authority for mirror in mirrors)
+
     def _endpoint(self, name: str) -> Endpoint:
         if "://" in name:
             base = URL(name)

@@ -4,19 +4,21 @@ in our own words. The only module that knows the HTTP library. It retries nothin
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 from pydantic import SecretStr
 from yarl import URL
 
 from remuda.core.errors import Misconfigured
+from remuda.host.outbound import AddressRefused, Outbound, open_outbound, proxy_for
 from remuda.oci import limits
 from remuda.oci.errors import ContentRefused, RegistryFailed
 from remuda.oci.registries import Registries, is_loopback
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _USER_AGENT = "remuda"
+_HINT = "a registry sent us there; if that is meant, add {} to insecure-registries"
 
 
 class Response:
@@ -63,8 +65,8 @@ class Response:
 class Transport:
     """Connections to any number of hosts. Opened by `open_transport`."""
 
-    def __init__(self, session: aiohttp.ClientSession, registries: Registries, through_proxies: bool) -> None:
-        self._session = session
+    def __init__(self, outbound: Outbound, registries: Registries, through_proxies: bool) -> None:
+        self._outbound = outbound
         self._registries = registries
         self._through_proxies = through_proxies
 
@@ -77,17 +79,23 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         authorization: SecretStr | None = None,
         form: Mapping[str, str] | None = None,
+        named_by: URL | None = None,
     ) -> AsyncIterator[Response]:
-        """One exchange, any status. `authorization` never leaves the origin of `url`, redirects or not."""
-        origin = url.origin()
+        """One exchange, any status. `authorization` never leaves the origin of `url`, redirects or not.
+
+        `named_by` is the server that sends us there, if it was not an admin: it cannot send us to loopback or
+        link-local addresses unless it is at one itself.
+        """
+        origin, own = url.origin(), (named_by or url).host
         async with AsyncExitStack() as stack:
             for _ in range(limits.REDIRECTS_MAX + 1):
                 sent = dict(headers or {})
                 if authorization is not None and url.origin() == origin:
                     sent["Authorization"] = authorization.get_secret_value()
                 with _in_our_words(url):
-                    exchange = self._session.request(
-                        method, url, headers=sent, data=form, allow_redirects=False, proxy=self._proxy(url)
+                    session, proxy = await self._session(url, named_by, own), self._proxy(url)
+                    exchange = session.request(
+                        method, url, headers=sent, data=form, allow_redirects=False, proxy=proxy
                     )
                     response = await stack.enter_async_context(exchange)
                 location = response.headers.get("Location")
@@ -95,8 +103,16 @@ class Transport:
                     yield Response(response, url)
                     return
                 await stack.aclose()
-                url = self._redirected(url, location)
+                named_by, url = url, self._redirected(url, location)
             raise RegistryFailed(f"{origin.host} redirects more than {limits.REDIRECTS_MAX} times")
+
+    async def _session(self, url: URL, named_by: URL | None, own: str | None) -> aiohttp.ClientSession:
+        """`own` is the host that an admin has named."""
+        host, proxied = url.host or "", self._proxy(url) is not None
+        if named_by is None or url.host == own or self._registries.named(url):
+            return await self._outbound.session(host, None, proxied=proxied)
+        named_from = self._outbound.range_of(named_by.host or "", proxied=self._proxy(named_by) is not None)
+        return await self._outbound.session(host, named_from, proxied=proxied)
 
     def _redirected(self, url: URL, location: str) -> URL:
         try:
@@ -115,9 +131,9 @@ class Transport:
         return target
 
     def _proxy(self, url: URL) -> str | None:
-        if not self._through_proxies or url.host is None or is_loopback(url.host) or proxy_bypass(url.host):
+        if not self._through_proxies or url.host is None or is_loopback(url.host):
             return None
-        return getproxies().get(url.scheme)
+        return proxy_for(url.scheme, url.host)
 
 
 @asynccontextmanager
@@ -126,18 +142,22 @@ async def open_transport(
 ) -> AsyncIterator[Transport]:
     """Misconfigured when the certificate authority's file cannot be used."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.CONNECT_S, sock_read=idle_read_s)
-    session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            ssl=_trust(registries), limit=0, limit_per_host=limits.CONNECTIONS_PER_HOST_MAX
-        ),
-        timeout=timeout,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # Digests are of bytes as they travel.
-        read_bufsize=limits.READ_BUFFER_BYTES,
-        headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "identity"},
-    )
-    async with session:
-        yield Transport(session, registries, through_proxies)
+    trust = _trust(registries)
+
+    def make_session(resolver: AbstractResolver) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                ssl=trust, limit=0, limit_per_host=limits.CONNECTIONS_PER_HOST_MAX, resolver=resolver
+            ),
+            timeout=timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # Digests are of bytes as they travel.
+            read_bufsize=limits.READ_BUFFER_BYTES,
+            headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "identity"},
+        )
+
+    async with open_outbound(make_session) as outbound:
+        yield Transport(outbound, registries, through_proxies)
 
 
 def _trust(registries: Registries) -> ssl.SSLContext:
@@ -169,9 +189,14 @@ def _in_our_words(url: URL) -> Iterator[None]:
             hint=f"if it is a registry over plain HTTP, add {place} to insecure-registries "
             f"(REMUDA_INSECURE_REGISTRIES) of the frontend and of each worker",
         ) from None
+    except AddressRefused as error:
+        raise RegistryFailed(f"{place} is not asked: {error.strerror}", hint=_HINT.format(place)) from None
     except TimeoutError as error:
         raise RegistryFailed(f"{place} went silent") from error
     except aiohttp.ClientConnectorError as error:
+        if isinstance(error.os_error, AddressRefused):
+            reason = f"{place} is not asked: {error.os_error.strerror}"
+            raise RegistryFailed(reason, hint=_HINT.format(place)) from None
         raise RegistryFailed(
             f"{place} cannot be reached: {error.os_error.strerror or error.os_error}"
         ) from error

@@ -124,6 +124,12 @@ async def test_redirects_stay_on_the_web(fetcher: Fetcher, server: Server, locat
     assert "redirects to no web address" in await refusal(fetcher, server.url())
 
 
+async def test_redirects_do_not_lead_to_addresses_of_the_link(fetcher: Fetcher, server: Server) -> None:
+    server.redirect("http://169.254.169.254/latest/meta-data")
+
+    assert "169.254.169.254, a link-local address" in await refusal(fetcher, server.url())
+
+
 def test_a_redirect_may_add_encryption_but_not_drop_it() -> None:
     assert redirected("http://a.example/x", "https://b.example/y") == "https://b.example/y"
     with pytest.raises(PeerFailed, match="not encrypted"):

@@ -6,6 +6,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from yarl import URL
 
 from remuda.core.errors import Misconfigured
+from remuda.oci.errors import RegistryFailed
 from remuda.oci.registries import Registries
 from remuda.oci.transport import open_transport
 
@@ -28,3 +29,52 @@ async def test_a_registry_over_plain_http_is_named_with_the_setting_that_allows_
         tasks.cancel_scope.cancel()
 
     assert f"add {place} to insecure-registries (REMUDA_INSECURE_REGISTRIES)" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "target", ["http://169.254.169.254/latest/meta-data", "http://[fe80::1]/", "http://224.0.0.1/"]
+)
+async def test_a_registry_cannot_send_us_to_where_it_does_not_lie_itself(target: str) -> None:
+    async def redirect(stream: ByteStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(
+                f"HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode()
+            )
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    registry = URL(f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/v2/")
+    async with listener, open_transport(Registries()) as transport, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, redirect)
+        with pytest.raises(RegistryFailed, match="is not asked: it leads to"):
+            async with transport.request("GET", registry):
+                pass
+        with pytest.raises(RegistryFailed, match="is not asked: it leads to"):
+            async with transport.request("GET", URL(target), named_by=registry):  # As a token server.
+                pass
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_registry_elsewhere_cannot_send_us_to_this_machine_but_to_what_the_settings_name() -> None:
+    async def answer(stream: ByteStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(SocketAttribute.local_port)
+    elsewhere = URL("https://registry.example/v2/")
+    named = Registries(insecure=frozenset({f"127.0.0.1:{port}"}))
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        for host in ("127.0.0.1", "localhost", "0.0.0.0"):
+            async with open_transport(Registries()) as transport:
+                with pytest.raises(RegistryFailed, match="a loopback address"):
+                    async with transport.request("GET", URL(f"http://{host}:{port}/"), named_by=elsewhere):
+                        pass
+        async with (
+            open_transport(named) as transport,
+            transport.request("GET", URL(f"http://127.0.0.1:{port}/"), named_by=elsewhere) as response,
+        ):
+            assert response.status == 200
+        tasks.cancel_scope.cancel()
