@@ -227,6 +227,7 @@ WORKER: dict[str, Entry] = {
     "models_path": Wired("{folder}/models", "RoomSettings.models"),
     "backends_path": Wired("{folder}/backends", "Places.backends"),
     "backends_system_path": Wired("{folder}/system", "Places.system"),
+    "backend_env": Wired(("HF_TOKEN",), "RoomSettings.backend_env"),
     "grpc_max_port": Wired(65_000, "Ports.last"),
     "require_backend_integrity": Wired(True, "Depot._require_integrity"),
 }

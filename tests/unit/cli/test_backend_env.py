@@ -6,14 +6,11 @@ from typing import cast
 
 import pytest
 
-from remuda.cli.engine_wiring import room_settings
 from remuda.cli.frontend import RunningFrontend
 from remuda.cli.options import resolve_settings
 from remuda.cli.settings import UpSettings, WorkerSettings
 from remuda.cli.up import _worker_environment
 from remuda.core.errors import Misconfigured
-from remuda.host.folder import DataFolder
-from remuda.worker.service import Site, WorkerConfig
 
 SHELL = {
     "HF_TOKEN": "a",
@@ -21,20 +18,6 @@ SHELL = {
     "LOCALAI_OTHER": "b",
     "REMUDA_BACKEND_ENV": "HF_TOKEN",
 }
-
-
-def test_a_worker_passes_on_what_the_setting_names(tmp_path: Path) -> None:
-    settings = resolve_settings(WorkerSettings, {"data_dir": str(tmp_path)}, SHELL).values
-    introduction = SimpleNamespace(machine_id="m", boot_id="b")
-    addresses = SimpleNamespace(advertise_addr="", addr="")
-    config = SimpleNamespace(
-        introduction=introduction, token=None, addresses=addresses, frontend_url="http://127.0.0.1:1"
-    )
-    site = SimpleNamespace(listening=SimpleNamespace(base_port=50051))
-
-    room = room_settings(settings, DataFolder(tmp_path), cast(WorkerConfig, config), cast(Site, site))
-
-    assert room.backend_env == ("HF_TOKEN",)
 
 
 def test_the_worker_of_up_has_what_is_for_backends_and_no_other_setting(tmp_path: Path) -> None:
