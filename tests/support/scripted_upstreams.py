@@ -28,6 +28,7 @@ from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
 from remuda.router.errors import NoCapacity
 from remuda.router.ledger import Ledger
+from remuda.router.newcomers import nothing_new
 from remuda.router.ports import Meanwhile
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.model import ReplicaKey
@@ -196,6 +197,7 @@ def gateway(
     grace_s: float = 30.0,
     expose_node: bool = False,
     body_bytes_max: int = 64 << 20,
+    look_again: Callable[[], Awaitable[None]] = nothing_new,
 ) -> Gateway:
     """Not yet on any socket. It has the model `m` with one replica, on gpu-1."""
     clock, entropy = ForwardClock(), SystemEntropy()
@@ -207,7 +209,13 @@ def gateway(
         tables, ledger, upstreams, loading, clock, waits or Waits(), waiting_changed=figures.waiting_changed
     )
     inference = Inference(
-        dispatcher, tables, figures, running, body_bytes_max=body_bytes_max, expose_node=expose_node
+        dispatcher,
+        tables,
+        figures,
+        running,
+        body_bytes_max=body_bytes_max,
+        expose_node=expose_node,
+        look_again=look_again,
     )
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
     services = cast(Services, _Few(access, keyring, entropy))  # The door looks at nothing else.

@@ -28,6 +28,7 @@ from remuda.router.doubts import Doubts
 from remuda.router.hanging_up import hang_up_on_the_gone
 from remuda.router.ledger import Ledger
 from remuda.router.loading import ColdPath
+from remuda.router.newcomers import Newcomers
 from remuda.router.noting_use import UseNotes
 from remuda.router.peers import PeerLoads
 from remuda.router.refreshing import Sources, TableKeeper
@@ -172,6 +173,7 @@ class ServingRig:
             Running(settings.shutdown_grace.total_seconds()),
             body_bytes_max=settings.request_bytes_max,
             expose_node=settings.expose_node_header,
+            look_again=Newcomers(self._keeper.refresh, clock).look,
         )
         models = self._models(placing, unloads)
         serving = Serving(

@@ -21,6 +21,7 @@ from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher
+from remuda.router.newcomers import nothing_new
 from remuda.router.ports import LoadStatus
 from remuda.scheduler.model import Replica, ReplicaKey
 from remuda.scheduler.service import Models
@@ -65,6 +66,7 @@ class Inference:
     running: Running
     body_bytes_max: int = limits.INFERENCE_BODY_BYTES_MAX
     expose_node: bool = False  # Say in headers which node answered.
+    look_again: Callable[[], Awaitable[None]] = nothing_new  # Before a model is called unknown.
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,13 @@ def up(tmp_path: Path) -> Iterator[Frontend]:
     file = tmp_path / "llama-server.yaml"
     file.write_text(json.dumps(manifest))
     with ranch(tmp_path / "ranch") as place:
-        done = place.remuda("backends", "register", str(file))
-        assert done.returncode == 0, done.stderr
         frontend = place.up()
         models = DataFolder(frontend.data_dir).models
         models.mkdir(exist_ok=True)
         shutil.copy(tiny_model(), models / "tiny.gguf")
+        # Beside the worker, and last: the fleet knows of it at once.
+        done = place.remuda("backends", "register", str(file))
+        assert done.returncode == 0, done.stderr
         yield frontend
 
 

@@ -13,6 +13,7 @@ import anyio
 import structlog
 from starlette.types import Receive, Scope, Send
 
+from remuda.accounts.keys import ApiKey
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
@@ -30,6 +31,8 @@ from remuda.gateway.services import Inference
 from remuda.inference.json_cost import CHEAP_BYTES_MAX, check_json_cost
 from remuda.inference.model import Call, Request
 from remuda.inference.slicing import Slicer
+from remuda.router.errors import ModelUnknown
+from remuda.router.table import Entry
 
 log = structlog.get_logger()
 _SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
@@ -48,6 +51,7 @@ class Api:
         self._running = inference.running
         self._figures = inference.figures
         self._expose_node = inference.expose_node
+        self._look_again = inference.look_again
         self._bodies = Bodies(inference.body_bytes_max)
         self._admission = admission
         self._clock = clock
@@ -125,12 +129,20 @@ class Api:
         body = await self._bodies.read(request)
         asked = ask.parse(body) if len(body) <= CHEAP_BYTES_MAX else await self._parsed_slowly(ask, body)
         await self._slicer.run(check_complexity(asked))
-        model = self._admission.model(asked.model, key).config
+        model = (await self._model(asked.model, key)).config
         exchange.model = model.id
         created = int(self._clock.now().timestamp())
         call = Call(ask.kind, asked, body, model, exchange.request_id, created, exchange.tally)
         exchange.stream = call.stream
         return call
+
+    async def _model(self, name: str, key: ApiKey | None) -> Entry:
+        """One that was added on another frontend a moment ago is not unknown."""
+        try:
+            return self._admission.model(name, key)
+        except ModelUnknown:
+            await self._look_again()
+            return self._admission.model(name, key)
 
     async def _parsed_slowly(self, ask: Ask, body: bytes) -> Request:
         """Of a body that may take long, without holding up others for long."""

@@ -28,6 +28,7 @@ class Door:
     def __init__(self, elsewhere: ASGIApp, services: Services, inference: Inference, clock: Clock) -> None:
         self._elsewhere = elsewhere
         self._admission = Admission(services.access, services.keyring, inference.tables)
+        self._look_again = inference.look_again
         self._api = Api(inference, self._admission, clock, f"req-{services.entropy.uuid()[:13]}-")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,4 +41,5 @@ class Door:
             await self._api(ask, scope, receive, send)
         else:
             request_id = self._api.request_id(dict(scope["headers"]))
-            await respond(self._admission, scope["method"], path, scope["headers"], send, request_id)
+            headers, look_again = scope["headers"], self._look_again
+            await respond(self._admission, look_again, scope["method"], path, headers, send, request_id)

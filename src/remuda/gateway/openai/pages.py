@@ -1,6 +1,6 @@
 """What stands under /v1 beside inference: the list of models, and refusals in OpenAI's shape."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -10,6 +10,7 @@ from remuda.core.errors import NotFound, Rejected, RemudaError
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.errors import Refusal, refusal
 from remuda.gateway.openai.parsing import ASKS
+from remuda.router.errors import ModelUnknown
 from remuda.router.table import Entry
 
 MODELS: Final = "/v1/models"
@@ -36,6 +37,7 @@ class Listing(msgspec.Struct):
 
 async def respond(
     admission: Admission,
+    look_again: Callable[[], Awaitable[None]],
     method: str,
     path: str,
     headers: Iterable[tuple[bytes, bytes]],
@@ -44,7 +46,7 @@ async def respond(
 ) -> None:
     """Answer a request under /v1 that asks for no inference."""
     try:
-        body = _page(admission, method, path, dict(headers))
+        body = await _page_or_newer(admission, look_again, method, path, dict(headers))
         answer = Refusal(200, "", body)
     except RemudaError as error:
         answer = refusal(error)
@@ -55,6 +57,21 @@ async def respond(
     answered = [*answer.headers, length, (b"x-request-id", request_id.encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": answered})
     await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _page_or_newer(
+    admission: Admission,
+    look_again: Callable[[], Awaitable[None]],
+    method: str,
+    path: str,
+    headers: Mapping[bytes, bytes],
+) -> bytes:
+    """A model that was added on another frontend a moment ago is not unknown."""
+    try:
+        return _page(admission, method, path, headers)
+    except ModelUnknown:
+        await look_again()
+        return _page(admission, method, path, headers)
 
 
 def _page(admission: Admission, method: str, path: str, headers: Mapping[bytes, bytes]) -> bytes:

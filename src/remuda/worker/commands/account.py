@@ -18,6 +18,7 @@ from remuda.worker.commands.work import WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.listing import Backend
 from remuda.worker.depot.metadata import read_record
+from remuda.worker.depot.watch import tell_changes
 from remuda.worker.processes.model import Protocol, Replica
 from remuda.worker.processes.ports import Supervision
 
@@ -64,6 +65,7 @@ class Account:
         """Keep what is known of the disk up to date, until cancelled."""
         async with anyio.create_task_group() as looks:
             looks.start_soon(self._models.run)
+            looks.start_soon(tell_changes, self._depot.places.folders, self.files_changed)
             looks.start_soon(self._look_for_ever)
 
     async def _look_for_ever(self) -> None:

@@ -31,6 +31,11 @@ class Places:
     def of(cls, data: DataFolder, backends: Path | None, system: Path) -> "Places":
         return cls(backends or data.worker / "backends", system, data.worker / "depot")
 
+    @property
+    def folders(self) -> tuple[Path, Path]:
+        """Where installed backends are found."""
+        return self.backends, self.system
+
     def installed(self, name: str) -> Path:
         return self.backends / name
 

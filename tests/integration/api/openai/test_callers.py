@@ -127,3 +127,22 @@ async def test_on_loopback_any_key_will_do_and_none(served: Gateway) -> None:
 )
 async def test_on_loopback_web_pages_may_not_ask(served: Gateway, headers: dict[str, str]) -> None:
     assert (await ask(served, **headers)).status_code == 403
+
+
+async def test_a_model_that_was_added_on_another_frontend_a_moment_ago_is_not_unknown() -> None:
+    looks = 0
+
+    async def look_again() -> None:
+        nonlocal looks
+        looks += 1
+        both = (model(name, route_to(name)) for name in ("m", "late"))
+        served.tables.replace(table(*both))
+
+    async with serving(gateway(look_again=look_again)) as served:
+        assert (await ask(served, name="m")).status_code == 200
+        assert looks == 0, "a model that is known costs no look"
+        assert (await ask(served, name="late")).status_code == 200
+        served.tables.replace(table(model("m", route_to("m"))))
+        assert (await models(served, path="/v1/models/late")).status_code == 200
+        assert (await ask(served, name="nowhere")).status_code == 404
+    assert looks == 3

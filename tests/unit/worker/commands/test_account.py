@@ -53,6 +53,14 @@ async def test_installed_backend_appears_in_the_account_and_is_news(rig: Rig) ->
     assert rig.changes > before
 
 
+async def test_what_another_process_registers_is_news_at_once(rig: Rig) -> None:
+    """As `remuda backends register` does, beside the worker; nobody tells it."""
+    await rig.depot.register("mine", "protocol: http\ncommand: [serve, '{port}']\n")
+    await wait_until(lambda: [one.name for one in rig.commands.account().installed] == ["mine"])
+    await rig.depot.remove("mine")
+    await wait_until(lambda: rig.commands.account().installed == ())
+
+
 async def test_alias_of_an_installed_backend_is_told(rig: Rig) -> None:
     uri = f"file://{rig.source('x')}"
     await rig.install(BackendInstall(backend="cpu-echo", uri=uri, alias="echo"))
