@@ -11,8 +11,18 @@ import anyio.abc
 import structlog
 
 from remuda.bus.auth import Anonymous, AuthSource, TlsFiles, parse_servers
+from remuda.bus.inbox import Inbox, Question
 from remuda.bus.link import Link, MakeLink
-from remuda.bus.messages import Connected, Connecting, Down, Handler, State, Taker
+from remuda.bus.messages import (
+    Connected,
+    Connecting,
+    Down,
+    Handler,
+    NoResponders,
+    RequestTimedOut,
+    State,
+    Taker,
+)
 from remuda.bus.nats import NatsLink
 from remuda.bus.subscriptions import QUEUE_LIMIT, Receiver, Subscription, Tap
 from remuda.core.clock import Clock
@@ -23,6 +33,7 @@ from remuda.core.retry import Backoff
 log = structlog.get_logger(__name__)
 
 _RETIREMENT = timedelta(hours=1)
+_ANSWER_LATER_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,8 @@ class Bus:
         self._wake = anyio.Event()
         self._link: Link | None = None
         self._receivers: list[Receiver] = []
+        self._inbox = Inbox(f"{name}-{entropy.token(6)}", entropy.token(9), entropy)
+        self._inbox_turn = anyio.Lock()
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
@@ -138,12 +151,33 @@ class Bus:
         """Send and forget: nothing says that anybody heard. Raises BusUnusable while the bus is down."""
         await self._connected().publish(subject, payload)
 
-    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+    async def request(
+        self, subject: str, payload: bytes, limit: timedelta, *, on_gap: Callable[[], None] | None = None
+    ) -> bytes:
         """The first answer.
 
         Raises NoResponders, RequestTimedOut, BusRefused, and BusUnusable if the bus is down or goes down.
+        With `on_gap` a connection that goes down ends nothing: that is called instead, for the answer may
+        have been missed, and one that comes when the bus is back counts.
         """
-        return await self._connected().request(subject, payload, limit)
+        await self._open_inbox()
+        link = self._connected()
+        with self._inbox.question(subject) as question, anyio.move_on_after(limit.total_seconds()):
+            try:
+                await link.ask(subject, payload, question.inbox, question.answered)
+            except BusUnusable:
+                if on_gap is None:
+                    raise
+                on_gap()
+                await question.answered.wait()
+        return _answer(question, subject, limit)
+
+    async def _open_inbox(self) -> None:
+        """Confirmed before the first request; after that every new link has it from its beginning."""
+        self._connected()
+        async with self._inbox_turn:
+            if self._inbox not in self._receivers and not await self._stands(self._inbox):
+                raise BusUnusable("the bus connection was lost before anything was sent")
 
     async def round_trip(self, limit: timedelta) -> timedelta:
         """How long the server takes to answer a ping. Raises BusUnusable when that is longer than `limit`."""
@@ -231,7 +265,7 @@ class Bus:
         login = self._auth()
         if isinstance(login, Anonymous) and self._servers.login is not None:
             login = self._servers.login
-        link = self._make_link(self._group(), self._on_lost, self.publish)
+        link = self._make_link(self._group(), self._on_lost, self._answer_later)
         await link.open(self._servers, login, name=self._name, tls=self._tls)
         try:
             confirmed: list[Receiver] = []
@@ -303,7 +337,24 @@ class Bus:
             log.warning("bus_connect_failed", reason=str(trouble))
         self._become(Down(str(trouble), known.since if known else self._clock.now()))
 
+    async def _answer_later(self, inbox: str, payload: bytes) -> None:
+        """For answers whose link is lost: said when the bus is back, for the one who asked may still wait."""
+        with anyio.move_on_after(_ANSWER_LATER_S):
+            while True:
+                await self.wait_connected()
+                with suppress(BusUnusable):
+                    return await self.publish(inbox, payload)
+        raise BusUnusable("the bus was down for too long")
+
     def _become(self, state: State) -> None:
         self._state = state
         self._changed.set()
         self._changed = anyio.Event()
+
+
+def _answer(question: Question, subject: str, limit: timedelta) -> bytes:
+    if question.answer is None:
+        raise RequestTimedOut(f"no answer on {subject} within {limit.total_seconds():g} s")
+    if question.answer.unheard:
+        raise NoResponders(f"nobody listens on {subject}")
+    return question.answer.payload

@@ -22,9 +22,6 @@ from remuda.core.ids import NodeId
 NodeType = Literal["backend", "agent"]
 Claims = dict[str, object]
 
-REPLY_WITHIN = timedelta(hours=24)
-"""How long a worker may answer a request. The server's default, two minutes, is too short for an install."""
-
 _UNLIMITED = -1
 _USER_LIMITS: Claims = {"subs": _UNLIMITED, "data": _UNLIMITED, "payload": _UNLIMITED}
 _ACCOUNT_LIMITS: Claims = {
@@ -108,12 +105,8 @@ class Account:
         now: datetime,
         ttl: timedelta,
     ) -> BusCredentials:
-        """A user that hears and says only what is named, and may answer each request once."""
-        limits: Claims = {
-            "sub": {"allow": list(subscribe)},
-            "pub": {"allow": list(publish)},
-            "resp": {"max": 1, "ttl": _nanoseconds(REPLY_WITHIN)},
-        }
+        """A user that hears and says only what is named."""
+        limits: Claims = {"sub": {"allow": list(subscribe)}, "pub": {"allow": list(publish)}}
         return self._mint(_worker_label(node), f"localai-{node_type}-{node}", limits, now, ttl)
 
     def worker_public_key(self, node: NodeId) -> str:
@@ -203,10 +196,6 @@ def signature(seed: SecretStr, nonce: str) -> bytes:
 
 def _worker_label(node: NodeId) -> str:
     return f"worker/{node}"
-
-
-def _nanoseconds(span: timedelta) -> int:
-    return span // timedelta(microseconds=1) * 1000
 
 
 def _json(value: Claims | dict[str, str]) -> bytes:

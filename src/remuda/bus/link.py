@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Protocol
 
+import anyio
+
 from remuda.bus.auth import Login, Servers
 from remuda.bus.subscriptions import Receiver
 
@@ -45,8 +47,10 @@ class Link(Protocol):
 
     async def publish(self, subject: str, payload: bytes) -> None: ...
 
-    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
-        """Raises NoResponders, RequestTimedOut, BusRefused, and BusUnusable once the link is lost."""
+    async def ask(self, subject: str, payload: bytes, inbox: str, answered: anyio.Event) -> None:
+        """Publish what is to be answered to `inbox`, and return when somebody has set `answered`.
+
+        Raises BusRefused, and BusUnusable once the link is lost."""
         ...
 
     async def round_trip(self, limit: timedelta) -> None:

@@ -5,7 +5,6 @@ import base64
 import itertools
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -15,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from remuda.bus.auth import Login, Servers, UserJwt
 from remuda.bus.link import Link, Publish
-from remuda.bus.messages import Incoming, NoResponders, RequestTimedOut
+from remuda.bus.messages import Incoming
 from remuda.bus.subscriptions import Receiver
 from remuda.core.clock import Clock
 from remuda.core.errors import BusRefused, BusUnusable
@@ -24,7 +23,6 @@ log = structlog.get_logger(__name__)
 
 _CONNECT_LIMIT = timedelta(seconds=10)
 _CONFIRM_LIMIT = timedelta(seconds=5)
-_INBOX = "_INBOX."
 
 
 class _Allowed(BaseModel):
@@ -45,14 +43,6 @@ class _User(BaseModel):
     nats: _UserPart = _UserPart()
 
 
-@dataclass(eq=False, slots=True)
-class _Question:
-    """A request that waits for its answer, or for the news that there will be none."""
-
-    settled: anyio.Event = field(default_factory=anyio.Event)
-    answer: bytes | None = None
-
-
 class MemoryBroker:
     """Stands for one nats-server. Hand `link` to a Bus.
 
@@ -70,8 +60,6 @@ class MemoryBroker:
         self._up = True
         self._cut: set[str] = set()
         self._revoked: Mapping[str, datetime] = {}
-        self._questions: dict[str, _Question] = {}
-        self._numbers = itertools.count(1)
         self._turn = itertools.count()
 
     def link(self, group: str, on_lost: Callable[[Link], None], elsewhere: Publish) -> "MemoryLink":
@@ -138,29 +126,16 @@ class MemoryBroker:
         if not self.reaches(link) or not link.may_publish(subject):
             return 0
         await self.travel()
-        if (question := self._questions.get(subject)) is not None:
-            question.answer = payload
-            question.settled.set()
-            return 1
         chosen = list(self._chosen(subject))
         for receiver, subscription in chosen:
             receiver.receive(subscription, subject, payload, inbox)
         return len(chosen)
 
-    async def ask(self, link: "MemoryLink", subject: str, payload: bytes, limit: timedelta) -> bytes:
-        inbox, question = f"{_INBOX}{next(self._numbers)}", _Question()
-        self._questions[inbox] = question
-        try:
-            if not await self.deliver(link, subject, payload, inbox) and self.reaches(link):
-                raise NoResponders(f"nobody listens on {subject}")
-            with anyio.move_on_after(limit.total_seconds()):
-                await link.or_lost(question.settled.wait())
-            link.require()
-            if question.answer is None:
-                raise RequestTimedOut(f"no answer on {subject} within {limit.total_seconds():g} s")
-            return question.answer
-        finally:
-            del self._questions[inbox]
+    async def ask(self, link: "MemoryLink", subject: str, payload: bytes, inbox: str) -> None:
+        """Where nobody listens, the server itself answers so."""
+        if not await self.deliver(link, subject, payload, inbox) and self.reaches(link):
+            for receiver, subscription in list(self._chosen(inbox)):
+                receiver.receive(subscription, inbox, b"", "", unheard=True)
 
     def _chosen(self, subject: str) -> Iterator[tuple["MemoryLink", Receiver]]:
         groups: dict[str, list[tuple[MemoryLink, Receiver]]] = {}
@@ -198,7 +173,6 @@ class MemoryLink:
         self._on_lost = on_lost
         self._elsewhere = elsewhere
         self._waiting: list[anyio.CancelScope] = []
-        self._may_answer: set[str] = set()
         self._work = 0
         self._stirred = anyio.Event()
 
@@ -235,15 +209,19 @@ class MemoryLink:
         self.require()
         await self._broker.deliver(self, subject, payload)
 
-    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+    async def ask(self, subject: str, payload: bytes, inbox: str, answered: anyio.Event) -> None:
         self.require()
         if not self.may_publish(subject):
             raise BusRefused(f"the bus refuses the publish to {subject}")
         self._begin()
         try:
-            return await self._broker.ask(self, subject, payload, limit)
+            await self._broker.ask(self, subject, payload, inbox)
+            self.require()
+            await self.or_lost(answered.wait())
         finally:
             self._end()
+        if not answered.is_set():
+            self.require()
 
     async def round_trip(self, limit: timedelta) -> None:
         self.require()
@@ -269,20 +247,17 @@ class MemoryLink:
     # For the broker.
 
     def may_publish(self, subject: str) -> bool:
-        if subject in self._may_answer:  # Each request may be answered once.
-            self._may_answer.remove(subject)
-            return True
         if any(matches(own, subject) for own in self.user.nats.pub.allow):
             return True
         log.error("bus_permission_refused", action="publish", subject=subject)
         return False
 
-    def receive(self, subscription: Receiver, subject: str, payload: bytes, inbox: str) -> None:
+    def receive(
+        self, subscription: Receiver, subject: str, payload: bytes, inbox: str, *, unheard: bool = False
+    ) -> None:
         self._begin()
-        if inbox:
-            self._may_answer.add(inbox)
         respond = partial(self._respond, inbox) if inbox else None
-        subscription.offer(Incoming(subject, payload, respond), self._end)
+        subscription.offer(Incoming(subject, payload, respond, unheard), self._end)
 
     def lose(self, reason: str) -> None:
         if self.lost:
@@ -305,7 +280,10 @@ class MemoryLink:
                 self._waiting.remove(scope)
 
     async def _respond(self, inbox: str, payload: bytes) -> None:
-        await (self._elsewhere if self.lost else self.publish)(inbox, payload)
+        try:
+            await self.publish(inbox, payload)
+        except BusUnusable:  # If it was heard all the same: the first answer counts.
+            await self._elsewhere(inbox, payload)
 
     def _begin(self) -> None:
         self._work += 1

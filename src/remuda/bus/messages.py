@@ -14,6 +14,7 @@ class Incoming:
     subject: str
     payload: bytes
     respond: Callable[[bytes], Awaitable[None]] | None
+    unheard: bool = False  # The server's own answer to a request that nobody listens to.
 
 
 Handler = Callable[[Incoming], Awaitable[None]]

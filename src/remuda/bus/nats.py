@@ -26,7 +26,7 @@ from nats.aio.transport import TcpTransport
 from remuda.bus.auth import Anonymous, Login, Servers, Token, UserJwt, UserPassword
 from remuda.bus.credentials import signature
 from remuda.bus.link import Publish
-from remuda.bus.messages import Incoming, NoResponders, RequestTimedOut
+from remuda.bus.messages import Incoming
 from remuda.bus.subscriptions import Receiver
 from remuda.core.errors import BusRefused, BusUnusable, Invalid, TooLarge
 
@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 CONNECT_LIMIT = timedelta(seconds=10)
 CONFIRM_LIMIT = timedelta(seconds=5)
 _CLOSE_LIMIT_S = 2.0
+_NO_RESPONDERS = "503"
 _VIOLATION = re.compile(r'permissions violation for (subscription|publish) to "([^"]+)"', re.IGNORECASE)
 # What the client raises when the other side speaks something that is not its protocol.
 _NONSENSE = (ValueError, TypeError, AttributeError)
@@ -108,7 +109,7 @@ class NatsLink:
         try:
             for wanted in receivers:
                 deliver = partial(self._deliver, wanted)
-                queue = f"{self.group}.{wanted.key}"
+                queue = f"{self.group}.{wanted.key}" if wanted.divided else ""
                 made = await self._client.subscribe(wanted.subject, queue=queue, cb=deliver)
                 self._subscriptions[wanted.key] = made
         except nats.errors.BadSubjectError:
@@ -138,21 +139,29 @@ class NatsLink:
             raise self._cannot_send(subject, payload, error) from error
         self.require()
 
-    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+    async def ask(self, subject: str, payload: bytes, inbox: str, answered: anyio.Event) -> None:
+        async def sent_and_answered() -> None:
+            await self._client.publish(subject, payload, reply=inbox)
+            await answered.wait()
+
         self.require()
         self._begin()
         try:
-            sent = self._client.request(subject, payload, timeout=limit.total_seconds())
-            answer = await self._unless_trouble(("publish", subject.lower()), sent)
-        except nats.errors.NoRespondersError:
-            raise NoResponders(f"nobody listens on {subject}") from None
-        except nats.errors.TimeoutError:
-            raise RequestTimedOut(f"no answer on {subject} within {limit.total_seconds():g} s") from None
+            await self._unless_trouble(("publish", subject.lower()), sent_and_answered())
         except nats.errors.Error as error:
             raise self._cannot_send(subject, payload, error) from error
         finally:
             self._end()
-        return answer.data
+
+    async def ask_server(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+        """The answer of the server itself. Raises BusUnusable when none comes in time."""
+        try:
+            asked = self._client.request(subject, payload, timeout=limit.total_seconds())
+            return (await self._unless_trouble(("publish", subject.lower()), asked)).data
+        except nats.errors.TimeoutError:
+            raise BusUnusable(f"no answer on {subject} within {limit.total_seconds():g} s") from None
+        except nats.errors.Error as error:
+            raise self._cannot_send(subject, payload, error) from error
 
     async def round_trip(self, limit: timedelta) -> None:
         """Ping the server. Raises BusUnusable when no answer comes in time: late is not lost."""
@@ -170,10 +179,7 @@ class NatsLink:
             raise
 
     async def retire(self, limit: timedelta) -> None:
-        """Take no more messages, see open requests and answers through, then close.
-
-        An answer may be sent only by the link that brought the request, where permissions are narrow.
-        """
+        """Take no more messages, see open requests and answers through, then close."""
         try:
             with anyio.move_on_after(limit.total_seconds()), suppress(nats.errors.Error):
                 for subscription in self._subscriptions.values():
@@ -197,10 +203,14 @@ class NatsLink:
     async def _deliver(self, receiver: Receiver, message: Msg) -> None:
         self._begin()
         respond = partial(self._respond, message.reply) if message.reply else None
-        receiver.offer(Incoming(message.subject, message.data, respond), self._end)
+        unheard = not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS
+        receiver.offer(Incoming(message.subject, message.data, respond, unheard), self._end)
 
     async def _respond(self, inbox: str, payload: bytes) -> None:
-        await (self._elsewhere if self.lost else self.publish)(inbox, payload)
+        try:
+            await self.publish(inbox, payload)
+        except BusUnusable:  # If it was heard all the same: the first answer counts.
+            await self._elsewhere(inbox, payload)
 
     async def _unless_trouble(self, concern: tuple[str, str], work: Awaitable[T]) -> T:
         """The work's result, unless the link is lost or `concern` is refused while it is awaited."""
@@ -369,6 +379,6 @@ async def ask_once(servers: Servers, login: Login, subject: str, payload: bytes,
 
     link = await NatsLink("", lambda link: None, nowhere).open(servers, login, name="remuda-admin", tls=None)
     try:
-        return await link.request(subject, payload, limit)
+        return await link.ask_server(subject, payload, limit)
     finally:
         await link.close()

@@ -26,6 +26,11 @@ class Receiver(Protocol):
     @property
     def dropped(self) -> int: ...
 
+    @property
+    def divided(self) -> bool:
+        """Links that replace each other divide its messages between them; else each brings all of them."""
+        ...
+
     def offer(self, message: Incoming, done: Callable[[], None]) -> None:
         """Take the message in, or drop it. `done` is called once it is dealt with, either way."""
         ...
@@ -40,6 +45,8 @@ class Subscription:
 
     One message at a time and in order, or, if `concurrent`, as many at once as the queue holds.
     """
+
+    divided = True
 
     def __init__(
         self,
@@ -103,6 +110,8 @@ class Tap:
 
     For floods of which the taker keeps what it wants in a moment.
     """
+
+    divided = True
 
     def __init__(self, subject: str, take: Taker, key: str) -> None:
         self.subject = subject

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import anyio
@@ -14,7 +15,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import BusRefused, BusUnusable, NodeUnreachable, PeerFailed, Problem, RemudaError
 from remuda.core.retry import Backoff
 from remuda.ops import replies
-from remuda.ops.lines import Lines
+from remuda.ops.lines import PatientLines
 from remuda.ops.model import Dispatch, Kind, Outcome, Patience, Stage, Step, Verb
 from remuda.ops.ports import ModelWork, OpStore
 from remuda.ops.progress_board import AttemptKey, ProgressBoard
@@ -28,6 +29,7 @@ _OWNERS_MAX: Final = 3  # Frontends that may die over one load.
 _TAKEN_OVER_AFTER: Final = timedelta(seconds=1)
 _OWNER_SILENT: Final = timedelta(seconds=15)  # After its request is no longer known to be open.
 _GIVEN_UP: Final = Problem("cancelled", "it was given up because nobody wants it any more")
+_LISTEN_AGAIN_S: Final = 15.0
 _AGAIN: Final = Backoff(timedelta(seconds=1), timedelta(seconds=30), jitter=0.0)
 
 
@@ -68,11 +70,12 @@ class Timeouts:
         return replace(patience, answer=self.of(step))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Open:
     """A request whose reply is awaited."""
 
     on_time_until_s: float
+    doubted: bool = False  # The bus was away meanwhile: the reply may have been missed.
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -84,7 +87,7 @@ class BusCommander:
 
     def __init__(
         self,
-        lines: Lines,
+        lines: PatientLines,
         store: OpStore,
         board: ProgressBoard,
         progress: ProgressLine,
@@ -108,6 +111,8 @@ class BusCommander:
         self._changed = changed
         self._open: dict[AttemptKey, _Open] = {}
         self._cancelling: set[AttemptKey] = set()
+        self._telling = False  # Somewhere an attempt is at work of which progress may be heard.
+        self._telling_changed = anyio.Event()
         self._tasks: TaskGroup | None = None
 
     @property
@@ -116,15 +121,20 @@ class BusCommander:
         if self._bus_trouble():
             return 0
         now_s = self._clock.monotonic()
-        return max(self._at_once_max - sum(now_s < one.on_time_until_s for one in self._open.values()), 0)
+        busy = sum(now_s < one.on_time_until_s and not one.doubted for one in self._open.values())
+        return max(self._at_once_max - busy, 0)
 
     @property
     def awaited(self) -> frozenset[AttemptKey]:
-        """The attempts whose reply this frontend waits for."""
-        return frozenset(self._open)
+        """The attempts whose reply this frontend waits for, and has not missed."""
+        return frozenset(key for key, request in self._open.items() if not request.doubted)
 
-    def keep(self, at_work: Collection[AttemptKey]) -> None:
-        """Stop waiting for replies about any other attempt: nobody would use them."""
+    def keep(self, at_work: Collection[AttemptKey], *, telling: bool = False) -> None:
+        """Stop waiting for replies about any other attempt: nobody would use them. While somebody may be
+        `telling` how far it is, that is listened to, whoever has sent the request."""
+        if telling is not self._telling:
+            self._telling = telling
+            self._telling_changed.set()
         for key, request in self._open.items():
             if key not in at_work:
                 request.scope.cancel()
@@ -134,9 +144,25 @@ class BusCommander:
         try:
             async with anyio.create_task_group() as self._tasks:
                 task_status.started()
-                await anyio.sleep_forever()
+                await self._listen_while_told()
         finally:
             self._tasks = None
+
+    async def _listen_while_told(self) -> None:
+        """Also to what a frontend sent that is gone; and again where the bus did not confirm it."""
+        while True:
+            await self._until_telling_changes()
+            if not self._telling:
+                continue
+            async with self._progress.listening():
+                while self._telling:
+                    with anyio.move_on_after(_LISTEN_AGAIN_S):
+                        await self._until_telling_changes()
+                    await self._progress.subscribe()
+
+    async def _until_telling_changes(self) -> None:
+        await self._telling_changed.wait()
+        self._telling_changed = anyio.Event()
 
     async def send(self, dispatch: Dispatch, step: Step) -> None:
         """Begin to send it, and return. The reply, whenever it comes, goes to the store."""
@@ -239,7 +265,8 @@ class BusCommander:
 
     async def _say(self, step: Step, call: replies.Call) -> bytes:
         known = await self._replicas_known()
-        reply = await self._lines.request(call.subject, call.payload, _REPLY_MOST)
+        doubt = partial(self._doubt, (step.op, step.node, step.attempt))
+        reply = await self._lines.request(call.subject, call.payload, _REPLY_MOST, on_gap=doubt)
         if self._model_work is not None and known is not None and (stopped := replies.stopped_in(reply)):
             try:
                 await self._model_work.forget_stopped(step.node, stopped, known)
@@ -252,6 +279,23 @@ class BusCommander:
             return None if self._model_work is None else await self._model_work.latest_change()
         except RemudaError:
             return None
+
+    def _doubt(self, key: AttemptKey) -> None:
+        """The reply may have been missed. It still counts if it comes, but nobody relies on that."""
+        request = self._open.get(key)
+        if request is not None and self._tasks is not None:
+            request.doubted = True
+            self._tasks.start_soon(self._release, key)
+
+    async def _release(self, key: AttemptKey) -> None:
+        """Best effort: a request that is not held counts as open for a while, and then no longer."""
+        op, node, attempt = key
+        log.warning("reply_in_doubt", op=op, node=node, attempt=attempt)
+        try:
+            await self._store.hold(op, node, attempt, timedelta())
+        except RemudaError as error:
+            log.warning("request_not_released", op=op, node=node, reason=error.message)
+        self._changed()
 
     async def _take_down(self, step: Step, outcome: Outcome) -> None:
         """A reply is told once. While the store cannot take it, it is kept here."""

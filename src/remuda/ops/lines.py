@@ -28,6 +28,15 @@ class Lines(Protocol):
         ...
 
 
+class PatientLines(Lines, Protocol):
+    async def request(
+        self, subject: str, payload: bytes, limit: timedelta, *, on_gap: Callable[[], None] | None = None
+    ) -> bytes:
+        """The same. With `on_gap` a lost connection ends nothing: that is called, for the reply may have been
+        missed, and one that comes when the bus is back counts."""
+        ...
+
+
 class Taps(Protocol):
     """A bus connection on which nothing waits behind what is tapped."""
 

@@ -185,6 +185,7 @@ class Sighting:
     installed: bool | None = None  # Whether the goal's backend is there; None: not known.
     digest: str = ""  # Of what is there.
     working: bool = False  # The attempt is in its report, or its request is open and not overdue.
+    awaited: bool = True  # Somebody waits for the reply of the attempt, and has not missed it.
     told: bool = True  # If it reports: its present life has done so since the attempt was begun.
     outcome: Outcome | None = None
     blocked: str = ""  # Why it is not this step's turn; empty: it is.

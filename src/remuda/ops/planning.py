@@ -12,7 +12,7 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.health import Reachability
 from remuda.ops import turns
 from remuda.ops.intents import wish_for
-from remuda.ops.model import Dispatch, Moment, OpId, State, Step
+from remuda.ops.model import Dispatch, Kind, Moment, OpId, Stage, State, Step
 from remuda.ops.ports import Live, Request
 from remuda.ops.sightings import NodeView, sight, why_away
 from remuda.ops.steps import Change, advance
@@ -85,7 +85,7 @@ class _Moves:
 
     def advance(self, step: Step) -> None:
         change = self._advanced(step, self._blocked.get(step.key, "") or self._in_hand(step))
-        if step.state is State.PENDING and change[1] is not None:
+        if change[1] is not None and change[0].attempt > step.attempt:
             if self._begun >= self._room.left:
                 change = self._advanced(step, self._room.why)
             else:
@@ -144,8 +144,16 @@ class _Moves:
         return self._silent(
             step.node
             for step in self._after.values()
-            if step.state in _AT_WORK and step.answer_by is not None and step.answer_by <= self._live.now
+            if step.state in _AT_WORK
+            and (
+                (step.answer_by is not None and step.answer_by <= self._live.now) or self._reply_missed(step)
+            )
         )
+
+    def _reply_missed(self, step: Step) -> bool:
+        """No frontend waits for it any more, or the one that does may have missed it."""
+        request = self._requests.get((step.op, step.node, step.attempt))
+        return request is not None and not request.awaited(self._live.now)
 
     def _list_anew(self) -> frozenset[tuple[NodeId, BootId]]:
         return self._silent(
@@ -181,6 +189,16 @@ def attempts_at_work(steps: Iterable[Step]) -> frozenset[AttemptKey]:
         (step.op, step.node, step.attempt)
         for step in steps
         if step.state in _AT_WORK and not (step.kind.of_model and step.state is State.STOPPING)
+    )
+
+
+def telling(steps: Iterable[Step]) -> bool:
+    """Whether somebody may tell how far an attempt is, whichever frontend has sent it."""
+    return any(
+        step.state in _AT_WORK
+        and step.kind in (Kind.INSTALL, Kind.UPGRADE, Kind.LOAD)
+        and step.stage is not Stage.ROLL_BACK
+        for step in steps
     )
 
 

@@ -24,6 +24,10 @@ class Request:
     ended: bool = False
     problem: Problem | None = None
 
+    def awaited(self, now: datetime) -> bool:
+        """A frontend waits for the reply, and will hear it."""
+        return not self.ended and now < self.open_until
+
 
 @dataclass(frozen=True, slots=True)
 class Inventory:

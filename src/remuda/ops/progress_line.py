@@ -32,15 +32,16 @@ class ProgressLine:
         """
         self._listeners += 1
         try:
-            await self._subscribe()
+            await self.subscribe()
             yield
         finally:
             self._listeners -= 1
             if not self._listeners:
                 await self._unsubscribe()
 
-    async def _subscribe(self) -> None:
-        if self._end is not None:
+    async def subscribe(self) -> None:
+        """Where it did not succeed before. A subscription that stands outlives the bus' connections."""
+        if self._end is not None or not self._listeners:
             return
         with anyio.move_on_after(_WITHIN_S):
             async with self._turn:

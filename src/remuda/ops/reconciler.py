@@ -48,7 +48,7 @@ class RequestKeeper(Commander, Protocol):
     @property
     def awaited(self) -> frozenset[AttemptKey]: ...
 
-    def keep(self, at_work: Collection[AttemptKey]) -> None: ...
+    def keep(self, at_work: Collection[AttemptKey], *, telling: bool = False) -> None: ...
 
     def cancel(self, key: AttemptKey) -> None: ...
 
@@ -128,7 +128,8 @@ class Reconciler:
         live = await self._store.live()
         self._figures.looked_at(live.operations)
         nodes = self._views.of(standings, live.inventories)
-        self._commander.keep(planning.attempts_at_work(live.steps))
+        at_work, telling = planning.attempts_at_work(live.steps), planning.telling(live.steps)
+        self._commander.keep(at_work, telling=telling)
         decided = planning.plan(live, nodes, self._moment_for(live.now), self._room())
         await self._write_and_send(decided)
         self._inventories.want(sorted(decided.list_from))

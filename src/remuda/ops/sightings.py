@@ -44,7 +44,7 @@ def sight(
         return Sighting(exists=False)
     if step.kind.of_model:
         return _sight_of_model(step, node, request, blocked, now)
-    listed = _listed(node, ended_at if request is None else request.begun_at)
+    listed = _listed(node, ended_at if request is None else _since(request, now))
     found = _found(step, listed, node.reports)
     return Sighting(
         away=why_away(node.standing),
@@ -53,6 +53,7 @@ def sight(
         installed=None if found is None else bool(found),
         digest=found[0].digest if found else "",
         working=_working(step, node, request, now),
+        awaited=request is None or request.ended or request.awaited(now),
         told=listed is not None or not node.reports,
         outcome=_outcome(step, request),
         blocked=blocked,
@@ -75,7 +76,7 @@ def _sight_of_model(
     return Sighting(
         away="" if node.standing.status is NodeStatus.DRAINING and step.kind is Kind.UNLOAD else away,
         boot=node.boot,
-        working=request is not None and not request.ended and now < request.open_until,
+        working=request is not None and request.awaited(now),
         outcome=outcome,
         blocked=blocked,
     )
@@ -108,6 +109,13 @@ def _listed(node: NodeView, since: datetime | None) -> Sequence[InstalledArtifac
     return listed.backends
 
 
+def _since(request: Request, now: datetime) -> datetime:
+    """From when on a list tells of this attempt: after a missed reply, from then on."""
+    if request.ended or request.awaited(now):
+        return request.begun_at
+    return max(request.begun_at, request.open_until)
+
+
 def _found(
     step: Step, listed: Sequence[InstalledArtifact] | None, reports: bool
 ) -> list[InstalledArtifact] | None:
@@ -132,7 +140,7 @@ def _working(step: Step, node: NodeView, request: Request | None, now: datetime)
         works = () if node.report is None else node.report.work
         return any((work.op_id, work.attempt) == (step.op, step.attempt) for work in works)
     on_time = step.answer_by is not None and now < step.answer_by
-    return on_time and request is not None and not request.ended and now < request.open_until
+    return on_time and request is not None and request.awaited(now)
 
 
 def _outcome(step: Step, request: Request | None) -> Outcome | None:

@@ -150,7 +150,7 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
     if seen.away or (seen.working and (seen.reports or seen.boot == step.boot)):
         return None
     # Of a worker without reports the reply is the truth for as long as it may come on time.
-    overdue = seen.reports or step.answer_by is None or at.now >= step.answer_by
+    overdue = seen.reports or not seen.awaited or step.answer_by is None or at.now >= step.answer_by
     if step.stage is Stage.APPLY and overdue and (how := _goal_met(step, seen)):
         return _succeeded(step, how)
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
@@ -240,6 +240,8 @@ def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
         return _still_working(step, seen, at)
     if step.wait_until is None:
         return replace(step, wait_until=at.now + _tolerated(seen, at.patience), reason=""), None
+    if step.state is State.RUNNING and wish is Wish.RUN and _may_be_said_again(step, seen, at):
+        return _begin(step, seen, at)
     # After a time in which nobody heard anything, it is given the time to tell.
     if at.now < step.wait_until + (timedelta() if seen.told else at.patience.lease):
         return step, None
@@ -247,6 +249,16 @@ def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
         deaf = "" if seen.reports else "its worker cannot be told to stop, and may still finish it"
         return _stopped(step, wish, may_go_on=deaf), None
     return _failed(step, LOST if seen.reports or step.kind is Kind.INSTALL else UNKNOWN, at), None
+
+
+def _may_be_said_again(step: Step, seen: Sighting, at: Moment) -> bool:
+    """The reply was missed, and a worker without reports says since then that it has not done it, or not yet.
+    It does once what it is told twice, and answers the second. An upgrade would be done twice."""
+    if seen.reports or seen.awaited or seen.blocked or seen.installed is None:
+        return False
+    if step.kind is Kind.REMOVE:  # Soon over: what is still there was not removed.
+        return step.answer_by is not None and at.now >= step.answer_by
+    return step.kind is Kind.INSTALL
 
 
 def _still_working(step: Step, seen: Sighting, at: Moment) -> Change:

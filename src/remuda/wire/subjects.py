@@ -115,6 +115,27 @@ def files_all(node: NodeId) -> str:
 # One worker to the frontends.
 
 
+def reply(node: NodeId, asker: str, question: str) -> str:
+    """Where a node answers one question of one frontend. It outlives both their connections."""
+    return f"_INBOX.{token(node)}.{token(asker)}.{token(question)}"
+
+
+def replies_of(node: NodeId) -> str:
+    """All that a node may answer."""
+    return f"_INBOX.{token(node)}.>"
+
+
+def replies_to(asker: str) -> str:
+    """All answers to one frontend."""
+    return f"_INBOX.*.{token(asker)}.*"
+
+
+def asked_node(subject: str) -> NodeId:
+    """The node that a request is for; for any other subject its first token, which names no node."""
+    first, _, rest = subject.partition(".")
+    return NodeId(rest.partition(".")[0] or first if first == "nodes" else first)
+
+
 def install_progress(node: NodeId, op_id: str) -> str:
     """How far an install or upgrade is. Lossy: the reply to the request is the truth."""
     return _node(node, f"backend.install.{token(op_id)}.progress")
@@ -259,10 +280,11 @@ def permissions(node_type: Literal["backend", "agent"], node: NodeId) -> Permiss
     """The least a node of this type works with.
 
     There is no `_INBOX.>`: a node that may read or write every inbox can read and forge other nodes' replies.
-    Answering is granted per request instead (`allow_responses`).
+    It answers below its own id only. Answers granted per request (`allow_responses`) would be forgotten with
+    the connection that brought the request.
     """
     if node_type == "backend":
-        return Permissions((node_all(node),), (install_progress_all(node), files_all(node)))
+        return Permissions((node_all(node),), (install_progress_all(node), files_all(node), replies_of(node)))
     return Permissions(
         subscribe=(
             AGENT_EXECUTE,
@@ -278,5 +300,5 @@ def permissions(node_type: Literal["backend", "agent"], node: NodeId) -> Permiss
             backend_stop(node),
             ALL_STAGING_PROGRESS,
         ),
-        publish=("agent.>", "jobs.>"),
+        publish=("agent.>", "jobs.>", replies_of(node)),
     )

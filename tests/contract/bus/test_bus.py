@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from remuda.bus.auth import anonymous, issued
+from remuda.bus.client import Bus
 from remuda.bus.messages import Connected, Down, Incoming, NoResponders, RequestTimedOut
 from remuda.core.errors import BusRefused, BusUnusable
 from remuda.core.ids import NodeId
@@ -109,7 +110,7 @@ async def test_a_refused_request_fails_at_once(served: Served) -> None:
         with (
             anyio.fail_after(10),
             capture_logs(),
-            pytest.raises(BusRefused, match="the bus refuses the publish"),
+            pytest.raises(BusRefused, match="the bus refuses the subscription"),
         ):
             await worker.request(subjects.backend_list(THEIRS), b"{}", timedelta(minutes=10))
 
@@ -139,6 +140,99 @@ async def test_subscriptions_stand_again_after_the_server_hung_up(served: Served
             with anyio.fail_after(20):
                 await bus.wait_connected()
         assert await frontend.request(subjects.backend_list(OURS), b"again", SOON) == b"again"
+
+
+class SlowWorker:
+    """It answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.let = anyio.Event(), anyio.Event()
+
+    async def hear(self, message: Incoming) -> None:
+        assert message.respond is not None
+        self.asked.set()
+        await self.let.wait()
+        await message.respond(b"done")
+
+
+async def lose_connection(bus: Bus) -> None:
+    assert bus._link is not None
+    await bus._link.close()
+
+
+async def test_a_worker_whose_connection_blinks_still_answers(served: Served) -> None:
+    slow, answers = SlowWorker(), list[bytes]()
+
+    async def ask() -> None:
+        answers.append(await frontend.request(subjects.backend_install(OURS), b"{}", timedelta(minutes=15)))
+
+    async with served.worker(OURS) as worker, served.frontend() as frontend:
+        await worker.subscribe(subjects.backend_install(OURS), slow.hear)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with anyio.fail_after(20):
+                await slow.asked.wait()
+                await lose_connection(worker)
+                await worker.wait_connected()
+            slow.let.set()
+    assert answers == [b"done"]
+
+
+async def test_an_answer_given_while_the_worker_is_cut_off_is_said_when_it_is_back(served: Served) -> None:
+    slow, answers = SlowWorker(), list[bytes]()
+
+    async def ask() -> None:
+        answers.append(await frontend.request(subjects.backend_install(OURS), b"{}", timedelta(minutes=15)))
+
+    async with served.worker(OURS) as worker, served.frontend() as frontend:
+        await worker.subscribe(subjects.backend_install(OURS), slow.hear)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with anyio.fail_after(20):
+                await slow.asked.wait()
+            slow.let.set()
+            await lose_connection(worker)
+    assert answers == [b"done"]
+
+
+async def test_a_request_with_patience_outlives_everybodys_connection(served: Served) -> None:
+    slow, answers, gaps = SlowWorker(), list[bytes](), list[str]()
+
+    async def ask() -> None:
+        install, long = subjects.backend_install(OURS), timedelta(minutes=15)
+        answers.append(await frontend.request(install, b"{}", long, on_gap=lambda: gaps.append("gap")))
+
+    async with served.worker(OURS) as worker, served.frontend() as frontend:
+        await worker.subscribe(subjects.backend_install(OURS), slow.hear)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with anyio.fail_after(20):
+                await slow.asked.wait()
+                served.hang_up()
+                await wait_until(lambda: bool(gaps))
+                await frontend.wait_connected()
+                await until_again(worker)
+            slow.let.set()
+    assert (answers, gaps) == ([b"done"], ["gap"])
+
+
+async def until_again(bus: Bus) -> None:
+    """Connected by another connection than at first."""
+    while bus._link is None or bus._link.lost:
+        await bus.changed.wait()
+
+
+async def test_an_answer_outside_the_nodes_own_inbox_is_refused(served: Served) -> None:
+    ear = Ear()
+    async with served.worker(OURS) as worker, served.frontend() as frontend:
+        for inbox in (subjects.reply(THEIRS, "f", "q"), "_INBOX.any.f.q"):
+            await frontend.subscribe(inbox, ear.hear)
+            with capture_logs() as logs:
+                await worker.publish(inbox, b"forged")
+                await worker.round_trip(SOON)
+            assert "bus_permission_refused" in [entry["event"] for entry in logs]
+        await frontend.round_trip(SOON)
+    assert ear.heard == []
 
 
 async def test_nothing_is_missed_while_credentials_are_renewed(served: Served) -> None:

@@ -19,7 +19,7 @@ from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories
-from remuda.ops.lines import Lines, Taps
+from remuda.ops.lines import PatientLines, Taps
 from remuda.ops.model import Goal, Kind, Operation, OpId, Patience, RollOut, Source, Step
 from remuda.ops.ports import ModelWork
 from remuda.ops.progress_board import ProgressBoard
@@ -79,7 +79,7 @@ async def ops_frontend(
     clock: Clock,
     *,
     name: str = "frontend-1",
-    lines: Lines | None = None,
+    lines: PatientLines | None = None,
     taps: Taps | None = None,
     timeouts: Timeouts | None = None,
     patience: Patience = QUICK,

@@ -13,7 +13,7 @@ from remuda.bus.client import Bus
 from remuda.bus.memory import MemoryBroker
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import BusRefused, BusUnusable
-from remuda.core.ids import FrontendId
+from remuda.core.ids import BootId, FrontendId
 from remuda.core.retry import Backoff
 from remuda.ops.lines import Heard
 from remuda.ops.model import Dispatch, Kind, Outcome, State, Step, Verb
@@ -46,12 +46,14 @@ class Recorder:
     refuses_subscriptions: bool = False
     breaks_requests: bool = False
 
-    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+    async def request(
+        self, subject: str, payload: bytes, limit: timedelta, *, on_gap: Callable[[], None] | None = None
+    ) -> bytes:
         self.calls.append(("request", subject))
         self.limits.append(limit)
         if self.breaks_requests:
             raise BusUnusable("the connection was lost")
-        return await self.bus.request(subject, payload, limit)
+        return await self.bus.request(subject, payload, limit, on_gap=on_gap)
 
     async def publish(self, subject: str, payload: bytes) -> None:
         self.calls.append(("publish", subject))
@@ -121,6 +123,7 @@ async def begun(world: World, kind: Kind = Kind.INSTALL, **more: Any) -> Step:
         step,
         state=State.RUNNING,
         attempt=1,
+        boot=BootId(f"{world.worker.node}-boot-{world.worker.boot}"),
         answer_by=now + timedelta(minutes=15),
         wait_until=now + timedelta(hours=3),
     )

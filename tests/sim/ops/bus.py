@@ -31,6 +31,7 @@ class Question:
     over: anyio.Event = field(default_factory=anyio.Event)
     answer: bytes | None = None
     line_lost: bool = False
+    on_gap: Callable[[], None] | None = None  # Whoever asked waits on after its line was lost.
 
     def settle(self, answer: bytes) -> None:
         if not self.over.is_set():
@@ -38,8 +39,11 @@ class Question:
             self.over.set()
 
     def lose_line(self) -> None:
-        self.line_lost = True
-        self.over.set()
+        if self.on_gap is not None:
+            self.on_gap()
+        else:
+            self.line_lost = True
+            self.over.set()
 
 
 class SimulatedBus:
@@ -136,7 +140,9 @@ class LinesOfFrontend:
         else:
             self._bus.publish(subject, payload)
 
-    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+    async def request(
+        self, subject: str, payload: bytes, limit: timedelta, *, on_gap: Callable[[], None] | None = None
+    ) -> bytes:
         self._require()
         node, verb = _parsed(subject)
         self._world.claims.sent(node, verb, payload)
@@ -144,10 +150,10 @@ class LinesOfFrontend:
             self._die("before a request")
         await self._bus.travel(subject)
         self._require()
-        question = Question()
+        question = Question(on_gap=on_gap)
         if self._bus.befalls("lost", subject):
             if self._bus.fails_loudly():
-                raise BusUnusable("the connection was lost")
+                question.lose_line()
         else:
             self._ask(node, verb, payload, question)
         return await self._answer(question, subject, limit)

@@ -10,8 +10,8 @@ from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
-from remuda.ops.model import Kind, Moment, Operation, OpId, RollOut, Stage, State, Step
-from remuda.ops.planning import Plan, Room, attempts_at_work, plan, to_hold, unwanted
+from remuda.ops.model import Dispatch, Kind, Moment, Operation, OpId, RollOut, Stage, State, Step, Verb
+from remuda.ops.planning import Plan, Room, attempts_at_work, plan, telling, to_hold, unwanted
 from remuda.ops.ports import Inventory, Live, Request
 from remuda.ops.sightings import NodeView
 from remuda.ops.summary import summarise
@@ -137,7 +137,7 @@ def test_an_old_list_says_nothing_about_a_step_that_has_not_begun() -> None:
 
 def test_a_worker_without_reports_is_asked_for_its_list_once_its_reply_is_overdue() -> None:
     step = running(wait_until=NOW + timedelta(hours=3))
-    request, view = a_request(step), a_view(reports=False)
+    request, view = a_request(step, open_until=NOW + timedelta(hours=1)), a_view(reports=False)
     assert not a_pass(step, views=(view,), requests=(request,), after_s=60).list_from
     late = a_pass(step, views=(view,), requests=(request,), after_s=901)
     assert late.list_from == {(NODE, BOOT)}
@@ -149,6 +149,60 @@ def test_a_list_with_the_backend_ends_an_overdue_install_without_another_attempt
     view = a_view(reports=False, inventory=listed)
     (_, after), *_ = a_pass(step, views=(view,), requests=(a_request(step),), after_s=910).changes
     assert (after.state, after.attempt, after.failures) == (State.SUCCEEDED, 1, 0)
+
+
+# A reply that nobody will hear: its frontend is gone, or has lost its connection meanwhile.
+
+HELD = timedelta(seconds=20)
+
+
+def missed(*steps: Step, after_s: float = 25, listed_s: float | None = None, there: bool = False) -> Plan:
+    """A pass over steps of workers without reports, whose replies were missed after twenty seconds."""
+    rows = (THERE,) if there else ()
+    listed = None if listed_s is None else Inventory(NODE, BOOT, NOW + timedelta(seconds=listed_s), rows)
+    requests = tuple(a_request(step, open_until=NOW + HELD) for step in steps)
+    view = a_view(reports=False, inventory=listed)
+    return a_pass(*steps, views=(view,), requests=requests, after_s=after_s)
+
+
+def test_after_a_missed_reply_the_worker_is_asked_for_its_list_at_once() -> None:
+    step = running(wait_until=NOW + timedelta(hours=3))
+    assert not missed(step, after_s=19).list_from
+    assert missed(step, after_s=20).list_from == {(NODE, BOOT)}
+
+
+def test_after_a_missed_reply_a_list_ends_an_install_at_once() -> None:
+    [(_, after)] = missed(running(wait_until=NOW + timedelta(hours=3)), listed_s=21, there=True).changes
+    assert (after.state, after.attempt, after.failures) == (State.SUCCEEDED, 1, 0)
+
+
+def test_after_a_missed_reply_an_install_that_is_not_there_is_asked_for_again_and_no_failure() -> None:
+    step = running(wait_until=NOW + timedelta(hours=3))
+    decided = missed(step, listed_s=21)
+    [(_, after)] = decided.changes
+    assert (after.state, after.attempt, after.failures) == (State.RUNNING, 2, 0)
+    assert decided.dispatches[step.key] == Dispatch(step.op, step.node, Verb.INSTALL, 2)
+    assert not missed(step, listed_s=19).changes, "a list from before says nothing"
+    assert not missed(replace(step, kind=Kind.UPGRADE), listed_s=21, there=True).dispatches
+
+
+def test_after_a_missed_reply_a_removal_is_asked_for_again_only_when_it_should_be_over() -> None:
+    step = running(Kind.REMOVE, wait_until=NOW + timedelta(hours=3), answer_by=NOW + timedelta(minutes=2))
+    assert not missed(step, listed_s=21, there=True).dispatches
+    assert missed(step, after_s=121, listed_s=121, there=True).dispatches
+
+
+def test_nothing_is_asked_for_again_while_nothing_can_be_sent() -> None:
+    step = running(wait_until=NOW + timedelta(hours=3))
+    view = a_view(reports=False, inventory=Inventory(NODE, BOOT, NOW + timedelta(seconds=21), ()))
+    requests, room = (a_request(step, open_until=NOW + HELD),), Room(0, "the bus is down")
+    assert not a_pass(step, views=(view,), requests=requests, after_s=25, room=room).changes
+
+
+def test_progress_is_listened_to_while_somebody_may_tell_it_whoever_sent_the_request() -> None:
+    assert telling([running()])
+    assert telling([running(Kind.UPGRADE, stage=Stage.PROVE)])
+    assert not telling([a_step(), running(Kind.REMOVE), running(Kind.UPGRADE, stage=Stage.ROLL_BACK)])
 
 
 def test_presence_on_one_node_ends_nothing_on_another() -> None:

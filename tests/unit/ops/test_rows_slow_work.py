@@ -42,7 +42,7 @@ def test_a009_only_a_refusal_is_a_failure_a_timeout_and_a_lost_connection_are_no
     monkeypatch: pytest.MonkeyPatch, trouble: RemudaError, fails: bool
 ) -> None:
     async def test(world: World) -> None:
-        async def request(*what: object) -> bytes:
+        async def request(*what: object, on_gap: object = None) -> bytes:
             raise trouble
 
         monkeypatch.setattr(type(world.lines), "request", request)
@@ -238,7 +238,9 @@ def test_d1_39_a_defect_in_one_attempt_is_logged_and_no_other_attempt_is_touched
         await other.on("backend.install", done)
         ask = type(world.lines).request
 
-        async def request(lines: object, subject: str, payload: bytes, limit: timedelta) -> bytes:
+        async def request(
+            lines: object, subject: str, payload: bytes, limit: timedelta, *, on_gap: object = None
+        ) -> bytes:
             if subject.startswith("nodes.node-1."):
                 raise ZeroDivisionError
             return await ask(world.lines, subject, payload, limit)

@@ -99,6 +99,19 @@ def test_token_replaces_only_what_subjects_cannot_hold() -> None:
     assert subjects.token("a.b*c>d e\tf\ng/h@i:j#ü\r") == "a-b-c-d-e-f-g/h@i:j#ü\r"
 
 
+def test_a_node_answers_below_its_own_id_and_a_frontend_hears_all_that_is_for_it() -> None:
+    inbox = subjects.reply(NODE, "frontend-a.b", "q1")
+    assert inbox == "_INBOX.n1.frontend-a-b.q1"
+    assert _covers(subjects.replies_of(NODE), inbox)
+    assert _covers(subjects.replies_to("frontend-a.b"), inbox)
+    assert not _covers(subjects.replies_to("other"), inbox)
+
+
+@pytest.mark.parametrize("subject", ["nodes.n1.backend.list", "nodes.n1.stop", "nodes.n1"])
+def test_the_node_that_is_asked_is_in_the_subject(subject: str) -> None:
+    assert subjects.asked_node(subject) == NODE
+
+
 @given(st.text())
 def test_token_is_one_token_and_stable(text: str) -> None:
     token = subjects.token(text)
@@ -112,7 +125,7 @@ def test_token_is_one_token_and_stable(text: str) -> None:
 def test_backend_node_hears_itself_and_publishes_progress_and_files() -> None:
     assert subjects.permissions("backend", NODE) == (
         ("nodes.n1.>",),
-        ("nodes.n1.backend.install.*.progress", "nodes.n1.files.>"),
+        ("nodes.n1.backend.install.*.progress", "nodes.n1.files.>", "_INBOX.n1.>"),
     )
 
 
@@ -133,15 +146,18 @@ def test_agent_node_has_the_agent_subjects() -> None:
         "nodes.n1.backend.stop",
         "staging.*.progress",
     }
-    assert publish == ("agent.>", "jobs.>")
+    assert publish == ("agent.>", "jobs.>", "_INBOX.n1.>")
 
 
 @given(st.sampled_from(["backend", "agent"]), st.text(min_size=1))
-def test_no_node_may_touch_inboxes_or_other_nodes(node_type: Literal["backend", "agent"], node: str) -> None:
+def test_no_node_may_touch_others_inboxes_or_other_nodes(
+    node_type: Literal["backend", "agent"], node: str
+) -> None:
     granted = subjects.permissions(node_type, NodeId(node))
 
     for subject in (*granted.subscribe, *granted.publish):
-        assert not _covers(subject, "_INBOX.x.y")
+        assert not _covers(subject, f"_INBOX.{subjects.token(node)}x.y")
+        assert subject in granted.publish or not _covers(subject, f"_INBOX.{subjects.token(node)}.y")
         assert not _covers(subject, f"nodes.{subjects.token(node)}x.stop")
 
 

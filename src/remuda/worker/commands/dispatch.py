@@ -117,14 +117,21 @@ class Dispatcher:
         await done.wait()
 
     async def _deal_with(self, command: Answering, message: Incoming, done: anyio.Event) -> None:
+        """While the bus is away the reply is kept: whoever asked may wait for it still."""
         reply = command.failure("this worker is stopping", Unavailable.code)
+        too_large = command.failure("the reply is too large for the bus", TooLarge.code)
+        sent = False
         try:
-            reply = await command.answer(message.payload)
+            try:
+                reply = await command.answer(message.payload)
+            finally:
+                self._at_work[command.name] -= 1
+            await _send(message, reply, too_large)
+            sent = True
         finally:
-            self._at_work[command.name] -= 1
-            with anyio.CancelScope(shield=True), anyio.move_on_after(limits.LAST_WORD_S):
-                too_large = command.failure("the reply is too large for the bus", TooLarge.code)
-                await _send(message, reply, too_large)
+            if not sent:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(limits.LAST_WORD_S):
+                    await _send(message, reply, too_large)
             done.set()
 
 
