@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
@@ -96,8 +97,12 @@ def search_backends(here: Here, words: tuple[str, ...]) -> None:
     from remuda.cli.render import console, show
     from remuda.gallery.lookup import search
 
-    readings = anyio.run(here.machine().readings)
+    machine = here.machine()
+    readings = anyio.run(machine.readings)
     found = search(readings, " ".join(words))
+    if not found:  # An index may be older than what is looked for.
+        readings = anyio.run(partial(machine.readings, refresh=True))
+        found = search(readings, " ".join(words))
     _tell_standing(readings)
     if here.as_json:
         click.echo(json.dumps({"backends": [search_document(one) for one in found]}))
@@ -131,6 +136,9 @@ def show_backend(here: Here, name: str) -> None:
     readings, hardware = anyio.run(machine.readings), anyio.run(machine.hardware)
     answer = resolve(readings, name, hardware)
     builds = candidates(readings, name, hardware)
+    if isinstance(answer, Refused) and not builds:
+        readings = anyio.run(partial(machine.readings, refresh=True))
+        answer, builds = resolve(readings, name, hardware), candidates(readings, name, hardware)
     if isinstance(answer, Refused) and not builds:
         order_of(answer, readings)  # Raises what stands against it.
     _tell_standing(readings)

@@ -20,6 +20,7 @@ from remuda.scheduler.model import Unplaceable
 from remuda.scheduler.shared_looks import StillLooking
 
 _LOOK_S: Final = 1.0
+_NEWS_S: Final = 2.0  # For a report about what has just been installed to arrive.
 _RETRY_LEAST_S: Final = 5
 _RETRY_MOST_S: Final = 300
 
@@ -50,8 +51,9 @@ class ColdPath:
                 raise ModelUnloaded(f"{model} was unloaded by an administrator while it was loading")
             if isinstance(answer, UnderWay):
                 waits_for = answer.replica.op
-            status = self._told(model, answer)
-            left_s = _left(wait_s, self._clock.monotonic() - began_s)
+            spent_s = self._clock.monotonic() - began_s
+            status = LoadStatus(model) if _news_may_come(answer, spent_s) else self._told(model, answer)
+            left_s = _left(wait_s, spent_s)
             if left_s == 0.0:
                 raise _too_late(status, answer, wait_s or 0.0)
             await meanwhile(status)
@@ -92,6 +94,12 @@ class ColdPath:
         return status_of(found.replica, view)
 
 
+def _news_may_come(answer: Answer, spent_s: float) -> bool:
+    """A backend that was registered on a machine a moment ago is in its worker's next report, which is on its
+    way: until then nobody knows whether what is missing is missing."""
+    return isinstance(answer, Unplaceable) and answer.backend_unknown and spent_s < _NEWS_S
+
+
 def _left(wait_s: float | None, spent_s: float) -> float | None:
     return None if wait_s is None else max(wait_s - spent_s, 0.0)
 
@@ -99,6 +107,8 @@ def _left(wait_s: float | None, spent_s: float) -> float | None:
 def _too_late(status: LoadStatus, answer: Answer, wait_s: float) -> Exception:
     if isinstance(answer, Waits):
         return _nowhere(status.model, answer.reasons)
+    if isinstance(answer, Unplaceable):
+        return _nowhere(status.model, answer)
     if isinstance(answer, StillLooking):
         return Unavailable(
             f"whether {status.model} is being loaded is not known yet", hint="try again in a while"

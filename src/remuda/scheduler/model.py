@@ -161,7 +161,9 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """Why not, for every node there is, by name. `waiting_helps`: somewhere it is only busy."""
+    """Why not, for every node there is, by name. `waiting_helps`: somewhere it is only busy.
+    `backend_unknown`: no node has its backend and no gallery knows it, as far as was heard."""
 
     reasons: Mapping[str, str]
     waiting_helps: bool = False
+    backend_unknown: bool = False

@@ -96,6 +96,8 @@ class Placing:
         need = model.need(_size_elsewhere(nodes, model))
         supply = supplies(need.backend, nodes, readings)
         placed = place(need, self._offers(need, model, nodes, seen, supply, avoid))
+        if isinstance(placed, Unplaceable) and supply and not any(one.known for one in supply.values()):
+            placed = replace(placed, backend_unknown=True)
         return _Look(need, nodes, seen, supply, placed)
 
     def _offers(

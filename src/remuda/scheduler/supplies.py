@@ -31,6 +31,7 @@ class Supply:
     has: bool
     told: bool = True  # What it has is known.
     why_not: str = ""  # It has it not, and cannot get it.
+    known: bool = True  # Some gallery or node knows such a backend.
     galleries: str = ""  # Where its worker is to get it from.
     on_cpu: bool = False  # It surely uses no GPU.
     builtin: bool = False  # It ships with Remuda.
@@ -60,8 +61,10 @@ def supplies(backend: str, nodes: Sequence[NodeView], readings: Sequence[Reading
             Surroundings(meant, readings),
             _NOBODYS,
         ).drafts
-    except RemudaError as error:  # Nobody knows such a backend.
-        return {node: _without(supply, str(error)) for node, supply in known.items()}
+    except RemudaError as error:  # No gallery knows such a backend.
+        held = any(supply.has for supply in known.values())
+        why = f"it has no {backend}, and {error}"
+        return {node: replace(_without(supply, why), known=held) for node, supply in known.items()}
     return {draft.step.node: _supplied(known[draft.step.node], draft) for draft in drafts}
 
 

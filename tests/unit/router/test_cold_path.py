@@ -234,6 +234,29 @@ async def test_model_that_no_node_can_take_is_refused_at_once_with_reasons(askin
     assert anyio.current_time() < 1
 
 
+async def test_backend_that_was_registered_a_moment_ago_is_not_said_to_be_missing(asking: Asking) -> None:
+    """Its worker's report is on its way."""
+    for machine in asking.machines:
+        machine.installed = ()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asking.ask)
+        await wait_until(lambda: asking.told)
+        asking.machine.installed = ("llama-cpp",)
+        await wait_until(asking.rows)
+        await asking.routed()
+    assert (asking.served, asking.refused) == (1, [])
+
+
+async def test_backend_that_nobody_has_is_named_soon(asking: Asking) -> None:
+    for machine in asking.machines:
+        machine.installed = ()
+    await asking.ask()
+    [error] = asking.refused
+    assert isinstance(error, NoCapacity)
+    assert "gpu-1: it has no llama-cpp, and no gallery has a backend called llama-cpp" in error.message
+    assert 2 <= anyio.current_time() < 5
+
+
 async def test_without_nodes_it_says_how_to_get_one(asking: Asking) -> None:
     asking.machines.clear()
     await asking.ask()

@@ -34,7 +34,10 @@ def test_backend_that_no_gallery_has_is_missing_everywhere_but_where_it_is() -> 
     has, lacks = a_node("has-it", artifact("private")), a_node("lacks-it")
     found = supplies("private", [has, lacks], READINGS)
     assert found[has.standing.node.id].why_not == ""
-    assert "private" in found[lacks.standing.node.id].why_not
+    assert "it has no private, and no gallery has" in found[lacks.standing.node.id].why_not
+    assert all(supply.known for supply in found.values())
+    [nobody] = supplies("private", [lacks], READINGS).values()
+    assert not nobody.known
 
 
 def test_without_galleries_only_what_is_there_counts() -> None:
