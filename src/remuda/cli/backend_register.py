@@ -11,6 +11,7 @@ from remuda.cli.backends import Here, local_command
 from remuda.cli.commands import examples
 from remuda.cli.plain import one_line
 from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.core.pasting import pasted
 
 if TYPE_CHECKING:
     from remuda.cli.backend_wiring import LocalMachine
@@ -98,7 +99,7 @@ async def _register(depot: "Depot", name: str, manifest: str) -> "Installed":
     if found is not None and not _was_registered(found, name):
         raise Conflict(
             f"{name} is the name of a backend that was not registered",
-            hint=f"choose another with --name, or first: remuda backends remove --local {name}",
+            hint=f"choose another with --name, or first: remuda backends remove --local {pasted(name)}",
         )
     return await depot.register(name, manifest)
 

@@ -16,6 +16,7 @@ from remuda.cli.plain import one_line
 from remuda.cli.spans import span_of
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Conflict, Invalid
+from remuda.core.pasting import pasted
 
 if TYPE_CHECKING:
     from remuda.cli.backend_wiring import LocalMachine
@@ -233,7 +234,8 @@ def _check_unused(folder: Path) -> None:
     if occupant := occupant_of(folder):
         raise Conflict(
             f"{folder.name} is in use by process {occupant.pid} ({occupant.name})",
-            hint=f"let the worker end what runs first: remuda backends remove {folder.name} --nodes NODE",
+            hint="let the worker end what runs first: "
+            f"remuda backends remove --nodes NODE {pasted(folder.name)}",
         )
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from remuda.cli.render import gib, span
+from remuda.core.pasting import pasted
 from remuda.wire.nodes import NodeView
 from remuda.worker.hardware.model import Hardware
 
@@ -163,7 +164,7 @@ def _node(node: NodeView) -> Finding:
     # What an admin decided, or has yet to decide, is no fault of the machine.
     level = Level.WARNING if node.status in ("healthy", "pending", "draining") else Level.PROBLEM
     return Finding(
-        "nodes", level, f"{node.name} is {node.status}: {reasons}", f"remuda nodes show {node.name}"
+        "nodes", level, f"{node.name} is {node.status}: {reasons}", f"remuda nodes show {pasted(node.name)}"
     )
 
 

@@ -19,6 +19,7 @@ from platformdirs import user_data_path
 from remuda.cli.exits import Exit
 from remuda.core import limits
 from remuda.core.errors import Misconfigured, PeerFailed
+from remuda.core.pasting import pasted
 
 _COMMAND_S: Final = 60.0
 _STOP_S: Final = int(limits.WORKER_STOP_S)
@@ -50,7 +51,8 @@ def plan(data_dir: Path) -> Service:
         return systemd_service(command, data_dir, Path.home(), system=root)
     raise Misconfigured(
         "this machine runs neither systemd nor launchd, so no service can be installed",
-        hint=f"have `remuda worker --data-dir {data_dir}` started by whatever starts programs here",
+        hint=f"have `remuda worker --data-dir {pasted(str(data_dir))}` "
+        "started by whatever starts programs here",
     )
 
 

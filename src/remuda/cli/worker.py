@@ -37,6 +37,7 @@ from remuda.core import limits
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import Misconfigured
+from remuda.core.pasting import pasted
 from remuda.core.settings import Resolved
 from remuda.host.folder import DataFolder, write_json
 from remuda.worker.addresses import AddressSettings
@@ -228,7 +229,7 @@ def in_words(state: WorkerState, settings: WorkerSettings) -> str:
         case Phase.REGISTERING:
             return f"Registering with {settings.register_to}{reason}"
         case Phase.WAITING_FOR_APPROVAL:
-            return f"Waiting for approval. On the frontend: remuda nodes approve {name}{reason}"
+            return f"Waiting for approval. On the frontend: remuda nodes approve {pasted(name)}{reason}"
         case Phase.CONNECTING:
             return f"Connecting to the bus{reason}"
         case Phase.READY:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from remuda.core.pasting import pasted
 from remuda.fleet.model import Node
 
 
@@ -65,9 +66,9 @@ def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple
     seconds = int(silence.total_seconds())
     found: list[str] = []
     if not node.approved:
-        found.append(f"waiting for approval: remuda nodes approve {node.name}")
+        found.append(f"waiting for approval: remuda nodes approve {pasted(node.name)}")
     if node.drained:
-        found.append(f"drained by an admin: remuda nodes resume {node.name}")
+        found.append(f"drained by an admin: remuda nodes resume {pasted(node.name)}")
     if node.leaving and reachability is not Reachability.DEPARTED:
         found.append("its worker is shutting down")
     if node.cut_off and reachability is not Reachability.DEPARTED:

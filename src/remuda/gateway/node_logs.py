@@ -13,6 +13,7 @@ from yarl import URL
 
 from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid, NodeUnreachable, TooLarge, Unavailable
+from remuda.core.pasting import pasted
 from remuda.fleet.model import Node
 from remuda.wire.codec import decode
 from remuda.wire.logs import LogLines, LogNames
@@ -150,7 +151,7 @@ def _url(node: Node, path: str) -> URL:
     if not node.approved:
         raise Conflict(
             f"{node.name} waits for approval, so its logs are not fetched",
-            hint=f"approve it with remuda nodes approve {node.name}",
+            hint=f"approve it with remuda nodes approve {pasted(node.name)}",
         )
     try:
         parts = urlsplit(f"//{node.http_address}")

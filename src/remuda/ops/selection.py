@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.core.pasting import pasted
 from remuda.fleet.fleet import Standing
 from remuda.fleet.labels import matches
 from remuda.fleet.model import NodeType
@@ -68,7 +69,7 @@ def why_no_target(standing: Standing) -> str:
     if node.node_type is not NodeType.BACKEND:
         return f"{node.name} is an agent node, which runs no backends"
     if not node.approved:
-        return f"{node.name} waits for approval: remuda nodes approve {node.name}"
+        return f"{node.name} waits for approval: remuda nodes approve {pasted(node.name)}"
     return ""
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from remuda.core.errors import Conflict, NotFound, Unavailable
+from remuda.core.pasting import pasted
 from remuda.fleet.model import Node
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias
 from remuda.gallery.model import Machine, Reading, galleries_to_json
@@ -260,8 +261,8 @@ class _Planner:
             return True
         self.warnings.append(
             f"{known.name} has {source.name} from {source.uri} already, and LocalAI's workers do not look "
-            f"whether it has changed; to have it fetched again: remuda backends upgrade {source.name} "
-            f"--nodes {known.name}"
+            f"whether it has changed; to have it fetched again: remuda backends upgrade "
+            f"--nodes={pasted(known.name)} {pasted(source.name)}"
         )
         return False
 

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, and_, bindparam, select
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
+from remuda.core.pasting import pasted
 from remuda.ops.intents import RETRIED, asked_again, replaced
 from remuda.ops.model import Kind, Operation, OpId, Step, Wish
 from remuda.store.ops_changes import number_changes, take_turn
@@ -79,7 +80,7 @@ def retry(
     if operation.kind is Kind.LOAD:  # What was set aside for its replica is so no longer.
         raise Conflict(
             f"operation {op} is a load, and its node was chosen by what was true then",
-            hint=f"ask for a new one: remuda models load {operation.source.model}",
+            hint=f"ask for a new one: remuda models load {pasted(operation.source.model)}",
         )
     known = to_steps(connection.execute(_STEPS, {"op": op}).all(), [operation])
     again = [

@@ -126,8 +126,8 @@ def text_problem(field: str, text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
     """Why this text cannot be stored, or empty when it can."""
     if len(text.encode()) > bytes_max:
         return f"{field}: is longer than {bytes_max} bytes"
-    if "\0" in text:  # PostgreSQL has no text with it.
-        return f"{field}: must not contain a NUL character"
+    if not text.isprintable():  # What is shown on terminals, and stored: PostgreSQL has no text with NUL.
+        return f"{field}: must not contain control characters"
     return ""
 
 
@@ -140,8 +140,8 @@ def label_problem(key: str, value: str) -> str:
         return f"label {shown!r}...: the key is longer than {LABEL_KEY_CHARS_MAX} characters"
     if len(value) > LABEL_VALUE_CHARS_MAX:
         return f"label {shown!r}: the value is longer than {LABEL_VALUE_CHARS_MAX} characters"
-    if "\0" in key or "\0" in value:
-        return f"label {shown!r}: must not contain a NUL character"
+    if not (key + value).isprintable():
+        return f"label {shown!r}: must not contain control characters"
     return ""
 
 

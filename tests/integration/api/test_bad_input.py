@@ -129,7 +129,7 @@ async def test_a_refused_registration_leaves_the_node_as_it_was(frontend: LiveFr
         ("labels", {"": "v"}, ["key"]),
         ("labels", {"k" * 129: "v"}, ["kkk", "128"]),
         ("labels", {"k": "v" * 256}, ["'k'", "255"]),
-        ("labels", {"k": "v\0"}, ["'k'", "NUL"]),
+        ("labels", {"k": "v\0"}, ["'k'", "control characters"]),
         ("labels", {"k": 1}, ["k"]),
         ("labels", ["k"], ["message"]),
         ("vram-budget", {"value": "200%"}, ["VRAM budget", "200%"]),

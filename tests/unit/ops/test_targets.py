@@ -267,7 +267,7 @@ def test_localais_workers_are_told_to_replace_what_came_from_elsewhere_and_only_
     assert replaces(artifact("other")) == (False, ())
     told, [warning] = replaces(same)
     assert not told
-    assert "remuda backends upgrade x --nodes theirs" in warning
+    assert "remuda backends upgrade --nodes=theirs x" in warning
 
 
 def test_archives_are_skipped_on_localais_workers() -> None:

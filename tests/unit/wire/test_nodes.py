@@ -34,6 +34,8 @@ def test_good_registration_has_no_problems() -> None:
         ({"name": ""}, "name"),
         ({"name": "é" * 128}, "name"),
         ({"name": "a\0b"}, "name"),
+        ({"name": "a\x1b]0;b\x07"}, "name"),
+        ({"address": "h:1\n"}, "address"),
         ({"node_type": "router"}, "node_type"),
         ({"address": ""}, "address"),
         ({"address": "a" * 513}, "address"),

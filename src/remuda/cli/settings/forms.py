@@ -57,8 +57,8 @@ def _budget(value: str) -> str:
 
 
 def _node_name(value: str) -> str:
-    if len(value.encode()) > NAME_BYTES_MAX or "\0" in value:
-        raise ValueError("too long, or with a NUL character")
+    if len(value.encode()) > NAME_BYTES_MAX or not value.isprintable():
+        raise ValueError("too long, or with control characters")
     return value
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from remuda.core.errors import Invalid
+from remuda.core.pasting import pasted
 from remuda.host.files import read_small
 from remuda.wire.backends import BackendInstall
 from remuda.worker.depot.places import MANIFEST_FILE, RUN_FILE
@@ -81,7 +82,7 @@ def _make_executable(program: Path) -> None:
     except OSError as error:
         raise Invalid(
             f"{program} is not executable, and cannot be made so: {error.strerror}",
-            hint=f"as the owner of the file: chmod +x {program}",
+            hint=f"as the owner of the file: chmod +x {pasted(str(program))}",
         ) from error
 
 
