@@ -15,6 +15,7 @@ import trustme
 
 import remuda
 from remuda.host.join_script import bare_machine_line, script
+from remuda.host.ports import free_port
 from remuda.host.wheel import own_wheel, pack
 from tests.support.bare_machine import bare_machine
 from tests.support.waiting import wait_until_blocking
@@ -32,6 +33,8 @@ PONY_METADATA = {
     "METADATA": b"Metadata-Version: 2.1\nName: pony\nVersion: 1\n",
     "entry_points.txt": b"[console_scripts]\npony = pony:main\n",
 }
+NEEDY = b"Metadata-Version: 2.1\nName: pony\nVersion: 1\nRequires-Dist: saddle\n"
+AS_REMUDA = b"[console_scripts]\nremuda = pony:main\n"
 
 
 class Ranch(ThreadingHTTPServer):
@@ -159,6 +162,50 @@ def test_https_frontend_is_checked_with_the_given_certificate(tmp_path: Path) ->
         done = type_line(bare_machine_line(ranch.url, "pony", "--ca", ca, ca=ca), machine)
     assert done.returncode == 0, done.stderr
     assert ca in done.stdout
+
+
+def test_a_certificate_that_is_not_trusted_is_a_sentence(tmp_path: Path) -> None:
+    machine = bare_machine(tmp_path, uv=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)
+    with serving(Ranch(pony_wheel(), tls=tls)) as ranch:
+        done = type_line(bare_machine_line(ranch.url, "pony"), machine)
+    assert done.returncode == 1
+    assert "CERTIFICATE_VERIFY_FAILED" in done.stderr
+    assert "its certificate trusted here?" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_machine_without_a_package_index_is_told_what_to_set(tmp_path: Path) -> None:
+    machine = bare_machine(tmp_path, uv=True) | {
+        "UV_DEFAULT_INDEX": f"http://127.0.0.1:{free_port('127.0.0.1')}/simple",
+        "UV_HTTP_RETRIES": "0",
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    needy = pack("pony", "1", {"pony.py": PONY}, {**PONY_METADATA, "METADATA": NEEDY})
+    with serving(Ranch(needy)) as ranch:
+        done = type_line(bare_machine_line(ranch.url, "pony"), machine)
+    assert done.returncode == 1
+    assert "UV_DEFAULT_INDEX for uv" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_command_is_put_where_a_shell_finds_it(tmp_path: Path) -> None:
+    machine = bare_machine(tmp_path, uv=True)
+    launcher = Path(machine["HOME"]) / ".local/bin/remuda"
+    wheel = pack("pony", "1", {"pony.py": PONY}, {**PONY_METADATA, "entry_points.txt": AS_REMUDA})
+    with serving(Ranch(wheel)) as ranch:
+        line = bare_machine_line(ranch.url, "remuda", "join")
+        first, second = type_line(line, machine), type_line(line, machine)
+        assert type_line(f"'{launcher}' worker", machine).stdout == "['worker'] None\n"
+        launcher.write_text("somebody else's")
+        third = type_line(line, machine)
+    assert first.returncode == 0, first.stderr
+    assert f"the command remuda is at {launcher}" in first.stderr
+    assert f'export PATH="{launcher.parent}:$PATH"' in first.stderr
+    assert second.stderr == ""
+    assert launcher.read_text() == "somebody else's"
+    assert f"{launcher} is not from a join line and stays as it is" in third.stderr
 
 
 def test_wheel_of_another_frontend_is_refused(tmp_path: Path) -> None:

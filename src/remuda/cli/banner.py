@@ -9,7 +9,7 @@ from remuda.cli.frontend import RunningFrontend
 from remuda.cli.settings import FrontendSettings
 from remuda.fleet.fleet import Standing
 from remuda.fleet.model import Resources
-from remuda.host.join_script import join_line
+from remuda.host.join_script import join_line, uvx_line
 from remuda.host.wheel import own_wheel_name
 
 _GIB = 1 << 30
@@ -80,11 +80,7 @@ def _next(frontend: RunningFrontend, command: str) -> Iterable[str]:
     yield "  To add a machine, run on it (it needs Python 3.11 or newer, nothing else):"
     yield f"    {join_line(frontend.url, token)}"
     yield "  or, where uv is installed:"
-    # Not as an argument: uvx would show it in the process list for as long as the worker runs.
-    yield (
-        f"    REMUDA_REGISTRATION_TOKEN={token} "
-        f"uvx --from {frontend.url}/join/{own_wheel_name()} remuda join {frontend.url}"
-    )
+    yield f"    {uvx_line(frontend.url, token, own_wheel_name())}"
     if frontend.url.startswith("https:"):
         yield f"  or, where the certificate is not trusted, with its authority's file as {_CA_FILE}:"
         yield f"    {join_line(frontend.url, token, ca=_CA_FILE)}"

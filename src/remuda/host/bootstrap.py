@@ -18,13 +18,27 @@ import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
-if sys.version_info < (3, 11):  # noqa: UP036 - this file meets Pythons that the package never does.
-    sys.exit(f"remuda: this needs Python 3.11 or newer, and this is {sys.version.split()[0]}")
-
 WHEEL_URL = "@WHEEL_URL@"
 WHEEL_SHA256 = "@WHEEL_SHA256@"
 TOKEN_VARIABLE = "REMUDA_REGISTRATION_TOKEN"
+
+if sys.version_info < (3, 11):  # noqa: UP036 - this file meets Pythons that the package never does.
+    words, token_setting = sys.argv[1:], ""
+    if "--token" in words[:-1]:
+        where = words.index("--token")
+        token_setting = f"{TOKEN_VARIABLE}={words[where + 1]} "
+        words = words[:where] + words[where + 2 :]
+    sys.exit(
+        f"remuda: this needs Python 3.11 or newer, and this is {sys.version.split()[0]}.\n"
+        "Install a newer one, or install uv, which brings its own, and run:\n"
+        f"  {token_setting}uvx --from {WHEEL_URL} {' '.join(words)}"
+    )
+
+sys.excepthook = sys.__excepthook__  # The line that fetched this file had one for its own failures.
+PROGRAM = "remuda"
+LAUNCHER_MARK = "# Written by Remuda's join line."
 DOWNLOAD_TIMEOUT_S = 60
+SHOWN_LINES_MAX = 8  # Of what a failed installer said.
 PYTHON = f"python3.{sys.version_info[1]}"
 
 
@@ -41,6 +55,8 @@ def main() -> None:
         )  # Two joins at once on one machine: the second waits, then finds it made.
         if not is_ready(environment):
             prepare(environment, ca=take_option(command, "--ca")[1])
+    if command[0] == PROGRAM:
+        install_launcher(environment / "bin" / PROGRAM)
     program = str(environment / "bin" / command[0])
     os.execv(program, [program, *command[1:]])
 
@@ -86,13 +102,53 @@ def prepare(environment: Path, ca: str | None) -> None:
     (environment / "ready").touch()
 
 
+def install_launcher(program: Path) -> None:
+    """Make `remuda` a command of this user. Says what it did once; what somebody else put there stays."""
+    folder = launcher_folder()
+    launcher = folder / PROGRAM
+    content = f'#!/bin/sh\n{LAUNCHER_MARK}\nexec "{program}" "$@"\n'
+    try:
+        present = launcher.read_text() if launcher.exists() else ""
+        if present == content:
+            return
+        if present and LAUNCHER_MARK not in present:
+            say(f"{launcher} is not from a join line and stays as it is; this one is {program}")
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        launcher.write_text(content)
+        launcher.chmod(0o755)
+    except (OSError, ValueError) as error:
+        say(f"the command {PROGRAM} could not be put at {launcher}: {error}; it is {program}")
+        return
+    say(f"the command {PROGRAM} is at {launcher}")
+    if str(folder) not in search_path():
+        say(f'{folder} is not on the PATH; add it with: export PATH="{folder}:$PATH"')
+
+
+def launcher_folder() -> Path:
+    """A folder for a user's own commands, one that is on the PATH if there is any."""
+    own = Path.home() / ".local" / "bin"
+    everybodys = Path("/usr/local/bin")
+    use_everybodys = os.geteuid() == 0 and str(own) not in search_path() and str(everybodys) in search_path()
+    return everybodys if use_everybodys else own
+
+
+def search_path() -> list[str]:
+    return os.environ.get("PATH", "").split(os.pathsep)
+
+
 def download(url: str, ca: str | None) -> bytes:
     try:
         context = ssl.create_default_context(cafile=ca) if url.startswith("https:") else None
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT_S, context=context) as reply:
             content: bytes = reply.read()
+    except ssl.SSLCertVerificationError as error:
+        stop(f"{url} could not be downloaded: {untrusted(error)}")
     except OSError as error:
-        stop(f"{url} could not be downloaded: {error}")
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            stop(f"{url} could not be downloaded: {untrusted(reason)}")
+        stop(f"{url} could not be downloaded: {reason}")
     if hashlib.sha256(content).hexdigest() != WHEEL_SHA256:
         stop(
             f"{url} is not what this script was made for: was the frontend just upgraded? run the line again"
@@ -100,12 +156,16 @@ def download(url: str, ca: str | None) -> bytes:
     return content
 
 
+def untrusted(error: ssl.SSLCertVerificationError) -> str:
+    return f"its certificate is not trusted here ({error.verify_message}); name its authority with --ca FILE"
+
+
 def fill(environment: Path, wheel: Path) -> None:
     """Use what the machine has: uv, else venv with pip, else the system's pip, else apt to get venv."""
     python = str(environment / "bin" / "python")
     if works("uv", "--version"):
         run("uv", "venv", "--quiet", "--no-project", "--python", sys.executable, str(environment))
-        run("uv", "pip", "install", "--quiet", "--python", python, str(wheel))
+        install_packages("uv", "pip", "install", "--quiet", "--python", python, str(wheel))
         return
     install = (
         "install",
@@ -121,10 +181,10 @@ def fill(environment: Path, wheel: Path) -> None:
         with_pip = True
     if with_pip:
         run(sys.executable, "-m", "venv", str(environment))
-        run(python, "-m", "pip", *install)
+        install_packages(python, "-m", "pip", *install)
     else:
         run(sys.executable, "-m", "venv", "--without-pip", str(environment))
-        run(sys.executable, "-m", "pip", "--python", python, *install)
+        install_packages(sys.executable, "-m", "pip", "--python", python, *install)
 
 
 def install_venv_package() -> None:
@@ -138,6 +198,21 @@ def install_venv_package() -> None:
     say(f"installing {package}")
     run(*as_root, "apt-get", "update", "-qq")
     run(*as_root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "-qq", package)
+
+
+def install_packages(*command: str) -> None:
+    quiet = subprocess.DEVNULL
+    done = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE)
+    if done.returncode == 0:
+        return
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    for line in said[-SHOWN_LINES_MAX:]:
+        print(f"  {line}", file=sys.stderr)
+    stop(
+        "the packages that Remuda needs could not be installed, for the reason above. They come from a"
+        " package index: if this machine cannot reach the usual one, name a mirror (UV_DEFAULT_INDEX for"
+        " uv, PIP_INDEX_URL for pip) or a proxy (HTTPS_PROXY), and run the line again"
+    )
 
 
 def works(*command: str) -> bool:
@@ -166,3 +241,5 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         stop("stopped")
+    except OSError as problem:  # A home that cannot be written, a full disk.
+        stop(f"{problem.filename or 'this machine'}: {problem.strerror or problem}")

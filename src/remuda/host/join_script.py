@@ -7,6 +7,7 @@ from pathlib import Path
 from remuda.core.errors import Invalid
 from remuda.host import bootstrap
 
+_FETCH_S = 30
 _UNQUOTABLE = re.compile(r"""["'$`\\\s]""")
 
 
@@ -33,7 +34,15 @@ def bare_machine_line(frontend_url: str, *command: str, ca: str = "") -> str:
     module, trust = "", ""
     if ca:
         module, trust = "ssl,", f",context=ssl.create_default_context(cafile='{ca}')"
-    fetch = f"import {module}urllib.request as r;exec(r.urlopen('{address}'{trust}).read())"
+    # Without a hook of its own, a frontend that cannot be reached would answer with a traceback.
+    doubt = "is it running, and that port open"
+    if address.startswith("https:"):
+        doubt += ", and its certificate trusted here"
+    hook = f"lambda t,e,b:print('remuda: {address} cannot be fetched:',e,'({doubt}?)',file=sys.stderr)"
+    fetch = (
+        f"import {module}sys,urllib.request as r;sys.excepthook={hook};"
+        f"exec(r.urlopen('{address}',timeout={_FETCH_S}{trust}).read())"
+    )
     return f'python3 -c "{fetch}" {shlex.join(command)}'
 
 
@@ -41,3 +50,10 @@ def join_line(frontend_url: str, token: str, *, ca: str = "") -> str:
     """What to type on another machine so that it joins this frontend."""
     trust = ("--ca", ca) if ca else ()
     return bare_machine_line(frontend_url, "remuda", "join", frontend_url, "--token", token, *trust, ca=ca)
+
+
+def uvx_line(frontend_url: str, token: str, wheel_name: str) -> str:
+    """The same where uv is installed, whatever Python is. The token is not an argument: uvx would show it in
+    the process list for as long as the worker runs."""
+    wheel = f"{frontend_url}/join/{wheel_name}"
+    return f"REMUDA_REGISTRATION_TOKEN={shlex.quote(token)} uvx --from {wheel} remuda join {frontend_url}"

@@ -1,6 +1,7 @@
 """What the join script decides before it touches the machine."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from remuda.core.errors import Invalid
 from remuda.host import bootstrap
 from remuda.host.join_script import join_line, script
+from remuda.host.ports import free_port
 
 SOURCE = Path(bootstrap.__file__).read_text()
 
@@ -50,9 +52,35 @@ def test_absent_option_changes_nothing() -> None:
 
 def test_join_line_ends_in_the_join_command() -> None:
     line = join_line("http://ranch:8080", "s3cret")
-    assert line == (
-        """python3 -c "import urllib.request as r;exec(r.urlopen('http://ranch:8080/join.py').read())" """
-        "remuda join http://ranch:8080 --token s3cret"
+    assert line.startswith('python3 -c "import sys,urllib.request as r;')
+    assert "exec(r.urlopen('http://ranch:8080/join.py',timeout=30).read())" in line
+    assert line.endswith('" remuda join http://ranch:8080 --token s3cret')
+
+
+def test_a_frontend_that_cannot_be_reached_is_a_sentence() -> None:
+    port = free_port("127.0.0.1")
+    done = subprocess.run(
+        ["sh", "-c", join_line(f"http://127.0.0.1:{port}", "s3cret")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"remuda: http://127.0.0.1:{port}/join.py cannot be fetched: ")
+    assert "Connection refused" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_old_python_is_told_the_line_for_uv() -> None:
+    served = script("http://ranch:8080/join/remuda-1-py3-none-any.whl", "abc")
+    pretend = f"import sys; sys.version_info = (3, 9, 2); exec({served!r})"
+    command = [sys.executable, "-c", pretend, "remuda", "join", "http://ranch:8080", "--token", "s3cret"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].strip() == (
+        "REMUDA_REGISTRATION_TOKEN=s3cret uvx --from http://ranch:8080/join/remuda-1-py3-none-any.whl "
+        "remuda join http://ranch:8080"
     )
 
 
