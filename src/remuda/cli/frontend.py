@@ -29,7 +29,7 @@ from remuda.cli.settings import FrontendSettings
 from remuda.core import limits
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
-from remuda.core.errors import Misconfigured, RemudaError
+from remuda.core.errors import Conflict, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, MachineId
 from remuda.core.settings import Resolved
 from remuda.fleet.admission import AdmissionPolicy
@@ -49,13 +49,14 @@ from remuda.host import join_script
 from remuda.host.folder import DataFolder, write_json
 from remuda.host.identity import stable_id
 from remuda.host.ports import listen
-from remuda.host.wheel import own_wheel
+from remuda.host.wheel import own_wheel, own_wheel_name
 from remuda.ops.signal import ChangeSignal
 from remuda.store.accounts import SqlKeyStore
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 from remuda.store.secrets import SqlSecretStore
+from remuda.wire.admin import JoinLines
 
 log = structlog.get_logger()
 
@@ -159,7 +160,9 @@ class _Build:
             _check_tls(self._settings.tls_cert, self._settings.tls_key)
         self._folder.prepare()
         self._stack.enter_context(self._folder.held_by("frontend"))
-        return self._stack.enter_context(listen(self._host, self._settings.port))
+        listener = self._stack.enter_context(listen(self._host, self._settings.port))
+        self._port: int = listener.getsockname()[1]
+        return listener
 
     async def open_store(self) -> Database:
         given = self._settings.database_url
@@ -222,6 +225,7 @@ class _Build:
             bus_connected=lambda: isinstance(bus.state, Connected),
             unready=partial(_unready, database, bus, metrics, alone, ear),
             wheel=cache(own_wheel),
+            join_lines=partial(_join_lines, settings, self._port, token),
             join_script=join_script.script,
         )
 
@@ -279,6 +283,19 @@ class _Build:
         with anyio.move_on_after(limits.BUS_AT_START_S):
             await bus.wait_connected()  # Later is no error: it goes on trying, and /readyz says so.
         return bus, ticks
+
+
+def _join_lines(settings: FrontendSettings, port: int, token: SecretStr | None) -> JoinLines:
+    if addresses.loopback(addresses.bind_host(settings)):
+        raise Conflict(
+            "only this machine can reach this frontend", hint="start it with --lan to let other machines in"
+        )
+    url, secret = addresses.public_url(settings, port), token.get_secret_value() if token else ""
+    return JoinLines(
+        url=url,
+        line=join_script.join_line(url, secret),
+        uvx_line=join_script.uvx_line(url, secret, own_wheel_name()),
+    )
 
 
 async def _first_admin_key(services: Services) -> str:

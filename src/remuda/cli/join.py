@@ -1,33 +1,86 @@
-"""`remuda join`: remember which frontend this machine belongs to, then work for it."""
+"""`remuda join`: become a node of a frontend, and remember which once it has accepted this machine."""
 
 from functools import partial
 from pathlib import Path
 
+import anyio
 import click
 
 from remuda.cli import service_unit
 from remuda.cli.options import registration_token
-from remuda.cli.running import log_as, run_until_signal
+from remuda.cli.running import EXIT_INTERRUPTED, Stop, log_as, run_until_signal
+from remuda.cli.service_unit import Service
 from remuda.cli.settings import WorkerSettings
 from remuda.cli.worker import work
+from remuda.core import limits
+from remuda.core.errors import FrontendUnreachable, RemudaError
 from remuda.core.settings import Resolved
-from remuda.host.folder import DataFolder, write_json
+from remuda.host.folder import DataFolder, write_json, write_private
+from remuda.worker.service import Worker
 
 
 def run(resolved: Resolved[WorkerSettings], service: bool) -> int:
-    """Stays in the foreground, unless a service is to do the work."""
+    """Stays in the foreground, unless a service is to do the work. Nothing is kept of an attempt that the
+    frontend refuses."""
     log_as(resolved)
     planned = service_unit.plan(resolved.values.data_dir.absolute()) if service else None
     folder = DataFolder(resolved.values.data_dir)
     folder.prepare()
-    write_json(folder.joined, to_remember(resolved))
-    if planned is None:
-        return run_until_signal(partial(work, resolved.values))
-    service_unit.install(planned)
+    settings = to_remember(resolved)
+    if planned is not None:
+        return _join_as_service(resolved.values, folder, settings, planned)
+
+    def remember(_: Worker) -> None:
+        write_json(folder.joined, settings)
+
+    return run_until_signal(partial(work, resolved.values, when_registered=remember))
+
+
+def _join_as_service(
+    values: WorkerSettings, folder: DataFolder, settings: dict[str, object], planned: Service
+) -> int:
+    """Register once in the foreground: a service would fail where nobody is looking."""
+    with service_unit.paused(planned):
+        attempt = _Attempt(values)
+        run_until_signal(attempt.run)
+        if not attempt.accepted:
+            return EXIT_INTERRUPTED
+        former = folder.joined.read_text() if folder.joined.exists() else None
+        write_json(folder.joined, settings)
+        try:
+            service_unit.install(planned)
+        except RemudaError:
+            if former is None:
+                folder.joined.unlink()
+            else:
+                write_private(folder.joined, former)
+            raise
     click.echo(f"{planned.name} is installed and started.")
     for note in planned.notes:
         click.echo(f"  {note}")
     return 0
+
+
+class _Attempt:
+    """Registers, and stops in order as soon as the frontend has accepted this machine."""
+
+    def __init__(self, values: WorkerSettings) -> None:
+        self.accepted = False
+        self._values = values
+
+    async def run(self, stop: Stop) -> int:
+        with anyio.move_on_after(limits.JOIN_S) as patience:
+            await work(self._values, stop, when_registered=self._accept)
+        if patience.cancelled_caught and not self.accepted:
+            raise FrontendUnreachable(
+                f"{self._values.register_to} did not register this machine within {limits.JOIN_S:.0f} s",
+                hint="check the address and that the frontend runs; nothing was installed",
+            )
+        return 0
+
+    def _accept(self, worker: Worker) -> None:
+        self.accepted = True
+        worker.stop("the service takes over")
 
 
 def to_remember(resolved: Resolved[WorkerSettings]) -> dict[str, object]:

@@ -9,7 +9,8 @@ import plistlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,8 @@ class Service:
     content: str
     forget: Sequence[str]  # Stops what an earlier installation started; there may be nothing to stop.
     commands: Sequence[Sequence[str]]
+    disable: Sequence[Sequence[str]]  # Before its file is removed; it may not run, or not be enabled.
+    reload: Sequence[Sequence[str]]  # After that.
     notes: Sequence[str]
 
 
@@ -66,7 +69,9 @@ def start_command(data_dir: Path) -> str:
 
 
 def install(service: Service) -> None:
-    """Write the unit and have it started; PeerFailed with what the manager said when that fails."""
+    """Write the unit and have it started; PeerFailed with what the manager said when that fails. A unit that
+    is new is removed again then."""
+    new = not service.path.exists()
     try:
         service.path.parent.mkdir(parents=True, exist_ok=True)
         service.path.write_text(service.content)
@@ -76,10 +81,41 @@ def install(service: Service) -> None:
     for command in service.commands:
         failure = _run(command)
         if failure:
+            if new:
+                remove(service)
             raise PeerFailed(
                 f"`{' '.join(command)}` failed: {failure}",
-                hint=f"the unit is in {service.path}; try it by hand",
+                hint="nothing was installed; `remuda join` without --service works in the foreground",
             )
+
+
+def remove(service: Service) -> bool:
+    """Stop the service and forget it; False when it is not installed."""
+    if not service.path.exists():
+        return False
+    for command in service.disable:
+        _run(command)
+    try:
+        service.path.unlink()
+    except OSError as error:
+        raise Misconfigured(f"{service.path} cannot be removed: {error.strerror}") from None
+    for command in service.reload:
+        _run(command)
+    return True
+
+
+@contextmanager
+def paused(service: Service) -> Iterator[None]:
+    """Stop the service, if it is installed, while the block runs; start it again if the block fails."""
+    if not service.path.exists():
+        yield
+        return
+    _run(service.forget)
+    try:
+        yield
+    except BaseException:
+        _run(service.commands[-1])
+        raise
 
 
 def systemd_service(command: Sequence[str], data_dir: Path, home: Path, *, system: bool) -> Service:
@@ -96,6 +132,8 @@ def systemd_service(command: Sequence[str], data_dir: Path, home: Path, *, syste
         systemd_unit(command, system=system),
         (*manager, "stop", name),
         ((*manager, "daemon-reload"), (*manager, "enable", "--now", name)),
+        ((*manager, "disable", "--now", name),),
+        ((*manager, "daemon-reload"),),
         notes,
     )
 
@@ -135,6 +173,8 @@ def launchd_service(command: Sequence[str], data_dir: Path, home: Path, uid: int
             ("launchctl", "enable", f"{domain}/{name}"),
             ("launchctl", "bootstrap", domain, str(path)),
         ),
+        (("launchctl", "bootout", f"{domain}/{name}"), ("launchctl", "disable", f"{domain}/{name}")),
+        (),
         [f"see it with: launchctl print {domain}/{name}", f"its log: {log}"],
     )
 

@@ -16,7 +16,6 @@ FROM_ELSEWHERE: Final[Mapping[str, str]] = {
     "health": "remuda doctor",
     "info": "remuda nodes",
     "list": "remuda models",
-    "logs": "remuda nodes show NODE",
     "ls": "remuda models",
     "ps": "remuda models ps",
     "pull": "remuda models add FILE.gguf (a model), or remuda backends pull NAME (a backend)",

@@ -3,7 +3,7 @@
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -94,7 +94,9 @@ def run(resolved: Resolved[WorkerSettings]) -> int:
     return run_until_signal(partial(work, resolved.values))
 
 
-async def work(settings: WorkerSettings, stop: Stop) -> int:
+async def work(
+    settings: WorkerSettings, stop: Stop, *, when_registered: Callable[[Worker], None] | None = None
+) -> int:
     """`stop` is not waited for: a worker that is cancelled stops in order."""
     folder = DataFolder(settings.data_dir)
     folder.prepare()
@@ -105,7 +107,9 @@ async def work(settings: WorkerSettings, stop: Stop) -> int:
         async with open_engine_rooms(settings, folder, config, inventory) as make_room:
             worker = _assemble(settings, config, login, inventory, make_room)
             with _announced(folder, worker, config.frontend_url):
-                async with background(partial(_tell, worker, settings)):
+                async with background(
+                    partial(_tell, worker, settings), partial(_once_registered, worker, when_registered)
+                ):
                     await worker.run()
     return 0
 
@@ -220,6 +224,18 @@ async def _tell(
         return
     async for state in worker.state.changes():
         click.echo(in_words(state, settings))
+
+
+async def _once_registered(
+    worker: Worker,
+    act: Callable[[Worker], None] | None,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    task_status.started()
+    if act is not None:
+        await worker.state.until(lambda state: state.node_id is not None)
+        act(worker)
 
 
 def in_words(state: WorkerState, settings: WorkerSettings) -> str:

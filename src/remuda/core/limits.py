@@ -144,6 +144,7 @@ DOOR_SILENCE_S = 3600.0  # Of a server that works on an answer; callers with les
 DOOR_STALL_S = 120.0  # A caller that takes nothing for so long holds up a server for nothing.
 
 # Start.
+JOIN_S = 30.0  # How long `remuda join --service` tries to register before it gives up.
 BUS_AT_START_S = 5.0  # How long a frontend waits for its bus before it answers without one.
 LOCAL_NODE_S = 15.0  # How long `remuda up` waits for its own node before it says so.
 LOCAL_WORKER_STOP_S = WORKER_STOP_S  # Patience with the worker inside `remuda up` when that stops.

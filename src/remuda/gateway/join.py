@@ -3,13 +3,21 @@
 import hashlib
 
 import anyio.to_thread
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from remuda.core.errors import NotFound
-from remuda.gateway.messages import gives_raw
+from remuda.gateway.guards import require_admin
+from remuda.gateway.messages import answer, gives, gives_raw
 from remuda.gateway.services import Svc
+from remuda.wire.admin import JoinLines
 
 routes = APIRouter(tags=["join"])
+
+
+@routes.get("/api/join-line", responses=gives(JoinLines, 401, 409), dependencies=[Depends(require_admin)])
+async def join_line(svc: Svc) -> Response:
+    """What to run on another machine so that it joins this frontend. 409: no other machine can reach it."""
+    return answer(svc.join_lines())
 
 
 @routes.get("/join.py", response_class=Response, responses=gives_raw("text/x-python"))

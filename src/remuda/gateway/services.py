@@ -25,6 +25,7 @@ from remuda.router.newcomers import nothing_new
 from remuda.router.ports import LoadStatus
 from remuda.scheduler.model import Replica, ReplicaKey
 from remuda.scheduler.service import Models
+from remuda.wire.admin import JoinLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class Services:
     bus_connected: Callable[[], bool]  # This frontend's own connection.
     unready: Callable[[], Awaitable[str]]  # Why this frontend cannot do its work; empty when it can.
     wheel: Callable[[], tuple[str, bytes]]  # This program, for machines that join.
+    join_lines: Callable[[], JoinLines]  # Raises Conflict where no other machine can join.
     join_script: Callable[[str, str], str]  # From the wheel's address and SHA-256 to the script that joins.
 
 

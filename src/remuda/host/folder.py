@@ -79,6 +79,19 @@ class DataFolder:
             handle.flush()
             yield
 
+    def is_held_by(self, role: str) -> bool:
+        """Whether some process is the folder's `role` now."""
+        import fcntl
+
+        try:
+            with (self.root / f"{role}.lock").open() as handle:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
 
 def write_private(path: Path, content: str) -> None:
     """Write a file whole or not at all, readable by its owner only."""

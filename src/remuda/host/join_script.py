@@ -8,6 +8,7 @@ from remuda.core.errors import Invalid
 from remuda.host import bootstrap
 
 _FETCH_S = 30
+_NO_TOKEN = "--insecure-no-token"
 _UNQUOTABLE = re.compile(r"""["'$`\\\s]""")
 
 
@@ -47,13 +48,14 @@ def bare_machine_line(frontend_url: str, *command: str, ca: str = "") -> str:
 
 
 def join_line(frontend_url: str, token: str, *, ca: str = "") -> str:
-    """What to type on another machine so that it joins this frontend."""
+    """What to type on another machine so that it joins this frontend; an empty token: it wants none."""
+    proof = ("--token", token) if token else (_NO_TOKEN,)
     trust = ("--ca", ca) if ca else ()
-    return bare_machine_line(frontend_url, "remuda", "join", frontend_url, "--token", token, *trust, ca=ca)
+    return bare_machine_line(frontend_url, "remuda", "join", frontend_url, *proof, *trust, ca=ca)
 
 
 def uvx_line(frontend_url: str, token: str, wheel_name: str) -> str:
     """The same where uv is installed, whatever Python is. The token is not an argument: uvx would show it in
     the process list for as long as the worker runs."""
-    wheel = f"{frontend_url}/join/{wheel_name}"
-    return f"REMUDA_REGISTRATION_TOKEN={shlex.quote(token)} uvx --from {wheel} remuda join {frontend_url}"
+    line = f"uvx --from {frontend_url}/join/{wheel_name} remuda join {frontend_url}"
+    return f"REMUDA_REGISTRATION_TOKEN={shlex.quote(token)} {line}" if token else f"{line} {_NO_TOKEN}"

@@ -31,6 +31,14 @@ class KeyRequest(Message):
     ] = ()
 
 
+class JoinLines(Message):
+    """Frontend to admin: what to run on another machine so that it joins. Each line holds the token."""
+
+    url: str
+    line: Annotated[str, SECRET]
+    uvx_line: Annotated[str, SECRET]
+
+
 class KeyView(Message):
     """Frontend to admin: what is kept of a key."""
 

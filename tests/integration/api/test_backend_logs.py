@@ -1,17 +1,23 @@
 """Logs of backends through the frontend: from a real worker HTTP server, over real sockets."""
 
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 
 import anyio
+import anyio.to_thread
 import pytest
 from anyio.abc import TaskStatus
+from anyio.streams.text import TextReceiveStream
+from click.testing import CliRunner, Result
 from pydantic import SecretStr
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from remuda.cli.exits import Exit
+from remuda.cli.main import root
 from remuda.cli.sse import SseParser
 from remuda.core.clock import SystemClock
 from remuda.host.ports import listen
@@ -141,3 +147,40 @@ async def test_a_node_that_waits_for_approval_is_not_called(strict_frontend: Liv
     reply = await strict_frontend.admin.get(f"/api/nodes/{node['id']}/backend-logs")
     assert reply.status_code == 409
     assert "remuda nodes approve newcomer" in reply.json()["error"]["message"]
+
+
+# As the command shows them.
+
+
+async def remuda_logs(frontend: LiveFrontend, *arguments: str) -> Result:
+    command = ["logs", *arguments, "--url", frontend.url]
+    return await anyio.to_thread.run_sync(lambda: CliRunner().invoke(root, command))
+
+
+async def test_logs_are_found_by_node_and_by_model(frontend: LiveFrontend, logged: Logged) -> None:
+    for what in (logged.node_id, MODEL):
+        done = await remuda_logs(frontend, what, "--tail", "2")
+        assert done.exit_code == 0
+        assert done.stdout.splitlines()[-2:] == ["two", "three"]  # Before them: the frontend's own log.
+    shown = (await remuda_logs(frontend, MODEL, "--json")).stdout
+    lines = json.loads(shown.splitlines()[-1])["lines"]
+    assert (lines[0]["name"], lines[0]["stream"], lines[0]["text"]) == (MODEL, "stdout", "one")
+
+
+async def test_logs_of_nothing_name_what_there_is(frontend: LiveFrontend, logged: Logged) -> None:
+    done = await remuda_logs(frontend, "nobody")
+    assert done.exit_code == Exit.NOT_FOUND
+    assert MODEL in done.stderr
+
+
+async def test_logs_are_followed_until_their_worker_ends(frontend: LiveFrontend, logged: Logged) -> None:
+    words = ["-m", "remuda", "logs", MODEL, "--follow", "--tail", "1", "--url", frontend.url]
+    with anyio.fail_after(60):
+        async with await anyio.open_process([sys.executable, *words]) as process:
+            assert process.stdout is not None
+            shown = TextReceiveStream(process.stdout)
+            assert await shown.receive() == "three\n"
+            logged.sink.stdout(b"four\n")
+            assert await shown.receive() == "four\n"
+            logged.stop.set()
+            assert await process.wait() == 0

@@ -181,6 +181,18 @@ async def test_the_join_script_names_a_wheel_and_its_digest(frontend: LiveFronte
     assert "remuda/__init__.py" in zipfile.ZipFile(BytesIO(reply.content)).namelist()
 
 
+async def test_an_admin_can_have_the_join_line_once_more(
+    frontend: LiveFrontend, open_frontend: LiveFrontend
+) -> None:
+    lines = (await open_frontend.admin.get("/api/join-line")).json()
+    assert lines["line"].endswith(f"remuda join {lines['url']} --token {open_frontend.token}")
+    assert lines["uvx_line"].startswith(f"REMUDA_REGISTRATION_TOKEN={open_frontend.token} uvx --from ")
+    assert (await open_frontend.anyone.get("/api/join-line")).status_code == 401
+    alone = await frontend.admin.get("/api/join-line")
+    assert alone.status_code == 409
+    assert "only this machine can reach this frontend" in alone.text
+
+
 async def test_the_join_script_holds_no_secret(open_frontend: LiveFrontend) -> None:
     script = (await open_frontend.anyone.get("/join.py")).text
     assert open_frontend.token not in script

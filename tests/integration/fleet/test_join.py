@@ -1,7 +1,11 @@
 """Machines that join: by one command, under a name of their own, and with approval where that is on."""
 
 import json
+from pathlib import Path
 
+import pytest
+
+from remuda.host.folder import DataFolder
 from tests.support.processes import Frontend, Ranch
 
 
@@ -42,6 +46,34 @@ def test_wrong_token_ends_it_at_once(up: Frontend, common: Ranch) -> None:
     assert "--token" in stranger.log
     assert "guessed" not in stranger.log
     assert "stranger" not in up.nodes()
+    assert not DataFolder(common.folder / "stranger").joined.exists(), "nothing is remembered of it"
+
+
+def test_a_service_without_a_service_manager_is_refused_before_anything_is_kept(
+    up: Frontend, common: Ranch
+) -> None:
+    if Path("/run/systemd/system").is_dir():
+        pytest.skip("this machine has one")
+    done = common.remuda("join", up.url, "--service", data="serviceless")
+    assert done.returncode == 2
+    assert "neither systemd nor launchd" in done.stderr
+    assert not DataFolder(common.folder / "serviceless").joined.exists()
+    assert "serviceless" not in up.nodes()
+
+
+def test_a_machine_that_leaves_says_goodbye_and_forgets(up: Frontend, common: Ranch) -> None:
+    worker = common.join(up.url, "leaver")
+    up.wait_for("leaver")
+    folder = DataFolder(common.folder / "leaver")
+    assert folder.joined.exists()
+    done = common.remuda("leave", data="leaver")
+    assert (done.returncode, worker.wait()) == (0, 0), done.stderr
+    assert "remuda nodes remove leaver" in done.stdout
+    assert up.nodes()["leaver"]["status"] == "offline"
+    assert not folder.joined.exists()
+    again = common.remuda("leave", data="leaver")
+    assert again.returncode == 2
+    assert "has joined no fleet" in again.stderr
 
 
 def test_worker_waits_for_approval_and_then_gets_on_the_bus(place: Ranch) -> None:

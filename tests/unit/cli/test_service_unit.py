@@ -13,6 +13,8 @@ from remuda.cli.service_unit import (
     Service,
     install,
     launchd_service,
+    paused,
+    remove,
     systemd_service,
     systemd_unit,
     unit_name,
@@ -103,7 +105,8 @@ def test_each_data_folder_has_a_service_of_its_own() -> None:
 
 
 def service(folder: Path, *commands: tuple[str, ...]) -> Service:
-    return Service("x", folder / "units" / "x.service", "text", ("false",), commands, ())
+    disable = (("touch", str(folder / "disabled")),)
+    return Service("x", folder / "units" / "x.service", "text", ("false",), commands, disable, (), ())
 
 
 def test_installing_writes_the_unit_and_runs_the_commands(tmp_path: Path) -> None:
@@ -117,6 +120,25 @@ def test_installing_writes_the_unit_and_runs_the_commands(tmp_path: Path) -> Non
 def test_a_manager_that_refuses_is_quoted(tmp_path: Path, command: tuple[str, ...]) -> None:
     with pytest.raises(PeerFailed, match="no such unit"):
         install(service(tmp_path, command))
+    assert not (tmp_path / "units/x.service").exists(), "nothing is left of it"
+
+
+def test_removing_stops_the_service_and_forgets_its_unit(tmp_path: Path) -> None:
+    there = service(tmp_path)
+    assert not remove(there)
+    install(there)
+    assert remove(there)
+    assert not there.path.exists()
+    assert (tmp_path / "disabled").exists()
+
+
+def test_a_service_is_started_again_when_what_it_made_way_for_fails(tmp_path: Path) -> None:
+    there = service(tmp_path, ("touch", str(tmp_path / "started")))
+    install(there)
+    (tmp_path / "started").unlink()
+    with pytest.raises(PeerFailed), paused(there):
+        raise PeerFailed("the frontend refuses it")
+    assert (tmp_path / "started").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,27 @@
+"""`remuda join-line`: show once more what to run on a machine that is to join."""
+
+import click
+
+from remuda.cli.commands import Asked, client_command, connect, examples
+
+
+@click.command(
+    "join-line",
+    short_help="Show the line that makes another machine join.",
+    epilog=examples("remuda join-line", "remuda join-line --json"),
+)
+@client_command
+def command(asked: Asked) -> None:
+    """Show what to run on another machine so that it joins this frontend. It holds the registration token."""
+    from remuda.wire.admin import JoinLines
+
+    with connect(asked) as client:
+        answer = client.get("api", "join-line")
+    if asked.as_json:
+        click.echo(answer.body)
+        return
+    lines = answer.read(JoinLines)
+    click.echo("Run on the machine that is to join (it needs Python 3.11 or newer, nothing else):")
+    click.echo(f"  {lines.line}")
+    click.echo("or, where uv is installed:")
+    click.echo(f"  {lines.uvx_line}")

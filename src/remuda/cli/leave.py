@@ -1,0 +1,94 @@
+"""`remuda leave`: take this machine out of the fleet that it joined."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from remuda.cli.commands import config_option, data_dir_option, examples
+from remuda.core import limits
+
+if TYPE_CHECKING:
+    from remuda.host.folder import DataFolder
+
+_POLL_S: Final = 0.1
+FORGOTTEN: Final = ("joined.json", "endpoint.json")
+"""What a worker keeps about its fleet, below its folder. Its machine id stays: it proves nothing."""
+
+
+@click.command(
+    "leave",
+    short_help="Take this machine out of the fleet that it joined.",
+    epilog=examples("remuda leave", "remuda leave --data-dir /srv/remuda"),
+)
+@data_dir_option
+@config_option
+def command(data_dir: str | None, config: str | None) -> None:
+    """Stop this machine's worker in order, remove its service, and forget frontend, token and other settings
+    of `remuda join`. Installed backends and models stay."""
+    from remuda.cli.options import data_folder
+    from remuda.core.errors import Misconfigured
+    from remuda.host.folder import read_json
+
+    folder = data_folder({"data_dir": data_dir, "config": config}, os.environ)
+    running = read_json(folder.worker_endpoint)
+    if folder.endpoint.exists() and not folder.joined.exists():
+        raise Misconfigured(
+            "this folder is a frontend's, which has joined nobody",
+            hint="stop `remuda up` or `remuda frontend` instead",
+        )
+    if not folder.joined.exists() and not running:
+        raise Misconfigured(
+            f"this machine has joined no fleet (data folder {folder.root})",
+            hint="name the worker's folder with --data-dir, if it has one of its own",
+        )
+    name = str(read_json(folder.joined).get("node_name") or os.uname().nodename)
+    _remove_service(folder.root.absolute())
+    _stop_worker(folder, running.get("pid"))
+    for file in FORGOTTEN:
+        (folder.worker / file).unlink(missing_ok=True)
+    click.echo("This machine has left. Frontend, token and settings are forgotten.")
+    click.echo(f"  The frontend keeps a row for it; there: remuda nodes remove {name}")
+    click.echo(f"  Backends and models stay in {folder.root}; remove that folder if they are not needed.")
+
+
+def _remove_service(data_dir: Path) -> None:
+    from remuda.cli import service_unit
+    from remuda.core.errors import Misconfigured
+
+    try:
+        planned = service_unit.plan(data_dir)
+    except Misconfigured:
+        return  # No manager, hence no service.
+    if service_unit.remove(planned):
+        click.echo(f"{planned.name} is stopped and removed.")
+
+
+def _stop_worker(folder: "DataFolder", pid: object) -> None:
+    """Wait until it has taken its leave of the frontend. One that a service ran has ended by now."""
+    from remuda.core.clock import SystemClock
+    from remuda.core.errors import PeerFailed
+
+    if not isinstance(pid, int) or not folder.is_held_by("worker"):  # The number may be another's by now.
+        return
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise PeerFailed(
+            f"the worker (process {pid}) belongs to another user and was not stopped",
+            hint="run `remuda leave` as that user; nothing was forgotten",
+        ) from None
+    clock, pause = SystemClock(), threading.Event()
+    deadline = clock.monotonic() + limits.WORKER_STOP_S
+    while folder.is_held_by("worker"):
+        if clock.monotonic() >= deadline:
+            raise PeerFailed(
+                f"the worker (process {pid}) does not end", hint="nothing was forgotten; try again"
+            )
+        pause.wait(_POLL_S)
+    click.echo("The worker has stopped.")

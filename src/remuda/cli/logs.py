@@ -1,0 +1,182 @@
+"""`remuda logs`: what backend processes wrote, on whatever node they run."""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from remuda.cli.commands import Asked, client_command, connect, examples
+from remuda.cli.plain import one_line
+
+if TYPE_CHECKING:
+    from remuda.cli.client import AdminClient
+    from remuda.wire.logs import LogLine
+    from remuda.wire.nodes import NodeView
+    from remuda.wire.serving import ReplicaView
+
+_QUIET_S: Final = 90.0  # A followed log that says nothing new says so more often.
+_FOLLOWED_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The log of one model or process on one node."""
+
+    node_id: str
+    node: str
+    name: str
+
+
+@click.command(
+    "logs",
+    short_help="Show what backends wrote.",
+    epilog=examples("remuda logs qwen3-8b", "remuda logs gpu-1 --follow", "remuda logs llama-cpp --tail 50"),
+)
+@click.argument("what", metavar="NODE|MODEL|BACKEND")
+@click.option("--follow", "-f", is_flag=True, help="Stay, and show new lines as they come.")
+@click.option("--tail", type=click.IntRange(min=0), default=100, show_default=True, help="Lines of each log.")
+@client_command
+def command(asked: Asked, what: str, follow: bool, tail: int) -> None:
+    """What the processes of a node, a model or a backend wrote, asked of the workers through the frontend."""
+    with connect(asked) as client:
+        sources = _sources(client, what)
+        if follow:
+            _follow_all(client, sources, tail, as_json=asked.as_json)
+            return
+        logs = [(source, _lines(client, source, tail)) for source in sources]
+    if asked.as_json:
+        shown = [_as_json(source, line) for source, lines in logs for line in lines]
+        click.echo(json.dumps({"lines": shown}))
+        return
+    for source, lines in logs:
+        for line in lines:
+            click.echo(_as_text(source, line, alone=len(logs) == 1))
+
+
+def _sources(client: "AdminClient", what: str) -> list[Source]:
+    """NotFound, with the names there are, when nothing of that name has a log."""
+    from remuda.core.errors import NotFound
+    from remuda.wire.serving import ReplicaViews
+
+    _, nodes = client.nodes()
+    wanted = [node for node in nodes if what in (node.name, node.id)]
+    if wanted:
+        names = _names(client, wanted[0], strict=True)
+        if not names:
+            raise NotFound(f"no backend has written anything on {what} yet")
+        return [Source(wanted[0].id, wanted[0].name, name) for name in names]
+    replicas = client.get("api", "replicas").read(ReplicaViews).replicas
+    there = [Source(node.id, node.name, name) for node in nodes for name in _names(client, node)]
+    found = matching(what, there, replicas)
+    if not found:
+        known = sorted({source.name for source in there} | {node.name for node in nodes})
+        raise NotFound(
+            f"there is no log of {what!r}: no node, and no model or backend that has written one",
+            hint=f"there are: {', '.join(known[:10])}" if known else "there are no nodes yet",
+        )
+    return found
+
+
+def matching(what: str, there: Sequence[Source], replicas: Sequence["ReplicaView"]) -> list[Source]:
+    """Those of a model, of one of its processes (`model#replica`), or of the models that a backend serves."""
+    served = {(row.node_id, row.model) for row in replicas if row.backend == what}
+
+    def is_meant(source: Source) -> bool:
+        model = source.name.rpartition("#")[0] or source.name
+        return what in (source.name, model) or (source.node_id, model) in served
+
+    return [source for source in there if is_meant(source)]
+
+
+def _names(client: "AdminClient", node: "NodeView", *, strict: bool = False) -> Sequence[str]:
+    """The logs that a node has. Unless `strict`, a node that cannot be asked has none: others may."""
+    from remuda.core.errors import RemudaError
+    from remuda.wire.logs import LogNames
+
+    if not strict and node.status not in ("healthy", "unhealthy", "draining"):
+        return ()
+    try:
+        return client.get("api", "nodes", node.id, "backend-logs").read(LogNames).root
+    except RemudaError as error:
+        if strict:
+            raise
+        click.echo(f"{node.name} was left out: {one_line(error.message)}", err=True)
+        return ()
+
+
+def _lines(client: "AdminClient", source: Source, tail: int) -> Sequence["LogLine"]:
+    from remuda.wire.logs import LogLines
+
+    path = ("api", "nodes", source.node_id, "backend-logs", source.name)
+    return client.get(*path, tail=str(tail)).read(LogLines).root
+
+
+# Following.
+
+
+def _follow_all(client: "AdminClient", sources: Sequence[Source], tail: int, *, as_json: bool) -> None:
+    """Each log in a thread of its own, until all of them end or the command is interrupted."""
+    from remuda.core.errors import Invalid
+
+    if len(sources) > _FOLLOWED_MAX:
+        raise Invalid(
+            f"{len(sources)} logs are too many to follow at once",
+            hint=f"name a model; at most {_FOLLOWED_MAX}",
+        )
+    printing = threading.Lock()
+
+    def follow(source: Source) -> None:
+        for text in _followed(client, source, tail, alone=len(sources) == 1, as_json=as_json):
+            with printing:
+                click.echo(text)
+
+    threads = [threading.Thread(target=follow, args=(source,), daemon=True) for source in sources]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():  # In slices: a join without end cannot be interrupted everywhere.
+            thread.join(timeout=1)
+
+
+def _followed(
+    client: "AdminClient", source: Source, tail: int, *, alone: bool, as_json: bool
+) -> Iterator[str]:
+    from remuda.cli.sse import SseParser
+    from remuda.core.errors import RemudaError
+    from remuda.wire.codec import decode
+    from remuda.wire.logs import LogEnd, LogLine
+
+    path = ("api", "nodes", source.node_id, "backend-logs", source.name)
+    query = {"follow": "true", "tail": str(tail)}
+    parser = SseParser()
+    try:
+        with client.stream(*path, query=query, headers={}, quiet_s=_QUIET_S) as chunks:
+            for event in (event for chunk in chunks for event in parser.feed(chunk)):
+                if event.name == "line":
+                    line = decode(LogLine, event.data.encode())
+                    yield (
+                        json.dumps(_as_json(source, line)) if as_json else _as_text(source, line, alone=alone)
+                    )
+                elif event.name == "end":
+                    end = decode(LogEnd, event.data.encode())
+                    click.echo(f"{source.node}: {one_line(end.message)}", err=True)
+    except RemudaError as error:
+        click.echo(f"{source.node}: {one_line(error.message)}", err=True)
+
+
+def _as_text(source: Source, line: "LogLine", *, alone: bool) -> str:
+    where = "" if alone else f"{source.node} {source.name}: "
+    return f"{one_line(where)}{one_line(line.text)}"
+
+
+def _as_json(source: Source, line: "LogLine") -> dict[str, str]:
+    return {
+        "node": source.node,
+        "name": source.name,
+        "timestamp": line.timestamp,
+        "stream": line.stream,
+        "text": line.text,
+    }

@@ -1,0 +1,21 @@
+"""Which logs a name stands for."""
+
+import pytest
+
+from remuda.cli.logs import Source, matching
+from remuda.wire.serving import ReplicaView
+
+THERE = [Source("n1", "attic", "qwen"), Source("n1", "attic", "bge"), Source("n2", "cellar", "qwen")]
+REPLICAS = [
+    ReplicaView(model="qwen", node_id="n1", backend="llama-cpp"),
+    ReplicaView(model="bge", node_id="n1", backend="embeddings"),
+    ReplicaView(model="qwen", node_id="n2", backend="llama-cpp"),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "found"),
+    [("qwen", [0, 2]), ("bge", [1]), ("llama-cpp", [0, 2]), ("embeddings", [1]), ("qw", []), ("", [])],
+)
+def test_a_model_or_a_backend_names_its_logs_on_every_node(what: str, found: list[int]) -> None:
+    assert matching(what, THERE, REPLICAS) == [THERE[index] for index in found]
