@@ -10,7 +10,8 @@ from remuda.cli.options import data_folder
 from remuda.core.errors import Invalid
 from remuda.host.folder import read_json
 from remuda.models.describing import describe_gguf
-from remuda.models.gguf_file import open_gguf
+from remuda.models.gguf_file import missing_bytes, open_gguf
+from remuda.models.memory import context_problem
 from remuda.models.reading import read_model, write_model
 
 _TEXT_BYTES_MAX = 1 << 20
@@ -44,6 +45,8 @@ def _models_folder(asked: Asked) -> Path:
 
 def _from_gguf(file: Path, name: str | None, context: int | None, models: Path) -> str:
     found = open_gguf(file)
+    if problem := context_problem(context, found.header.context_length):
+        raise Invalid(problem.replace("context_size", "--context", 1))
     for part in found.parts:
         _bring(part, models)
     config = describe_gguf(found.first.name, found.header, found.first.name)
@@ -61,6 +64,8 @@ def _bring(file: Path, models: Path) -> None:
         if target.exists():
             if target.samefile(file) or _ends(target) == _ends(file):
                 return
+            if missing_bytes(target):
+                raise Invalid(f"{target} is a copy that was not finished", hint="remove it, then try again")
             raise Invalid(f"{target} is another file of this name", hint="rename one of them")
         try:
             os.link(file.resolve(), target)

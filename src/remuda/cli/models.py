@@ -108,6 +108,8 @@ def add_model(asked: Asked, file: Path, name: str | None, context: int | None) -
     click.echo(one_line(_added(added)))
     for key in added.unknown_keys:
         click.echo(one_line(f"note: {key} is not known here and has no effect"), err=True)
+    for warning in added.warnings:
+        click.echo(one_line(f"warning: {warning}"), err=True)
 
 
 @group.command("remove", epilog=examples("remuda models remove smollm2-135m-instruct"))

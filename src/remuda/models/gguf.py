@@ -1,5 +1,5 @@
-"""What a GGUF file says of itself at its beginning. Reads from an open file, within bounds, and no further
-than the metadata: a file cut off behind them will do."""
+"""What a GGUF file says of itself at its beginning. Reads from an open file, within bounds. The header needs
+no more than the metadata: a file cut off behind them will do. `bytes_needed` tells how long it has to be."""
 
 import re
 import struct
@@ -39,7 +39,48 @@ _U32: Final = _NUMBERS[4]
 _U64: Final = _NUMBERS[10]
 _PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 
+# Numbers in one block of each tensor type, and the bytes it takes. Types not listed here count as nothing.
+_TENSOR_TYPES: Final = {
+    0: (1, 4),
+    1: (1, 2),
+    2: (32, 18),
+    3: (32, 20),
+    6: (32, 22),
+    7: (32, 24),
+    8: (32, 34),
+    10: (256, 84),
+    11: (256, 110),
+    12: (256, 144),
+    13: (256, 176),
+    14: (256, 210),
+    15: (256, 292),
+    16: (256, 66),
+    17: (256, 74),
+    18: (256, 98),
+    19: (256, 50),
+    20: (32, 18),
+    21: (256, 110),
+    22: (256, 82),
+    23: (256, 136),
+    24: (1, 1),
+    25: (1, 2),
+    26: (1, 4),
+    27: (1, 8),
+    28: (1, 8),
+    29: (256, 56),
+    30: (1, 2),
+    34: (256, 54),
+    35: (256, 66),
+    39: (32, 17),
+}
+_ALIGNMENT_DEFAULT: Final = 32
+_DIMENSIONS_MAX: Final = 8
+
 Number = int | float | bool
+
+
+class CutOff(Invalid):
+    """The file ends too early: it was not copied or downloaded to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +127,26 @@ class GgufHeader:
 
 def read_header(file: BinaryIO) -> GgufHeader:
     """From the beginning of the file. Invalid, in words for its owner, for anything that is no sound GGUF."""
+    return _header(*_metadata(_Source(file)))
+
+
+def bytes_needed(file: BinaryIO) -> int:
+    """How long the file has to be to hold all tensors that it lists. CutOff when it ends before that can be
+    known, Invalid for what is no sound GGUF."""
     source = _Source(file)
-    magic = source.take(len(_MAGIC), "what kind of file it is")
+    found, tensors = _metadata(source)
+    end = 0
+    for _ in range(tensors):
+        end = max(end, source.tensor_end())
+    alignment = _number(found, "general.alignment") or _ALIGNMENT_DEFAULT
+    return -(-source.taken // alignment) * alignment + end if end else source.taken
+
+
+def _metadata(source: "_Source") -> tuple[dict[str, Found], int]:
+    """All keys, and how many tensors there are."""
+    magic = source.take(len(_MAGIC), "its header")
     if magic != _MAGIC:
-        raise Invalid("it is no GGUF file: those begin with the letters GGUF")
+        raise Invalid("not a GGUF file (wrong header)")
     version = source.number(_U32, "its version")
     if version not in (2, 3):
         raise Invalid(_unread_version(int(version)))
@@ -101,7 +158,7 @@ def read_header(file: BinaryIO) -> GgufHeader:
     for _ in range(keys):
         key = source.text(KEY_BYTES_MAX, "the name of a key")
         found[key] = source.value(key)
-    return _header(found, tensors)
+    return found, tensors
 
 
 def parts_of(name: str) -> tuple[str, ...]:
@@ -136,15 +193,36 @@ class _Source:
         self._spend(count, what)
         data = self._file.read(count)
         if len(data) < count:
-            raise Invalid(f"the file ends within {what}: it is cut off")
+            if not _MAGIC.startswith(data[: len(_MAGIC)]) and self.taken == count:
+                raise Invalid("not a GGUF file (wrong header)")
+            if not data and self.taken == count:
+                raise CutOff("the file is empty")
+            raise CutOff(f"the file is cut off: it ends within {what}")
         return data
+
+    @property
+    def taken(self) -> int:
+        """Bytes so far."""
+        return HEADER_BYTES_MAX - self._left
+
+    def tensor_end(self) -> int:
+        """Where the next tensor that is listed ends, behind the beginning of the data."""
+        name = self.text(KEY_BYTES_MAX, "the name of a tensor")
+        dimensions = int(self.number(_U32, name))
+        if dimensions > _DIMENSIONS_MAX:
+            raise Invalid(f"it is damaged: the tensor {name} claims to have {dimensions} dimensions")
+        numbers = 1
+        for _ in range(dimensions):
+            numbers *= int(self.number(_U64, name))
+        block, block_bytes = _TENSOR_TYPES.get(int(self.number(_U32, name)), (1, 0))
+        return int(self.number(_U64, name)) + numbers // block * block_bytes
 
     def skip(self, count: int, what: str) -> None:
         self._spend(count, what)
         while count > 0:
             data = self._file.read(min(count, _PIECE_BYTES))
             if not data:
-                raise Invalid(f"the file ends within {what}: it is cut off")
+                raise CutOff(f"the file is cut off: it ends within {what}")
             count -= len(data)
 
     def _spend(self, count: int, what: str) -> None:

@@ -10,6 +10,10 @@ from remuda.models.gguf import GgufHeader
 PROCESS_BYTES: Final = 256 << 20  # The engine itself and the driver's share for it.
 BATCH_DEFAULT: Final = 512
 EMBEDDING_BATCH_MAX: Final = 8192
+CONTEXT_AS_TRAINED: Final = -1
+CONTEXT_MIN: Final = 16  # A question and an answer of a word take as much.
+CONTEXT_MAX: Final = 1 << 24  # Tokens; the largest published windows have ten million.
+CONTEXT_STRETCH_MAX: Final = 8  # Times what it was trained for.
 _CONTEXT_STEP: Final = 256  # The cache grows in steps of so many tokens.
 _FLOAT_BYTES: Final = 4
 _ACTIVATIONS: Final = 8  # Rows as wide as the model that are alive at once for each token of a batch.
@@ -39,6 +43,38 @@ class MemoryNeed:
     @property
     def total_bytes(self) -> int:
         return self.weights_bytes + self.kv_cache_bytes + self.overhead_bytes
+
+
+def context_problem(asked: int | None, trained: int) -> str:
+    """Why no model can be loaded for so many tokens; empty: it can. `trained`: tokens it was trained for; 0:
+    nobody knows."""
+    if not asked or asked == CONTEXT_AS_TRAINED:
+        return ""
+    if asked < CONTEXT_MIN:
+        return (
+            f"context_size: {asked} tokens are too few; ask for at least {CONTEXT_MIN}, or leave "
+            f"it out for what the model was trained for, up to {CONTEXT_DEFAULT_MAX}"
+        )
+    if asked > CONTEXT_MAX:
+        return (
+            f"context_size: {asked} tokens are more than any model takes; at most {CONTEXT_MAX} are accepted"
+        )
+    if trained and asked > trained * CONTEXT_STRETCH_MAX:
+        return (
+            f"context_size: {asked} tokens, but the model was trained for {trained}; at most "
+            f"{CONTEXT_STRETCH_MAX} times as many are accepted"
+        )
+    return ""
+
+
+def context_warning(asked: int | None, trained: int) -> str:
+    """What to know about a context that is accepted; empty: nothing."""
+    if not asked or not trained or asked <= trained:
+        return ""
+    return (
+        f"context_size: the model was trained for {trained} tokens; beyond them answers get worse, unless "
+        "RoPE scaling is set"
+    )
 
 
 def effective_context(config: ModelConfig, header: GgufHeader | None) -> int:

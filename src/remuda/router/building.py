@@ -6,7 +6,7 @@ labels that the model asks for, and does not say that its process is gone.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
@@ -46,6 +46,10 @@ def build(
             routes[row.key.model].append(_route(row, view, token))
     told = _told_files(nodes.values())
     entries = {name: _entry(model, routes[model.config.id], told) for name, model in models.items()}
+    for name, entry in entries.items():
+        if alias := entry.config.alias:  # A second name is listed if what it stands for is.
+            target = entries.get(alias)
+            entries[name] = replace(entry, listed=target is not None and target.listed)
     return Table(MappingProxyType(entries), replicas.change)
 
 

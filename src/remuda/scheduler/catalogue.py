@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync
 
 from remuda.core.errors import Rejected
 from remuda.models.config import ModelConfig
-from remuda.models.gguf import GgufHeader
+from remuda.models.gguf import CutOff, GgufHeader
 from remuda.models.gguf_file import open_gguf
 from remuda.models.memory import effective_context, memory_need
 from remuda.models.reading import read_model
@@ -29,6 +29,7 @@ class Weights:
 
     size_bytes: int = 0
     header: GgufHeader | None = None
+    cut_off: str = ""  # Why it cannot be used: it was not copied to its end.
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,11 @@ class Catalogue:
         if look > self._latest:
             self._known, self._latest = known, look
 
+    async def weights(self, config: ModelConfig) -> Weights:
+        """What this machine has of a model that need not be configured yet."""
+        weights, _ = await run_sync(self._weights, config, {})
+        return weights
+
     def _read(self, stored: Sequence[StoredModel]) -> Mapping[str, Catalogued]:
         known: dict[str, Catalogued] = {}
         weights_of: dict[_File, Weights] = {}
@@ -156,13 +162,15 @@ class Catalogue:
             return Weights(), True
         file = (str(path), facts.st_mtime_ns, facts.st_size)
         weights_of[file] = self._weights_of.get(file) or _weights(path, facts.st_size)
-        return weights_of[file], True
+        return weights_of[file], not weights_of[file].cut_off
 
 
 def _weights(path: Path, size_bytes: int) -> Weights:
     """A file that says nothing of itself still has a size."""
     try:
         found = open_gguf(path)
+    except CutOff as error:
+        return Weights(cut_off=str(error))
     except Rejected:
         return Weights(size_bytes)
     return Weights(found.size_bytes, found.header)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import OpId
+from remuda.wire.nodes import CutOffFile
 
 
 class ReplicaState(StrEnum):
@@ -139,6 +140,7 @@ class NodeOffer:
     has_file: bool = False
     may_have_file: bool = False  # Nobody can know: its backend is to look for it.
     files_told: FilesTold = FilesTold.ALL
+    cut_off: CutOffFile | None = None  # A part of the file is there, but not to its end.
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: int = 1  # Replicas it may hold.
     vram_total: int = 0  # After its budget; 0: it has none.

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from remuda.core.errors import Invalid
 from remuda.core.ids import NodeId
 from remuda.fleet.budget import node_ceiling
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node, NodeType, Resources
+from remuda.models.gguf import parts_of
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import (
     FilesTold,
@@ -27,7 +29,7 @@ from remuda.scheduler.model import (
     ReplicaState,
     Resident,
 )
-from remuda.wire.nodes import InstalledArtifact
+from remuda.wire.nodes import CutOffFile, InstalledArtifact
 
 _FIGURES_UNDER_WAY: Final = timedelta(seconds=5)  # They may be older than their arrival by so much.
 _SHARE_RAM: Final = ("metal", "nvidia-l4t")  # Capabilities of machines whose GPU has no memory of its own.
@@ -69,6 +71,7 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
         has_backend=any(need.backend in (one.name, one.alias) for one in _installed(view)),
         has_file=fleet.shared or has_file(view, need.file),
         files_told=_files_told(view),
+        cut_off=_cut_off(view, need.file),
         labels={key: label.value for key, label in node.labels.items()},
         slots=node.effective_max_replicas + leaving,
         vram_total=figures.total_vram if ceiling is None else ceiling,
@@ -95,10 +98,27 @@ def why_unfit(standing: Standing) -> str:
 
 
 def has_file(view: NodeView, file: str) -> bool:
-    """Whether the node has told of such a file, or of a folder of that name with something in it."""
+    """Whether the node has told of such a file with all its parts, or of a folder of that name with something
+    in it."""
     if view.report is None or not file:
         return False
-    return any(one.path == file or one.path.startswith(f"{file}/") for one in view.report.model_files)
+    told = {one.path for one in view.report.model_files}
+    return told.issuperset(_parts(file)) or any(path.startswith(f"{file}/") for path in told)
+
+
+def _parts(file: str) -> tuple[str, ...]:
+    try:
+        return parts_of(file)
+    except Invalid:  # Named like a part that cannot be: a file of its own.
+        return (file,)
+
+
+def _cut_off(view: NodeView, file: str) -> CutOffFile | None:
+    """The part of that file that the node has not got to its end."""
+    if view.report is None or not file or not view.report.model_files_cut_off:
+        return None
+    parts = _parts(file)
+    return next((one for one in view.report.model_files_cut_off if one.path in parts), None)
 
 
 def _files_told(view: NodeView) -> FilesTold:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident, Unplaceable
+from remuda.wire.nodes import CutOffFile
 
 _INSTALL_DISK_BYTES: Final = 2 << 30  # For a backend whose size nobody knows beforehand.
 _SOMETHING: Final = 1  # Bytes: what a need or a resident of unknown size counts as.
@@ -78,6 +79,8 @@ def _out_of_the_question(need: Need, offer: NodeOffer) -> _Refusal | None:
             f"it has no label {' and no label '.join(lacking)}, which the model asks for; "
             f"to set that: remuda nodes label {shlex.join([offer.name, *lacking])}"
         )
+    if need.file and not offer.has_file and offer.cut_off is not None:
+        return _incomplete(offer.cut_off)
     if need.file and not offer.has_file and not offer.may_have_file:
         why = _NO_FILE[offer.files_told].format(file=need.file)
         return _Refusal(why, waiting_helps=offer.files_told is FilesTold.NOT_YET)
@@ -164,6 +167,11 @@ _NO_FILE: Final[Mapping[FilesTold, str]] = {
     FilesTold.NEVER: "its worker does not tell whether it has {file}; share one folder of models with it and "
     "start frontends with --distributed-shared-models",
 }
+
+
+def _incomplete(file: CutOffFile) -> _Refusal:
+    lacks = f"has {_size(file.size)} there and lacks {_size(file.missing)} or more"
+    return _Refusal(f"{file.path} is cut off: it {lacks}; wait if it is being copied, or else copy it again")
 
 
 def _too_large(need: Need, offer: NodeOffer, total: int, *, in_vram: bool) -> _Refusal:

@@ -4,10 +4,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from remuda.core.errors import Conflict, NotFound
+from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import NodeId
 from remuda.core.near_names import did_you_mean
 from remuda.fleet.fleet import Standing
+from remuda.models.config import ModelConfig
+from remuda.models.memory import context_problem, context_warning
 from remuda.models.reading import read_model
 from remuda.ops.model import Kind, State, Step
 from remuda.ops.ports import Filter, OpStore, View
@@ -36,6 +38,7 @@ class Told:
     model: Catalogued
     replaced: bool
     unknown_keys: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 async def _no_table() -> None:
@@ -85,16 +88,38 @@ class Models:
     async def add(self, text: str) -> Told:
         """Add a model, or give the one of its name this configuration: its replicas are then replaced."""
         config = read_model(text)
+        await self._catalogue.refresh()
         before = self._catalogue.configured.get(config.id)
         if before is not None and before.stored.origin not in ("", ADDED):
             raise Conflict(
                 f"{config.id} is described by a file in a frontend's folder of models",
                 hint="change or remove that file",
             )
+        self._check_alias(config)
+        weights = await self._catalogue.weights(config)
+        trained = weights.header.context_length if weights.header else 0
+        if problem := context_problem(config.context_size, trained):
+            raise Invalid(problem)
+        warnings = tuple(filter(None, (context_warning(config.context_size, trained), weights.cut_off)))
         await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
         self._changed()
         await self._refresh()
-        return Told(await self.get(config.id), before is not None, config.unknown)
+        return Told(await self.get(config.id), before is not None, config.unknown, warnings)
+
+    def _check_alias(self, config: ModelConfig) -> None:
+        """Invalid for a second name of a model that is not there, or that is itself a second name."""
+        if not config.alias:
+            return
+        known = self._catalogue.configured
+        if config.alias == config.id:
+            raise Invalid(f"alias: {config.id} cannot be another name for itself")
+        if config.alias not in known:
+            hint = did_you_mean(config.alias, known, "remuda models lists those there are")
+            raise Invalid(f"alias: there is no model {config.alias!r}", hint=hint)
+        if further := known[config.alias].config.alias:
+            raise Invalid(
+                f"alias: {config.alias} is itself another name for {further}", hint=f"use alias: {further}"
+            )
 
     async def remove(self, name: str, by: str) -> None:
         """Its replicas go as well; its files stay where they are."""

@@ -215,6 +215,14 @@ class ModelFile(Message):
     size: Uint64 = 0
 
 
+class CutOffFile(Message):
+    """A file in that folder that is not all there: it is being copied, or the copying ended early."""
+
+    path: str = ""
+    size: Uint64 = 0
+    missing: Annotated[Uint64, OMIT_EMPTY] = 0  # Bytes, at least.
+
+
 class Report(Message):
     """The worker's full account of itself. Of one boot, the highest sequence is the truth."""
 
@@ -226,6 +234,7 @@ class Report(Message):
     models_path: Annotated[str, OMIT_EMPTY] = ""  # Its folder of models, as the worker itself opens it.
     model_files: Annotated[Many[ModelFile], OMIT_EMPTY] = ()
     model_files_more: Annotated[bool, OMIT_EMPTY] = False  # There are others, too many to tell.
+    model_files_cut_off: Annotated[Many[CutOffFile], OMIT_EMPTY] = ()  # Not usable, and not among the others.
 
 
 class Heartbeat(OptionalMessage):

@@ -82,6 +82,7 @@ class ModelAdded(Message):
     model: ModelItem
     replaced: bool = False
     unknown_keys: Many[str] = ()
+    warnings: Annotated[Many[str], OMIT_EMPTY] = ()
 
 
 class ModelUnloadBody(OptionalMessage):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
-from remuda.models.gguf import GgufHeader, parts_of, read_header
-from remuda.models.gguf_file import open_gguf
+from remuda.models.gguf import CutOff, GgufHeader, bytes_needed, parts_of, read_header
+from remuda.models.gguf_file import missing_bytes, open_gguf
 from tests.support.models import tiny_model, tiny_reranker
 from tests.unit.models.ggufs import LLAMA, Value, gguf, text, value
 
@@ -88,21 +88,21 @@ def test_the_tensors_need_not_be_there() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "the file ends within what kind of file it is"),
-        (b"GGML\3\0\0\0", "it is no GGUF file"),
-        (b"\x89PNG\r\n", "it is no GGUF file"),
+        (b"", "the file is empty"),
+        (b"GGML\3\0\0\0", "not a GGUF file"),
+        (b"\x89PNG\r\n", "not a GGUF file"),
         (b"GGUF\1\0\0\0", "it is a GGUF file of version 1"),
         (b"GGUF\0\0\0\3", "it is a GGUF file for big-endian machines"),
-        (b"GGUF\3\0\0\0", "the file ends within the number of its tensors"),
+        (b"GGUF\3\0\0\0", "the file is cut off: it ends within the number of its tensors"),
         (gguf({}, claimed=1 << 60), "it is damaged: it claims to have"),
-        (gguf({}, claimed=5), "the file ends within the name of a key"),
+        (gguf({}, claimed=5), "the file is cut off: it ends within the name of a key"),
         (gguf({}), "it does not say its architecture"),
         (
             gguf({}, claimed=1).getvalue() + struct.pack("<Q", 1 << 62),
             "it is damaged: the name of a key claims",
         ),
         (gguf({}, claimed=1).getvalue() + text("a") + b"\x63\0\0\0", "it is damaged: a is of a kind 99"),
-        (gguf({"a": "x"}).getvalue()[:-1], "the file ends within a: it is cut off"),
+        (gguf({"a": "x"}).getvalue()[:-1], "the file is cut off: it ends within a"),
     ],
 )
 def test_a_bad_file_is_refused(data: bytes | io.BytesIO, said: str) -> None:
@@ -114,7 +114,7 @@ def test_a_bad_file_is_refused(data: bytes | io.BytesIO, said: str) -> None:
     [
         (8, 1 << 50, "it is damaged: a claims to have 1125899906842624 texts"),
         (5, 1 << 50, "it is damaged, or too large"),
-        (5, 1 << 20, "the file ends within a"),
+        (5, 1 << 20, "the file is cut off: it ends within a"),
         (9, 1, "it is damaged: a is a list of a kind 9"),
     ],
 )
@@ -152,12 +152,12 @@ def test_an_impossible_part_is_refused(name: str) -> None:
 def test_any_part_leads_to_the_whole_model(tmp_path: Path) -> None:
     names = parts_of("a-00001-of-00003.gguf")
     for name in names:
-        (tmp_path / name).write_bytes(gguf(LLAMA).getvalue() if name == names[0] else b"more")
+        (tmp_path / name).write_bytes(gguf(LLAMA if name == names[0] else {}).getvalue())
 
     model = open_gguf(tmp_path / names[1])
 
     assert model.first == tmp_path / names[0]
-    assert model.size_bytes == len(gguf(LLAMA).getvalue()) + 8
+    assert model.size_bytes == len(gguf(LLAMA).getvalue()) + 2 * len(gguf({}).getvalue())
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
@@ -170,5 +170,33 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 def test_the_file_is_named_in_complaints(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"nothing")
 
-    with pytest.raises(Invalid, match=r"a\.gguf: it is no GGUF file"):
+    with pytest.raises(Invalid, match=r"a\.gguf: not a GGUF file"):
         open_gguf(tmp_path / "a.gguf")
+
+
+def test_a_whole_file_is_as_long_as_its_tensors_need() -> None:
+    with tiny_model().open("rb") as file:
+        needed = bytes_needed(file)
+    assert tiny_model().stat().st_size - 32 <= needed <= tiny_model().stat().st_size
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_file_that_was_not_copied_to_its_end_is_refused_with_the_numbers(
+    tmp_path: Path, share: float
+) -> None:
+    whole = tiny_model().read_bytes()
+    half = tmp_path / "half.gguf"
+    half.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(CutOff, match=r"half\.gguf: the file is (cut off|empty).*copy or download it again"):
+        open_gguf(half)
+    assert missing_bytes(half) > 0
+    assert missing_bytes(tiny_model()) == 0
+
+
+def test_a_part_that_was_not_copied_to_its_end_is_named(tmp_path: Path) -> None:
+    whole = tiny_model().read_bytes()
+    first, second = (tmp_path / name for name in parts_of("a-00001-of-00002.gguf"))
+    first.write_bytes(whole)
+    second.write_bytes(whole[:-100])
+    with pytest.raises(CutOff, match=r"a-00002-of-00002\.gguf: the file is cut off: it has \d+ bytes"):
+        open_gguf(first)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from remuda.models.config import ModelConfig, Parameters
 from remuda.models.gguf import GgufHeader
-from remuda.models.memory import MemoryNeed, effective_context, memory_need
+from remuda.models.memory import MemoryNeed, context_problem, context_warning, effective_context, memory_need
 
 LLAMA_8B = GgufHeader(
     architecture="llama",
@@ -108,3 +108,29 @@ def test_the_context_is_what_is_asked_for_or_what_was_trained(
 
 def test_without_a_header_the_context_has_a_default() -> None:
     assert effective_context(PLAIN, None) == 4096
+
+
+@pytest.mark.parametrize(
+    ("asked", "trained", "said"),
+    [
+        (None, 4096, ""),
+        (0, 4096, ""),
+        (-1, 4096, ""),
+        (8192, 0, ""),
+        (32768, 4096, ""),
+        (-5, 0, "too few"),
+        (1, 4096, "too few"),
+        (32769, 4096, "trained for 4096"),
+        (1 << 30, 0, "more than any model takes"),
+    ],
+)
+def test_context_that_no_model_has_is_refused(asked: int | None, trained: int, said: str) -> None:
+    problem = context_problem(asked, trained)
+    assert said in problem
+    assert bool(said) == bool(problem)
+
+
+def test_context_beyond_the_training_is_warned_of() -> None:
+    assert "trained for 4096" in context_warning(8192, 4096)
+    assert not context_warning(4096, 4096)
+    assert not context_warning(8192, 0)

@@ -148,6 +148,16 @@ def test_model_is_listed_when_its_bytes_are_anywhere_or_it_is_loaded() -> None:
     assert entry(row, nodes=(a_view("gpu-1", its_process(row)),)).listed
 
 
+def test_second_name_is_listed_if_what_it_stands_for_is() -> None:
+    names = {
+        "qwen": Configured(QWEN, present=True),
+        "short": Configured(ModelConfig(name="short", alias="qwen"), present=True),
+        "lost": Configured(ModelConfig(name="lost", alias="gone"), present=True),
+    }
+    listed = {name: one.listed for name, one in build(rows(), {}, names, "").models.items()}
+    assert listed == {"qwen": True, "short": True, "lost": False}
+
+
 def test_model_has_its_routes_under_each_of_its_names() -> None:
     row = loaded()
     views = {row.node: a_view("gpu-1", its_process(row))}

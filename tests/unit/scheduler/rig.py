@@ -20,7 +20,7 @@ from remuda.ops.model import OpId, State, Step
 from remuda.ops.node_views import NodeViews
 from remuda.ops.sightings import NodeView
 from remuda.scheduler import wishes
-from remuda.scheduler.catalogue import Catalogue
+from remuda.scheduler.catalogue import Catalogue, Weights
 from remuda.scheduler.loader import Loader, LoadLimits, Tools
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
@@ -52,6 +52,9 @@ class InlineCatalogue(Catalogue):
 
     async def refresh(self) -> None:
         self._known = self._read(await self._store.models())
+
+    async def weights(self, config: ModelConfig) -> Weights:
+        return self._weights(config, {})[0]
 
 
 @dataclass

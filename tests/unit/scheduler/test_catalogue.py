@@ -148,5 +148,5 @@ async def test_model_that_the_backend_finds_by_itself_needs_no_file(rig: Rig) ->
 
 def test_catalogue_of_these_tests_differs_only_in_where_it_reads() -> None:
     own = {name for name in vars(InlineCatalogue) if not name.startswith("__")}
-    assert own == {"refresh"}
+    assert own == {"refresh", "weights"}
     assert issubclass(InlineCatalogue, Catalogue)

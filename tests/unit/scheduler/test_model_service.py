@@ -65,6 +65,23 @@ async def test_model_that_is_disabled_is_there_until_it_is_removed(served: Serve
     assert [one.config.id for one in await served.service.configured()] == ["qwen"]
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("alias: nobody\n", "alias: there is no model 'nobody'"),
+        ("alias: new\n", "alias: new cannot be another name for itself"),
+        ("alias: qwen-8b\n", "alias: qwen-8b is itself another name for qwen"),
+        ("context_size: 99999999\n", "context_size: 99999999 tokens are more than any model takes"),
+        ("context_size: -7\n", "context_size: -7 tokens are too few"),
+    ],
+)
+async def test_what_cannot_work_is_refused_before_it_is_added(served: Served, more: str, said: str) -> None:
+    await served.service.add("name: qwen-8b\nalias: qwen\n")
+    with pytest.raises(Invalid, match=re.escape(said)):
+        await served.service.add(a_model("new", more))
+    assert [one.config.id for one in await served.service.configured()] == ["qwen", "qwen-8b"]
+
+
 async def test_text_that_is_no_model_is_refused(served: Served) -> None:
     with pytest.raises(Invalid):
         await served.service.add("name: [")

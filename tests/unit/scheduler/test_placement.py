@@ -8,6 +8,7 @@ import pytest
 from remuda.core.ids import NodeId
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Unplaceable
 from remuda.scheduler.placement import place
+from remuda.wire.nodes import CutOffFile
 from tests.unit.scheduler.offering import GB, a_cpu_offer, a_need, a_resident, an_offer
 
 
@@ -210,6 +211,11 @@ WITH_RAM: dict[str, Any] = {"ram_total": 64 * GB, "ram_free": 60 * GB}
             an_offer(has_file=False, files_told=FilesTold.SOME),
             "qwen.gguf is not among the files that its worker tells of, which are not all; put it there with "
             "fewer others beside it",
+        ),
+        (
+            an_offer(has_file=False, cut_off=CutOffFile(path="qwen.gguf", size=GB, missing=2 * GB)),
+            "qwen.gguf is cut off: it has 1.0 GB there and lacks 2.0 GB or more; wait if it is being copied, "
+            "or else copy it again",
         ),
         (
             an_offer(has_file=False, files_told=FilesTold.NEVER),

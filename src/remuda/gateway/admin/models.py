@@ -62,7 +62,12 @@ async def add_model(request: Request, svc: Svc) -> Response:
     body = await read(request, ModelAdd)
     told = await svc.serving.models.add(body.config)
     item = await _item(told.model, svc)
-    return answer(ModelAdded(model=item, replaced=told.replaced, unknown_keys=told.unknown_keys), 201)
+    return answer(
+        ModelAdded(
+            model=item, replaced=told.replaced, unknown_keys=told.unknown_keys, warnings=told.warnings
+        ),
+        201,
+    )
 
 
 @routes.post(

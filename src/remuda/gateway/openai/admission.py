@@ -55,11 +55,21 @@ class Admission:
         models = self._tables.now.models
         entry = models.get(name)
         if entry is not None and entry.config.alias:
-            entry = models.get(entry.config.alias)
+            entry = self._target(name, entry.config.alias)
         if entry is None:
             raise self.unknown(name, key)
         if not self._allows(key, name, entry):
             raise Forbidden(f"the key {key.name if key else ''!r} is not for the model {name!r}")
+        return entry
+
+    def _target(self, name: str, alias: str) -> Entry:
+        entry = self._tables.now.models.get(alias)
+        if entry is None or entry.config.alias:
+            shown, meant = name[:_NAME_CHARS_MAX], alias[:_NAME_CHARS_MAX]
+            raise ModelUnknown(
+                f"{shown!r} is another name for {meant!r}, which does not exist",
+                hint="add that model, or change the alias",
+            )
         return entry
 
     def listed(self, key: ApiKey | None) -> dict[str, Entry]:

@@ -55,6 +55,7 @@ class Account:
             models_path=self._models.path,
             model_files=self._models.listed.files,
             model_files_more=self._models.listed.more,
+            model_files_cut_off=self._models.listed.cut_off,
         )
 
     def files_changed(self) -> None:

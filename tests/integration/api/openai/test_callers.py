@@ -84,6 +84,16 @@ async def test_an_alias_is_served_by_the_model_it_names(closed: Gateway) -> None
     assert (await ask(closed, secret, "nick")).status_code == 200
 
 
+async def test_an_alias_that_points_nowhere_says_so(closed: Gateway) -> None:
+    secret, _ = await closed.keyring.create("app", KeyScope.INFERENCE)
+    before = closed.tables.now
+    closed.tables.replace(table(*before.models.values(), model("lost", alias="gone")))
+    reply = await ask(closed, secret, "lost")
+    closed.tables.replace(before)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+    assert "'lost' is another name for 'gone', which does not exist" in reply.json()["error"]["message"]
+
+
 async def test_the_list_has_the_models_that_can_be_asked_for(closed: Gateway) -> None:
     everyone, _ = await closed.keyring.create("all", KeyScope.INFERENCE)
     someone, _ = await closed.keyring.create("some", KeyScope.INFERENCE, ("org/bge",))

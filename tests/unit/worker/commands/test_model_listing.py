@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from remuda.models.gguf_file import missing_bytes
 from remuda.wire.nodes import ModelFile
-from remuda.worker.commands.model_listing import Listed, ModelListing, list_models
+from remuda.worker.commands import model_listing
+from remuda.worker.commands.model_listing import Completeness, Listed, ModelListing, list_models
+from tests.support.models import tiny_model
 from tests.support.waiting import wait_until
 from tests.unit.worker.commands.rig import rigged
 
@@ -107,3 +110,26 @@ async def test_reports_tell_the_folder_and_its_files(tmp_path: Path) -> None:
     assert told.models_path == str(tmp_path / "models")
     assert told.model_files == (ModelFile(path="a.gguf", size=4),)
     assert not told.model_files_more
+
+
+def test_file_that_was_not_copied_to_its_end_is_told_apart_and_read_again_once_it_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, path, read = tiny_model().read_bytes(), tmp_path / "m.gguf", list[int]()
+
+    def counted(file: Path) -> int:
+        read.append(file.stat().st_size)
+        return missing_bytes(file)
+
+    monkeypatch.setattr(model_listing, "missing_bytes", counted)
+    completeness = Completeness()
+    for length in (len(whole) // 2, len(whole) - 200, len(whole) - 100):
+        path.write_bytes(whole[:length])
+        listed = list_models(tmp_path, completeness)
+        assert (names(listed), [one.path for one in listed.cut_off]) == ([], ["m.gguf"])
+        assert listed.cut_off[0].size == length
+    assert len(read) == 1, "while it grows it is not read again"
+    list_models(tmp_path, completeness)
+    assert len(read) == 2, "it rests"
+    path.write_bytes(whole)
+    assert names(list_models(tmp_path, completeness)) == ["m.gguf"]
