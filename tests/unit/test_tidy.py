@@ -225,6 +225,13 @@ def http_routes() -> Iterator[str]:
                 yield from (route.path_format for route in router.routes if isinstance(route, APIRoute))
 
 
+def test_the_table_of_wiring_has_every_setting() -> None:
+    table = (ROOT / "tests/integration/cli/test_wiring.py").read_text()
+    remuda_modules()
+    used = [item for model in family(Settings) for item in described(model) if not item.setting.no_effect_yet]
+    assert sorted({item.field for item in used if f'    "{item.field}": ' not in table}) == []
+
+
 @pytest.mark.parametrize(
     "names", [error_codes, setting_names, subject_forms, metric_names, cli_verbs, http_routes]
 )

@@ -50,6 +50,7 @@ class DataFolder:
     def prepare(self) -> None:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.models.mkdir(exist_ok=True)  # People are told to put files there.
             probe = self.root / ".writable"
             probe.write_text("")
             probe.unlink()

@@ -134,7 +134,7 @@ def fleet_rig(folder: Path) -> Iterator[FleetRig]:
         start_blocking_portal("asyncio") as portal,
         registry_server(folder) as registry,
         portal.wrap_async_context_manager(relay(registry.port)) as link,
-        _served(site) as port,
+        served(site) as port,
         ranch(folder / "ranch") as started,
     ):
         (site / "index.yaml").write_text(_index(f"{HOST}:{link.port}/fleet"))
@@ -175,7 +175,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[int]:
+def served(folder: Path) -> Iterator[int]:
     with ThreadingHTTPServer((HOST, 0), partial(_Quiet, directory=str(folder))) as server:
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
