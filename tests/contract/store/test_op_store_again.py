@@ -11,7 +11,9 @@ from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, OpId, RollOut, State, Step
 from remuda.ops.ports import Filter, OpStore
+from remuda.store import ops_submit
 from remuda.store.database import Database
+from remuda.store.ops_submit import Wished
 from remuda.store.schema import joined_keys
 from tests.contract.store.builders import row_count
 from tests.contract.store.op_builders import (
@@ -38,6 +40,23 @@ async def in_backoff(store: OpStore) -> Step:
     waits = replace(step, state=State.PENDING, failures=3, problem=TROUBLE, wait_until=later, boot=None)
     [written] = await store.commit([waits], ONE, OPEN_FOR)
     return written
+
+
+# The time at which something was asked for.
+
+
+async def test_later_operation_is_asked_later_though_the_clock_was_set_back(
+    database: Database, op_store: OpStore
+) -> None:
+    """Who goes first on a node goes by it."""
+    first = (await op_store.submit(an_operation(), its_steps(an_operation(), "node-1"))).operation
+    second, third = an_operation("op-2", backend="b"), an_operation("op-3", backend="c")
+    wished = [Wished(one, tuple(its_steps(one, "node-1"))) for one in (second, third)]
+    hour_ago = first.asked_at - timedelta(hours=1)
+    await database.transact(lambda c, _: ops_submit.submit(c, hour_ago, wished))
+    asked = [(await op_store.view(OpId(op))).operation.asked_at for op in ("op-1", "op-2", "op-3")]
+    assert asked == sorted(set(asked))
+    assert [one.id for one in (await op_store.live()).operations] == ["op-1", "op-2", "op-3"]
 
 
 # Keys.

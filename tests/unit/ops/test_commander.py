@@ -265,6 +265,22 @@ def test_an_upgrade_falls_back_to_a_forced_install_once_and_says_so() -> None:
     virtually(test)
 
 
+def test_a_fallback_that_fails_is_a_failure_and_says_that_it_was_one() -> None:
+    async def test(world: World) -> None:
+        await world.worker.on("backend.install", after(0, BackendInstallReply(error="no room")))
+        await send(world, await begun(world, Kind.UPGRADE), Verb.UPGRADE)
+        await settled(world)
+        found = await outcome(world)
+        assert found is not None
+        assert found.problem is not None
+        assert found.problem.code == "install_failed"
+        assert found.problem.message == (
+            "the install failed: no room (by a forced install, for an older worker)"
+        )
+
+    virtually(test)
+
+
 def test_a_fallback_that_nobody_hears_either_is_unreachable() -> None:
     async def test(world: World) -> None:
         await send(world, await begun(world, Kind.UPGRADE), Verb.UPGRADE)

@@ -42,6 +42,13 @@ def test_an_event_that_was_overtaken_changes_nothing() -> None:
     assert fold(live, ours(1, 90.0), 1.0) is live
 
 
+def test_an_event_without_a_number_after_those_with_one_changes_nothing() -> None:
+    """Whoever numbers its events numbers all of them: another one is a stranger's."""
+    live = folded(ours(2, 40.0))
+    assert fold(live, theirs(3, "90.0 MiB"), 1.0) is live
+    assert fold(live, unpacking("190.0 MiB"), 1.0) is live
+
+
 def test_a_late_tick_does_not_undo_the_end() -> None:
     ended = end(folded(ours(1, 40.0)))
     assert fold(ended, ours(2, 50.0), 1.0) is ended

@@ -203,6 +203,22 @@ async def test_last_event_is_published_when_the_work_is_cancelled() -> None:
     assert sent.percentages == [37]
 
 
+async def test_last_event_reaches_a_bus_that_takes_its_time_though_the_work_is_cancelled() -> None:
+    sent = Sent()
+
+    async def send(event: InstallProgress) -> None:
+        await anyio.lowlevel.checkpoint()
+        await sent(event)
+
+    with anyio.CancelScope() as scope:
+        async with publishing(send) as publisher:
+            publisher.tell(event(37))
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    assert sent.percentages == [37]
+
+
 async def test_flush_twice_publishes_once() -> None:
     """Row A030."""
     sent = Sent()

@@ -1,12 +1,15 @@
 """backend.upgrade, list, delete and rollback: files and the processes that run from them."""
 
 import json
+from collections.abc import Sequence
 
 import anyio
 import pytest
 
 from remuda.wire import subjects
 from remuda.wire.backends import (
+    BackendCancel,
+    BackendCancelReply,
     BackendDelete,
     BackendDeleteReply,
     BackendInstall,
@@ -18,6 +21,7 @@ from remuda.wire.backends import (
     BackendUpgradeReply,
 )
 from remuda.wire.process_keys import ProcessKey
+from remuda.worker.processes.model import Stopped
 from tests.support.waiting import wait_until
 from tests.unit.worker.commands.rig import RUN, Rig
 from tests.unit.worker.commands.traffic import offer
@@ -294,6 +298,34 @@ async def test_delete_waits_for_an_install_of_the_same_backend(rig: Rig) -> None
         rig.depot.gates["echo"].set()
 
     assert replies[0].stopped_process_keys == ("m#0",)
+    assert not rig.folder("echo").exists()
+
+
+async def test_delete_that_has_begun_is_not_given_up_half_way(rig: Rig) -> None:
+    rig.offer("echo")
+    await rig.install(BackendInstall(backend="echo", model_id="qwen"))
+    replies: list[BackendDeleteReply] = []
+    stop, asked, let = rig.supervision.stop, anyio.Event(), anyio.Event()
+
+    async def slow_stop(keys: Sequence[ProcessKey], *, free: bool) -> Sequence[Stopped]:
+        stopped = await stop(keys, free=free)
+        asked.set()
+        await let.wait()
+        return stopped
+
+    async def remove() -> None:
+        request = BackendDelete(backend="echo", op_id="o-1")
+        replies.append(await rig.ask(subjects.backend_delete, request, BackendDeleteReply))
+
+    rig.supervision.stop = slow_stop  # type: ignore[method-assign]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(remove)
+        await asked.wait()
+        told = await rig.ask(subjects.backend_cancel, BackendCancel(op_id="o-1"), BackendCancelReply)
+        let.set()
+
+    assert (told.success, told.cancelled) == (True, False)
+    assert replies[0].success
     assert not rig.folder("echo").exists()
 
 
