@@ -28,6 +28,7 @@ class Script:
     code: int = 1
     closes_port_s: float | None = None
     silent: tuple[float, float] = (0.0, 0.0)  # Does not answer in between.
+    refused_looks: frozenset[int] = frozenset()  # Of those at it since it became ready, that one included.
     stderr: tuple[str, ...] = ()
     ends_in_s: float | None = 0.1  # After SIGTERM; None: only SIGKILL ends it.
     survives_kills: int = 0  # As one that hangs in the kernel does.
@@ -56,6 +57,7 @@ class ScriptedProcess:
     foreign_ports: set[int]
     code: int | None = None
     kills: int = 0
+    looks: int = 0
     over: anyio.Event = field(default_factory=anyio.Event)
 
     @property
@@ -161,6 +163,9 @@ class ScriptedMachine:
         if script.closes_port_s is not None and age_s >= script.closes_port_s:
             return Said(False, refused=True, words="connection refused")
         if script.ready_s is None or age_s < script.ready_s:
+            return Said(False, refused=True, words="connection refused")
+        process.looks += 1
+        if process.looks in script.refused_looks:
             return Said(False, refused=True, words="connection refused")
         if script.silent[0] <= age_s < script.silent[1]:
             return Said(False, words="no answer within 2 s")

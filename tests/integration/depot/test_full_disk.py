@@ -1,19 +1,24 @@
 """A disk that is full in the middle. Needs the right to mount one."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from remuda.core.clock import SystemClock
+from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import DiskFull
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.orders import order_from_source
 from remuda.worker.depot.places import Places
 from tests.integration.depot.conftest import LINUX
+from tests.integration.oci.faulty_server import faulty_server
+from tests.integration.oci.test_mirrors import mirrored, pull
 from tests.support.images import image, layer, noise_layer
 from tests.support.registry import RegistryServer
 from tests.support.trickle import relay
@@ -83,3 +88,24 @@ async def test_an_image_that_cannot_fit_is_refused_before_its_first_byte(
             await depot.install(order)
 
         assert link.bytes_back < 5_000
+
+
+async def test_a_disk_that_fills_up_is_no_reason_to_ask_other_mirrors(small_disk: Path) -> None:
+    built = image([noise_layer(2 * MB, 3)])
+    digest = built.layers[0].digest
+
+    async def fill(request: web.Request) -> web.StreamResponse | None:
+        if digest in request.path:
+            free = shutil.disk_usage(small_disk).free
+            (small_disk / "something-else").write_bytes(bytes(free))
+        return None
+
+    async with (
+        faulty_server(built, fill) as mirror,
+        faulty_server(built) as registry,
+        mirrored(mirror, registry) as client,
+    ):
+        with pytest.raises(DiskFull):
+            await pull(client, registry, BlobStore(small_disk / "store"))
+
+        assert [len(server.asked("GET", digest)) for server in (mirror, registry)] == [1, 0]

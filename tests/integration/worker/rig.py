@@ -20,7 +20,7 @@ from remuda.worker.addresses import AddressSettings
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.introduction import Introduction
 from remuda.worker.ports import BusTarget, Hear, Listener, OpenBus, ReportSource, WorkerBus
-from remuda.worker.service import Worker, WorkerConfig
+from remuda.worker.service import MakeRoom, Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import make_bus
@@ -93,6 +93,7 @@ def make_worker(
     *,
     listener: Listener | None = None,
     reports: ReportSource | None = None,
+    make_room: MakeRoom | None = None,
     **changes: Any,
 ) -> Worker:
     """`changes` are fields of WorkerConfig."""
@@ -114,6 +115,7 @@ def make_worker(
         entropy=Impatient(),
         reports=reports,
         listener=listener,
+        make_room=make_room,
     )
 
 

@@ -1,14 +1,21 @@
 """However a worker is told to stop, it takes the same orderly way out."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import cast
 
 import anyio
 import httpx
 import pytest
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from remuda.core import limits
 from remuda.wire import subjects
+from remuda.worker.engine_room import EngineRoom
+from remuda.worker.http.asgi import App
+from remuda.worker.http.probes import probes
+from remuda.worker.line import NobodyListens
+from remuda.worker.reporter import NothingYet
 from remuda.worker.service import Worker
 from remuda.worker.state import Phase
 from tests.integration.worker.rig import NAME, OFTEN, make_worker, wait_for_phase
@@ -108,6 +115,43 @@ async def test_the_http_server_is_the_last_to_go(frontend: LocalAiFrontend) -> N
     with pytest.raises(httpx.ConnectError):
         await healthz(frontend)
     assert answers == [200]
+
+
+class Backends:
+    """Stands where a worker's backends are, and notes what the frontend was told before they were ended."""
+
+    def __init__(self, frontend: LocalAiFrontend) -> None:
+        self._frontend = frontend
+        self.told_before_the_end: list[str] = []
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        task_status.started()
+        await anyio.sleep_forever()
+
+    @asynccontextmanager
+    async def pages(self, why_unready: Callable[[], str]) -> AsyncIterator[App]:
+        yield probes(why_unready)
+
+    async def close(self) -> None:
+        self.told_before_the_end = [
+            action for action in self._frontend.actions if action in ("drain", "models", "deregister")
+        ]
+
+
+async def test_backends_end_after_the_requests_that_are_in_flight(frontend: LocalAiFrontend) -> None:
+    backends = Backends(frontend)
+    room = cast(EngineRoom, backends)
+    worker = make_worker(
+        frontend.url, reports=NothingYet(), listener=NobodyListens(), make_room=lambda _: room
+    )
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(worker.run)
+            await wait_for_phase(worker, Phase.READY)
+            frontend.node(NAME).in_flight_polls = [1, 0]
+            worker.stop("SIGTERM")
+
+    assert backends.told_before_the_end == ["drain", "models", "models", "deregister"]
 
 
 async def healthz(frontend: LocalAiFrontend) -> int:

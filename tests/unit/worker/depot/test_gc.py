@@ -1,9 +1,15 @@
 """Which blobs leave, and why."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from remuda.oci.retention import StoredBlob
-from remuda.worker.depot.gc import plan
+from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.gc import plan, referenced
+from remuda.worker.depot.metadata import Record, write_record
+from remuda.worker.depot.places import Places
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SINCE = NOW - timedelta(days=14)
@@ -35,3 +41,19 @@ def test_the_budget_holds_also_against_installed_backends() -> None:
     blobs = [blob("a", 3), blob("b", 2), blob("c", 1)]
 
     assert list(leaving(blobs, {"a", "b", "c"}, 15)) == ["a", "b"]
+
+
+def test_layers_of_every_version_that_is_kept_are_needed(tmp_path: Path) -> None:
+    places = Places(tmp_path / "backends", tmp_path / "system", tmp_path / "depot")
+    folders = {
+        "installed": places.backends / "engine",
+        "ready": places.ready("engine"),
+        "before": places.previous("engine"),
+    }
+    for layer, folder in folders.items():
+        folder.mkdir(parents=True)
+        write_record(folder, Record(layers=(layer,)))
+
+    needed = referenced(cast(Depot, SimpleNamespace(places=places)))
+
+    assert needed == {"installed", "ready", "before"}

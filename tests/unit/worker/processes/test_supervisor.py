@@ -301,6 +301,19 @@ def test_a_process_that_closed_its_port_is_replaced() -> None:
     supervised(scene, scripts(Script(closes_port_s=20), Script()))
 
 
+def test_a_process_that_refuses_now_and_then_is_left_alone() -> None:
+    async def scene(rig: Rig) -> None:
+        first = await rig.supervisor.start(launch())
+        (process,) = rig.machine.started
+        for _ in range(4):  # Each refusal, and that it was none the next time.
+            await until(rig, Phase.UNRESPONSIVE)
+            assert (await until(rig, Phase.READY)).instance == first.instance
+        assert process.looks > 8
+        assert rig.machine.started == [process]
+
+    supervised(scene, scripts(Script(refused_looks=frozenset({2, 4, 6, 8}))))
+
+
 def test_no_free_port_is_an_error_that_names_the_range() -> None:
     async def scene(rig: Rig) -> None:
         await rig.supervisor.start(launch("a"))
