@@ -13,6 +13,7 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Call, Endpoint, Kind, Sink, Upstream
 from remuda.inference.requests import ChatRequest, Message
 from remuda.models.config import ModelConfig
+from remuda.router import dispatch
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Journey, Waits
 from remuda.router.errors import ModelLoading, ModelUnknown, Overloaded
@@ -256,6 +257,20 @@ async def test_full_replica_is_waited_for_in_the_order_of_arrival() -> None:
     assert done == [0, 1, 2, 3]
     assert house.waiting == 0
     assert house.ledger.own() == {}
+
+
+async def test_seat_that_becomes_free_is_told_to_whoever_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: the looks for what frees seats on other frontends are put off here."""
+    monkeypatch.setattr(dispatch, "_TOLD_S", 3600.0)
+    house = House(route(parallel=1), waits=Waits(seat_s=3600.0))
+    replica = house.script(0, "wait", "answer", "answer")
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(house.ask)
+            await wait_until(lambda: house.waiting == 2)
+            replica.gate.set()
+    assert replica.served == 3
 
 
 async def test_as_many_wait_as_may_and_the_next_is_told_to_come_back() -> None:

@@ -47,3 +47,8 @@ def test_what_moves_pushes_the_deadline_on_and_never_past_a_day(
 def test_load_call_is_never_cut_short_by_what_came_before_it(now_s: float, left_s: float) -> None:
     load = timedelta(minutes=5)
     assert load_entered(now_s, now_s + left_s, load) >= now_s + load.total_seconds()
+
+
+def test_whole_load_outlasts_the_load_call_so_that_its_own_limit_is_what_is_told() -> None:
+    load = timedelta(minutes=7)
+    assert load_entered(100.0, 101.0, load) == 100.0 + timedelta(minutes=7 + 5).total_seconds()
