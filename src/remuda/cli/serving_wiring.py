@@ -150,7 +150,8 @@ class ServingRig:
         ground, settings, clock = self._ground, self._ground.around.settings, self._ground.around.clock
         unloads = self._unloads()
         placing = self._placing(unloads)
-        doubts, demand = self._doubts(), self._demand(placing)
+        doubts = self._doubts()
+        demand = self._demand(placing, doubts)
         cold = ColdPath(demand, self._tables, doubts, self._shop.board, clock)
         folder = ModelFolder(
             ground.models_path, self._model_store, ground.around.frontend, self._keeper.notify
@@ -241,7 +242,7 @@ class ServingRig:
             refresh=self._keeper.refresh,
         )
 
-    def _demand(self, placing: Placing) -> Demand:
+    def _demand(self, placing: Placing, doubts: Doubts) -> Demand:
         return Demand(
             self._replicas,
             self._shop.store,
@@ -250,6 +251,7 @@ class ServingRig:
             self._ground.around.clock,
             routable=self._tables.know,
             refresh=self._keeper.refresh,
+            out_of_reach=doubts.nodes_out_of_reach,
         )
 
     def _use_notes(self) -> UseNotes:

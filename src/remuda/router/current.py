@@ -17,6 +17,7 @@ class Tables:
         self.changed = anyio.Event()
         self._whole = Table()
         self._left_out: frozenset[RouteId] = frozenset()
+        self._away: frozenset[RouteId] = frozenset()  # Of those, the ones that are not about to be back.
         self._leaving: frozenset[RouteId] = frozenset()
         self.held_back: frozenset[RouteId] = frozenset()
 
@@ -24,7 +25,9 @@ class Tables:
         """Those in doubt stay left out; of those that are gone nothing is remembered. What others said of
         replicas while the store could not be read is in the table by now."""
         self._whole = table
-        self._left_out &= {route.id for route in self.routes()}
+        there = {route.id for route in self.routes()}
+        self._left_out &= there
+        self._away &= there
         self._leaving = self.held_back = frozenset()
         self._publish()
 
@@ -41,16 +44,19 @@ class Tables:
     def know(self, model: str) -> bool:
         """Whether there is a replica of it, though it may be left out for the moment."""
         entry = self._whole.models.get(model)
-        not_there = self._leaving | self.held_back
+        not_there = self._leaving | self.held_back | self._away
         return entry is not None and any(route.id not in not_there for route in entry.routes)
 
-    def leave_out(self, route: Route) -> None:
-        """Do not choose it, though it is in the table."""
+    def leave_out(self, route: Route, *, away: bool = False) -> None:
+        """Do not choose it, though it is in the table. `away`: nor wait for it, for it is out of reach."""
         self._left_out |= {route.id}
+        if away:
+            self._away |= {route.id}
         self._publish()
 
     def take_back(self, route: Route) -> None:
         self._left_out -= {route.id}
+        self._away -= {route.id}
         self._publish()
 
     def leave(self, leaving: Callable[[Route], bool]) -> None:

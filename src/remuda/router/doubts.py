@@ -1,13 +1,19 @@
-"""Replicas that failed a request: looked at once more, and forgotten when they are not what they were."""
+"""Replicas that failed a request: looked at once more, and forgotten when they are not what they were.
 
-from collections.abc import Awaitable, Callable
+One that cannot be reached, on a node whose worker does not answer either, is not forgotten, for nobody has
+said that it is gone; but it is not waited for: its model may be loaded elsewhere meanwhile.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum, auto
 from typing import Final
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from remuda.core.errors import RemudaError
+from remuda.core.errors import NodeUnreachable, RemudaError
+from remuda.core.ids import NodeId
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.router.current import Tables
 from remuda.router.table import Route, RouteId
@@ -21,6 +27,15 @@ _PROBES: Final = 2  # A connection that is refused so often in a row is no accid
 _PROBE_S: Final = 2.0
 _BETWEEN_S: Final = 0.3
 _VERDICT_S: Final = 10.0
+_WORKER_S: Final = 2.0
+_AGAIN_S: Final = 2.0
+_OUT_OF_REACH: Final = "it could not be reached a moment ago"
+
+
+class State(Enum):
+    WELL = auto()  # Or busy.
+    GONE = auto()
+    OUT_OF_REACH = auto()
 
 
 class Doubts:
@@ -44,6 +59,11 @@ class Doubts:
         self._refresh = refresh
         self._tasks: TaskGroup | None = None
         self._open: dict[RouteId, anyio.Event] = {}
+        self._away: dict[RouteId, NodeId] = {}
+
+    def nodes_out_of_reach(self) -> Mapping[NodeId, str]:
+        """With the reason why nothing is to be loaded there now."""
+        return dict.fromkeys(self._away.values(), _OUT_OF_REACH)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         try:
@@ -73,11 +93,16 @@ class Doubts:
     async def _look(self, route: Route, fault: Fault) -> None:
         forgotten: Replica | None = None
         try:
-            if fault is Fault.NOT_LOADED or not await self._answers(route):
-                forgotten = await self._forget(route)
-                await self._refresh()
-            else:
-                self._tables.take_back(route)
+            match await self._state(route, fault):
+                case State.GONE:
+                    forgotten = await self._forget(route)
+                    await self._refresh()
+                case State.WELL:
+                    self._tables.take_back(route)
+                case State.OUT_OF_REACH:
+                    log.warning("replica_out_of_reach", replica=str(route.key), node=route.node_name)
+                    self._away[route.id] = route.node
+                    self._tables.leave_out(route, away=True)
         except RemudaError as error:  # The store is away: what is true is found out later.
             log.warning("doubt_not_settled", replica=str(route.key), reason=error.message)
             self._tables.take_back(route)
@@ -86,20 +111,57 @@ class Doubts:
             self._tables.take_back(route)
         finally:
             self._open.pop(route.id).set()
-        if forgotten is not None and fault is Fault.NOT_LOADED:  # For which nobody has to wait.
+        # For what follows nobody has to wait.
+        if forgotten is not None and fault is Fault.NOT_LOADED:
             await self._stop(forgotten)
+        if route.id in self._away:
+            await self._until_back(route)
 
-    async def _answers(self, route: Route) -> bool:
-        """Busy is not dead."""
+    async def _state(self, route: Route, fault: Fault) -> State:
+        if fault is Fault.NOT_LOADED:
+            return State.GONE
+        answers = await self._answers(route)
+        if answers is None and fault is Fault.UNREACHABLE:
+            return await self._as_its_worker_says(route)
+        return State.GONE if answers is False else State.WELL
+
+    async def _answers(self, route: Route) -> bool | None:
+        """False when it refuses connections; None when it says nothing, for busy is not dead."""
         for probe in range(_PROBES):
             if probe:
                 await anyio.sleep(_BETWEEN_S)
+            healthy: bool | None = None
             with anyio.move_on_after(_PROBE_S):
-                if await self._engine.healthy(route.endpoint) is not False:
-                    return True
-                continue
-            return True
+                healthy = await self._engine.healthy(route.endpoint)
+            if healthy is not False:
+                return healthy
         return False
+
+    async def _as_its_worker_says(self, route: Route) -> State:
+        """A machine that is gone answers nobody, on no line."""
+        with anyio.move_on_after(_WORKER_S):
+            try:
+                reply = await self._worker.running(route.node)
+            except NodeUnreachable:
+                return State.OUT_OF_REACH
+            except RemudaError:  # It is the bus that cannot be used, and says nothing of the node.
+                return State.WELL
+            same = (one for one in reply.models if route.key == (one.model_id, one.replica_index))
+            runs = any(one.instance in ("", route.instance) for one in same)
+            return State.WELL if runs or reply.error else State.GONE
+        return State.OUT_OF_REACH
+
+    async def _until_back(self, route: Route) -> None:
+        """Or no longer in the table: by then its node is known to be away."""
+        try:
+            while route.id in {each.id for each in self._tables.routes()}:
+                await anyio.sleep(_AGAIN_S)
+                if await self._engine.healthy(route.endpoint):
+                    log.info("replica_back", replica=str(route.key), node=route.node_name)
+                    self._tables.take_back(route)
+                    return
+        finally:
+            del self._away[route.id]
 
     async def _forget(self, route: Route) -> Replica | None:
         """As it was stored; None when it is not any more, or is another by now."""

@@ -85,13 +85,16 @@ class Demand:
         *,
         routable: Callable[[str], bool],
         refresh: Callable[[], Awaitable[None]],
+        out_of_reach: Callable[[], Mapping[NodeId, str]] = lambda: NOBODY,
     ) -> None:
+        """`out_of_reach`: nodes that this frontend cannot reach now, each with its reason."""
         self._replicas = replicas
         self._operations = operations
         self._catalogue = catalogue
         self._placer = placer
         self._routable = routable
         self._refresh = refresh
+        self._out_of_reach = out_of_reach
         self._looks = SharedLooks[Found, OpId | None](self._find, clock)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -143,7 +146,7 @@ class Demand:
         away = {
             step.node: "it could not be reached a moment ago" for step, ago in failed if ago < _AVOIDED_FOR
         }
-        return await self._begin(model, away)
+        return await self._begin(model, {**away, **self._out_of_reach()})
 
     async def _under_way(self, replica: Replica) -> UnderWay:
         found = await self._operations.views(Filter(ids=(replica.op,), limit=1, dismissed=True))

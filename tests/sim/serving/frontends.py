@@ -350,8 +350,9 @@ class Parts:
             self._catalogue,
             self._placing,
             self._host.clock,
-            routable=self._routable,
+            routable=self.tables.know,
             refresh=self.keeper.refresh,
+            out_of_reach=self._doubts.nodes_out_of_reach,
         )
 
     def _make_dispatcher(self) -> Dispatcher:
@@ -407,10 +408,6 @@ class Parts:
     def _changed(self) -> None:
         self.keeper.notify()
         self.signal.notify()
-
-    def _routable(self, model: str) -> bool:
-        entry = self.tables.now.models.get(model)
-        return entry is not None and bool(entry.routes)
 
 
 async def _meanwhile(status: LoadStatus) -> None:

@@ -15,8 +15,10 @@ from remuda.router.current import Tables
 from remuda.router.doubts import Doubts
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.endpoints import endpoint_of
+from remuda.wire.models import RunningModel
 from tests.sim.loop import VirtualLoop
-from tests.unit.scheduler.rig import YAML, Rig
+from tests.support.waiting import wait_until
+from tests.unit.scheduler.rig import NODE, YAML, Rig
 
 pytestmark = pytest.mark.anyio
 
@@ -58,6 +60,12 @@ class Doubting(Rig):
     def routes(self) -> tuple[Route, ...]:
         return self.tables.now.models["qwen"].routes
 
+    def its_worker_has(self, *instances: str) -> None:
+        """Without this its worker does not answer."""
+        self.worker.runs[NODE] = [
+            RunningModel(model_id="qwen", replica_index=0, instance=one) for one in instances
+        ]
+
 
 @pytest.fixture
 async def doubting() -> AsyncIterator[Doubting]:
@@ -83,9 +91,44 @@ async def test_replica_in_doubt_is_not_chosen_until_it_has_shown_that_it_is_well
 async def test_busy_is_not_dead(doubting: Doubting) -> None:
     doubting.engine.health = [None]
     [route] = doubting.routes
+    doubting.its_worker_has(route.instance)
     doubting.doubts.add(route, REFUSED)
     assert not await doubting.doubts.verdict(route)
     assert len(doubting.engine.probed) == 1
+
+
+async def test_silent_replica_that_its_worker_does_not_have_is_forgotten(doubting: Doubting) -> None:
+    doubting.engine.health = [None]
+    doubting.its_worker_has("another")
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert await doubting.doubts.verdict(route)
+    assert await doubting.rows() == ()
+
+
+async def test_replica_of_a_machine_that_answers_on_no_line_is_left_for_others_until_it_is_back(
+    doubting: Doubting,
+) -> None:
+    doubting.engine.health = [None] * 10
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert await doubting.doubts.verdict(route)
+    assert not doubting.tables.know("qwen"), "it is not waited for"
+    assert doubting.doubts.nodes_out_of_reach() == {NODE: "it could not be reached a moment ago"}
+    assert len(await doubting.rows()) == 1, "nobody has said that it is gone"
+    await wait_until(lambda: doubting.tables.has(route))
+    assert doubting.doubts.nodes_out_of_reach() == {}
+
+
+async def test_replica_out_of_reach_is_no_longer_asked_when_the_table_has_dropped_it(
+    doubting: Doubting,
+) -> None:
+    doubting.engine.health = [None] * 10
+    [route] = doubting.routes
+    doubting.doubts.add(route, REFUSED)
+    assert await doubting.doubts.verdict(route)
+    doubting.tables.replace(Table(MappingProxyType({})))
+    await wait_until(lambda: not doubting.doubts.nodes_out_of_reach())
 
 
 async def test_probe_that_is_not_answered_in_time_is_busy(
@@ -97,6 +140,7 @@ async def test_probe_that_is_not_answered_in_time_is_busy(
 
     monkeypatch.setattr(doubting.engine, "healthy", hang)
     [route] = doubting.routes
+    doubting.its_worker_has(route.instance)
     doubting.doubts.add(route, REFUSED)
     assert not await doubting.doubts.verdict(route)
     assert len(await doubting.rows()) == 1

@@ -84,6 +84,7 @@ class DemandRig(PlacingRig):
 
     def __init__(self, tasks: TaskGroup) -> None:
         super().__init__()
+        self.out_of_reach: dict[NodeId, str] = {}
         self._tasks = tasks
         self.routable: set[str] = set()
         self.after_refresh: Callable[[], Awaitable[object]] = anyio.lowlevel.checkpoint
@@ -111,6 +112,7 @@ class DemandRig(PlacingRig):
             self.clock,
             routable=lambda name: name in self.routable,
             refresh=self._refresh,
+            out_of_reach=lambda: self.out_of_reach,
         )
         await self._tasks.start(made.run)
         return made

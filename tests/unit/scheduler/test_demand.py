@@ -14,7 +14,7 @@ from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from tests.contract.store.op_builders import an_operation, end, submitted
 from tests.integration.ops.virtual import time_passes
 from tests.unit.scheduler.placers import DemandRig
-from tests.unit.scheduler.rig import GB, a_model
+from tests.unit.scheduler.rig import GB, NODE, OTHER_NODE, a_model
 
 pytestmark = pytest.mark.anyio
 
@@ -232,6 +232,13 @@ async def test_node_that_could_not_be_reached_is_avoided_for_a_while(rig: Demand
     assert isinstance(await rig.demand.look("qwen"), Waits), "for either may be back"
     await time_passes(20)
     assert isinstance(await rig.demand.look("qwen"), UnderWay)
+
+
+async def test_node_that_this_frontend_cannot_reach_is_avoided(rig: DemandRig) -> None:
+    rig.out_of_reach = {NODE: "it could not be reached a moment ago"}
+    found = await rig.demand.look("qwen")
+    assert isinstance(found, UnderWay)
+    assert found.replica.node == OTHER_NODE
 
 
 # Given up.
