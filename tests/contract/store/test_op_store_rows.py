@@ -154,12 +154,24 @@ def migrated(connection: Connection, version: str) -> None:
 
 @pytest.fixture
 async def first_schema(database_url: str) -> AsyncIterator[Database]:
-    """A database as the release before operations made it."""
+    """A database as the release before operations made it, with one node."""
     connections = connections_to(database_url)
+
+    node = {
+        "id": "id-of-alpha", "name": "alpha", "node_type": "backend", "address": "alpha:50051",
+        "http_address": "alpha:50050", "machine_id": "", "boot_id": "boot-1", "version": "",
+        "total_vram": 0, "available_vram": 0, "total_ram": 8, "available_ram": 4, "total_disk": 0,
+        "available_disk": 0, "gpu_vendor": "", "gpu_compute_capability": "", "capability": "default",
+        "vram_budget": "", "max_replicas": 1, "approved": True, "drained": True, "leaving": False,
+        "departed": False, "last_heartbeat": 1, "created_at": 1, "updated_at": 1,
+    }  # fmt: skip
+    label = {"node_id": "id-of-alpha", "key": "zone", "value": "attic", "source": "worker"}
 
     def make(connection: Connection, now: datetime) -> None:
         migrated(connection, "0001")
         connection.execute(schema_info.insert().values(version=1, min_compatible_version=1, updated_at=now))
+        for table, row in (("nodes", node), ("node_labels", label)):
+            connection.execute(Table(table, MetaData(), autoload_with=connection).insert().values(row))
 
     database = Database(connections)
     await database.transact(make)
@@ -181,10 +193,11 @@ def columns(connection: Connection) -> dict[str, list[str]]:
 async def test_first_schema_with_data_becomes_the_second_and_keeps_it(
     database_url: str, first_schema: Database
 ) -> None:
-    node = await registered(SqlFleetStore(first_schema), labels={"zone": "attic"})
     upgraded = await open_database(database_url, clock=SystemClock())
     try:
-        assert (await SqlFleetStore(upgraded).fleet()).nodes == [node]
+        [node] = (await SqlFleetStore(upgraded).fleet()).nodes
+        assert (node.name, node.approved, node.drained) == ("alpha", True, True)
+        assert node.labels["zone"].value == "attic"
         store = SqlOpStore(upgraded)
         await submitted(store, an_operation(), [node.id])
         assert await begin(store)
