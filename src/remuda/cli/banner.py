@@ -53,6 +53,8 @@ def _places(frontend: RunningFrontend, settings: FrontendSettings) -> Iterable[s
 def _node(own: Standing | None) -> str:
     if own is None:
         return "its worker has not registered yet; remuda nodes shows when it has"
+    if own.node.report is None:  # It reports once it is connected.
+        return f"{own.node.name}: its worker is not connected to the bus yet; remuda doctor says why"
     why = f" ({'; '.join(own.reasons)})" if own.reasons else ""
     return f"{own.node.name}: {own.status}{why}, {_hardware(own.node.resources)}"
 

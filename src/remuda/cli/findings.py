@@ -1,5 +1,6 @@
 """What `remuda doctor` concludes from what it saw, in plain words. Pure."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +17,7 @@ _DISK_OUT: Final = 256 << 20
 _SKEW_MAX: Final = timedelta(seconds=5)
 
 
+_PARTS: Final = re.compile(r"; (?=the bus|the database|another frontend)")  # A part may hold "; " itself.
 _REMEDIES: Final = {
     "store": "check that the database runs, that it can be reached and written, and that its disk has room",
     "bus": "check that the NATS server runs, and that the frontend's machine can reach it",
@@ -100,7 +102,7 @@ def readiness(reason: str) -> list[Finding]:
         return [ok("store", "the frontend can use it"), ok("bus", "the frontend can use it")]
     return [
         problem(part, f"the frontend is not ready: {text}", _REMEDIES[part])
-        for text in reason.split("; ")
+        for text in _PARTS.split(reason)
         for part in (_part(text),)
     ]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from remuda.host.folder import DataFolder
 
 _POLL_S: Final = 0.1
-FORGOTTEN: Final = ("joined.json", "endpoint.json")
+FORGOTTEN: Final = ("joined.json", "endpoint.json", "node-secret")
 """What a worker keeps about its fleet, below its folder. Its machine id stays: it proves nothing."""
 
 

@@ -54,7 +54,9 @@ def test_a_ready_frontend_vouches_for_store_and_bus() -> None:
 
 
 def test_the_reasons_of_an_unready_frontend_are_told_apart() -> None:
-    found = findings.readiness("the database x cannot be used: gone; the bus is down: refused")
+    found = findings.readiness(
+        "the database x cannot be used: gone; the bus is down: refused; open that port"
+    )
 
     assert levels(*found) == [("store", Level.PROBLEM), ("bus", Level.PROBLEM)]
 
