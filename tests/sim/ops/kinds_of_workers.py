@@ -55,7 +55,7 @@ class OurWorker(SimulatedWorker):
             return BackendInstallReply(error="it ended with exit code 1", code="backend_failed")
         held.before = ""  # It has been seen running.
         self.done.add((hand.op, hand.attempt))
-        return BackendInstallReply(success=True, digest=held.digest)
+        return BackendInstallReply(success=True, digest=held.digest, address="127.0.0.1:50052")
 
     async def upgrade(self, payload: bytes) -> Message:
         request = decode(BackendUpgrade, payload)
