@@ -11,7 +11,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError, Unavailable
-from remuda.gateway import join, nodes, openapi, probes
+from remuda.gateway import home, join, nodes, openapi, probes
 from remuda.gateway.admin import (
     backends,
     loading,
@@ -27,6 +27,7 @@ from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.guards import HostGuard, TokenRefused
 from remuda.gateway.heartbeat_lane import HeartbeatLane
+from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.layers import BodyLimit, HeadLikeGet, Observation
 from remuda.gateway.messages import answer, refusal
 from remuda.gateway.openai.door import Door
@@ -53,6 +54,7 @@ _ROUTERS = (
     probes.routes,
     join.routes,
     openapi.routes,
+    home.routes,
 )
 
 
@@ -113,10 +115,10 @@ async def _expected(_: Request, error: Exception) -> Response:
 async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code != 405:
-        return refusal(error.status_code, "there is nothing at this path; GET /openapi.json lists all routes")
+        return refusal(error.status_code, no_such_endpoint(request.scope["path"]), reason="not_found")
     allowed = ", ".join(_methods(request.scope["path"]))
     words = f"{request.method} does not work on this path; use one of {allowed}"
-    return refusal(405, words, {"Allow": allowed})
+    return refusal(405, words, {"Allow": allowed}, reason="wrong_method")
 
 
 def _methods(path: str) -> list[str]:

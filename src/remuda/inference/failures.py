@@ -1,6 +1,8 @@
 """How an answer can fail, once a replica has been chosen."""
 
+import re
 from enum import StrEnum
+from typing import Final
 
 from remuda.core.errors import PeerFailed
 
@@ -28,3 +30,46 @@ class UpstreamFailed(PeerFailed):
     def elsewhere(self) -> bool:
         """Another replica may do better."""
         return self.fault in (Fault.UNREACHABLE, Fault.BROKE, Fault.NOT_LOADED)
+
+
+class ContextExceeded(UpstreamFailed):
+    """The request has more tokens than the model takes. OpenAI's own code."""
+
+    code = "context_length_exceeded"
+    retryable = False
+
+    def __init__(self, message: str) -> None:
+        hint = "send fewer tokens, or raise the model's context_size"
+        super().__init__(Fault.REFUSED, message, status=400, hint=hint)
+
+
+class InputUnsupported(UpstreamFailed):
+    """The request shows or plays something to a model that takes text only."""
+
+    code = "unsupported_input"
+    retryable = False
+
+    def __init__(self, message: str) -> None:
+        hint = "ask a model that takes such input; a GGUF model needs its mmproj file for it"
+        super().__init__(Fault.REFUSED, message, status=400, hint=hint)
+
+
+_CONTEXT: Final = re.compile(
+    r"exceeds? (?:the )?(?:available |maximum |model's )*context"
+    r"|context (?:size|length|window) (?:has been )?exceeded"
+    r"|maximum context length is|too large to process|exceed_context_size",
+    re.IGNORECASE,
+)
+_INPUT: Final = re.compile(
+    r"(?:image|audio|video|multimodal|media) (?:input|data|content)s? (?:is|are) not supported"
+    r"|(?:is not a|not a) multimodal model|does not support (?:image|audio|video|multimodal)",
+    re.IGNORECASE,
+)
+
+
+def clients_fault(words: str, message: str) -> UpstreamFailed | None:
+    """The failure that is the request's own doing, by a backend's words; None: it is another one. Backends
+    have no status of their own for these, and some say that they themselves failed."""
+    if _CONTEXT.search(words):
+        return ContextExceeded(message)
+    return InputUnsupported(message) if _INPUT.search(words) else None

@@ -54,7 +54,7 @@ class Message(Struct):
     tool_calls: Annotated[list[CalledTool], Meta(max_length=TOOLS_MAX)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    reasoning: object = None  # The same under the other name that answers have for it, if it is a text.
+    reasoning: Raw = field(default_factory=_absent)  # The same under another name, if it is a text.
 
 
 class FunctionSpec(Struct):

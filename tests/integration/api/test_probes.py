@@ -206,3 +206,33 @@ async def test_the_join_script_is_sound_whatever_the_host_header(
     reply = await open_frontend.anyone.get("/join.py", headers={"Host": host})
     assert reply.status_code == 200
     compile(reply.text, "join.py", "exec")
+
+
+async def test_a_browser_is_shown_where_to_go(frontend: LiveFrontend, open_frontend: LiveFrontend) -> None:
+    page = await frontend.anyone.get("/", headers={"Accept": "text/html"})
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert f"{frontend.url}/v1" in page.text
+    assert "no key is needed" in page.text
+    assert "remuda keys create" in (await open_frontend.anyone.get("/")).text
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/api/tags", "Ollama's API is not offered here: OpenAI's API is under /v1"),
+        ("/v1/messages", "Anthropic's API is not offered here: OpenAI's API is under /v1"),
+        ("/nowhere", "no such endpoint: OpenAI's API is under /v1"),
+        ("/v1/nowhere", "no such endpoint: OpenAI's API is under /v1"),
+    ],
+)
+async def test_paths_of_other_apis_say_which_there_are(frontend: LiveFrontend, path: str, words: str) -> None:
+    reply = await frontend.anyone.post(path)
+    assert reply.status_code == 404
+    assert words in reply.json()["error"]["message"]
+
+
+async def test_a_filter_that_is_not_known_is_refused(frontend: LiveFrontend) -> None:
+    reply = await frontend.admin.get("/api/ops", params={"nodes": "gpu-1"})
+    assert reply.status_code == 400
+    assert "unknown filter 'nodes'" in reply.json()["error"]["message"]
+    assert (await frontend.admin.get("/api/history", params={"nod": "gpu-1"})).status_code == 400

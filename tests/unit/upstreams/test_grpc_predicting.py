@@ -285,3 +285,9 @@ def test_each_prompt_of_a_completion_has_its_answers() -> None:
 def test_a_completion_that_no_backend_could_make_is_refused(body: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         _completions(**body)
+
+
+@pytest.mark.parametrize(("given", "told"), [("hm", "hm"), ({"steps": []}, ""), (None, "")])
+def test_thoughts_are_taken_under_their_other_name_too(given: object, told: str) -> None:
+    messages = [{"role": "assistant", "content": "hi", "reasoning": given}]
+    assert _chat(messages=messages).Messages[0].reasoning_content == told

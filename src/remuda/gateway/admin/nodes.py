@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core import limits
 from remuda.gateway import views
+from remuda.gateway.filters import KNOWN_FILTERS
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, refuses, takes
 from remuda.gateway.model_views import counted
@@ -156,7 +157,7 @@ async def reset_max_replicas(node_id: NodePath, svc: Svc, admin: Admin) -> Respo
     return answer(wire.ResetReply())
 
 
-@routes.get("/history", responses=gives(History, 400, 401))
+@routes.get("/history", responses=gives(History, 400, 401), dependencies=[KNOWN_FILTERS])
 async def history(
     svc: Svc,
     node: Annotated[str | None, Query(description="Only this node's, by name.")] = None,

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from remuda.core.errors import Conflict, Invalid
 from remuda.core.ids import NodeId
 from remuda.gateway.admin.backends import CONCRETE, upgrade_item
+from remuda.gateway.filters import KNOWN_FILTERS
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.paths import OpPath
@@ -53,7 +54,7 @@ async def create_op(request: Request, svc: Svc, admin: Admin) -> Response:
     return answer(_accepted(await svc.ops.operations.submit(asked), svc), 202)
 
 
-@routes.get("", responses=gives(OpViews, 400, 401))
+@routes.get("", responses=gives(OpViews, 400, 401), dependencies=[KNOWN_FILTERS])
 async def list_ops(
     svc: Svc,
     state: Annotated[Literal["live", "finished", "all"], Query(description="Which to list.")] = "all",

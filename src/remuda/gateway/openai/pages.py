@@ -7,6 +7,7 @@ import msgspec
 from starlette.types import Send
 
 from remuda.core.errors import NotFound, Rejected, RemudaError
+from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.errors import Refusal, refusal
 from remuda.gateway.openai.parsing import ASKS
@@ -77,7 +78,7 @@ async def _page_or_newer(
 def _page(admission: Admission, method: str, path: str, headers: Mapping[bytes, bytes]) -> bytes:
     allowed = _methods(path)
     if not allowed:
-        raise NotFound("there is nothing at this path")
+        raise NotFound(no_such_endpoint(path))
     if method not in allowed:
         raise WrongMethod(f"{method} does not work on this path; use {' or '.join(allowed)}")
     key = admission.caller(headers)

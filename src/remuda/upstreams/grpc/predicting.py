@@ -203,13 +203,17 @@ def _message(message: Message) -> pb.Message:
         told.name = message.name
     if message.tool_call_id:
         told.tool_call_id = message.tool_call_id
-    if thought := message.reasoning_content or (
-        message.reasoning if isinstance(message.reasoning, str) else ""
-    ):
+    if thought := message.reasoning_content or _text_in(message.reasoning):
         told.reasoning_content = thought
     if message.tool_calls:
         told.tool_calls = _encode(message.tool_calls).decode()
     return told
+
+
+def _text_in(value: msgspec.Raw) -> str:
+    """Empty for JSON of any other kind."""
+    text = bytes(value)
+    return msgspec.json.decode(text, type=str) if text.startswith(b'"') else ""
 
 
 def _role(message: Message) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.failures import Fault, UpstreamFailed, clients_fault
 from remuda.upstreams.grpc import limits
 from remuda.upstreams.http2.failures import (
     BrokenOff,
@@ -28,6 +28,17 @@ _BY_STATUS: Final = {
     Status.UNAVAILABLE: _BROKE,
     Status.CANCELLED: _BROKE,
 }
+# With these a backend may say that a request asks for too much.
+_ANSWERED: Final = frozenset(
+    {
+        Status.INVALID_ARGUMENT,
+        Status.OUT_OF_RANGE,
+        Status.INTERNAL,
+        Status.UNKNOWN,
+        Status.UNIMPLEMENTED,
+        Status.RESOURCE_EXHAUSTED,
+    }
+)
 # Said by backends.
 _NOT_LOADED: Final = "model not loaded"
 _ANOTHER_MODEL: Final = "model identity mismatch"
@@ -52,6 +63,9 @@ def failure_of(failed: CallFailed, model: str, *, heard: bool) -> UpstreamFailed
         return UpstreamFailed(Fault.NOT_LOADED, f"the replica does not hold {model}: {words}", status=503)
     if failed.code is Status.UNAVAILABLE and not heard:
         return UpstreamFailed(Fault.UNREACHABLE, f"the backend of {model} cannot be reached: {words}")
+    own = clients_fault(words, f"the backend of {model} refuses this: {words}")
+    if own is not None and failed.code in _ANSWERED:
+        return own
     usual = _BROKE if isinstance(failed, BrokenOff) else (Fault.FAILED, 502, "failed")
     fault, status, verb = _BY_STATUS.get(failed.code, usual)
     hint = "the frontend and its workers need the same gRPC token" if verb == _SHUT[2] else ""

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.inference.failures import Fault, UpstreamFailed, clients_fault
 
 REFUSAL_HEADER: Final = b"x-remuda-refusal"  # Set by a worker's own answers, before its backend has spoken.
 _WORDS_MAX: Final = 500
@@ -54,6 +54,8 @@ def failure(status: int, refusal: bytes, body: bytes) -> UpstreamFailed | None:
         return UpstreamFailed(Fault.NOT_LOADED, words, status=503)
     if status in (404, 405, 501):
         return UpstreamFailed(Fault.REFUSED, f"{_DOES_NOT_OFFER}: {words}", status=400)
+    if status >= 400 and (own := clients_fault(words, f"the backend refuses this: {words}")) is not None:
+        return own
     if status >= 500:
         return UpstreamFailed(Fault.FAILED, f"the backend failed: {words}")
     if status < 400:

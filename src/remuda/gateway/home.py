@@ -1,0 +1,90 @@
+"""What somebody finds who has only the address of a frontend: a page for browsers, and words for paths of
+other APIs. No secrets are here, and nobody is asked for a key."""
+
+from html import escape
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from remuda.gateway.messages import gives_raw
+from remuda.gateway.services import Svc
+
+_HTML: Final = "text/html"
+_SAFE: Final = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_APIS: Final = "OpenAI's API is under /v1 (chat/completions, completions, embeddings, rerank, models)"
+_OTHERS: Final = (
+    ("/api/generate", "Ollama's API"),
+    ("/api/chat", "Ollama's API"),
+    ("/api/tags", "Ollama's API"),
+    ("/api/embed", "Ollama's API"),
+    ("/api/show", "Ollama's API"),
+    ("/api/pull", "Ollama's API"),
+    ("/api/ps", "Ollama's API"),
+    ("/api/version", "Ollama's API"),
+    ("/v1/messages", "Anthropic's API"),
+    ("/v1/complete", "Anthropic's older API"),
+    ("/v1/responses", "OpenAI's Responses API"),
+    ("/v1/assistants", "OpenAI's Assistants API"),
+    ("/v1/threads", "OpenAI's Assistants API"),
+    ("/v1/images", "OpenAI's images API"),
+    ("/v1/audio", "OpenAI's audio API"),
+    ("/v1/files", "OpenAI's files API"),
+    ("/v1/batches", "OpenAI's batch API"),
+    ("/v1/fine_tuning", "OpenAI's fine-tuning API"),
+    ("/v1/moderations", "OpenAI's moderation API"),
+    ("/v1/realtime", "OpenAI's realtime API"),
+    ("/v1beta/", "Gemini's API"),
+    ("/completion", "llama.cpp's own API"),
+    ("/generate", "TGI's API"),
+)
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Remuda</title>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 42em; margin: 3em auto; padding: 0 1em }}
+pre {{ overflow-x: auto; padding: .8em; background: color-mix(in srgb, currentColor 8%, transparent) }}
+</style>
+<h1>Remuda {version}</h1>
+<p>This is a frontend of Remuda, which makes one OpenAI-compatible endpoint of several machines.
+There is no web console yet.</p>
+<h2>Programs</h2>
+<p>Use <code>{base}/v1</code> as the base URL of any OpenAI client{key}.</p>
+<pre>curl {base}/v1/models{header}</pre>
+<h2>People</h2>
+<ul>
+<li><code>remuda models</code>, <code>remuda nodes</code> and <code>remuda --help</code> on the machine of
+this frontend, or anywhere with <code>REMUDA_URL</code> set</li>
+<li><a href="/docs">All routes</a>, and the same for programs: <a href="/openapi.json">/openapi.json</a></li>
+<li><a href="/healthz">/healthz</a> and <a href="/readyz">/readyz</a> for monitors; /metrics for
+Prometheus</li>
+</ul>
+"""
+
+routes = APIRouter(tags=["about"])
+
+
+@routes.get("/", response_class=Response, responses=gives_raw(_HTML))
+async def home(request: Request, svc: Svc) -> Response:
+    """What this is, and where to go from here."""
+    keys = svc.access.keys_required
+    page = _PAGE.format(
+        version=escape(svc.version),
+        base=escape(f"{request.url.scheme}://{request.url.netloc}"),
+        key=", with a key that <code>remuda keys create</code> makes" if keys else "; no key is needed",
+        header=' -H "Authorization: Bearer KEY"' if keys else "",
+    )
+    return Response(page, media_type=_HTML, headers=_SAFE)
+
+
+def no_such_endpoint(path: str) -> str:
+    """Why nothing is at this path, and which APIs there are."""
+    other = next((api for prefix, api in _OTHERS if path == prefix or path.startswith(_below(prefix))), "")
+    begins = f"{other} is not offered here" if other else "no such endpoint"
+    return f"{begins}: {_APIS}, and GET /openapi.json lists all routes"
+
+
+def _below(prefix: str) -> str:
+    return prefix if prefix.endswith("/") else f"{prefix}/"

@@ -1,0 +1,47 @@
+"""What a request did wrong is told as such, however the backend puts it."""
+
+import pytest
+
+from remuda.inference.failures import Fault
+from remuda.upstreams.grpc.troubles import failure_of
+from remuda.upstreams.http.refusals import failure
+from remuda.upstreams.http2.failures import CallFailed, Status
+
+OVERFLOW = "the request exceeds the available context size, try increasing it"
+IMAGE = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
+
+
+@pytest.mark.parametrize("code", [Status.INVALID_ARGUMENT, Status.INTERNAL, Status.UNKNOWN])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (OVERFLOW, "context_length_exceeded"),
+        ("request (9000 tokens) exceeds the available context size (4096 tokens)", "context_length_exceeded"),
+        ("Context size has been exceeded.", "context_length_exceeded"),
+        (IMAGE, "unsupported_input"),
+        ("audio input is not supported", "unsupported_input"),
+    ],
+)
+def test_grpc_backends_are_understood(code: Status, words: str, told: str) -> None:
+    failed = failure_of(CallFailed(code, words), "m", heard=False)
+    assert (failed.code, failed.status, failed.fault) == (told, 400, Fault.REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (400, b'{"error": {"message": "%b", "type": "exceed_context_size_error"}}' % OVERFLOW.encode(), True),
+        (400, b'{"message": "This model\'s maximum context length is 4096 tokens."}', True),
+        (500, b'{"error": {"message": "%b", "code": 500}}' % IMAGE.encode(), False),
+    ],
+)
+def test_http_backends_are_understood(status: int, body: bytes, told: bool) -> None:
+    failed = failure(status, b"", body)
+    assert failed is not None
+    expected = "context_length_exceeded" if told else "unsupported_input"
+    assert (failed.code, failed.status) == (expected, 400)
+
+
+def test_other_failures_stay_what_they_are() -> None:
+    assert failure_of(CallFailed(Status.INTERNAL, "out of paper"), "m", heard=False).status == 502
+    assert failure(400, b"", b'{"error": {"message": "bad"}}') is None
