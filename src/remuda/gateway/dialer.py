@@ -18,6 +18,8 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability, Thresholds
 from remuda.fleet.model import Dial, Node, NodeType
 from remuda.fleet.ports import FleetStore
+from remuda.host.dialing import connected
+from remuda.host.outbound import AddressRefused
 
 log = structlog.get_logger()
 _NO_ADDRESS = "not a HOST:PORT address"
@@ -80,7 +82,7 @@ async def call(address: str) -> str:
         return _NO_ADDRESS
     try:
         with anyio.fail_after(limits.DIAL_S):
-            async with await anyio.connect_tcp(host, port) as stream:
+            async with await connected(host, port, lambda one: anyio.connect_tcp(one, port)) as stream:
                 await stream.send(
                     f"GET /healthz HTTP/1.1\r\nHost: {target.netloc}\r\nConnection: close\r\n\r\n".encode()
                 )
@@ -89,6 +91,8 @@ async def call(address: str) -> str:
         return _NO_ADDRESS
     except TimeoutError:
         return f"no answer within {limits.DIAL_S:.0f} s"
+    except AddressRefused as error:
+        return error.strerror or "its address may not be dialled"
     except socket.gaierror:
         return "its name is not known here"
     except (anyio.EndOfStream, anyio.BrokenResourceError):

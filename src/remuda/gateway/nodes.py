@@ -12,6 +12,7 @@ from remuda.gateway.messages import Described, answer, body, gives, read, takes
 from remuda.gateway.model_views import model_rows
 from remuda.gateway.paths import NodePath
 from remuda.gateway.services import Services, Svc
+from remuda.host.dialing import far_claim
 from remuda.wire import nodes as wire
 from remuda.wire.codec import decode
 
@@ -42,6 +43,7 @@ async def register(request: Request, svc: Svc) -> Response:
     """Create or refresh this node. Safe to repeat: the name is the key, the id stays."""
     message = await read(request, wire.RegisterRequest)
     _check_body_token(message.token, svc)
+    _check_hosts(message, request)
     admitted = await svc.registry.register(views.candidate(message, svc.entropy, await body(request)))
     node, credentials = admitted.node, admitted.credentials
     return answer(
@@ -125,6 +127,19 @@ async def models(node_id: NodePath, svc: Svc) -> Response:
 
 async def _leaving_boot(request: Request) -> BootId | None:
     return BootId((await read(request, wire.Farewell)).boot_id) or None
+
+
+def _check_hosts(message: wire.RegisterRequest, request: Request) -> None:
+    """A node may say that it is at an address of this machine, or of a link, only if it calls from there."""
+    server = request.scope.get("server") or ("",)
+    source, here = (request.client.host if request.client else ""), str(server[0])
+    for field, address in (("address", message.address), ("http_address", message.http_address)):
+        host = address.rpartition(":")[0].strip("[]")
+        if problem := far_claim(host, source, here):
+            raise Invalid(
+                f"{field}: {problem}",
+                hint="advertise an address under which the frontend reaches the node (--advertise-addr)",
+            )
 
 
 def _check_body_token(token: str, svc: Services) -> None:

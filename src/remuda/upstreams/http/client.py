@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import anyio
 
+from remuda.host.dialing import connected
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.upstreams.http.connection import Connection, Patience, TurnedAway
 from remuda.upstreams.sockets import turned_away
@@ -90,8 +91,12 @@ class Pool:
         loop = self._loop
         try:
             with anyio.fail_after(self._patience.connect_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(loop, self._patience), address.host, address.port
+                _, connection = await connected(
+                    address.host,
+                    address.port,
+                    lambda one: loop.create_connection(
+                        lambda: Connection(loop, self._patience), one, address.port
+                    ),
                 )
         except TimeoutError:
             words = f"the worker could not be reached within {self._patience.connect_s:g} s"

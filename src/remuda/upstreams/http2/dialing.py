@@ -6,6 +6,8 @@ import socket
 
 import anyio
 
+from remuda.host.dialing import connected
+from remuda.host.outbound import AddressRefused
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.connection import Connection
 from remuda.upstreams.http2.failures import TurnedAway, Unreachable
@@ -21,8 +23,10 @@ async def dial(address: str) -> Connection:
     loop = asyncio.get_running_loop()
     try:
         with anyio.fail_after(limits.CONNECT_S):
-            _, connection = await loop.create_connection(
-                lambda: Connection(loop), host.strip("[]"), int(port)
+            _, connection = await connected(
+                host.strip("[]"),
+                int(port),
+                lambda one: loop.create_connection(lambda: Connection(loop), one, int(port)),
             )
             try:
                 await connection.introduced()
@@ -38,6 +42,8 @@ async def dial(address: str) -> Connection:
 
 def _failure(error: Exception) -> Unreachable:
     """Without the address, which is no business of clients."""
+    if isinstance(error, AddressRefused):
+        return Unreachable("its name leads to an address that no node has")
     if isinstance(error, socket.gaierror) or not isinstance(error, OSError):
         return Unreachable("its name is not resolved")
     if turned_away(error):

@@ -1,0 +1,62 @@
+"""From the host that a node says it has to addresses that may be dialled, by the rules of core.reach.
+
+A node is at a loopback or link-local address only if it registered from there, which is checked when it does
+(`far_claim`). What any other name resolves to is checked here, at the moment of dialling.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from remuda.core.reach import Range, is_ip, range_of, refused
+from remuda.host.outbound import AddressRefused
+
+T = TypeVar("T")
+_LOCALHOST: Final = "localhost"
+
+
+def far_claim(host: str, source: str, here: str) -> str:
+    """Why a node that calls from the address `source` cannot be at this host; empty: it can.
+
+    `here` is our end of its connection: the same address at both ends is this very machine.
+    """
+    if not source or source == here or range_of(source) is Range.LOOPBACK:
+        return ""
+    if host.lower() in _own_names():
+        return f"{host} is the machine of the frontend, and the node calls from {source}"
+    if is_ip(host) and (reason := refused(host, range_of(source))):
+        return f"{reason}; the node calls from {source}"
+    return ""
+
+
+async def connected(host: str, port: int, connect: Callable[[str], Awaitable[T]]) -> T:
+    """What `connect` makes of the first address of the host that takes a connection; else the last one's
+    failure, or why there is no address."""
+    *others, last = await resolved(host, port)
+    for address in others:
+        with suppress(OSError):
+            return await connect(address)
+    return await connect(last)
+
+
+async def resolved(host: str, port: int) -> list[str]:
+    """Addresses to dial, at least one. gaierror for a name that is not known; AddressRefused for one that
+    leads to where no node of that name can be."""
+    if is_ip(host):
+        return [host]
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+    if host.lower() in _own_names():
+        return addresses
+    allowed = [address for address in addresses if not refused(address)]
+    if not allowed:
+        raise AddressRefused(next((refused(address) for address in addresses), "its name is not known"))
+    return allowed
+
+
+def _own_names() -> frozenset[str]:
+    """What this machine calls itself: such names lead to loopback addresses in many a hosts file."""
+    own = socket.gethostname().lower()
+    return frozenset({_LOCALHOST, own, own.partition(".")[0]})

@@ -1,0 +1,45 @@
+"""Where a node can be, by where it calls from and by what its name resolves to."""
+
+import socket
+
+import pytest
+
+from remuda.host.dialing import far_claim, resolved
+from remuda.host.outbound import AddressRefused
+
+pytestmark = pytest.mark.anyio
+HERE = "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "::1", "0.0.0.0", "169.254.169.254", "localhost", "LOCALHOST", socket.gethostname()]
+)
+def test_a_node_elsewhere_cannot_be_at_an_address_of_this_machine_or_its_link(host: str) -> None:
+    assert "10.0.0.7" in far_claim(host, "10.0.0.7", HERE)
+
+
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "::1"),
+        ("127.0.0.1", HERE),  # From this machine, by its address on the network.
+        ("10.0.0.7", "10.0.0.7"),
+        ("gpu-1", "10.0.0.7"),
+        ("169.254.3.4", "169.254.3.4"),
+        ("127.0.0.1", ""),  # Where it calls from is not known.
+    ],
+)
+def test_a_node_can_be_where_it_calls_from(host: str, source: str) -> None:
+    assert far_claim(host, source, HERE) == ""
+
+
+async def test_what_is_written_as_an_address_is_dialled_and_so_is_this_machines_name() -> None:
+    assert await resolved("127.0.0.1", 80) == ["127.0.0.1"]
+    assert set(await resolved("localhost", 80)) <= {"127.0.0.1", "::1"}
+
+
+@pytest.mark.parametrize("name", ["127.1", "0x7f000001", "2130706433", "0"])
+async def test_another_name_does_not_lead_to_this_machine(name: str) -> None:
+    with pytest.raises(AddressRefused, match="a loopback address"):
+        await resolved(name, 80)
