@@ -19,6 +19,8 @@ from remuda.core.errors import FrontendUnreachable, Problem
 from remuda.wire.codec import encode
 from remuda.wire.operations import OpView
 
+_TOO_LATE = "expired"  # Given up at the time that was asked for; nothing is wrong with it.
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -80,7 +82,7 @@ def _judged(asked: Asked, ended: Sequence[OpView]) -> Exit:
 def _again(op: OpView) -> str:
     """How to try again; only after a change, where the same again would fail the same way."""
     problems = [step.problem for step in op.steps or () if step.state == "failed" and step.problem]
-    may_pass = not problems or any(problem.retryable for problem in problems)
+    may_pass = not problems or any(problem.retryable or problem.code == _TOO_LATE for problem in problems)
     first = "" if may_pass else "fix the cause first; then "
     if op.kind == "load":
         return f"{first}try it again with: remuda models load {shlex.quote(op.model)}"
