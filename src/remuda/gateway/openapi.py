@@ -22,6 +22,7 @@ from remuda.wire.models import ModelUnload
 _BODIES: tuple[type[BaseModel], ...] = (
     wire.RegisterRequest,
     wire.Heartbeat,
+    wire.BusTrouble,
     wire.Farewell,
     wire.Labels,
     wire.VramBudgetBody,

@@ -146,8 +146,11 @@ def test_every_route_says_what_it_is_for_and_how_it_refuses(document: Json) -> N
             assert ("requestBody" in operation) == reads_a_body(path, method), path
 
 
+BODIES_OF_WORKERS = ("/register", "/heartbeat", "/bus-trouble", "/drain", "/deregister")
+
+
 def reads_a_body(path: str, method: str) -> bool:
-    if path.startswith("/api/node/") and path.endswith(("/register", "/heartbeat", "/drain", "/deregister")):
+    if path.startswith("/api/node/") and path.endswith(BODIES_OF_WORKERS):
         return method == "post"
     if path == "/api/keys" or path in ASKS or path.endswith(BODIES_OF_OPERATIONS):
         return method == "post"
