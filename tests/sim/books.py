@@ -1,5 +1,6 @@
 """The tables, read behind the store's back, and the database host they live on."""
 
+import json
 import sqlite3
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,6 +26,12 @@ class NodeRow(NamedTuple):
     max_replicas_override: int | None
     report_boot_id: BootId | None
     report_sequence: int | None
+    secret_hash: str
+    claim: str | None
+
+    @property
+    def claim_id(self) -> NodeId | None:
+        return None if self.claim is None else NodeId(json.loads(self.claim)["id"])
 
 
 _NODES = f"SELECT {', '.join(NodeRow._fields)} FROM nodes ORDER BY name"
@@ -37,6 +44,12 @@ class State:
 
     nodes: dict[NodeId, NodeRow]
     admin_labels: dict[NodeId, dict[str, str]]
+
+    @property
+    def waiting(self) -> list[NodeId]:
+        """Who could be approved: nodes, and machines that claim a node's name."""
+        pending = [row.id for row in self.nodes.values() if not row.approved]
+        return pending + [row.claim_id for row in self.nodes.values() if row.claim_id is not None]
 
     def named(self, name: str) -> NodeRow | None:
         return next((row for row in self.nodes.values() if row.name == name), None)

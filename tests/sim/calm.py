@@ -32,24 +32,23 @@ def unsettled(fleet: SimulatedFleet) -> list[str]:
     if len(fleet.up) < len(fleet.frontends):
         return ["a frontend is not up"]
     standings = {standing.node.id: standing for standing in fleet.verdicts()}
+    claims = {standing.node.claim.id for standing in standings.values() if standing.node.claim is not None}
     living = {machine: machine.life.node_id() for machine in fleet.machines if machine.life is not None}
-    # These share a row with a worker that gives no machine id: what that one says of itself, it says of both.
-    nameless = {machine.name for machine in fleet.machines if not isinstance(machine, OurMachine)}
     wrong = [
-        _of_living(machine, standings.get(node) if node else None, alone=machine.name not in nameless)
+        _of_living(machine, standings.get(node) if node else None)
         for machine, node in living.items()
+        if node not in claims
     ]
     owned = set(living.values())
     wrong += [_of_dead(standing) for node, standing in standings.items() if node not in owned]
     return [problem for problem in wrong if problem]
 
 
-def _of_living(machine: Machine, standing: Standing | None, *, alone: bool) -> str:
-    if standing is not None and standing.node.leaving and not alone:
-        return ""
+def _of_living(machine: Machine, standing: Standing | None) -> str:
     if not isinstance(machine, OurMachine):
-        # Removed, it never notices.
-        return "" if standing is None or not standing.node.approved else _of_approved(machine, standing)
+        # Removed or moved, it never notices.
+        lost = standing is None or not standing.node.approved or standing.node.source != machine.host
+        return "" if lost or standing is None else _of_approved(machine, standing)
     if standing is None:
         return f"{machine} lives and has no row"
     if not standing.node.approved:

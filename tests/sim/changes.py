@@ -18,21 +18,13 @@ def approval_is_given(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow) 
 
 
 def approval_is_kept(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow) -> bool:
-    """For as long as the row is the same machine's."""
-    if not old.approved or new.approved:
-        return True
-    return write.kind == "register" and _another_machine(old, new)
+    return new.approved or not old.approved
 
 
-def approval_is_not_inherited(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow) -> bool:
-    """An admin approves a machine, not a name."""
-    return not _another_machine(old, new) or not new.approved or ledger.trusts(new)
-
-
-def names_are_not_taken_from_the_living(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow) -> bool:
-    if not _another_machine(old, new) or old.departed:
-        return True
-    return ledger.hearing.silence_most_s(ledger.heard[old.id]) >= ledger.offline_after_s
+def rows_keep_their_machine(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow) -> bool:
+    """Whoever comes instead of a machine gets a row of its own, and so an id of its own."""
+    same_secret = not old.secret_hash or old.secret_hash == new.secret_hash
+    return same_secret and old.machine_id == new.machine_id
 
 
 def drain_is_an_admins(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow) -> bool:
@@ -81,8 +73,10 @@ def reports_go_forward(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow)
 
 
 def labels_are_an_admins(ledger: Ledger, write: Write, old: State, new: State) -> bool:
-    for node_id in new.nodes:
-        before, after = old.admin_labels.get(node_id, {}), new.admin_labels.get(node_id, {})
+    for node_id, row in new.nodes.items():
+        former = old.named(row.name)  # Another row's, where one takes the other's place: its labels are kept.
+        before = {} if former is None else old.admin_labels.get(former.id, {})
+        after = new.admin_labels.get(node_id, {})
         if before == after:
             continue
         gone = before.keys() - after.keys()
@@ -100,25 +94,48 @@ def labels_are_an_admins(ledger: Ledger, write: Write, old: State, new: State) -
 
 
 def ids_are_stable(ledger: Ledger, write: Write, old: State, new: State) -> bool:
-    """A row comes by registering and goes by an admin's word; in between its name keeps its id."""
-    if write.kind != "register" and new.nodes.keys() - old.nodes.keys():
+    """A row comes by registering and goes by an admin's word; in between its name keeps its id. A row that
+    waits for approval may also give way to another machine."""
+    if write.kind not in ("register", "supersede") and new.nodes.keys() - old.nodes.keys():
         return False
     if any(node_id in ledger.removed for node_id in new.nodes):
         return False
-    gone = old.nodes.keys() - new.nodes.keys()
-    return all(write.kind == "remove" and ledger.intended("removed", node_id) for node_id in gone)
+    gone = [old.nodes[node_id] for node_id in old.nodes.keys() - new.nodes.keys()]
+    return all(_may_go(ledger, write, row, new) for row in gone)
+
+
+def _may_go(ledger: Ledger, write: Write, row: NodeRow, new: State) -> bool:
+    if write.kind == "remove":
+        return ledger.intended("removed", row.id)
+    heir = new.named(row.name)
+    if heir is None or not _is_gone(ledger, row):
+        return False
+    if write.kind == "supersede":
+        return ledger.intended("approved", heir.id)
+    return write.kind == "register" and not row.approved and not row.secret_hash
+
+
+def _is_gone(ledger: Ledger, row: NodeRow) -> bool:
+    """Names are not taken from the living."""
+    return row.departed or ledger.hearing.silence_most_s(ledger.heard[row.id]) >= ledger.offline_after_s
 
 
 def new_nodes_wait_for_approval(ledger: Ledger, write: Write, old: State, new: State) -> bool:
+    """An admin approves a machine, not a name; and what is automatic is for new names only."""
     come = [new.nodes[node_id] for node_id in new.nodes.keys() - old.nodes.keys()]
-    return all(ledger.trusts(row) for row in come if row.approved)
+    return all(_may_be_in(ledger, write, row, old) for row in come if row.approved)
+
+
+def _may_be_in(ledger: Ledger, write: Write, row: NodeRow, old: State) -> bool:
+    if write.kind == "supersede":
+        return ledger.intended("approved", row.id)
+    return ledger.trusts(row) and old.named(row.name) is None
 
 
 OF_NODES: tuple[Callable[[Ledger, Write, NodeRow, NodeRow], bool], ...] = (
     approval_is_given,
     approval_is_kept,
-    approval_is_not_inherited,
-    names_are_not_taken_from_the_living,
+    rows_keep_their_machine,
     drain_is_an_admins,
     overrides_are_an_admins,
     own_drain_is_the_workers,
@@ -149,8 +166,11 @@ class ChangeChecker:
             before = old.nodes.get(node_id)
             if before is not None and before != row:
                 self._check_node(write, before, row)
-            if before is None or (before.last_heartbeat != row.last_heartbeat and write.kind != "listen"):
+            heard = before is None or before.last_heartbeat != row.last_heartbeat
+            if heard and write.kind not in ("listen", "supersede"):
                 self._ledger.sign_of_life(node_id)
+            if write.kind == "register" and row.claim_id and (before is None or before.claim != row.claim):
+                self._ledger.sign_of_life(row.claim_id)
         if write.kind == "listen":
             self._ledger.hearing.proved()
         if write.kind != "beat":
@@ -167,14 +187,10 @@ class ChangeChecker:
                 raise self._trace.violated(claim.__name__, write)
         for node_id in old.nodes.keys() - new.nodes.keys():
             self._ledger.removed.add(node_id)
-        if write.kind == "remove" and (lacking := self._not_revoked()):
+        if write.kind in ("remove", "supersede") and (lacking := self._not_revoked()):
             raise self._trace.violated("removed_keys_are_revoked", *lacking)
 
     def _not_revoked(self) -> list[NodeId]:
         revoked = self._books.revoked()
         keys = {node_id: self._public_key(node_id) for node_id in self._ledger.removed}
         return sorted(node_id for node_id, key in keys.items() if key is not None and key not in revoked)
-
-
-def _another_machine(old: NodeRow, new: NodeRow) -> bool:
-    return bool(old.machine_id and new.machine_id) and old.machine_id != new.machine_id

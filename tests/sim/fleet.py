@@ -2,7 +2,7 @@
 
 from remuda.fleet.fleet import Standing
 from tests.sim.frontends import FrontendHost
-from tests.sim.machines import LocalAiMachine, Machine, OurMachine
+from tests.sim.machines import Impostor, LocalAiMachine, Machine, OldMachine, OurMachine
 from tests.sim.network import Network
 from tests.sim.store import at_once
 from tests.sim.world import World
@@ -16,9 +16,11 @@ class SimulatedFleet:
         frontends, machines = dice.whole(1, dice.whole(1, 3)), dice.whole(3, dice.whole(3, 12))
         self.frontends = [FrontendHost(world, number) for number in range(frontends)]
         self.network = Network(world, self.frontends)
+        self.impostor = Impostor(self.network)
         self.machines: list[Machine] = []
         for number in range(machines):
-            kind = LocalAiMachine if number and dice.chance(0.2) else OurMachine
+            kinds = {OurMachine: 6.0, LocalAiMachine: 2.0, OldMachine: 2.0}
+            kind = dice.weighted(kinds) if number else OurMachine
             # Now and then two machines are called the same, as clones of one disk are.
             name = dice.pick(self.machines).name if number and dice.chance(0.25) else f"node-{number}"
             self.machines.append(kind(world, self.network, name, number))

@@ -18,9 +18,10 @@ from remuda.fleet.intake import HeartbeatIntake
 from remuda.fleet.listener import Listener
 from remuda.fleet.registry import Registry
 from tests.sim.clocks import HostClock
-from tests.sim.gateway import Answer, answer
+from tests.sim.gateway import Answer, Call, answer
 from tests.sim.store import StoreOfFrontend
 from tests.sim.world import BUS_URL, THRESHOLDS, World
+from tests.support.nodes import TOKENS
 
 _RESTART_S = 2.0
 
@@ -79,9 +80,9 @@ class FrontendHost:
         self._open.clear()
         self._world.note_hearing()
 
-    def accept(self, path: str, body: bytes) -> Exchange:
+    def accept(self, call: Call) -> Exchange:
         async def answered() -> Answer:
-            return await answer(registry, self.dice, path, body)
+            return await answer(registry, self.dice, call)
 
         registry = self.registry
         return self._serve(answered)
@@ -136,7 +137,14 @@ class FrontendHost:
             tasks.start_soon(intake.run)
             tasks.start_soon(ear.run)
             self._registry = Registry(
-                self.store, intake, world.issuer, BusStopSender(bus), world.policy, THRESHOLDS, self.dice
+                self.store,
+                intake,
+                world.issuer,
+                BusStopSender(bus),
+                world.policy,
+                THRESHOLDS,
+                self.dice,
+                TOKENS,
             )
             self._tasks = tasks
             world.trace.event("up", self.id)

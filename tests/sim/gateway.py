@@ -1,50 +1,70 @@
 """The node API without HTTP: the same views and registry, messages encoded and decoded as on the wire."""
 
+from dataclasses import dataclass
+
 from pydantic import BaseModel
 
 from remuda.core.entropy import Entropy
-from remuda.core.errors import Invalid, RemudaError
+from remuda.core.errors import Invalid, RemudaError, Unauthorized
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.admission import Beat
+from remuda.fleet.identity import Caller, hash_of
 from remuda.fleet.registry import Registry
 from remuda.gateway import views
 from remuda.gateway.nodes import FEATURES
 from remuda.wire import nodes as wire
 from remuda.wire.codec import decode, encode
 from tests.sim.world import BUS_URL
+from tests.support.nodes import TOKENS
 
 Answer = tuple[int, bytes]
 
 
-async def answer(registry: Registry, entropy: Entropy, path: str, body: bytes) -> Answer:
-    """`path` is what follows /api/node/."""
+SHARED_TOKEN = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a frontend gets to see of a call. `path` is what follows /api/node/."""
+
+    path: str
+    body: bytes
+    source: str
+    bearer: str
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.source, hash_of(self.bearer.encode()), self.bearer == SHARED_TOKEN)
+
+
+async def answer(registry: Registry, entropy: Entropy, call: Call) -> Answer:
     try:
-        return await _answer(registry, entropy, path, body)
+        return await _answer(registry, entropy, call)
     except RemudaError as error:
         return error.http_status, encode(wire.NodeError.of(error.http_status, error.message))
 
 
-async def _answer(registry: Registry, entropy: Entropy, path: str, body: bytes) -> Answer:
-    if path == "register":
-        return 201, await _register(registry, entropy, body)
-    node_id, _, verb = path.partition("/")
+async def _answer(registry: Registry, entropy: Entropy, call: Call) -> Answer:
+    if call.path == "register":
+        return 201, await _register(registry, entropy, call)
+    node_id, _, verb = call.path.partition("/")
+    body, caller = call.body, call.caller
     said: BaseModel
     match verb:
         case "heartbeat":
-            await registry.heartbeat(_beat(NodeId(node_id), body))
+            await registry.heartbeat(views.beat(NodeId(node_id), caller, decode(wire.Heartbeat, body)))
             said = wire.HeartbeatReply()
         case "bus-trouble":
             trouble = views.bus_trouble(decode(wire.BusTrouble, body))
-            await registry.cut_off(NodeId(node_id), trouble)
+            await registry.cut_off(NodeId(node_id), caller, trouble)
             said = wire.NODE_NOT_COMMANDABLE
         case "drain":
-            await registry.leave(NodeId(node_id), _leaving_boot(body))
+            await registry.leave(NodeId(node_id), caller, _leaving_boot(body))
             said = wire.NODE_DRAINING
         case "deregister":
-            await registry.depart(NodeId(node_id), _leaving_boot(body))
+            await registry.depart(NodeId(node_id), caller, _leaving_boot(body))
             said = wire.NODE_OFFLINE
         case "models":
-            await registry.standing(NodeId(node_id))
+            await registry.identify(NodeId(node_id), caller)
             return 200, b"[]"
         case _:
             raise Invalid(f"there is no {verb}")
@@ -55,13 +75,13 @@ def _leaving_boot(body: bytes) -> BootId | None:
     return BootId(decode(wire.Farewell, body).boot_id) or None
 
 
-def _beat(node_id: NodeId, body: bytes) -> Beat:
-    return views.beat(node_id, decode(wire.Heartbeat, body))
-
-
-async def _register(registry: Registry, entropy: Entropy, body: bytes) -> bytes:
-    admitted = await registry.register(views.candidate(decode(wire.RegisterRequest, body), entropy, body))
-    node, credentials = admitted.node, admitted.credentials
+async def _register(registry: Registry, entropy: Entropy, call: Call) -> bytes:
+    message = decode(wire.RegisterRequest, call.body)
+    invite = TOKENS.invited(message.name, call.bearer)
+    if invite is None and call.bearer != SHARED_TOKEN:
+        raise Unauthorized("invalid registration token")
+    admitted = await registry.register(views.candidate(message, entropy, call.body, call.source, invite))
+    node, credentials, tokens = admitted.node, admitted.credentials, admitted.tokens
     return encode(
         wire.RegisterReply(
             id=node.id,
@@ -72,6 +92,7 @@ async def _register(registry: Registry, entropy: Entropy, body: bytes) -> bytes:
             nats_jwt=credentials.jwt if credentials else "",
             nats_user_seed=credentials.seed if credentials else "",
             nats_url=BUS_URL,
+            worker_tokens=wire.WorkerTokens(http=tokens.http, grpc=tokens.grpc) if tokens else None,
             remuda=wire.FrontendIdentity(version="simulated", features=FEATURES),
         )
     )

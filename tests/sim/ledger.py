@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from remuda.core import limits
-from remuda.core.ids import BootId, MachineId, NodeId
+from remuda.core.ids import BootId, NodeId
 from remuda.fleet.ports import Note
 from tests.sim.books import NodeRow
 from tests.sim.clocks import elapsed_s
@@ -90,7 +90,7 @@ class Hearing:
 
 @dataclass(slots=True)
 class Ledger:
-    own_machines: frozenset[MachineId]
+    own_secrets: frozenset[str]
     auto_approve: bool
     offline_after_s: float
     hearing: Hearing = field(default_factory=Hearing)
@@ -108,7 +108,7 @@ class Ledger:
         return (event, node_id, value) in self.intents
 
     def trusts(self, row: NodeRow) -> bool:
-        return self.auto_approve or row.machine_id in self.own_machines
+        return self.auto_approve or row.secret_hash in self.own_secrets
 
     def sign_of_life(self, node_id: NodeId) -> None:
         self.heard[node_id] = self.hearing.now()

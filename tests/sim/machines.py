@@ -1,7 +1,7 @@
 """Machines with a worker on them: ours, whose membership is the real code, and one that knows LocalAI's
 contract and nothing of ours."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import anyio
@@ -15,7 +15,7 @@ from remuda.cli.worker import BusOfWorker
 from remuda.core.errors import FrontendUnreachable, Rejected
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.wire import subjects
-from remuda.wire.nodes import Farewell, Heartbeat, RegisterReply, RegisterRequest
+from remuda.wire.nodes import SECRET_PREFIX, Farewell, Heartbeat, RegisterReply, RegisterRequest
 from remuda.worker.addresses import Advertised
 from remuda.worker.enrolment import BusPolicy, refresh_after
 from remuda.worker.hardware.model import Hardware
@@ -28,9 +28,12 @@ from tests.sim.network import CallsOfMachine, Network
 from tests.sim.world import BUS_URL, HEARTBEAT, World
 from tests.unit.worker.machines import CARD, machine
 
-_REACHED_AT = Advertised("10.0.0.1:50051", "10.0.0.1:50050")
 _LOCALAI_RETRY_S = 30.0
 REGISTRATIONS_PER_MINUTE_MOST = 20
+
+
+def secret_of(number: int) -> str:
+    return f"{SECRET_PREFIX}{number:040}"
 
 
 class Life:
@@ -49,6 +52,14 @@ class Life:
     @property
     def connected(self) -> bool:
         return not self.dead and not self.machine.partitioned
+
+    @property
+    def who(self) -> str:
+        return self.machine.bus_name
+
+    @property
+    def source(self) -> str:
+        return self.machine.host
 
     @property
     def bus_connected(self) -> bool:
@@ -93,6 +104,9 @@ class Machine:
         self.dice = world.dice.fork(self.bus_name)
         self.clock = HostClock()
         self.network = network
+        self.number = number
+        self.host = f"10.0.{number}.1"
+        self.moves = 0
         self.partitioned = False
         self.life: Life | None = None
 
@@ -115,6 +129,11 @@ class Machine:
     def rejoin(self) -> None:
         self.partitioned = False
         self.world.broker.mend(self.bus_name)
+
+    def move(self) -> None:
+        """It gets another address."""
+        self.moves += 1
+        self.host = f"10.0.{self.number}.{1 + self.moves}"
 
     async def live(self, life: Life) -> None:
         raise NotImplementedError
@@ -140,6 +159,7 @@ class OurMachine(Machine):
     def __init__(self, world: World, network: Network, name: str, number: int) -> None:
         super().__init__(world, network, name, number)
         self.machine_id = MachineId(f"machine-{number}")
+        self.secret = secret_of(number)
 
     async def current(self) -> Hardware:
         return machine(gpus=(CARD,))
@@ -148,7 +168,8 @@ class OurMachine(Machine):
         introduction = Introduction(self.name, self.machine_id, life.boot_id, "0.1.0", {"rack": self.name})
 
         async def introduce() -> RegisterRequest:
-            return register_request(introduction, await self.current(), _REACHED_AT)
+            reached_at = Advertised(f"{self.host}:50051", f"{self.host}:50050")
+            return register_request(introduction, await self.current(), reached_at)
 
         def open_bus(target: BusTarget) -> BusOfWorker:
             def login() -> Login:
@@ -158,7 +179,7 @@ class OurMachine(Machine):
             return BusOfWorker(life.open_bus(login), self.clock)
 
         membership = Membership(
-            CallsOfMachine(self.network, life),
+            CallsOfMachine(self.network, life, secret=self.secret),
             introduce,
             open_bus,
             self,
@@ -172,6 +193,19 @@ class OurMachine(Machine):
         life.node_id = lambda: membership.state.value.node_id
         life.stop = lambda: membership.stop("told to")
         await membership.run()
+
+
+class OldMachine(OurMachine):
+    """A worker of release 0.1: it has a machine id and no secret. Now and then it is upgraded."""
+
+    def __init__(self, world: World, network: Network, name: str, number: int) -> None:
+        super().__init__(world, network, name, number)
+        self.secret = ""
+
+    def start(self) -> None:
+        if self.moves == 0 and self.dice.chance(0.3):
+            self.secret = secret_of(self.number)
+        super().start()
 
 
 class LocalAiMachine(Machine):
@@ -202,7 +236,7 @@ class LocalAiMachine(Machine):
 
     @property
     def _introduction(self) -> RegisterRequest:
-        return RegisterRequest(name=self.name, address="10.0.0.2:50051", total_ram=1 << 34)
+        return RegisterRequest(name=self.name, address=f"{self.host}:50051", total_ram=1 << 34)
 
     async def _register(self, calls: CallsOfMachine) -> RegisterReply:
         """Until it has credentials."""
@@ -212,7 +246,7 @@ class LocalAiMachine(Machine):
                 reply = await calls.register(self._introduction)
                 if reply.nats_jwt:
                     return reply
-            except FrontendUnreachable:
+            except (FrontendUnreachable, Rejected):
                 pass
             await anyio.sleep(delay_s)
             delay_s = min(delay_s * 2, _LOCALAI_RETRY_S)
@@ -237,3 +271,39 @@ class LocalAiMachine(Machine):
             else:
                 if reply.nats_jwt:
                     held[:] = [reply]
+
+
+class Impostor:
+    """A program somewhere else that has the token which all workers share, and knows all names, ids and
+    machine ids. Implements network.Sender."""
+
+    connected = True
+    source = "10.66.6.6"
+    who = "impostor"
+
+    def __init__(self, network: Network) -> None:
+        self._calls = CallsOfMachine(network, self)
+        self._network = network
+
+    def about_to_register(self) -> None:
+        """It tramples as it likes."""
+
+    def about_to_beat(self) -> None:
+        """It needs no bus."""
+
+    async def register(self, name: str, machine_id: str, address: str, secret: str) -> None:
+        wanted = RegisterRequest(name=name, address=address, machine_id=machine_id)
+        calls = CallsOfMachine(self._network, self, secret=secret)
+        await _attempted(calls.register(wanted))
+
+    async def speak_as(self, node: NodeId) -> None:
+        await _attempted(self._calls.heartbeat(node, Heartbeat(available_ram=1)))
+        await _attempted(self._calls.drain(node, Farewell()))
+        await _attempted(self._calls.deregister(node, Farewell()))
+
+
+async def _attempted(call: Awaitable[object]) -> None:
+    try:
+        await call
+    except (FrontendUnreachable, Rejected):
+        return

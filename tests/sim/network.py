@@ -21,8 +21,10 @@ from remuda.wire.nodes import (
     RegisterRequest,
     error_text,
 )
+from remuda.worker.enrolment import takes_secrets
 from remuda.worker.frontend import refusal
 from tests.sim.frontends import Exchange, FrontendHost
+from tests.sim.gateway import SHARED_TOKEN, Call
 from tests.sim.world import World
 
 M = TypeVar("M", bound=BaseModel)
@@ -41,6 +43,16 @@ class Sender(Protocol):
         """Neither dead nor cut off."""
         ...
 
+    @property
+    def who(self) -> str:
+        """The machine, whatever it says of itself."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Its address, which it cannot choose."""
+        ...
+
     def about_to_register(self) -> None:
         """A checker's moment: may this machine register now?"""
         ...
@@ -56,20 +68,20 @@ class Network:
         self._frontends = frontends
         self._dice = world.dice.fork("network")
 
-    def send(self, sender: Sender, path: str, body: bytes) -> Exchange:
+    def send(self, sender: Sender, path: str, body: bytes, bearer: str) -> Exchange:
         """The answer arrives in the exchange, or does not; what was sent travels on if the sender dies."""
-        exchange = Exchange()
+        exchange, call = Exchange(), Call(path, body, sender.source, bearer)
         if sender.connected:
             if self._dice.chance(self._world.weather.repeated):
                 self._world.trace.fault("repeated", path)
                 self._world.tasks.start_soon(
-                    self._carry, path, body, Exchange(), self._dice.between(0.1, 20.0)
+                    self._carry, sender.who, call, Exchange(), self._dice.between(0.1, 20.0)
                 )
-            self._world.tasks.start_soon(self._carry, path, body, exchange, self._delay_s(path))
+            self._world.tasks.start_soon(self._carry, sender.who, call, exchange, self._delay_s(path))
         return exchange
 
-    async def _carry(self, path: str, body: bytes, exchange: Exchange, delay_s: float) -> None:
-        weather, trace = self._world.weather, self._world.trace
+    async def _carry(self, who: str, call: Call, exchange: Exchange, delay_s: float) -> None:
+        weather, trace, path = self._world.weather, self._world.trace, call.path
         await anyio.sleep(delay_s)
         if self._dice.chance(weather.request_lost):
             trace.fault("request_lost", path)
@@ -79,8 +91,9 @@ class Network:
             exchange.over.set()
             return
         trace.event("asked", frontend.id, path)
-        served = frontend.accept(path, body)
+        served = frontend.accept(call)
         await served.over.wait()
+        self._world.identities.answered(who, path, served.answer)
         if self._dice.chance(weather.reply_lost):
             trace.fault("reply_lost", path)
             return
@@ -106,13 +119,20 @@ class Network:
 class CallsOfMachine:
     """Implements worker.ports.FrontendCalls for one life of a machine."""
 
-    def __init__(self, network: Network, sender: Sender) -> None:
+    def __init__(self, network: Network, sender: Sender, token: str = SHARED_TOKEN, secret: str = "") -> None:
+        """`token` lets it register; `secret` is what it proves itself with, if it is a worker of ours."""
         self._network = network
         self._sender = sender
+        self._token = self._bearer = token
+        self._secret = secret
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
         self._sender.about_to_register()
-        return await self._call("register", RegisterReply, encode(request))
+        self._bearer = self._token
+        said = request.model_copy(update={"token": self._token, "node_secret": self._secret})
+        reply = await self._call("register", RegisterReply, encode(said))
+        self._bearer = self._secret if self._secret and takes_secrets(reply) else self._token
+        return reply
 
     async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
         self._sender.about_to_beat()
@@ -131,7 +151,7 @@ class CallsOfMachine:
         return (await self._call(f"{node}/models", _ModelRows)).root
 
     async def _call(self, path: str, reply: type[M], body: bytes = b"") -> M:
-        exchange = self._network.send(self._sender, path, body)
+        exchange = self._network.send(self._sender, path, body, self._bearer)
         with anyio.move_on_after(limits.FRONTEND_CALL_S):
             await exchange.over.wait()
         if exchange.answer is None or not self._sender.connected:

@@ -12,23 +12,25 @@ from anyio.abc import TaskGroup
 
 from remuda.bus.credentials import ClusterKeys
 from remuda.bus.memory import MemoryBroker
-from remuda.core.ids import MachineId
 from remuda.fleet.admission import AdmissionPolicy
+from remuda.fleet.identity import hash_of
 from tests.sim.books import fresh_database
 from tests.sim.calm import settle
 from tests.sim.chance import Dice
 from tests.sim.changes import ChangeChecker
 from tests.sim.clocks import HostClock
 from tests.sim.fleet import SimulatedFleet
+from tests.sim.identities import IdentityChecker
 from tests.sim.issuer import Issuer
 from tests.sim.ledger import Ledger
 from tests.sim.loop import run_virtually
+from tests.sim.machines import secret_of
 from tests.sim.storm import Storm
 from tests.sim.trace import Trace
 from tests.sim.verdicts import VerdictChecker
 from tests.sim.world import STORMY, THRESHOLDS, DatabaseHost, Weather, World
 
-OWN_MACHINE = MachineId("machine-0")  # Its worker counts as the one inside `remuda up`.
+OWN_SECRET = hash_of(secret_of(0).encode())  # That machine's worker counts as the one inside `remuda up`.
 _LIFETIMES = (timedelta(seconds=90), timedelta(minutes=5), timedelta(hours=24))
 
 
@@ -66,13 +68,13 @@ def run_seed(seed: int) -> Outcome:
 def build_world(seed: int, trace: Trace, tasks: TaskGroup) -> World:
     dice, clock, bus_clock = Dice(seed), HostClock(), HostClock()
     database, books = fresh_database(clock)
-    policy = AdmissionPolicy(auto_approve=dice.chance(0.2), own_machines=frozenset({OWN_MACHINE}))
+    policy = AdmissionPolicy(auto_approve=dice.chance(0.2), own_secrets=frozenset({OWN_SECRET}))
     account = ClusterKeys.create(dice).account
     pace = dice.fork("bus")
     broker = MemoryBroker(bus_clock, lambda: pace.between(0.0005, 0.005), jwt_demanded=True)
     issuer = Issuer(account, dice.pick(_LIFETIMES), broker)
     offline_after_s = THRESHOLDS.offline_after.total_seconds()
-    ledger = Ledger(policy.own_machines, policy.auto_approve, offline_after_s)
+    ledger = Ledger(policy.own_secrets, policy.auto_approve, offline_after_s)
     return World(
         dice=dice,
         trace=trace,
@@ -86,6 +88,7 @@ def build_world(seed: int, trace: Trace, tasks: TaskGroup) -> World:
         ledger=ledger,
         changes=ChangeChecker(ledger, books, issuer.public_key, trace),
         verdicts=VerdictChecker(ledger, THRESHOLDS, trace),
+        identities=IdentityChecker(trace),
     )
 
 

@@ -10,12 +10,13 @@ from anyio.lowlevel import checkpoint
 from remuda.core import limits
 from remuda.core.errors import StoreUnusable
 from remuda.core.ids import FrontendId, NodeId
-from remuda.fleet.admission import Beat
+from remuda.fleet.admission import Beat, Heard
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import Dial, HistoryEntry, Node
 from remuda.fleet.ports import Note
+from remuda.fleet.reception import Decision, Supersede
 from remuda.store.failures import unusable
-from remuda.store.fleet import Change, Decide, SqlFleetStore
+from remuda.store.fleet import Change, Decide, SqlFleetStore, Succeed
 from tests.sim.chance import Dice
 from tests.sim.ledger import Write
 from tests.sim.world import THRESHOLDS, World
@@ -43,8 +44,19 @@ class StoreOfFrontend:
         self._dice = dice
         self._sql = SqlFleetStore(world.store.database)
 
-    async def register(self, name: str, decide: Decide) -> Node:
+    async def register(self, name: str, decide: Decide) -> Decision:
         return await self._call(lambda: self._sql.register(name, decide), Write("register"))
+
+    async def supersede(self, claim_id: NodeId, decide: Succeed, note: Note) -> Supersede:
+        return await self._call(
+            lambda: self._sql.supersede(claim_id, decide, note), Write("supersede", note, claim_id)
+        )
+
+    async def invite(self, name: str, nonce: str, note: Note) -> str:
+        return await self._call(lambda: self._sql.invite(name, nonce, note), Write("invite", note))
+
+    async def withdraw_invite(self, name: str, note: Note) -> None:
+        await self._call(lambda: self._sql.withdraw_invite(name, note), Write("withdraw_invite", note))
 
     async def amend(self, node_id: NodeId, change: Change, note: Note | None = None) -> Node:
         return await self._call(lambda: self._sql.amend(node_id, change, note), Write("amend", note, node_id))
@@ -54,7 +66,7 @@ class StoreOfFrontend:
             lambda: self._sql.remove(node_id, note, revoke), Write("remove", note, node_id)
         )
 
-    async def beat(self, beats: Sequence[Beat]) -> frozenset[NodeId]:
+    async def beat(self, beats: Sequence[Beat]) -> Sequence[Heard]:
         return await self._call(lambda: self._sql.beat(beats), Write("beat"))
 
     async def fleet(self) -> Fleet:

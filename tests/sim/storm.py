@@ -8,6 +8,7 @@ import anyio
 
 from remuda.core.ids import NodeId
 from remuda.fleet.registry import Registry
+from remuda.wire.nodes import SECRET_PREFIX
 from tests.sim.fleet import SimulatedFleet
 from tests.sim.frontends import FrontendHost
 from tests.sim.machines import Machine
@@ -65,6 +66,8 @@ class Storm:
             self._start_worker: 6.0,
             self._isolate_worker: 3.0,
             self._set_worker_clock: 1.0,
+            self._move_worker: 1.0,
+            self._impersonate: 3.0,
             self._kill_frontend: 2.0,
             self._cut_store: 1.0,
             self._cut_bus: 1.0,
@@ -99,9 +102,8 @@ class Storm:
         await anyio.sleep(self._dice.between(1.0, 8.0))
         if self._dice.chance(0.7) and (up := self._fleet.up):
             approve = Command("approved", "", lambda to, node: to.approve(node, _ADMIN))
-            for row in self._world.changes.state.nodes.values():
-                if not row.approved:
-                    self._command(self._dice.pick(up), approve, row.id)
+            for node in self._world.changes.state.waiting:
+                self._command(self._dice.pick(up), approve, node)
 
     def _give_command(self) -> None:
         nodes, frontends = list(self._world.changes.state.nodes.values()), self._fleet.up
@@ -109,9 +111,9 @@ class Storm:
             return
         self._commands_given += 1
         command = self._dice.weighted(_commands(self._commands_given))
-        pending = [row for row in nodes if not row.approved]
-        node = self._dice.pick(pending if command.event == "approved" and pending else nodes)
-        self._command(self._dice.pick(frontends), command, node.id)
+        waiting = self._world.changes.state.waiting
+        ids = waiting if command.event == "approved" and waiting else [row.id for row in nodes]
+        self._command(self._dice.pick(frontends), command, self._dice.pick(ids))
 
     def _command(self, frontend: FrontendHost, command: Command, node: NodeId) -> None:
         self._world.ledger.intend(command.event, node, command.value)
@@ -160,6 +162,24 @@ class Storm:
             seconds=self._dice.pick((-86400.0, -3600.0, -40.0, 40.0, 3600.0, 86400.0))
         )
         self._world.trace.fault("worker_clock_set", machine, machine.clock.error)
+
+    def _move_worker(self) -> None:
+        machine = self._dice.pick(self._fleet.machines)
+        machine.move()
+        self._world.trace.fault("worker_moved", machine, machine.host)
+
+    def _impersonate(self) -> None:
+        """Somebody else registers under a node's name, in one way or another, and speaks as it."""
+        if not (rows := list(self._world.changes.state.nodes.values())):
+            return
+        victim = self._dice.pick(rows)
+        host = self._dice.pick([machine.host for machine in self._fleet.machines])
+        machine_id = self._dice.pick(("", victim.machine_id, "machine-of-impostor"))
+        secret = self._dice.pick(("", SECRET_PREFIX + "6" * 40))
+        self._world.trace.fault("impersonated", victim.name, machine_id, bool(secret))
+        start, impostor = self._world.tasks.start_soon, self._fleet.impostor
+        start(impostor.register, victim.name, machine_id, f"{host}:50051", secret)
+        start(impostor.speak_as, victim.id)
 
     # Frontends.
 

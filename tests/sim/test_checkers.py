@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import NodeId
-from remuda.fleet import admission
-from remuda.fleet.admission import AdmissionPolicy, Candidate
+from remuda.fleet import admission, identity, reception
+from remuda.fleet.admission import AdmissionPolicy, Beat, Heard
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.hearing import Hearing
-from remuda.fleet.model import Node, Report
+from remuda.fleet.model import Candidate, Node, Report
 from remuda.fleet.ports import Note
+from remuda.fleet.reception import Decision, Desk, Supersede
 from remuda.fleet.registry import Registry
 from remuda.store.fleet import SqlFleetStore
 from remuda.worker.line import Line
@@ -23,15 +24,19 @@ from tests.sim.simulation import run_seed
 
 SEEDS_MOST = 10
 _readmit, _standings, _remove = admission.readmit, Registry.standings, SqlFleetStore.remove
+_hears, _recognised, _may_speak, _receive = (
+    admission.hears,
+    identity.recognised,
+    identity.may_speak,
+    reception.receive,
+)
 
 
 def coming_back(change: Callable[[Node, Node], Node]) -> object:
     """A registration under a known name that makes `change` of the outcome; it also gets the row before."""
 
-    def readmit(
-        candidate: Candidate, known: Node, heard: Reachability, now: datetime, policy: AdmissionPolicy
-    ) -> Node:
-        return change(_readmit(candidate, known, heard, now, policy), known)
+    def readmit(candidate: Candidate, known: Node, now: datetime, policy: AdmissionPolicy) -> Node:
+        return change(_readmit(candidate, known, now, policy), known)
 
     return readmit
 
@@ -44,10 +49,24 @@ def newest_arrival_wins(held: Report | None, report: Report | None) -> Report | 
     return report or held
 
 
-def name_is_free(
-    candidate: Candidate, known: Node, heard: Reachability, now: datetime, policy: AdmissionPolicy
-) -> Node:
-    return _readmit(candidate, known, Reachability.GONE, now, policy)
+def any_boot_is_heard(beat: Beat, node: Node | None) -> Heard:
+    return _hears(replace(beat, report=None), node)
+
+
+def name_is_enough(candidate: Candidate, known: Node) -> bool:
+    return _recognised(candidate, known) or not candidate.machine_id
+
+
+def machine_id_proves(candidate: Candidate, known: Node) -> bool:
+    return candidate.machine_id == known.machine_id
+
+
+def place_is_taken_at_once(candidate: Candidate, known: Node, now: datetime, new_id: NodeId) -> Decision:
+    return Supersede(known, admission.succeed(candidate, known, now, new_id, approved=True))
+
+
+def nobody_is_heard(candidate: Candidate, desk: Desk, new_id: NodeId, policy: AdmissionPolicy) -> Decision:
+    return _receive(candidate, replace(desk, heard=Reachability.GONE), new_id, policy)
 
 
 def status_of_the_heard(node: Node, reachability: Reachability) -> NodeStatus:
@@ -91,7 +110,7 @@ BREAKS = {
         "remuda.fleet.fleet.wire_status", status_of_the_heard, "unapproved_is_pending"
     ),
     "frontends keep what they once concluded": Break(
-        "remuda.fleet.registry.Registry.standings", kept_verdicts, "frontends_agree", first_seed=2
+        "remuda.fleet.registry.Registry.standings", kept_verdicts, "frontends_agree"
     ),
     "coming back is as good as approval": Break(
         "remuda.fleet.admission.readmit",
@@ -111,23 +130,34 @@ BREAKS = {
     "a registration drops an admin's labels": Break(
         "remuda.fleet.labels.merged", lambda existing, worker, automatic: {}, "labels_are_an_admins"
     ),
-    "another machine inherits approval": Break(
-        "remuda.fleet.admission.readmit",
-        coming_back(lambda node, known: replace(node, approved=node.approved or known.approved)),
-        "approval_is_not_inherited",
-        first_seed=50,
+    "a name without a machine id is enough": Break(
+        "remuda.fleet.reception.recognised", name_is_enough, "rows_keep_their_machine"
+    ),
+    "a machine id proves who one is": Break(
+        "remuda.fleet.reception.recognised", machine_id_proves, "ids_stay_with_their_machine"
+    ),
+    "the shared token speaks for every node": Break(
+        "remuda.fleet.admission.may_speak",
+        lambda caller, node: caller.shared or _may_speak(caller, node),
+        "only_the_node_speaks_for_itself",
+    ),
+    "the token of another node will do": Break(
+        "remuda.fleet.identity.may_speak", lambda caller, node: True, "only_the_node_speaks_for_itself"
+    ),
+    "another machine takes a gone one's place unasked": Break(
+        "remuda.fleet.reception._claimed", place_is_taken_at_once, "ids_are_stable", first_seed=41
     ),
     "a name can be taken from the living": Break(
-        "remuda.fleet.admission.readmit", name_is_free, "names_are_not_taken_from_the_living"
+        "remuda.fleet.registry.receive", nobody_is_heard, "ids_are_stable"
     ),
     "an overtaken report wins": Break(
         "remuda.fleet.admission._newer", newest_arrival_wins, "reports_go_forward"
     ),
     "a late registration keeps the next boot out": Break(
-        "remuda.fleet.admission.speaks_for", lambda beat, node: True, "reports_go_forward"
+        "remuda.fleet.admission.hears", any_boot_is_heard, "reports_go_forward", first_seed=33
     ),
     "a late farewell drains the next boot": Break(
-        "remuda.fleet.admission._still", lambda node, boot_id: node, "settles_in_time", first_seed=165
+        "remuda.fleet.admission._still", lambda node, boot_id: node, "settles_in_time", first_seed=41
     ),
     "a removed node keeps its bus key": Break(
         "remuda.store.fleet.SqlFleetStore.remove", remove_without_revoking, "removed_keys_are_revoked"

@@ -14,6 +14,7 @@ from remuda.store.inline import InlineDatabase
 from tests.sim.chance import Dice
 from tests.sim.changes import ChangeChecker
 from tests.sim.clocks import HostClock
+from tests.sim.identities import IdentityChecker
 from tests.sim.issuer import Issuer
 from tests.sim.ledger import Ledger
 from tests.sim.trace import Trace
@@ -65,6 +66,7 @@ class World:
     ledger: Ledger
     changes: ChangeChecker
     verdicts: VerdictChecker
+    identities: IdentityChecker
     weather: Weather = field(default_factory=Weather)
     hearers: list[Hearer] = field(default_factory=list)
     bus_up: bool = True

@@ -6,14 +6,18 @@ from typing import Any
 
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import AdmissionPolicy as Policy
-from remuda.fleet.admission import Candidate, admit
+from remuda.fleet.admission import Beat, admit
 from remuda.fleet.health import Thresholds
-from remuda.fleet.model import Node, NodeType, Resources
+from remuda.fleet.identity import Caller
+from remuda.fleet.model import Candidate, Node, NodeType, Resources
+from remuda.fleet.tokens import NodeTokens
 
 NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 THRESHOLDS = Thresholds(timedelta(seconds=30), timedelta(seconds=60))
 OPEN = Policy(auto_approve=True)
 CLOSED = Policy(auto_approve=False)
+WITH_SHARED_TOKEN = Caller(shared=True)
+TOKENS = NodeTokens("cluster", "shared")
 
 
 def candidate(**changes: Any) -> Candidate:
@@ -36,3 +40,8 @@ def candidate(**changes: Any) -> Candidate:
 def node(**changes: Any) -> Node:
     """An approved node that was heard at noon."""
     return replace(admit(candidate(), NOON, NodeId("node-1"), OPEN), **changes)
+
+
+def beat(node_id: NodeId, **said: Any) -> Beat:
+    """A heartbeat with the token that all workers share."""
+    return Beat(node_id, WITH_SHARED_TOKEN, **said)

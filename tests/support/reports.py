@@ -1,6 +1,7 @@
 """Reports as the store has them: whatever a test's worker says comes in by the way that heartbeats take."""
 
 from remuda.core.ids import NodeId
+from remuda.fleet.identity import Caller
 from remuda.fleet.model import Report as StoredReport
 from remuda.gateway import views
 from remuda.wire.codec import decode, encode
@@ -11,6 +12,6 @@ _ANY = NodeId("any")
 
 def stored(report: Report) -> StoredReport:
     sent = decode(Heartbeat, encode(Heartbeat(report=report)))
-    taken_in = views.beat(_ANY, sent).report
+    taken_in = views.beat(_ANY, Caller(), sent).report
     assert taken_in is not None, "it was sent"
     return taken_in

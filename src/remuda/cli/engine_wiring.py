@@ -80,21 +80,21 @@ def room_settings(
     return RoomSettings(
         owner=config.introduction.machine_id,
         boot=config.introduction.boot_id,
-        token=config.token,
+        tokens=site.tokens,
         models=settings.models_path or folder.models,
         logs=folder.worker / "logs",
         ports=range(first, last + 1),
         bind=backends_bind(config.addresses, config.frontend_url),
         open_without_token=settings.insecure_no_token,
         environ=os.environ,
-        secrets=_secrets(settings),
+        secrets=_secrets(settings, config),
         backend_env=settings.backend_env,
         blobs_bytes_max=settings.depot_budget_bytes,
         blobs_unused=settings.depot_unused,
     )
 
 
-def _secrets(settings: WorkerSettings) -> tuple[str, ...]:
-    """Whatever the settings hold as a secret, wherever it came from."""
-    values = (getattr(settings, name) for name in type(settings).model_fields)
+def _secrets(settings: WorkerSettings, config: WorkerConfig) -> tuple[str, ...]:
+    """Whatever the settings hold as a secret, wherever it came from, and this node's own."""
+    values = (*(getattr(settings, name) for name in type(settings).model_fields), config.secret)
     return tuple(value.get_secret_value() for value in values if isinstance(value, SecretStr))

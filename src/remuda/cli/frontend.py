@@ -5,7 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -38,11 +38,13 @@ from remuda.fleet.intake import HeartbeatIntake
 from remuda.fleet.listener import Listener
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
+from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.app import application
 from remuda.gateway.dialer import Dialer
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
+from remuda.gateway.proxies import TrustedProxies
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Ops, Services, Serving
 from remuda.host import join_script
@@ -91,11 +93,15 @@ async def _serve(settings: FrontendSettings, stop: Stop) -> int:
 
 
 def admission_policy(
-    settings: FrontendSettings, *, otherwise: bool, own: frozenset[MachineId] = frozenset()
+    settings: FrontendSettings,
+    *,
+    otherwise: bool,
+    own: frozenset[MachineId] = frozenset(),
+    own_secrets: frozenset[str] = frozenset(),
 ) -> AdmissionPolicy:
     """`otherwise`: whether workers are let in by themselves where the settings leave that open."""
     chosen = settings.auto_approve
-    return AdmissionPolicy(auto_approve=otherwise if chosen is None else chosen, own_machines=own)
+    return AdmissionPolicy(otherwise if chosen is None else chosen, own, own_secrets)
 
 
 @asynccontextmanager
@@ -147,7 +153,7 @@ class _Build:
     ) -> None:
         self._stack = stack
         self._settings = settings
-        self._policy = policy
+        self._policy = replace(policy, address_only=not settings.refuse_address_only)
         self.clock = clock
         self.entropy = entropy
         self._host = addresses.bind_host(settings)
@@ -177,6 +183,7 @@ class _Build:
         alone = partial(_insist_on_being_alone, fleet, frontend) if settings.nats_url is None else _in_company
         await alone()
         token = await self._token(secrets)
+        tokens = await self._node_tokens(secrets, token)
         planner = BusPlanner(settings, frontend, self.clock, self.entropy)
         plan = await planner.plan(self._host, self._folder, secrets)
         bus, ticks = await self._start_bus(plan, fleet)
@@ -187,7 +194,7 @@ class _Build:
         keyring = KeyRing(SqlKeyStore(database), self.clock, self.entropy)
         ear = Listener(frontend, fleet, partial(_hear_bus, bus), thresholds, metrics.fleet_seen)
         registry = Registry(
-            fleet, intake, plan.issuer, BusStopSender(bus), self._policy, thresholds, self.entropy
+            fleet, intake, plan.issuer, BusStopSender(bus), self._policy, thresholds, self.entropy, tokens
         )
         runners: list[Runner] = [keyring.run, intake.run, ear.run, Dialer(frontend, fleet, thresholds).run]
         await self._stack.enter_async_context(background(*runners))
@@ -205,7 +212,7 @@ class _Build:
             metrics.ops,
         )
         ground = Ground(
-            around, self.models, fleet, registry, token, self._policy.own_machines, metrics.registry
+            around, self.models, fleet, registry, tokens, self._policy.own_machines, metrics.registry
         )
         ops, serving, inference = await self._open_work(ground)
         return Services(
@@ -213,14 +220,13 @@ class _Build:
             ops=ops,
             serving=serving,
             inference=inference,
-            logs=NodeLogs(lambda _node: token),
+            logs=NodeLogs(lambda node: SecretStr(tokens.of(node).http)),
             keyring=keyring,
-            access=Access(
-                token, not addresses.loopback(self._host), addresses.own_names(self._host, settings)
-            ),
+            access=self._access(token),
             metrics=metrics,
             version=__version__,
             entropy=self.entropy,
+            tokens=tokens,
             bus_url_for=plan.url_for,
             bus_connected=lambda: isinstance(bus.state, Connected),
             unready=partial(_unready, database, bus, metrics, alone, ear),
@@ -272,6 +278,21 @@ class _Build:
             return None
         given = registration_token(self._settings)
         return given or SecretStr(await secrets.secret("registration_token", self.entropy.token))
+
+    async def _node_tokens(self, secrets: SqlSecretStore, shared: SecretStr | None) -> NodeTokens:
+        """The key from which nodes' own tokens are derived is the cluster's: all frontends have the same."""
+        key = await secrets.secret("node_token_key", self.entropy.token)
+        return NodeTokens(key, "" if shared is None else shared.get_secret_value())
+
+    def _access(self, token: SecretStr | None) -> Access:
+        settings = self._settings
+        return Access(
+            token,
+            not addresses.loopback(self._host),
+            addresses.own_names(self._host, settings),
+            TrustedProxies.of(settings.trusted_proxies),
+            address_only=self._policy.address_only,
+        )
 
     async def _start_bus(self, plan: BusPlan, fleet: SqlFleetStore) -> tuple[Bus, Bus]:
         """One connection for everything, and one for floods that nothing else may wait behind."""

@@ -10,7 +10,7 @@ from rich.text import Text
 from remuda.cli.plain import one_line
 from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, used_of
 from remuda.wire.admin import HistoryItem
-from remuda.wire.nodes import NodeView
+from remuda.wire.nodes import NodeFacts, NodeView
 
 _STYLES: Final = {
     "healthy": "green",
@@ -95,8 +95,35 @@ def _facts(node: NodeView, now: datetime) -> list[tuple[str, RenderableType]]:
             ("Shutting down", _yes(remuda.leaving)),
             ("Remuda version", remuda.version or "none: another kind of worker"),
             ("Boot", remuda.boot_id or UNKNOWN),
+            ("Identity", _identity(remuda)),
+            *_strangers(remuda),
         ]
     return known
+
+
+def _identity(remuda: NodeFacts) -> str:
+    source = remuda.source or "an unknown address"
+    match remuda.identified_by:
+        case "secret":
+            return "proven by its worker's own secret"
+        case "invite":
+            return "proven by its invite"
+        case "address":
+            return f"identified by address only ({source}); remuda nodes invite makes it provable"
+        case _:
+            return UNKNOWN
+
+
+def _strangers(remuda: NodeFacts) -> list[tuple[str, RenderableType]]:
+    """Other machines that tried to be this node."""
+    told: list[tuple[str, RenderableType]] = []
+    if remuda.contested_from:
+        told.append(("Refused", f"a registration under this name from {remuda.contested_from}"))
+    if (claim := remuda.claim) is not None:
+        told.append(
+            ("Asks for its place", f"a machine at {claim.source}, reached at {claim.address or UNKNOWN}")
+        )
+    return told
 
 
 def _reasons(nodes: Sequence[NodeView]) -> list[Text]:

@@ -1,7 +1,8 @@
 """`remuda nodes`: see the machines of the fleet and decide about them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,6 +13,9 @@ from remuda.cli.plain import one_line
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Invalid, NotFound, RemudaError
 from remuda.core.near_names import did_you_mean
+
+if TYPE_CHECKING:
+    from remuda.wire.nodes import NodeView
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -89,8 +93,38 @@ def show_node(asked: Asked, name: str) -> None:
 @names_argument
 @client_command
 def approve_nodes(asked: Asked, names: tuple[str, ...]) -> None:
-    """Let nodes in that wait for approval."""
-    _each(asked, names, "POST", "approve", said="approved")
+    """Let nodes in that wait for approval.
+
+    Where another machine asks for the name of a node that is gone, it takes that node's place: `remuda nodes
+    show` tells where it comes from.
+    """
+    _each(asked, names, "POST", "approve", said="approved", id_of=_waiting)
+
+
+@group.command("invite", epilog=examples("remuda nodes invite attic", "remuda nodes invite attic --withdraw"))
+@click.argument("name")
+@click.option("--withdraw", is_flag=True, help="The invite is no longer valid.")
+@client_command
+def invite_node(asked: Asked, name: str, withdraw: bool) -> None:
+    """Print a registration token that lets in one machine, under this name only.
+
+    For LocalAI workers, which cannot prove otherwise who they are. It counts as approval and stays
+    valid: their workers need it at every start. Remuda workers need none.
+    """
+    from remuda.wire.nodes import InviteReply
+
+    with connect(asked) as client:
+        if withdraw:
+            answer = client.call("DELETE", "api", "nodes", "invites", name)
+        else:
+            answer = client.call("POST", "api", "nodes", "invites", body={"name": name})
+    if asked.as_json:
+        click.echo(answer.body)
+    elif withdraw:
+        click.echo(one_line(f"{name}: invite withdrawn"))
+    else:
+        click.echo(f"LOCALAI_REGISTRATION_TOKEN={answer.read(InviteReply).registration_token}")
+        click.echo(one_line(f"For the worker with LOCALAI_NODE_NAME={name}, and for no other."), err=True)
 
 
 @group.command("drain", epilog=examples("remuda nodes drain attic"))
@@ -170,14 +204,31 @@ def label_changes(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return wanted, unwanted
 
 
-def _each(asked: Asked, names: Sequence[str], method: str, *verb: str, said: str) -> None:
+def _waiting(node: "NodeView") -> str:
+    """Whom an approval of this node means: the machine that wants to take its place, if there is one."""
+    claim = node.remuda.claim if node.remuda is not None else None
+    return node.id if claim is None else claim.id
+
+
+def _own_id(node: "NodeView") -> str:
+    return node.id
+
+
+def _each(
+    asked: Asked,
+    names: Sequence[str],
+    method: str,
+    *verb: str,
+    said: str,
+    id_of: "Callable[[NodeView], str]" = _own_id,
+) -> None:
     """The same for each named node. All names are looked up first: a slip of the pen changes nothing."""
     done: list[dict[str, str]] = []
     with connect(asked) as client:
         _, nodes = client.nodes()
         for node in [pick("node", nodes, name) for name in names]:
-            client.call(method, "api", "nodes", node.id, *verb)
-            done.append({"id": node.id, "name": node.name, "outcome": said})
+            client.call(method, "api", "nodes", id_of(node), *verb)
+            done.append({"id": id_of(node), "name": node.name, "outcome": said})
             if not asked.as_json:
                 click.echo(one_line(f"{node.name}: {said}"))
     if asked.as_json:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
-from pydantic import SecretStr
 
 from remuda.cli.ops_wiring import Surroundings, Workshop
 from remuda.cli.running import background
@@ -16,6 +15,7 @@ from remuda.cli.settings import FrontendSettings
 from remuda.core.ids import MachineId
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
+from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.openai.figures import Figures
 from remuda.gateway.openai.running import Running
 from remuda.gateway.services import Inference, Serving
@@ -64,13 +64,9 @@ class Ground:
     models_path: Path
     fleet: FleetStore
     registry: Registry
-    token: SecretStr | None
+    tokens: NodeTokens
     own_machines: Collection[MachineId]
     figures: CollectorRegistry
-
-    @property
-    def secret(self) -> str:
-        return "" if self.token is None else self.token.get_secret_value()
 
 
 def waits_of(settings: FrontendSettings) -> Waits:
@@ -96,7 +92,7 @@ class ServingRig:
         self._model_store = SqlModelStore(ground.around.database)
         self._catalogue = Catalogue(self._model_store, ground.models_path)
         self._tables, self._ledger = Tables(), Ledger()
-        sources = Sources(self._replicas, ground.registry.standings, self._catalogue, ground.secret)
+        sources = Sources(self._replicas, ground.registry.standings, self._catalogue, ground.tokens)
         self._keeper = TableKeeper(
             self._tables, self._ledger, sources, ground.around.bus, ground.around.frontend, clock
         )
@@ -136,7 +132,7 @@ class ServingRig:
             self._ground.registry.standings,
             moved,
             self._keeper.notify,
-            self._ground.secret,
+            self._ground.tokens,
             self._shared,
             load_limits_of(self._ground.around.settings),
             entered,

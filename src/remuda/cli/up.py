@@ -23,11 +23,12 @@ from remuda.core.ids import MachineId
 from remuda.core.settings import Resolved, as_environment
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
+from remuda.fleet.identity import hash_of
 from remuda.fleet.registry import Registry
 from remuda.host.children import LaunchSpec, supervise
 from remuda.host.folder import DataFolder
 from remuda.host.restarts import RestartPolicy
-from remuda.worker.identity import machine_id
+from remuda.worker.identity import machine_id, node_secret
 from remuda.worker.launching.environment import for_backends
 
 log = structlog.get_logger()
@@ -58,7 +59,13 @@ async def _up(resolved: Resolved[UpSettings], stop: Stop) -> int:
     folder = DataFolder(settings.data_dir)
     folder.prepare()
     own = MachineId(machine_id(folder.worker, SystemEntropy()))
-    policy = admission_policy(settings, otherwise=True, own=frozenset({own}))
+    secret = node_secret(folder.worker, SystemEntropy()).get_secret_value()
+    policy = admission_policy(
+        settings,
+        otherwise=True,
+        own=frozenset({own}),
+        own_secrets=frozenset({hash_of(secret.encode())}),
+    )
     async with running_frontend(settings, policy) as frontend:
         spec = LaunchSpec(
             "worker",

@@ -43,7 +43,7 @@ from remuda.host.folder import DataFolder, write_json
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.enrolment import BusPolicy
 from remuda.worker.hardware.host import SystemHost
-from remuda.worker.identity import boot_id, machine_id, node_name
+from remuda.worker.identity import boot_id, machine_id, node_name, node_secret
 from remuda.worker.introduction import Introduction
 from remuda.worker.inventory import Inventory
 from remuda.worker.ports import BusTarget, Hear
@@ -152,6 +152,7 @@ def _config(
     return WorkerConfig(
         frontend_url=_frontend_url(settings),
         token=_token(settings),
+        secret=node_secret(folder.worker, entropy),
         introduction=Introduction(
             name=node_name(settings.node_name, socket.gethostname(), os.getpid()),
             machine_id=machine_id(folder.worker, entropy),

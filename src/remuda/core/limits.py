@@ -14,6 +14,10 @@ DIALS_AT_ONCE_MAX = 16
 BYTES_REPORTED_MAX = 1 << 60  # More RAM, VRAM or disk than this is a mistake, not a machine.
 HISTORY_PAGE_MAX = 500
 NODE_LABELS_MAX = 256  # From its worker, and as many from admins.
+PENDING_NODES_MAX = 256  # That wait for approval: anybody who has the token can make them.
+PENDING_PER_SOURCE_MAX = 16  # Of those, from one address.
+PENDING_SILENCE_S = 3600.0  # Those not heard for so long make room when there are too many.
+CLAIM_LIVES_S = 180.0  # A machine that wants a gone node's name and has asked within this time comes first.
 
 # Gateway.
 HEAD_BYTES_MAX = 64 << 10  # Request line and headers.

@@ -3,38 +3,36 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
+from typing import TypedDict
 
 from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet import labels as labelling
 from remuda.fleet.budget import ceiling
-from remuda.fleet.health import Reachability
-from remuda.fleet.model import BusTrouble, Label, LabelSource, Node, NodeType, Report, Resources
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A registration, in the fleet's own words."""
-
-    name: str
-    node_type: NodeType
-    address: str
-    http_address: str
-    machine_id: MachineId
-    boot_id: BootId  # Never empty: for a peer that sends none, the caller begins a new boot.
-    version: str  # Empty for a peer that is not ours.
-    resources: Resources
-    vram_budget: str = ""
-    max_replicas: int = 1
-    labels: Mapping[str, str] = field(default_factory=dict)
-    body_hash: str = ""  # Of the registration as it was sent, byte for byte.
+from remuda.fleet.identity import Caller, may_speak
+from remuda.fleet.model import (
+    BusTrouble,
+    Candidate,
+    Identification,
+    Label,
+    LabelSource,
+    Node,
+    Report,
+    Resources,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
+    """`own_secrets`: hashes; the worker inside `remuda up` needs no approval. `own_machines` share our folder
+    of models. `address_only`: peers that can prove nothing may register."""
+
     auto_approve: bool
-    own_machines: frozenset[MachineId] = frozenset()  # The worker inside `remuda up` needs no approval.
+    own_machines: frozenset[MachineId] = frozenset()
+    own_secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    address_only: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +40,7 @@ class Beat:
     """A heartbeat, in the fleet's own words. None means: not said."""
 
     node_id: NodeId
+    caller: Caller
     available_vram: int | None = None
     total_vram: int | None = None
     available_ram: int | None = None
@@ -49,6 +48,14 @@ class Beat:
     total_disk: int | None = None
     gpu_vendor: str | None = None
     report: Report | None = None
+
+
+class Heard(StrEnum):
+    """What became of a heartbeat."""
+
+    TAKEN = "taken"
+    STRANGE = "strange"  # Its sender has to register: the node is unknown, or started again since.
+    UNPROVEN = "unproven"  # It does not come from the node it names.
 
 
 def admit(candidate: Candidate, now: datetime, new_id: NodeId, policy: AdmissionPolicy) -> Node:
@@ -68,7 +75,7 @@ def admit(candidate: Candidate, now: datetime, new_id: NodeId, policy: Admission
         vram_budget_override=None,
         max_replicas=candidate.max_replicas,
         max_replicas_override=None,
-        approved=_trusted(candidate, policy),
+        approved=_trusted(candidate, policy) or candidate.invite is not None,
         drained=False,
         leaving=False,
         departed=False,
@@ -80,24 +87,13 @@ def admit(candidate: Candidate, now: datetime, new_id: NodeId, policy: Admission
         ),
         registered_at=now,
         registration_hash=candidate.body_hash,
+        source=candidate.source,
+        **_proof(candidate),
     )
 
 
-def readmit(
-    candidate: Candidate, known: Node, heard: Reachability, now: datetime, policy: AdmissionPolicy
-) -> Node:
-    """A node that registers again under its name: id, approval, drain and an admin's words are kept.
-
-    Another machine may take over a name only after its holder is gone, and then needs its own approval.
-    """
-    other_machine = (
-        bool(known.machine_id and candidate.machine_id) and known.machine_id != candidate.machine_id
-    )
-    if other_machine and heard in (Reachability.UP, Reachability.SILENT):
-        raise Conflict(
-            f"the name {candidate.name!r} belongs to another machine that is still running",
-            hint="give this one another name with --name",
-        )
+def readmit(candidate: Candidate, known: Node, now: datetime, policy: AdmissionPolicy) -> Node:
+    """A node that was recognised registers again: id, approval, drain and an admin's words are kept."""
     if refreshes(candidate, known):
         candidate = replace(candidate, boot_id=known.boot_id)
     # A worker that cannot be commanded registers again to ask where the bus is: that is no sign of health.
@@ -115,7 +111,7 @@ def readmit(
         resources=resources,
         vram_budget=candidate.vram_budget,
         max_replicas=candidate.max_replicas,
-        approved=_trusted(candidate, policy) or (known.approved and not other_machine),
+        approved=known.approved or _trusted(candidate, policy) or candidate.invite is not None,
         leaving=False,
         departed=False,
         last_heartbeat=known.last_heartbeat if still_cut_off else now,
@@ -126,6 +122,10 @@ def readmit(
         ),
         registered_at=now,
         registration_hash=candidate.body_hash,
+        source=candidate.source,
+        claim=None,
+        contested_from=known.contested_from if known.boot_id == candidate.boot_id else "",
+        **_proof(candidate, known),
     )
 
 
@@ -138,13 +138,35 @@ def refreshes(candidate: Candidate, known: Node) -> bool:
     return told_no_boot and same_body and not known.departed and not known.leaving
 
 
-def speaks_for(beat: Beat, node: Node) -> bool:
-    """Whether the heartbeat is of the boot that registered last, as far as it says.
+def succeed(candidate: Candidate, former: Node, now: datetime, new_id: NodeId, *, approved: bool) -> Node:
+    """Another machine takes over a name, as a node of its own: what bus users and tokens derive from is the
+    id, and they must not be the former's. What an admin said of the former is copied."""
+    node = admit(candidate, now, new_id, AdmissionPolicy(auto_approve=approved))
+    copied = replace(
+        node,
+        vram_budget_override=former.vram_budget_override,
+        drained=former.drained,
+        labels=labelling.merged(
+            former.labels,
+            candidate.labels,
+            labelling.auto_labels(candidate.name, candidate.resources, candidate.max_replicas),
+        ),
+    )
+    return with_max_replicas_override(copied, former.max_replicas_override)
+
+
+def hears(beat: Beat, node: Node | None) -> Heard:
+    """Whether the heartbeat is the node's own, and of the boot that registered last, as far as it says.
 
     Another boot's is late, or its sender was overtaken by a late registration: neither is a sign of life of
     this node, and a sender that lives has to register again.
     """
-    return beat.report is None or beat.report.boot_id == node.boot_id
+    if node is None:
+        return Heard.STRANGE
+    if not may_speak(beat.caller, node):
+        return Heard.UNPROVEN
+    same_boot = beat.report is None or beat.report.boot_id == node.boot_id
+    return Heard.TAKEN if same_boot else Heard.STRANGE
 
 
 def leave(node: Node, boot_id: BootId | None) -> Node:
@@ -160,7 +182,8 @@ def depart(node: Node, boot_id: BootId | None) -> Node:
 
 def heard(node: Node, beat: Beat, now: datetime) -> Node:
     """The node after a heartbeat that speaks for it. One that waits for approval gets a time stamp only."""
-    alive = replace(node, last_heartbeat=now, departed=False)
+    source = node.source or (beat.caller.source if node.identified_by is Identification.ADDRESS else "")
+    alive = replace(node, last_heartbeat=now, departed=False, source=source)
     if not node.approved:
         return alive
     old = node.resources
@@ -232,7 +255,29 @@ def with_max_replicas_override(node: Node, count: int | None) -> Node:
 
 
 def _trusted(candidate: Candidate, policy: AdmissionPolicy) -> bool:
-    return policy.auto_approve or (bool(candidate.machine_id) and candidate.machine_id in policy.own_machines)
+    return policy.auto_approve or is_own(candidate, policy)
+
+
+def is_own(candidate: Candidate, policy: AdmissionPolicy) -> bool:
+    """Whether it is the worker inside `remuda up`, whose secret we can read."""
+    return bool(candidate.secret_hash) and candidate.secret_hash in policy.own_secrets
+
+
+class _Proof(TypedDict):
+    secret_hash: str
+    invite: str
+
+
+def _proof(candidate: Candidate, known: Node | None = None) -> _Proof:
+    """What the node will be recognised by: the best that it has ever shown."""
+    if candidate.secret_hash:
+        return {"secret_hash": candidate.secret_hash, "invite": ""}
+    if candidate.invite is not None:
+        return {"secret_hash": candidate.invite.token_hash, "invite": candidate.invite.nonce}
+    return {
+        "secret_hash": known.secret_hash if known else "",
+        "invite": known.invite if known else "",
+    }
 
 
 def _merged_resources(candidate: Candidate, known: Node) -> Resources:

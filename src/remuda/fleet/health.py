@@ -69,6 +69,11 @@ def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple
         found.append(f"waiting for approval: remuda nodes approve {pasted(node.name)}")
     if node.drained:
         found.append(f"drained by an admin: remuda nodes resume {pasted(node.name)}")
+    if node.claim is not None:
+        found.append(
+            f"another machine, at {node.claim.registration.source or 'an unknown address'}, asks to take its "
+            f"place: remuda nodes approve {pasted(node.name)}"
+        )
     if node.leaving and reachability is not Reachability.DEPARTED:
         found.append("its worker is shutting down")
     if node.cut_off and reachability is not Reachability.DEPARTED:

@@ -1,7 +1,7 @@
 """Heartbeats, written in groups. While one group is being written the next one gathers, so that a
 thousand nodes cost a few transactions, and each sender still hears only what is durable."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import anyio
@@ -9,9 +9,10 @@ import structlog
 from anyio.abc import TaskStatus
 
 from remuda.core import limits
-from remuda.core.errors import NotFound, Rejected, RemudaError, Unavailable
+from remuda.core.errors import NotFound, Rejected, RemudaError, Unauthorized, Unavailable
 from remuda.core.ids import NodeId
-from remuda.fleet.admission import Beat
+from remuda.fleet.admission import Beat, Heard
+from remuda.fleet.identity import Caller
 from remuda.fleet.ports import FleetStore
 
 log = structlog.get_logger()
@@ -35,12 +36,17 @@ class HeartbeatIntake:
         self._store = store
         self._news = news
         self._told: dict[NodeId, str] = {}  # By each node that reports to this frontend, last.
+        self._proven: dict[NodeId, Caller] = {}  # Who was last heard as each node.
         self._send, self._receive = anyio.create_memory_object_stream[_Waiting](limits.HEARTBEATS_WAITING_MAX)
 
     async def take(self, beat: Beat) -> None:
-        """Returns when the heartbeat is written. NotFound: unknown node, or another boot's; Unavailable: not
-        written."""
+        """Returns when the heartbeat is written. NotFound: unknown node, or another boot's; Unauthorized: not
+        the node's own; Unavailable: not written."""
         waiting = _Waiting(beat)
+        unproven = self._proven.get(beat.node_id) != beat.caller
+        if unproven and self._queued > limits.HEARTBEATS_WAITING_MAX // 2:
+            # Whoever has not proven anything yet must not take the places of those who have.
+            raise Unavailable("too many heartbeats are waiting to be written", hint="send it again")
         try:
             self._send.send_nowait(waiting)
         except (anyio.WouldBlock, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -51,6 +57,10 @@ class HeartbeatIntake:
             raise Unavailable("the heartbeat could not be written in time", hint="send it again")
         if waiting.failure is not None:
             raise waiting.failure
+
+    @property
+    def _queued(self) -> int:
+        return self._receive.statistics().current_buffer_used
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -66,7 +76,7 @@ class HeartbeatIntake:
 
     async def _write(self, group: list[_Waiting]) -> None:
         try:
-            unknown = await self._store.beat([waiting.beat for waiting in group])
+            heard = await self._store.beat([waiting.beat for waiting in group])
         except Rejected as error:
             await self._write_apart(group, error)
             return
@@ -75,11 +85,21 @@ class HeartbeatIntake:
             for waiting in group:
                 waiting.settle(error)
             return
-        for waiting in group:
-            missing = waiting.beat.node_id in unknown
-            waiting.settle(NotFound("node not found") if missing else None)
-        if any([self._is_news(waiting.beat) for waiting in group]):
+        taken: list[Beat] = []
+        for waiting, what in zip(group, heard, strict=True):
+            waiting.settle(_refusal(what))
+            if what is Heard.TAKEN:
+                taken.append(waiting.beat)
+        self._remember(taken)
+        if any([self._is_news(beat) for beat in taken]):
             self._news()
+
+    def _remember(self, taken: Iterable[Beat]) -> None:
+        for beat in taken:
+            self._proven.pop(beat.node_id, None)
+            self._proven[beat.node_id] = beat.caller
+        while len(self._proven) > limits.HEARTBEATS_WAITING_MAX:
+            del self._proven[next(iter(self._proven))]
 
     def _is_news(self, beat: Beat) -> bool:
         if beat.report is None or self._told.get(beat.node_id) == beat.report.body:
@@ -97,3 +117,13 @@ class HeartbeatIntake:
             return
         for waiting in group:
             await self._write([waiting])
+
+
+def _refusal(heard: Heard) -> RemudaError | None:
+    match heard:
+        case Heard.TAKEN:
+            return None
+        case Heard.STRANGE:
+            return NotFound("node not found")
+        case Heard.UNPROVEN:
+            return Unauthorized("this heartbeat does not prove that it comes from the node it names")

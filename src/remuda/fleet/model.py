@@ -44,6 +44,55 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class Invite:
+    """The invite with which a registration came. Its token was checked; whether it is still in force is for
+    the store to say."""
+
+    nonce: str
+    token_hash: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A registration, in the fleet's own words."""
+
+    name: str
+    node_type: NodeType
+    address: str
+    http_address: str
+    machine_id: MachineId
+    boot_id: BootId  # Never empty: for a peer that sends none, the caller begins a new boot.
+    version: str  # Empty for a peer that is not ours.
+    resources: Resources
+    vram_budget: str = ""
+    max_replicas: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict)
+    body_hash: str = ""  # Of the registration as it was sent, byte for byte.
+    source: str = ""  # The IP address it came from.
+    secret_hash: str = field(default="", repr=False)  # Of our worker's secret; empty: it has none.
+    invite: Invite | None = None  # None: it came with the shared token.
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A machine that registers under the name of a node that is gone, and that is not recognised as that
+    node. It waits for a person; approved, it becomes a node with this id."""
+
+    id: NodeId
+    registration: Candidate
+    since: datetime
+    last_heard: datetime
+
+
+class Identification(StrEnum):
+    """By what a node is recognised."""
+
+    SECRET = "secret"  # Of our worker, kept in its data folder.
+    INVITE = "invite"  # A registration token that is valid for this node's name only.
+    ADDRESS = "address"  # The shared token, from the address and with the advertised hosts it had before.
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A worker's latest account of itself. `body` is its JSON; the fence is (boot, sequence)."""
 
@@ -88,6 +137,11 @@ class Node:
     registered_at: datetime | None = None  # Its last registration; None: before this was noted.
     registration_hash: str = ""  # Of the body it registered with; empty: it was not noted.
     bus_trouble: BusTrouble | None = None  # The latest; see `cut_off` for whether it still holds.
+    source: str = ""  # Where its last registration came from; empty in rows of releases that did not note it.
+    secret_hash: str = field(default="", repr=False)  # Of what its worker proves itself with; empty: nothing.
+    invite: str = ""  # The nonce of the invite it came with; empty unless that is what it is recognised by.
+    claim: Claim | None = None
+    contested_from: str = ""  # Who was refused under this name while the node lived; empty: nobody.
 
     @property
     def cut_off(self) -> str:
@@ -104,6 +158,12 @@ class Node:
             report is not None and report.boot_id == trouble.boot_id and report.sequence > trouble.sequence
         )
         return "" if reported_since else trouble.reason
+
+    @property
+    def identified_by(self) -> Identification:
+        if not self.secret_hash:
+            return Identification.ADDRESS
+        return Identification.INVITE if self.invite else Identification.SECRET
 
     @property
     def effective_budget(self) -> str:

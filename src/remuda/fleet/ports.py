@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Protocol
 
 from remuda.core.ids import FrontendId, NodeId
-from remuda.fleet.admission import Beat
+from remuda.fleet.admission import Beat, Heard
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import Dial, HistoryEntry, Node, NodeType
+from remuda.fleet.reception import Decision, Pending, Supersede
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,35 @@ class BusCredentials:
     expires_at: datetime
 
 
-class FleetStore(Protocol):
-    async def register(self, name: str, decide: Callable[[Node | None, Fleet], Node]) -> Node:
-        """Write what `decide` makes of the node of that name (None: not known).
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a name. The fleet carries `now` and the hearing; its nodes are not filled in."""
 
-        The Fleet given carries `now` and the hearing; its nodes are not filled in. A new node and a new
-        boot are noted in the history.
-        """
+    node: Node | None
+    fleet: Fleet
+    invite: str = ""  # The nonce of the invite in force; empty: there is none.
+    pending: Sequence[Pending] = ()  # Nodes that wait for approval; only where `node` is None.
+
+
+class FleetStore(Protocol):
+    async def register(self, name: str, decide: Callable[[Known], Decision]) -> Decision:
+        """Carry out what `decide` makes of what is known of that name, and answer it. What happened to nodes
+        is noted in the history."""
+        ...
+
+    async def supersede(
+        self, claim_id: NodeId, decide: Callable[[Node, Fleet], Supersede], note: Note
+    ) -> Supersede:
+        """Carry out what `decide` makes of the node that holds the claim of this id; NotFound."""
+        ...
+
+    async def invite(self, name: str, nonce: str, note: Note) -> str:
+        """Write down that a peer of this name is invited. Answers the nonce in force, which is an earlier
+        invite's if there is one. Conflict where the name is a node's that no invite could take it from."""
+        ...
+
+    async def withdraw_invite(self, name: str, note: Note) -> None:
+        """NotFound where nobody of that name was invited."""
         ...
 
     async def amend(self, node_id: NodeId, change: Callable[[Node], Node], note: Note | None = None) -> Node:
@@ -42,12 +65,12 @@ class FleetStore(Protocol):
         ...
 
     async def remove(self, node_id: NodeId, note: Note, revoke: Sequence[str] = ()) -> Node:
-        """Delete the node with all that hangs on it; keep history by name and remember revoked bus keys."""
+        """Delete the node with all that hangs on it, its invite included; keep history by name and remember
+        revoked bus keys."""
         ...
 
-    async def beat(self, beats: Sequence[Beat]) -> frozenset[NodeId]:
-        """Take in heartbeats, all in one transaction; answers whose senders have to register (again): the
-        node is unknown, or the heartbeat does not speak for it."""
+    async def beat(self, beats: Sequence[Beat]) -> Sequence[Heard]:
+        """Take in heartbeats, all in one transaction; answers for each of them what became of it."""
         ...
 
     async def fleet(self) -> Fleet: ...

@@ -7,23 +7,28 @@ from datetime import datetime
 import structlog
 
 from remuda.core.entropy import Entropy
-from remuda.core.errors import BusUnusable
+from remuda.core.errors import BusUnusable, NotFound
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet import admission
-from remuda.fleet.admission import AdmissionPolicy, Beat, Candidate
+from remuda.fleet.admission import AdmissionPolicy, Beat
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.health import Thresholds
+from remuda.fleet.identity import Caller, proven
 from remuda.fleet.intake import HeartbeatIntake
-from remuda.fleet.model import BusTrouble, HistoryEntry, Node
-from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, Note, StopSender
+from remuda.fleet.model import BusTrouble, Candidate, HistoryEntry, Identification, Node
+from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, Known, Note, StopSender
+from remuda.fleet.reception import Admit, Decision, Desk, Hold, Refuse, Supersede, receive, succeeded
+from remuda.fleet.tokens import NodeTokens, WorkerTokens
 
 log = structlog.get_logger()
+_NOBODY = AdmissionPolicy(auto_approve=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     node: Node
     credentials: BusCredentials | None  # None while it waits for approval, or where the bus needs none.
+    tokens: WorkerTokens | None = None  # Its own; None while it waits, and for one that proved nothing.
 
 
 class Registry:
@@ -36,6 +41,7 @@ class Registry:
         policy: AdmissionPolicy,
         thresholds: Thresholds,
         entropy: Entropy,
+        tokens: NodeTokens,
     ) -> None:
         self._store = store
         self._intake = intake
@@ -44,32 +50,66 @@ class Registry:
         self._policy = policy
         self._thresholds = thresholds
         self._entropy = entropy
+        self._tokens = tokens
 
     async def register(self, candidate: Candidate) -> Admitted:
+        """Conflict for a name that is another machine's; Forbidden, Unauthorized or Unavailable for a peer
+        that is not let in."""
         new_id = NodeId(self._entropy.uuid())
 
-        def decide(known: Node | None, fleet: Fleet) -> Node:
-            if known is None:
-                return admission.admit(candidate, fleet.now, new_id, self._policy)
-            heard = fleet.standing(known, self._thresholds).reachability
-            return admission.readmit(candidate, known, heard, fleet.now, self._policy)
+        def decide(known: Known) -> Decision:
+            decision = receive(candidate, self._desk(known), new_id, self._policy)
+            return self._with_keys(decision) if isinstance(decision, Supersede) else decision
 
-        node = await self._store.register(candidate.name, decide)
+        match await self._store.register(candidate.name, decide):
+            case Refuse(error):
+                log.info("registration_refused", node=candidate.name, source=candidate.source, why=error.code)
+                raise error
+            case Hold(_, claim):
+                log.info("name_claimed", node=candidate.name, id=claim.id, source=candidate.source)
+                return Admitted(admission.admit(candidate, claim.since, claim.id, _NOBODY), None)
+            case Admit(node):
+                pass
+            case Supersede(former, node):
+                await self._shut_out(former)
         log.info("node_registered", node=node.name, id=node.id, boot=node.boot_id, approved=node.approved)
         return self._admitted(node, node.updated_at)
 
     async def heartbeat(self, beat: Beat) -> None:
         await self._intake.take(beat)
 
-    async def cut_off(self, node_id: NodeId, trouble: BusTrouble) -> None:
+    async def cut_off(self, node_id: NodeId, caller: Caller, trouble: BusTrouble) -> None:
         """The worker says that commands cannot reach it."""
-        node = await self._store.amend(node_id, lambda node: admission.cut_off(node, trouble))
+        node = await self._store.amend(node_id, lambda node: admission.cut_off(proven(node, caller), trouble))
         log.info("node_cut_off", node=node.name, id=node_id, reason=node.cut_off)
 
     async def approve(self, node_id: NodeId, actor: str) -> Admitted:
-        node = await self._store.amend(node_id, admission.approve, Note("approved", actor=actor))
+        """Let a pending node in, or a machine that claims the name of a node that is gone: the id says which.
+        The latter's approval removes the former node."""
+        try:
+            node = await self._store.amend(node_id, admission.approve, Note("approved", actor=actor))
+        except NotFound:
+            node = await self._approve_claim(node_id, actor)
         log.info("node_approved", node=node.name, id=node_id, actor=actor)
         return self._admitted(node, node.updated_at)
+
+    async def _approve_claim(self, claim_id: NodeId, actor: str) -> Node:
+        def decide(holder: Node, fleet: Fleet) -> Supersede:
+            heard = fleet.standing(holder, self._thresholds).reachability
+            return self._with_keys(succeeded(holder, claim_id, heard, fleet.now))
+
+        done = await self._store.supersede(claim_id, decide, Note("approved", actor=actor))
+        await self._shut_out(done.former)
+        return done.node
+
+    async def invite(self, name: str, actor: str) -> str:
+        """The registration token with which a peer of this name, and of no other, is let in."""
+        nonce = await self._store.invite(name, self._entropy.token(12), Note("invited", actor=actor))
+        log.info("node_invited", node=name, actor=actor)
+        return self._tokens.invite(name, nonce)
+
+    async def withdraw_invite(self, name: str, actor: str) -> None:
+        await self._store.withdraw_invite(name, Note("invite_withdrawn", actor=actor))
 
     async def drain(self, node_id: NodeId, actor: str) -> None:
         await self._store.amend(
@@ -83,26 +123,32 @@ class Registry:
             Note("resumed", actor=actor),
         )
 
-    async def leave(self, node_id: NodeId, boot_id: BootId | None = None) -> None:
+    async def leave(self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None) -> None:
         """The worker's own drain: it goes on until its next registration."""
-        await self._store.amend(node_id, lambda node: admission.leave(node, boot_id), Note("leaving"))
+        await self._store.amend(
+            node_id, lambda node: admission.leave(proven(node, caller), boot_id), Note("leaving")
+        )
 
-    async def stay(self, node_id: NodeId) -> None:
+    async def stay(self, node_id: NodeId, caller: Caller) -> None:
         """The worker takes its own drain back; an admin's drain is not its to lift."""
-        await self._store.amend(node_id, lambda node: replace(node, leaving=False), Note("stayed"))
+        await self._store.amend(
+            node_id, lambda node: replace(proven(node, caller), leaving=False), Note("stayed")
+        )
 
-    async def depart(self, node_id: NodeId, boot_id: BootId | None = None) -> None:
-        await self._store.amend(node_id, lambda node: admission.depart(node, boot_id), Note("departed"))
+    async def depart(self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None) -> None:
+        await self._store.amend(
+            node_id, lambda node: admission.depart(proven(node, caller), boot_id), Note("departed")
+        )
+
+    async def identify(self, node_id: NodeId, caller: Caller) -> None:
+        """NotFound for an unknown node, Unauthorized where the caller is not that node."""
+        proven((await self._store.one(node_id)).nodes[0], caller)
 
     async def remove(self, node_id: NodeId, actor: str) -> Node:
         """Stop the worker, forget the node, and shut its bus credentials out; its history stays."""
         await self._store.one(node_id)  # NotFound before anything is sent.
-        try:
-            await self._stopper.stop(node_id)
-        except BusUnusable as error:
-            log.warning("stop_not_sent", node=node_id, reason=error.message)
-        key = self._issuer.public_key(node_id)
-        node = await self._store.remove(node_id, Note("removed", actor=actor), [] if key is None else [key])
+        await self._send_stop(node_id)
+        node = await self._store.remove(node_id, Note("removed", actor=actor), self._keys_of(node_id))
         await self._issuer.revoke(await self._store.revoked())
         log.info("node_removed", node=node.name, id=node_id, actor=actor)
         return node
@@ -146,6 +192,35 @@ class Registry:
     async def history(self, node_name: str | None, limit: int) -> Sequence[HistoryEntry]:
         return await self._store.history(node_name, limit)
 
+    def _desk(self, known: Known) -> Desk:
+        now, node = known.fleet.now, known.node
+        if node is None:
+            return Desk(now, None, invite=known.invite, pending=known.pending)
+        heard = known.fleet.standing(node, self._thresholds).reachability
+        return Desk(now, node, heard, known.invite)
+
     def _admitted(self, node: Node, now: datetime) -> Admitted:
-        credentials = self._issuer.mint(node.node_type, node.id, now) if node.approved else None
-        return Admitted(node, credentials)
+        if not node.approved:
+            return Admitted(node, None)
+        own = node.identified_by is Identification.SECRET
+        credentials = self._issuer.mint(node.node_type, node.id, now)
+        return Admitted(node, credentials, self._tokens.of(node) if own else None)
+
+    def _keys_of(self, node_id: NodeId) -> tuple[str, ...]:
+        key = self._issuer.public_key(node_id)
+        return () if key is None else (key,)
+
+    def _with_keys(self, decision: Supersede) -> Supersede:
+        return replace(decision, revoke=self._keys_of(decision.former.id))
+
+    async def _shut_out(self, former: Node) -> None:
+        """The node is no more: its worker is told, and its bus user is revoked."""
+        await self._send_stop(former.id)
+        await self._issuer.revoke(await self._store.revoked())
+        log.info("node_superseded", node=former.name, id=former.id)
+
+    async def _send_stop(self, node_id: NodeId) -> None:
+        try:
+            await self._stopper.stop(node_id)
+        except BusUnusable as error:
+            log.warning("stop_not_sent", node=node_id, reason=error.message)

@@ -13,9 +13,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Forbidden, RemudaError, Unauthorized
+from remuda.fleet import identity
+from remuda.fleet.tokens import INVITE_PREFIX
 from remuda.gateway.messages import refusal
 from remuda.gateway.services import Access, Services, Svc
-from remuda.wire.nodes import TOKEN_MISSING, TOKEN_WRONG, TokenError
+from remuda.wire.nodes import SECRET_PREFIX, TOKEN_MISSING, TOKEN_WRONG, TokenError
 
 
 class TokenRefused(RemudaError):
@@ -29,22 +31,28 @@ class TokenRefused(RemudaError):
         self.answer = answer
 
 
-class RegistrationToken(SecurityBase):
-    """The registration token in `Authorization: Bearer`, compared in constant time."""
+class NodeCaller(SecurityBase):
+    """Who calls the node API, by what is in `Authorization: Bearer`: the registration token, a node's own
+    secret, or an invite. Whether it is the node it speaks of is decided where the node is read."""
 
     scheme_name = "registrationToken"
-    model = HTTPBearer(description="The registration token, which all workers share.")
+    model = HTTPBearer(
+        description="The registration token to register; afterwards the node's own secret, if it has one."
+    )
 
-    async def __call__(self, request: Request, svc: Svc) -> None:
-        expected = svc.access.registration_token
-        if expected is None:
-            return
-        header = request.headers.get("authorization", "")
-        if not header.startswith("Bearer "):
-            raise TokenRefused(TOKEN_MISSING)
+    async def __call__(self, request: Request, svc: Svc) -> identity.Caller:
+        expected, header = svc.access.registration_token, request.headers.get("authorization", "")
         # Back to the bytes that were sent: a header is Latin-1 only by convention.
-        if not same_secret(header.removeprefix("Bearer ").encode("latin-1"), expected.get_secret_value()):
+        bearer = header.removeprefix("Bearer ").encode("latin-1") if header.startswith("Bearer ") else b""
+        shared = expected is None or same_secret(bearer, expected.get_secret_value())
+        if not shared and not header.startswith("Bearer "):
+            raise TokenRefused(TOKEN_MISSING)
+        if not shared and not bearer.startswith(_OWN_PREFIXES):
             raise TokenRefused(TOKEN_WRONG)
+        return identity.Caller(svc.access.source(request), identity.hash_of(bearer), shared)
+
+
+_OWN_PREFIXES = (SECRET_PREFIX.encode(), INVITE_PREFIX.encode())
 
 
 class AdminKey(SecurityBase):
@@ -92,10 +100,11 @@ class AnyKey(SecurityBase):
         return key
 
 
-require_token = RegistrationToken()
+node_caller = NodeCaller()
 require_admin = AdminKey()
 require_key = AnyKey()
 Admin = Annotated[str, Depends(require_admin)]
+ByNode = Annotated[identity.Caller, Depends(node_caller)]
 Caller = Annotated[ApiKey | None, Depends(require_key)]
 
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from remuda.core.ids import NodeId
 from remuda.gateway import nodes
-from remuda.gateway.guards import require_token
+from remuda.gateway.guards import node_caller
 from remuda.gateway.services import Services
 
 _PATH: Final = re.compile(r"/api/node/([0-9A-Za-z_-]+)/heartbeat")  # Ids as they are given out.
@@ -43,8 +43,8 @@ class HeartbeatLane:
         scope["route"] = _ROUTE  # For the figures.
         request = Request(scope, receive)
         try:
-            await require_token(request, self._services)
-            response = await nodes.heartbeat(NodeId(beating[1]), request, self._services)
+            caller = await node_caller(request, self._services)
+            response = await nodes.heartbeat(NodeId(beating[1]), request, self._services, caller)
         except Exception as error:
             response = await self._failed(request, error)
         await response(scope, receive, send)

@@ -1,4 +1,10 @@
-"""The node self-service API: what workers call, ours and LocalAI's, guarded by the registration token."""
+"""The node self-service API: what workers call, ours and LocalAI's. The registration token lets them
+register; from then on each speaks only for itself."""
+
+import hmac
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import structlog
 from fastapi import APIRouter, Depends, Request, Response
@@ -6,8 +12,10 @@ from pydantic import BaseModel, RootModel
 
 from remuda.core.errors import Invalid, Unauthorized
 from remuda.core.ids import BootId
+from remuda.fleet.identity import Caller
+from remuda.fleet.model import Invite
 from remuda.gateway import views
-from remuda.gateway.guards import require_token, same_secret
+from remuda.gateway.guards import ByNode, TokenRefused, node_caller, same_secret
 from remuda.gateway.messages import Described, answer, body, gives, read, takes
 from remuda.gateway.model_views import model_rows
 from remuda.gateway.paths import NodePath
@@ -17,7 +25,7 @@ from remuda.wire import nodes as wire
 from remuda.wire.codec import decode
 
 log = structlog.get_logger()
-FEATURES = ("report", "machine_id", wire.BUS_TROUBLE_FEATURE)
+FEATURES = ("report", "machine_id", wire.BUS_TROUBLE_FEATURE, wire.NODE_SECRET)
 
 
 class ModelRows(RootModel[list[wire.ModelRow]]):
@@ -30,22 +38,23 @@ def _gives(model: type[BaseModel], *errors: int, status: int = 200) -> dict[int 
 
 
 _FAREWELL = takes(wire.Farewell, required=False)
-routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(require_token)])
+routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(node_caller)])
 
 
 @routes.post(
     "/register",
     status_code=201,
     openapi_extra=takes(wire.RegisterRequest),
-    responses=_gives(wire.RegisterReply, 400, 409, status=201),
+    responses=_gives(wire.RegisterReply, 400, 403, 409, 503, status=201),
 )
-async def register(request: Request, svc: Svc) -> Response:
-    """Create or refresh this node. Safe to repeat: the name is the key, the id stays."""
+async def register(request: Request, svc: Svc, caller: ByNode) -> Response:
+    """Create or refresh this node. Safe to repeat: a node that is recognised keeps its name and its id."""
     message = await read(request, wire.RegisterRequest)
-    _check_body_token(message.token, svc)
-    _check_hosts(message, request)
-    admitted = await svc.registry.register(views.candidate(message, svc.entropy, await body(request)))
-    node, credentials = admitted.node, admitted.credentials
+    invite = _check_tokens(message, caller, svc)
+    _check_hosts(message, request, caller.source)
+    candidate = views.candidate(message, svc.entropy, await body(request), caller.source, invite)
+    admitted = await svc.registry.register(candidate)
+    node, credentials, tokens = admitted.node, admitted.credentials, admitted.tokens
     return answer(
         wire.RegisterReply(
             id=node.id,
@@ -56,6 +65,7 @@ async def register(request: Request, svc: Svc) -> Response:
             nats_jwt=credentials.jwt if credentials else "",
             nats_user_seed=credentials.seed if credentials else "",
             nats_url=svc.bus_url_for(request.url.hostname or ""),
+            worker_tokens=wire.WorkerTokens(http=tokens.http, grpc=tokens.grpc) if tokens else None,
             remuda=wire.FrontendIdentity(version=svc.version, features=FEATURES),
         ),
         201,
@@ -67,15 +77,16 @@ async def register(request: Request, svc: Svc) -> Response:
     openapi_extra=takes(wire.Heartbeat, required=False),
     responses=_gives(wire.HeartbeatReply, 400, 404),
 )
-async def heartbeat(node_id: NodePath, request: Request, svc: Svc) -> Response:
+async def heartbeat(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Still here. A body that cannot be read costs its figures, not the sign of life."""
-    sent = await body(request)
+    sent, caller = await body(request), _speaking(caller, svc)
     try:
-        said = views.beat(node_id, decode(wire.Heartbeat, sent))
+        said = views.beat(node_id, caller, decode(wire.Heartbeat, sent))
     except Invalid as error:
         log.warning("heartbeat_body_ignored", node=node_id, reason=error.message)
-        said = views.beat(node_id, wire.Heartbeat())
-    await svc.registry.heartbeat(said)
+        said = views.beat(node_id, caller, wire.Heartbeat())
+    with _as_token_error():
+        await svc.registry.heartbeat(said)
     return answer(wire.HeartbeatReply())
 
 
@@ -84,44 +95,51 @@ async def heartbeat(node_id: NodePath, request: Request, svc: Svc) -> Response:
     openapi_extra=takes(wire.BusTrouble),
     responses=_gives(wire.NodeMessage, 400, 404),
 )
-async def bus_trouble(node_id: NodePath, request: Request, svc: Svc) -> Response:
+async def bus_trouble(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """The worker runs, but commands cannot reach it by the bus. Not a heartbeat: the node is unhealthy, with
     the worker's reason, until its next heartbeat."""
     trouble = views.bus_trouble(await read(request, wire.BusTrouble))
     if svc.bus_connected():  # Otherwise the bus is away for all of us, which is no fault of this node's.
-        await svc.registry.cut_off(node_id, trouble)
+        with _as_token_error():
+            await svc.registry.cut_off(node_id, _speaking(caller, svc), trouble)
         await svc.serving.fleet_changed()
     return answer(wire.NODE_NOT_COMMANDABLE)
 
 
 @routes.post("/{node_id}/drain", openapi_extra=_FAREWELL, responses=_gives(wire.NodeMessage, 400, 404))
-async def drain(node_id: NodePath, request: Request, svc: Svc) -> Response:
+async def drain(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Part of this worker's orderly stop; its next registration ends it."""
-    await svc.registry.leave(node_id, await _leaving_boot(request))
+    boot = await _leaving_boot(request)
+    with _as_token_error():
+        await svc.registry.leave(node_id, _speaking(caller, svc), boot)
     await svc.serving.fleet_changed()  # Before it asks whether anything is in flight there.
     return answer(wire.NODE_DRAINING)
 
 
 @routes.post("/{node_id}/resume", responses=_gives(wire.NodeMessage, 404))
-async def resume(node_id: NodePath, svc: Svc) -> Response:
+async def resume(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
     """Take the worker's own drain back; an admin's stays."""
-    await svc.registry.stay(node_id)
+    with _as_token_error():
+        await svc.registry.stay(node_id, _speaking(caller, svc))
     await svc.serving.fleet_changed()
     return answer(wire.NODE_RESUMED)
 
 
 @routes.post("/{node_id}/deregister", openapi_extra=_FAREWELL, responses=_gives(wire.NodeMessage, 400, 404))
 @routes.delete("/{node_id}", responses=_gives(wire.NodeMessage, 400, 404))
-async def deregister(node_id: NodePath, request: Request, svc: Svc) -> Response:
+async def deregister(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Goodbye. The row stays, and with it id and approval."""
-    await svc.registry.depart(node_id, await _leaving_boot(request))
+    boot = await _leaving_boot(request)
+    with _as_token_error():
+        await svc.registry.depart(node_id, _speaking(caller, svc), boot)
     return answer(wire.NODE_OFFLINE)
 
 
 @routes.get("/{node_id}/models", responses=_gives(ModelRows, 404))
-async def models(node_id: NodePath, svc: Svc) -> Response:
+async def models(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
     """The replicas on this node."""
-    await svc.registry.standing(node_id)
+    with _as_token_error():
+        await svc.registry.identify(node_id, _speaking(caller, svc))
     return answer(ModelRows([row for row in await model_rows(svc) if row.node_id == node_id]))
 
 
@@ -129,10 +147,10 @@ async def _leaving_boot(request: Request) -> BootId | None:
     return BootId((await read(request, wire.Farewell)).boot_id) or None
 
 
-def _check_hosts(message: wire.RegisterRequest, request: Request) -> None:
+def _check_hosts(message: wire.RegisterRequest, request: Request, source: str) -> None:
     """A node may say that it is at an address of this machine, or of a link, only if it calls from there."""
     server = request.scope.get("server") or ("",)
-    source, here = (request.client.host if request.client else ""), str(server[0])
+    here = str(server[0])
     for field, address in (("address", message.address), ("http_address", message.http_address)):
         host = address.rpartition(":")[0].strip("[]")
         if problem := far_claim(host, source, here):
@@ -142,12 +160,34 @@ def _check_hosts(message: wire.RegisterRequest, request: Request) -> None:
             )
 
 
-def _check_body_token(token: str, svc: Services) -> None:
-    """The contract asks for the token a second time, inside the body."""
+def _speaking(caller: Caller, svc: Services) -> Caller:
+    """The caller as the node it speaks of: where nodes must prove who they are, the shared token does not."""
+    return caller if svc.access.address_only else replace(caller, shared=False)
+
+
+@contextmanager
+def _as_token_error() -> Iterator[None]:
+    """A node that is not the caller's own is refused as a wrong token is, in the contract's envelope."""
+    try:
+        yield
+    except Unauthorized as error:
+        log.info("node_call_refused", reason=error.message)
+        raise TokenRefused(wire.TOKEN_WRONG) from error
+
+
+def _check_tokens(message: wire.RegisterRequest, caller: Caller, svc: Services) -> Invite | None:
+    """The contract asks for the token a second time, inside the body: it is the invite to this name, or the
+    registration token that the header has too."""
+    invite = svc.tokens.invited(message.name, message.token)
+    if invite is not None and hmac.compare_digest(invite.token_hash, caller.bearer_hash):
+        return invite
     expected = svc.access.registration_token
+    if not caller.shared:
+        raise TokenRefused(wire.TOKEN_WRONG)
     if expected is None:
-        return
-    if not token:
+        return None
+    if not message.token:
         raise Unauthorized("registration token required")
-    if not same_secret(token.encode(), expected.get_secret_value()):
+    if not same_secret(message.token.encode(), expected.get_secret_value()):
         raise Unauthorized("invalid registration token")
+    return None

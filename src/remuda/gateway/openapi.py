@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from remuda.gateway.api_page import page
-from remuda.gateway.guards import require_admin, require_key, require_token
+from remuda.gateway.guards import node_caller, require_admin, require_key
 from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_raw
 from remuda.gateway.openai import described
 from remuda.gateway.services import Access
@@ -25,6 +25,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
     wire.BusTrouble,
     wire.Farewell,
     wire.Labels,
+    wire.InviteBody,
     wire.VramBudgetBody,
     wire.MaxReplicasBody,
     KeyRequest,
@@ -93,5 +94,5 @@ def _assembled(app: FastAPI) -> Described:
 
 def _not_asked_for(access: Access) -> set[str]:
     admin = set() if access.keys_required else {require_admin.scheme_name, require_key.scheme_name}
-    token = {require_token.scheme_name} if access.registration_token is None else set()
+    token = {node_caller.scheme_name} if access.registration_token is None else set()
     return admin | token

@@ -1,7 +1,7 @@
 """What the HTTP layer is built on. Made once by the composition root, read by every route."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, cast
 
@@ -11,11 +11,13 @@ from pydantic import SecretStr
 from remuda.core import limits
 from remuda.core.entropy import Entropy
 from remuda.fleet.registry import Registry
+from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.openai.figures import Figures
 from remuda.gateway.openai.running import Running
+from remuda.gateway.proxies import TrustedProxies
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
@@ -35,6 +37,13 @@ class Access:
     registration_token: SecretStr | None  # None only with --insecure-no-token.
     keys_required: bool  # False on loopback alone.
     allowed_hosts: frozenset[str]
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    address_only: bool = True  # Nodes that have nothing but the shared token are taken.
+
+    def source(self, request: Request) -> str:
+        """The IP address that a request comes from; empty where it has none."""
+        client = request.client.host if request.client else ""
+        return self.proxies.source(client, request.headers.getlist("x-forwarded-for"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,7 @@ class Services:
     metrics: Metrics
     version: str
     entropy: Entropy
+    tokens: NodeTokens
     bus_url_for: Callable[
         [str], str
     ]  # From the host by which a worker reached us to the bus address it gets.

@@ -9,14 +9,16 @@ from remuda.core import limits
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Invalid
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet.admission import Beat, Candidate
+from remuda.fleet.admission import Beat
 from remuda.fleet.budget import node_ceiling, usable_vram
 from remuda.fleet.fleet import Standing
-from remuda.fleet.model import BusTrouble, Node, NodeType, Report, Resources
+from remuda.fleet.identity import Caller, hash_of
+from remuda.fleet.model import BusTrouble, Candidate, Claim, Invite, Node, NodeType, Report, Resources
 from remuda.wire.codec import encode
 from remuda.wire.nodes import BusTrouble as WorkerBusTrouble
 from remuda.wire.nodes import (
     Heartbeat,
+    NodeClaim,
     NodeFacts,
     NodeView,
     RegisterRequest,
@@ -31,7 +33,13 @@ log = structlog.get_logger()
 _BYTES = ("total_vram", "available_vram", "total_ram", "available_ram", "total_disk", "available_disk")
 
 
-def candidate(request: RegisterRequest, entropy: Entropy, sent: bytes = b"") -> Candidate:
+def candidate(
+    request: RegisterRequest,
+    entropy: Entropy,
+    sent: bytes = b"",
+    source: str = "",
+    invite: Invite | None = None,
+) -> Candidate:
     """The registration in our words; Invalid says everything that is wrong with it. `sent` is its body."""
     wrong = problems(request)
     if wrong:
@@ -64,16 +72,20 @@ def candidate(request: RegisterRequest, entropy: Entropy, sent: bytes = b"") -> 
         max_replicas=request.max_replicas_per_model,
         labels=kept,
         body_hash=sha256(sent).hexdigest() if sent else "",
+        source=source,
+        secret_hash=hash_of(request.node_secret.encode()) if request.node_secret else "",
+        invite=invite,
     )
 
 
-def beat(node_id: NodeId, message: Heartbeat) -> Beat:
+def beat(node_id: NodeId, caller: Caller, message: Heartbeat) -> Beat:
     """The heartbeat in our words; Invalid when there is something in it that cannot be kept."""
     if problem := text_problem("gpu_vendor", message.gpu_vendor):
         raise Invalid(problem)
     _check_byte_counts(message)
     return Beat(
         node_id,
+        caller,
         available_vram=message.available_vram,
         total_vram=message.total_vram,
         available_ram=message.available_ram,
@@ -137,8 +149,25 @@ def node_view(standing: Standing) -> NodeView:
             leaving=node.leaving,
             version=node.version,
             boot_id=node.boot_id,
+            identified_by=node.identified_by,
+            source=node.source,
+            contested_from=node.contested_from,
+            claim=None if node.claim is None else _claim_view(node.claim),
             reasons=standing.reasons,
         ),
+    )
+
+
+def _claim_view(claim: Claim) -> NodeClaim:
+    wanted = claim.registration
+    return NodeClaim(
+        id=claim.id,
+        source=wanted.source,
+        address=wanted.address,
+        http_address=wanted.http_address,
+        version=wanted.version,
+        since=claim.since,
+        last_heard=claim.last_heard,
     )
 
 

@@ -3,10 +3,11 @@
 import structlog
 
 from remuda.core.errors import Rejected
+from remuda.fleet.identity import is_its_own
 from remuda.fleet.model import Node
 from remuda.fleet.model import Report as StoredReport
 from remuda.wire.codec import decode
-from remuda.wire.nodes import Report
+from remuda.wire.nodes import Report, RunningReplica
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +28,25 @@ def current_report(node: Node) -> Report | None:
     if stored is None or stored.boot_id != node.boot_id:
         return None
     try:
-        return read_report(stored)
+        report = read_report(stored)
     except Rejected as error:
         log.warning("report_not_read", node=node.name, reason=error.message)
         return None
+    return _of_itself(report, node)
+
+
+def _of_itself(report: Report, node: Node) -> Report:
+    """Without addresses on hosts that are not the node's own."""
+    foreign = [told.address for told in report.replicas if not _is_its_own(told, node)]
+    if not foreign:
+        return report
+    log.warning("report_names_other_hosts", node=node.name, addresses=foreign)
+    kept = [
+        told if _is_its_own(told, node) else told.model_copy(update={"address": ""})
+        for told in report.replicas
+    ]
+    return report.model_copy(update={"replicas": tuple(kept)})
+
+
+def _is_its_own(told: RunningReplica, node: Node) -> bool:
+    return is_its_own(told.address, node, http=told.protocol == "http")

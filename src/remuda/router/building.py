@@ -13,11 +13,13 @@ from typing import Final
 
 from remuda.core.ids import NodeId
 from remuda.fleet.health import Reachability
+from remuda.fleet.identity import is_its_own
 from remuda.fleet.labels import matches
+from remuda.fleet.tokens import NodeTokens
 from remuda.models.config import ModelConfig
 from remuda.ops.sightings import NodeView
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.endpoints import endpoint_of
+from remuda.scheduler.endpoints import HTTP, endpoint_of
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
 
 _SAID_UNDER_WAY: Final = timedelta(seconds=5)  # What a node says may be older than its arrival by so much.
@@ -35,15 +37,15 @@ class Configured:
 
 
 def build(
-    replicas: Replicas, nodes: Mapping[NodeId, NodeView], models: Mapping[str, Configured], token: str
+    replicas: Replicas, nodes: Mapping[NodeId, NodeView], models: Mapping[str, Configured], tokens: NodeTokens
 ) -> Table:
-    """`models` by each name that requests may use; `token` opens replicas and their workers' doors."""
+    """`models` by each name that requests may use; `tokens` open replicas and their workers' doors."""
     configs = {(model.config.id, model.config.revision): model.config for model in models.values()}
     routes = defaultdict[str, list[Route]](list)
     for row in replicas.rows:
         view, config = nodes.get(row.node), configs.get((row.key.model, row.revision))
         if view is not None and config is not None and _routable(row, view, config.selector):
-            routes[row.key.model].append(_route(row, view, token))
+            routes[row.key.model].append(_route(row, view, tokens))
     told = _told_files(nodes.values())
     entries = {name: _entry(model, routes[model.config.id], told) for name, model in models.items()}
     for name, entry in entries.items():
@@ -65,13 +67,13 @@ def _told_files(nodes: Iterable[NodeView]) -> Collection[str]:
     return files | folders
 
 
-def _route(row: Replica, view: NodeView, token: str) -> Route:
+def _route(row: Replica, view: NodeView, tokens: NodeTokens) -> Route:
     node = view.standing.node
     return Route(
         key=row.key,
         node=node.id,
         node_name=node.name,
-        endpoint=endpoint_of(row, node.address, token),
+        endpoint=endpoint_of(row, node, tokens),
         instance=row.instance,
         change=row.change,
         parallel=row.parallel,
@@ -86,7 +88,9 @@ def _routable(row: Replica, view: NodeView, selector: Mapping[str, str]) -> bool
     takes_work = node.approved and not node.drained and not node.leaving and matches(node.labels, selector)
     heard = view.standing.reachability in (Reachability.UP, Reachability.SILENT)
     same_life = row.boot is None or row.boot == view.boot
-    return row.state is ReplicaState.LOADED and takes_work and heard and same_life and not _gone(row, view)
+    there = is_its_own(row.address, node, http=row.protocol == HTTP)
+    usable = takes_work and heard and same_life and there
+    return row.state is ReplicaState.LOADED and usable and not _gone(row, view)
 
 
 def _gone(row: Replica, view: NodeView) -> bool:

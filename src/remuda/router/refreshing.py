@@ -4,7 +4,7 @@ What cannot be read leaves the table as it is, so that loaded models go on answe
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Final, Protocol
 
 import anyio
@@ -17,6 +17,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.fleet import Standing
+from remuda.fleet.tokens import NodeTokens
 from remuda.ops.lines import Heard, Lines
 from remuda.ops.node_views import NodeViews
 from remuda.ops.sightings import NodeView
@@ -67,12 +68,12 @@ class ReplicaReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the table is made from. `token` opens replicas."""
+    """What the table is made from. `tokens` open replicas."""
 
     replicas: ReplicaReader
     standings: Callable[[], Awaitable[Sequence[Standing]]]
     catalogue: Catalogue
-    token: str = field(default="", repr=False)
+    tokens: NodeTokens
 
 
 class TableKeeper:
@@ -179,7 +180,7 @@ class TableKeeper:
         nodes = await self._read_fleet(rows)
         models = {name: _configured(model) for name, model in self._sources.catalogue.models.items()}
         # In a thread: with thousands of replicas it takes longer than any stream should wait for its turn.
-        table = await run_sync(build, rows, nodes, models, self._sources.token)
+        table = await run_sync(build, rows, nodes, models, self._sources.tokens)
         if table != self._table:
             self._table = table
             self._tables.replace(table)

@@ -11,6 +11,8 @@ import structlog
 
 from remuda.core.errors import BackendFailed, Problem, RemudaError
 from remuda.fleet.fleet import Standing
+from remuda.fleet.identity import is_its_own
+from remuda.fleet.tokens import NodeTokens
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
 from remuda.ops.holdings import foreign
@@ -44,7 +46,7 @@ class LoadLimits:
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What a load needs. `moved`: how far the bytes of a step are, as heard from its worker. `entered` shows
-    its phase, `changed` tells everybody that a row was written, `token` opens backends. `shared`: nodes have
+    its phase, `changed` tells everybody that a row was written, `tokens` open backends. `shared`: nodes have
     our folder of models."""
 
     store: ReplicaStore
@@ -54,7 +56,7 @@ class Tools:
     standings: Callable[[], Awaitable[Sequence[Standing]]]
     moved: Callable[[Step], float]
     changed: Callable[[], None]
-    token: str
+    tokens: NodeTokens
     shared: bool = False
     limits: LoadLimits = LoadLimits()
     entered: Callable[[Step, str], None] = lambda step, phase: None
@@ -261,10 +263,16 @@ class _Load:
         reply = await self._installing.ask(request, standing)
         if not reply.success:
             raise BackendFailed(f"{config.backend} on {self._step.node_name}: {reply.error}")
+        if not is_its_own(reply.address, standing.node, http=reply.protocol == HTTP):
+            raise BackendFailed(
+                f"{self._step.node_name} says that {config.backend} listens on {reply.address}, which is not "
+                "the host it has registered",
+                hint="start its worker with the same host in --advertise-addr and --advertise-http-addr",
+            )
         return reply
 
     async def _model_in_it(self, standing: Standing) -> None:
-        endpoint = endpoint_of(self.replica, standing.node.address, self._tools.token)
+        endpoint = endpoint_of(self.replica, standing.node, self._tools.tokens)
         with anyio.move_on_after(self._load_limit.total_seconds()):
             await self._tools.engine.load(endpoint, self._model.config, self._place(standing))
             return

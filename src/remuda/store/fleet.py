@@ -1,36 +1,42 @@
 """FleetStore on SQL. Reads rows, lets the callables decide, writes rows: no rule of the fleet lives here."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select
 
 from remuda.core import limits
+from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet import admission
-from remuda.fleet.admission import Beat
+from remuda.fleet.admission import Beat, Heard
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import Dial, HistoryEntry, Node
-from remuda.fleet.ports import Note
+from remuda.fleet.ports import Known, Note
+from remuda.fleet.reception import Admit, Decision, Hold, Refuse, Supersede
 from remuda.store import hearing
 from remuda.store.database import Database
 from remuda.store.nodes import (
     BY_ID,
     BY_NAME,
+    CLAIMED,
     KnownNodes,
+    delete_nodes,
     insert_node,
     lock_node,
     lock_without_labels,
     read_nodes,
+    read_pending,
     unknown_node,
     update_heard,
     update_node,
 )
-from remuda.store.schema import history, node_dials, nodes, revoked_bus_keys
+from remuda.store.schema import history, invites, node_dials, nodes, revoked_bus_keys
 
-Decide = Callable[[Node | None, Fleet], Node]
+Decide = Callable[[Known], Decision]
+Succeed = Callable[[Node, Fleet], Supersede]
 Change = Callable[[Node], Node]
 
 # Built once: these run again and again.
@@ -48,6 +54,7 @@ _DELETE_DIAL = delete(node_dials).where(
 _FORGET_DIALS = delete(node_dials).where(node_dials.c.node_id == bindparam("dialled"))
 _INSERT_DIAL = insert(node_dials)
 _INSERT_ENTRY = insert(history)
+_INVITE = select(invites.c.nonce).where(invites.c.name == bindparam("invited"))
 _FORGET_ENTRIES = delete(history).where(history.c.id <= bindparam("last_forgotten"))
 
 
@@ -58,8 +65,17 @@ class SqlFleetStore:
         self._database = database
         self._known = KnownNodes()
 
-    async def register(self, name: str, decide: Decide) -> Node:
+    async def register(self, name: str, decide: Decide) -> Decision:
         return await self._database.transact(lambda c, now: _register(c, now, name, decide))
+
+    async def supersede(self, claim_id: NodeId, decide: Succeed, note: Note) -> Supersede:
+        return await self._database.transact(lambda c, now: _supersede_by(c, now, claim_id, decide, note))
+
+    async def invite(self, name: str, nonce: str, note: Note) -> str:
+        return await self._database.transact(lambda c, now: _invite(c, now, name, nonce, note))
+
+    async def withdraw_invite(self, name: str, note: Note) -> None:
+        await self._database.transact(lambda c, now: _withdraw_invite(c, now, name, note))
 
     async def amend(self, node_id: NodeId, change: Change, note: Note | None = None) -> Node:
         return await self._database.transact(lambda c, now: _amend(c, now, node_id, change, note))
@@ -67,9 +83,9 @@ class SqlFleetStore:
     async def remove(self, node_id: NodeId, note: Note, revoke: Sequence[str] = ()) -> Node:
         return await self._database.transact(lambda c, now: _remove(c, now, node_id, note, frozenset(revoke)))
 
-    async def beat(self, beats: Sequence[Beat]) -> frozenset[NodeId]:
+    async def beat(self, beats: Sequence[Beat]) -> Sequence[Heard]:
         if not beats:
-            return frozenset()
+            return ()
         return await self._database.transact(lambda c, now: _beat(c, now, beats))
 
     async def fleet(self) -> Fleet:
@@ -95,23 +111,102 @@ class SqlFleetStore:
         return await self._database.read(lambda c, now: _revoked(c))
 
 
-def _register(connection: Connection, now: datetime, name: str, decide: Decide) -> Node:
+def _register(connection: Connection, now: datetime, name: str, decide: Decide) -> Decision:
     held = read_nodes(connection, BY_NAME, {"node_name": name}, lock=True)
-    fleet = Fleet(now, hearing.read_hearing(connection), ())
-    if not held:
-        node = decide(None, fleet)
+    known = held[0] if held else None
+    decision = decide(
+        Known(
+            known,
+            Fleet(now, hearing.read_hearing(connection), ()),
+            invite=connection.scalar(_INVITE, {"invited": name}) or "",
+            pending=() if held else read_pending(connection),
+        )
+    )
+    match decision:
+        case Admit(node, forget):
+            _forget(connection, now, forget)
+            _admit(connection, now, known, node)
+        case Supersede():
+            _supersede(connection, now, decision)
+        case Hold(holder, claim, new):
+            assert known is not None, "only the name of a known node can be claimed"
+            update_node(connection, known, holder)
+            if new:
+                where = f"by a machine at {claim.registration.source or 'an unknown address'}"
+                _note(connection, now, holder, Note("name_claimed", where))
+        case Refuse(_, contested):
+            if contested is not None and known is not None:
+                update_node(connection, known, contested)
+                where = f"a registration from {contested.contested_from} was refused"
+                _note(connection, now, contested, Note("name_contested", where))
+    return decision
+
+
+def _admit(connection: Connection, now: datetime, known: Node | None, node: Node) -> None:
+    if known is None:
         insert_node(connection, node)
         _note(connection, now, node, Note("registered"))
-        return node
-    known = held[0]
-    node = decide(known, fleet)
+        return
     update_node(connection, known, node)
     if (node.boot_id, node.http_address) != (known.boot_id, known.http_address):
         # What was found at the old address, or while the worker was down, says nothing of it now.
         connection.execute(_FORGET_DIALS, {"dialled": node.id})
     if node.boot_id != known.boot_id:
         _note(connection, now, node, Note("restarted"))
-    return node
+    if node.identified_by is not known.identified_by:
+        _note(connection, now, node, Note("identified", f"by {node.identified_by}"))
+
+
+def _forget(connection: Connection, now: datetime, ids: Sequence[NodeId]) -> None:
+    for node_id in ids:
+        node = lock_node(connection, node_id)
+        _note(connection, now, node, Note("forgotten", "it waited for approval and was silent for an hour"))
+    if ids:
+        delete_nodes(connection, ids)
+
+
+def _supersede(connection: Connection, now: datetime, decision: Supersede) -> None:
+    """The former's name is free only once its row is gone."""
+    former, node = decision.former, decision.node
+    _note(connection, now, former, Note("superseded", f"by {node.id}"))
+    delete_nodes(connection, [former.id])
+    _revoke(connection, now, decision.revoke)
+    insert_node(connection, node)
+    _note(connection, now, node, Note("registered"))
+
+
+def _supersede_by(
+    connection: Connection, now: datetime, claim_id: NodeId, decide: Succeed, note: Note
+) -> Supersede:
+    claimed = read_nodes(connection, CLAIMED, {}, lock=True)
+    holder = next((node for node in claimed if node.claim is not None and node.claim.id == claim_id), None)
+    if holder is None:
+        raise unknown_node(claim_id)
+    decision = decide(holder, Fleet(now, hearing.read_hearing(connection), ()))
+    _supersede(connection, now, decision)
+    _note(connection, now, decision.node, note)
+    return decision
+
+
+def _invite(connection: Connection, now: datetime, name: str, nonce: str, note: Note) -> str:
+    held: str | None = connection.scalar(_INVITE, {"invited": name})
+    if held is not None:
+        return held
+    known = read_nodes(connection, BY_NAME, {"node_name": name}, lock=True)
+    if known and known[0].secret_hash:
+        raise Conflict(
+            f"the node {name!r} proves itself with a secret of its own and needs no invite",
+            hint="to let another machine have the name, remove the node first: remuda nodes remove",
+        )
+    connection.execute(insert(invites), {"name": name, "nonce": nonce, "created_at": now})
+    _write_note(connection, now, known[0].id if known else None, name, note)
+    return nonce
+
+
+def _withdraw_invite(connection: Connection, now: datetime, name: str, note: Note) -> None:
+    if connection.execute(delete(invites).where(invites.c.name == name)).rowcount == 0:
+        raise NotFound(f"there is no invite for a node named {name!r}")
+    _write_note(connection, now, None, name, note)
 
 
 def _amend(connection: Connection, now: datetime, node_id: NodeId, change: Change, note: Note | None) -> Node:
@@ -128,27 +223,32 @@ def _remove(
 ) -> Node:
     node = lock_node(connection, node_id)
     _note(connection, now, node, note)
-    connection.execute(delete(nodes).where(nodes.c.id == node_id))
-    if revoke:
-        connection.execute(delete(revoked_bus_keys).where(revoked_bus_keys.c.public_key.in_(revoke)))
-        connection.execute(
-            insert(revoked_bus_keys), [{"public_key": key, "revoked_at": now} for key in sorted(revoke)]
-        )
+    delete_nodes(connection, [node_id])
+    connection.execute(delete(invites).where(invites.c.name == node.name))
+    _revoke(connection, now, revoke)
     return node
 
 
-def _beat(connection: Connection, now: datetime, beats: Sequence[Beat]) -> frozenset[NodeId]:
+def _revoke(connection: Connection, now: datetime, keys: Collection[str]) -> None:
+    if not keys:
+        return
+    connection.execute(delete(revoked_bus_keys).where(revoked_bus_keys.c.public_key.in_(keys)))
+    connection.execute(
+        insert(revoked_bus_keys), [{"public_key": key, "revoked_at": now} for key in sorted(keys)]
+    )
+
+
+def _beat(connection: Connection, now: datetime, beats: Sequence[Beat]) -> list[Heard]:
     known = lock_without_labels(connection, {beat.node_id for beat in beats})
     heard: dict[NodeId, Node] = {}
-    strangers: set[NodeId] = set()
+    outcomes: list[Heard] = []
     for beat in beats:
         node = heard.get(beat.node_id) or known.get(beat.node_id)
-        if node is not None and admission.speaks_for(beat, node):
+        outcomes.append(admission.hears(beat, node))
+        if node is not None and outcomes[-1] is Heard.TAKEN:
             heard[node.id] = admission.heard(node, beat, now)
-        else:
-            strangers.add(beat.node_id)
     update_heard(connection, [replace(node, updated_at=now) for node in heard.values()])
-    return frozenset(strangers)
+    return outcomes
 
 
 def _all(connection: Connection, now: datetime, known: KnownNodes) -> Fleet:
@@ -206,7 +306,11 @@ def _record_dials(connection: Connection, dials: Sequence[Dial]) -> None:
 
 
 def _note(connection: Connection, now: datetime, node: Node, note: Note) -> None:
-    entry = {"at": now, "node_id": node.id, "node_name": node.name, **asdict(note)}
+    _write_note(connection, now, node.id, node.name, note)
+
+
+def _write_note(connection: Connection, now: datetime, node_id: NodeId | None, name: str, note: Note) -> None:
+    entry = {"at": now, "node_id": node_id, "node_name": name, **asdict(note)}
     newest = connection.execute(_INSERT_ENTRY, entry).inserted_primary_key
     assert newest is not None
     connection.execute(_FORGET_ENTRIES, {"last_forgotten": newest.id - limits.HISTORY_ROWS_MAX})

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, delete
 from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.model import BusTrouble, Label, LabelSource, Node, NodeType, Report, Resources
+from remuda.fleet.reception import Pending
 from remuda.store.schema import node_labels, nodes
 
 Labels = Mapping[str, Label]
@@ -20,7 +21,9 @@ Found = Row[tuple[object]]
 # Built once: with this many columns, building a statement costs more than running it.
 _NODES = select(nodes)
 _LABELS = select(node_labels.c.node_id, node_labels.c.key, node_labels.c.value, node_labels.c.source)
+_PENDING = select(nodes.c.id, nodes.c.source, nodes.c.last_heartbeat).where(nodes.c.approved.is_(False))
 _INSERT = insert(nodes)
+_DELETE = delete(nodes).where(nodes.c.id.in_(bindparam("ids", expanding=True)))
 _UPDATE = update(nodes).where(nodes.c.id == bindparam("row_id"))
 _DELETE_LABELS = delete(node_labels).where(
     node_labels.c.node_id == bindparam("node"), node_labels.c.key.in_(bindparam("keys", expanding=True))
@@ -47,6 +50,7 @@ class Which:
 
 BY_ID: Final = Which.meet(nodes.c.id == bindparam("node"))
 BY_NAME: Final = Which.meet(nodes.c.name == bindparam("node_name"))
+CLAIMED: Final = Which.meet(nodes.c.claim.is_not(None))
 _AMONG: Final = Which.meet(nodes.c.id.in_(bindparam("ids", expanding=True)))
 
 
@@ -102,6 +106,14 @@ def lock_without_labels(connection: Connection, ids: Iterable[NodeId]) -> dict[N
     return {NodeId(row.id): _node(row, {}) for row in rows}
 
 
+def read_pending(connection: Connection) -> list[Pending]:
+    return [Pending(NodeId(row.id), row.source, row.last_heartbeat) for row in connection.execute(_PENDING)]
+
+
+def delete_nodes(connection: Connection, ids: Iterable[NodeId]) -> None:
+    connection.execute(_DELETE, {"ids": list(ids)})
+
+
 def insert_node(connection: Connection, node: Node) -> None:
     connection.execute(_INSERT, _columns(node))
     _replace_labels(connection, node.id, {}, node.labels)
@@ -155,6 +167,10 @@ def _columns(node: Node) -> Values:
         **_bus_trouble_columns(node.bus_trouble),
         "registered_at": node.registered_at,
         "registration_hash": node.registration_hash,
+        "secret_hash": node.secret_hash,
+        "invite": node.invite,
+        "contested_from": node.contested_from,
+        "claim": node.claim,
         **_heard_columns(node),
     }
 
@@ -171,6 +187,7 @@ def _heard_columns(node: Node) -> Values:
     report = node.report
     return {
         "departed": node.departed,
+        "source": node.source,
         "last_heartbeat": node.last_heartbeat,
         "updated_at": node.updated_at,
         "report_boot_id": None if report is None else report.boot_id,
@@ -212,6 +229,11 @@ def _node(row: Row[tuple[object]], labels: Labels) -> Node:
         bus_trouble=_bus_trouble(row),
         registered_at=row.registered_at,
         registration_hash=row.registration_hash,
+        source=row.source,
+        secret_hash=row.secret_hash,
+        invite=row.invite,
+        claim=row.claim,
+        contested_from=row.contested_from,
     )
 
 

@@ -20,12 +20,13 @@ from sqlalchemy import (
 )
 
 from remuda.core.errors import Problem
+from remuda.fleet.model import Claim
 from remuda.ops.model import Goal, RollOut, Source
 from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -91,7 +92,20 @@ nodes = Table(
     Column("bus_trouble", Text),
     Column("registered_at", Instant),
     Column("registration_hash", Text, nullable=False),
+    Column("source", Text, nullable=False, server_default=""),
+    Column("secret_hash", Text, nullable=False, server_default=""),
+    Column("invite", Text, nullable=False, server_default=""),
+    Column("contested_from", Text, nullable=False, server_default=""),
+    Column("claim", Document(Claim)),
     UniqueConstraint("name", name="nodes_name_key"),
+)
+
+invites = Table(  # By name, whether or not a node of that name exists yet.
+    "invites",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("nonce", Text, nullable=False),  # From it and a cluster secret the invite's token is derived.
+    Column("created_at", Instant, nullable=False),
 )
 
 node_labels = Table(

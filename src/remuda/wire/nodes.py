@@ -62,7 +62,14 @@ class RegisterRequest(Message):
     labels: dict[str, str] = {}
     # Ours.
     machine_id: Annotated[str, OMIT_EMPTY] = ""
+    # Proves, now and later, that this is the same machine; a frontend with NODE_SECRET among its features
+    # expects it as the bearer token of all calls to /api/node/{id}.
+    node_secret: Annotated[str, OMIT_EMPTY, SECRET] = ""
     remuda: Annotated[WorkerIdentity | None, OMIT_NONE] = None
+
+
+NODE_SECRET: Final = "node_secret"
+"""The feature of frontends that know nodes by their secret, and give them tokens of their own."""
 
 
 class FrontendIdentity(Message):
@@ -70,6 +77,13 @@ class FrontendIdentity(Message):
 
     version: str = ""
     features: Many[str] = ()
+
+
+class WorkerTokens(Message):
+    """What frontends present to this one worker: to its HTTP server, and to its gRPC backends."""
+
+    http: Annotated[str, SECRET] = ""
+    grpc: Annotated[str, SECRET] = ""
 
 
 class RegisterReply(Message):
@@ -85,9 +99,13 @@ class RegisterReply(Message):
     nats_user_seed: Annotated[str, OMIT_EMPTY, SECRET] = ""
     # Ours.
     nats_url: Annotated[str, OMIT_EMPTY] = ""
+    worker_tokens: Annotated[WorkerTokens | None, OMIT_NONE] = None  # Without it: the registration token.
     remuda: Annotated[FrontendIdentity | None, OMIT_NONE] = None
 
 
+SECRET_PREFIX: Final = "rmn_"
+"""What a node's secret begins with, so that other text is refused without a look at the store."""
+SECRET_CHARS_MIN: Final = 32
 NAME_BYTES_MAX: Final = 255
 ADDRESS_BYTES_MAX: Final = 512
 TEXT_BYTES_MAX: Final = 255
@@ -100,6 +118,10 @@ def problems(request: RegisterRequest) -> list[str]:
     found = []
     if not request.name:
         found.append("name: is required")
+    if request.node_secret and not request.node_secret.startswith(SECRET_PREFIX):
+        found.append(f"node_secret: must begin with {SECRET_PREFIX}")
+    elif request.node_secret and len(request.node_secret) < SECRET_CHARS_MIN:
+        found.append(f"node_secret: must have at least {SECRET_CHARS_MIN} characters")
     if request.node_type not in ("", "backend", "agent"):
         found.append("node_type: must be 'backend' or 'agent'")
     if not request.address and request.node_type != "agent":
@@ -114,12 +136,18 @@ def problems(request: RegisterRequest) -> list[str]:
         ("capability", request.capability, TEXT_BYTES_MAX),
         ("vram_budget", request.vram_budget, TEXT_BYTES_MAX),
         ("machine_id", request.machine_id, TEXT_BYTES_MAX),
+        ("node_secret", request.node_secret, TEXT_BYTES_MAX),
         ("remuda.version", identity.version, TEXT_BYTES_MAX),
         ("remuda.boot_id", identity.boot_id, TEXT_BYTES_MAX),
     ):
         if problem := text_problem(field, text, bytes_max):
             found.append(problem)
     return found
+
+
+def name_problem(name: str) -> str:
+    """Why no node can have this name, or empty when one can."""
+    return text_problem("name", name, NAME_BYTES_MAX) if name else "name: is required"
 
 
 def text_problem(field: str, text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
@@ -293,6 +321,7 @@ NODE_DRAINING: Final = NodeMessage(message="node set to draining")
 NODE_RESUMED: Final = NodeMessage(message="node resumed")
 NODE_OFFLINE: Final = NodeMessage(message="node set to offline")
 NODE_DEREGISTERED: Final = NodeMessage(message="node deregistered")
+INVITE_WITHDRAWN: Final = NodeMessage(message="invite withdrawn")
 
 
 class NodeErrorDetail(Message):
@@ -338,6 +367,18 @@ def error_text(payload: bytes) -> str:
 Reachability = Literal["up", "silent", "gone", "departed"]
 
 
+class NodeClaim(Message):
+    """A machine that wants the name of a node that is gone. Once its id is approved it takes that place."""
+
+    id: str
+    source: str = ""  # The IP address it registers from.
+    address: str = ""
+    http_address: str = ""
+    version: str = ""
+    since: Timestamp = GO_ZERO_TIME
+    last_heard: Timestamp = GO_ZERO_TIME
+
+
 class NodeFacts(Message):
     """The facts behind a node's status, each on its own."""
 
@@ -347,6 +388,10 @@ class NodeFacts(Message):
     leaving: bool = False
     version: str = ""
     boot_id: str = ""
+    identified_by: str = ""  # secret, invite, or address: the last proves little.
+    source: str = ""  # The IP address of its last registration.
+    contested_from: Annotated[str, OMIT_EMPTY] = ""  # Whose registration under this name was refused.
+    claim: Annotated[NodeClaim | None, OMIT_NONE] = None
     reasons: Many[str] = ()
 
 
@@ -395,6 +440,19 @@ class ApproveReply(Message):
     api_token: Annotated[str, OMIT_EMPTY, SECRET] = ""
     nats_jwt: Annotated[str, OMIT_EMPTY, SECRET] = ""
     nats_user_seed: Annotated[str, OMIT_EMPTY, SECRET] = ""
+
+
+class InviteBody(Message):
+    """Admin to frontend: let in one peer, under this name."""
+
+    name: str = ""
+
+
+class InviteReply(Message):
+    """Frontend to admin: the registration token for that peer, valid for its name only."""
+
+    name: str
+    registration_token: Annotated[str, SECRET]
 
 
 class ModelRow(Message):

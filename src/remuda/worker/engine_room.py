@@ -10,7 +10,6 @@ from pathlib import Path
 import anyio
 import structlog
 from anyio.abc import TaskStatus
-from pydantic import SecretStr
 
 from remuda.core import limits
 from remuda.core.clock import Clock
@@ -41,6 +40,7 @@ from remuda.worker.processes.patience import USUAL, Patience
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
 from remuda.worker.processes.survivors import end_survivors
+from remuda.worker.tokens import OpeningTokens
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class RoomSettings:
 
     owner: MachineId
     boot: BootId
-    token: SecretStr | None
+    tokens: OpeningTokens
     models: Path
     logs: Path
     ports: range
@@ -85,11 +85,12 @@ class EngineRoom:
         self._depot = depot
         self._clock = clock
         self._hearing = anyio.CancelScope()
+        self._tokens_changed = anyio.Event()
         self._logs = ProcessLogs(settings.logs, clock)
         self._warden = Warden(settings.owner, settings.boot)
         self._supervisor = Supervisor(
             LocalMachine(settings.owner, settings.boot, self._logs, self._warden),
-            BackendCalls(settings.token, settings.patience),
+            BackendCalls(settings.patience),
             PortBook(settings.ports[0], settings.ports[-1]),
             clock=clock,
             entropy=entropy,
@@ -97,7 +98,7 @@ class EngineRoom:
             patience=settings.patience,
         )
         environ = scrubbed(settings.environ, settings.secrets, settings.backend_env)
-        starting = Starting(environ, settings.token, settings.bind, settings.patience.start)
+        starting = Starting(environ, settings.tokens, settings.bind, settings.patience.start)
         self._commands = Commands(
             depot,
             self._supervisor,
@@ -113,13 +114,17 @@ class EngineRoom:
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
         return self._commands.handlers(node, publish)
 
+    def tokens_changed(self) -> None:
+        """Frontends present other tokens from now on."""
+        self._tokens_changed.set()
+
     def account(self) -> Report:
         return self._commands.account()
 
     @asynccontextmanager
     async def pages(self, why_unready: Callable[[], str]) -> AsyncIterator[App]:
         """What the worker answers over HTTP."""
-        guard = TokenGuard(self._settings.token, open_without_token=self._settings.open_without_token)
+        guard = TokenGuard(self._settings.tokens, open_without_token=self._settings.open_without_token)
         async with open_door(self._port_of) as door:
             yield application(why_unready, guard, self._logs, door)
 
@@ -136,6 +141,7 @@ class EngineRoom:
             async with anyio.create_task_group() as services:
                 await services.start(self._supervisor.run)
                 await services.start(self._take_commands)
+                services.start_soon(self._end_those_with_old_tokens)
                 task_status.started()
             guards.cancel_scope.cancel()
 
@@ -150,6 +156,16 @@ class EngineRoom:
     async def _take_commands(self, *, task_status: TaskStatus[None]) -> None:
         with self._hearing:
             await self._commands.run(task_status=task_status)
+
+    async def _end_those_with_old_tokens(self) -> None:
+        """A backend is given its token when it starts, and so nobody could call it any more."""
+        while True:
+            await self._tokens_changed.wait()
+            self._tokens_changed = anyio.Event()
+            keys = self._supervisor.opened_otherwise(self._settings.tokens.grpc)
+            if keys:
+                log.info("backends_given_new_tokens", count=len(keys))
+                await self._supervisor.stop(keys, free=True)
 
     async def _tidy(self) -> None:
         """In the background, now and then: what nobody needs any more makes room."""

@@ -10,7 +10,7 @@ from remuda.core import limits
 from remuda.core.errors import Misconfigured
 from remuda.core.ids import NodeId
 from remuda.core.retry import Backoff
-from remuda.wire.nodes import BUS_TROUBLE_FEATURE, RegisterReply
+from remuda.wire.nodes import BUS_TROUBLE_FEATURE, NODE_SECRET, RegisterReply, WorkerTokens
 
 APPROVAL = Backoff(
     timedelta(seconds=limits.APPROVAL_ASK_FIRST_S), timedelta(seconds=limits.APPROVAL_ASK_MOST_S)
@@ -45,6 +45,7 @@ class Enrolment:
     credentials: BusCredentials | None
     credentials_awaited: bool  # There is no use in connecting to the bus yet.
     takes_bus_trouble: bool = False  # The frontend wants to hear why commands cannot reach us.
+    tokens: WorkerTokens | None = None  # What opens this worker; None: the frontend knows no such thing.
 
     @property
     def bus_usable(self) -> bool:
@@ -87,6 +88,7 @@ def judge(
         credentials=credentials,
         credentials_awaited=awaited,
         takes_bus_trouble=reply.remuda is not None and BUS_TROUBLE_FEATURE in reply.remuda.features,
+        tokens=(reply.worker_tokens or WorkerTokens()) if takes_secrets(reply) else None,
     )
     if not enrolment.bus_url and not pending:
         raise Misconfigured(
@@ -95,6 +97,11 @@ def judge(
     if pending or awaited:
         return Verdict(enrolment, APPROVAL.delay(pending_replies, fraction))
     return Verdict(enrolment, refresh_after(credentials.jwt, now) if credentials else None)
+
+
+def takes_secrets(reply: RegisterReply) -> bool:
+    """Whether this frontend knows nodes by their secret, and wants it with every later call."""
+    return reply.remuda is not None and NODE_SECRET in reply.remuda.features
 
 
 def refresh_after(jwt: str, now: datetime) -> timedelta | None:

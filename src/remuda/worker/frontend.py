@@ -34,6 +34,7 @@ from remuda.wire.nodes import (
     error_text,
 )
 from remuda.worker.addresses import host_and_port, is_loopback
+from remuda.worker.enrolment import takes_secrets
 
 if TYPE_CHECKING:
     import httpx
@@ -54,14 +55,23 @@ class Frontend:
     """
 
     def __init__(
-        self, url: str, token: SecretStr | None, ca: Path | None = None, call_limit: timedelta = CALL_LIMIT
+        self,
+        url: str,
+        token: SecretStr | None,
+        ca: Path | None = None,
+        call_limit: timedelta = CALL_LIMIT,
+        *,
+        secret: SecretStr | None = None,
     ) -> None:
-        """Raises Misconfigured for a URL or certificate authority that cannot be used."""
+        """Raises Misconfigured for a URL or certificate authority that cannot be used. The token lets us
+        register; `secret` is what later calls prove themselves with, where the frontend knows of such."""
         self._url = _checked(url)
         self._call_limit_s = call_limit.total_seconds()
         self._token = token.get_secret_value().strip() if token else ""
         if not self._token.isprintable():
             raise Misconfigured("the registration token holds a line break", hint="--token is one line")
+        self._secret = secret.get_secret_value() if secret else ""
+        self._bearer = self._token  # Of calls to /api/node/{id}.
         self._client = _client(_verification(ca), through_proxies=not is_loopback(host_and_port(url)[0]))
 
     async def aclose(self) -> None:
@@ -69,11 +79,13 @@ class Frontend:
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
         """The token goes into the body too, where the contract looks for it a second time."""
-        body = encode(request.model_copy(update={"token": self._token}))
+        body = encode(request.model_copy(update={"token": self._token, "node_secret": self._secret}))
         try:
-            return await self._call("POST", "register", RegisterReply, body)
+            reply = await self._call("POST", "register", RegisterReply, body, bearer=self._token)
         except NotFound as error:  # The name or id cannot be unknown yet: this is the wrong address.
             raise FrontendUnreachable(f"{self._url} has no place where nodes register") from error
+        self._bearer = self._secret if self._secret and takes_secrets(reply) else self._token
+        return reply
 
     async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
         await self._call("POST", f"{node}/heartbeat", HeartbeatReply, encode(beat))
@@ -91,11 +103,18 @@ class Frontend:
         return (await self._call("GET", f"{node}/models", _ModelRows)).root
 
     async def _call(
-        self, method: Literal["GET", "POST"], path: str, reply: type[M], body: bytes | None = None
+        self,
+        method: Literal["GET", "POST"],
+        path: str,
+        reply: type[M],
+        body: bytes | None = None,
+        *,
+        bearer: str | None = None,
     ) -> M:
         import httpx
 
-        headers = {b"Authorization": f"Bearer {self._token}".encode()} if self._token else {}
+        token = self._bearer if bearer is None else bearer
+        headers = {b"Authorization": f"Bearer {token}".encode()} if token else {}
         if body is not None:
             headers[b"Content-Type"] = b"application/json"
         url = f"{self._url}/api/node/{path}"

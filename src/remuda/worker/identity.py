@@ -1,11 +1,14 @@
-"""Who this worker is: a machine id that lasts, a boot id that does not, and a name for people."""
+"""Who this worker is: a machine id and a secret that last, a boot id that does not, a name for people."""
 
 from pathlib import Path
+
+from pydantic import SecretStr
 
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Misconfigured
 from remuda.core.ids import BootId, MachineId
-from remuda.host.identity import stable_id
+from remuda.host.identity import kept_text, stable_id
+from remuda.wire.nodes import SECRET_PREFIX
 
 
 def machine_id(folder: Path, entropy: Entropy) -> MachineId:
@@ -15,6 +18,17 @@ def machine_id(folder: Path, entropy: Entropy) -> MachineId:
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(
             f"this machine's id cannot be kept in {folder}: {error}",
+            hint="choose a folder this user can write to with --data-dir",
+        ) from error
+
+
+def node_secret(folder: Path, entropy: Entropy) -> SecretStr:
+    """What proves to frontends that this is the same machine, kept in `folder` and made at the first call."""
+    try:
+        return SecretStr(kept_text(folder / "node-secret", lambda: SECRET_PREFIX + entropy.token(32)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(
+            f"this machine's secret cannot be kept in {folder}: {error}",
             hint="choose a folder this user can write to with --data-dir",
         ) from error
 

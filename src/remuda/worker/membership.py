@@ -12,7 +12,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Rejected
 from remuda.core.ids import BootId, NodeId
 from remuda.worker.departure import depart
-from remuda.worker.enrolment import BusPolicy, Standing
+from remuda.worker.enrolment import BusPolicy, Enrolment, Standing
 from remuda.worker.line import Line
 from remuda.worker.ports import FrontendCalls, HardwareSource, Listener, OpenBus, ReportSource
 from remuda.worker.registration import Describe, Registration
@@ -40,6 +40,7 @@ class Membership:
         clock: Clock,
         entropy: Entropy,
         listener: Listener | None = None,
+        enrolled: Callable[[Enrolment], None] = lambda _: None,
     ) -> None:
         self.state: Watched[WorkerState] = Watched(WorkerState(Phase.REGISTERING))
         self._frontend = frontend
@@ -47,7 +48,9 @@ class Membership:
         self._stop_reason: str | None = None
         self._stop_wanted = anyio.Event()
         self._refusal: Rejected | None = None
-        self._registration = Registration(frontend, introduce, bus, clock=clock, entropy=entropy)
+        self._registration = Registration(
+            frontend, introduce, bus, clock=clock, entropy=entropy, enrolled=enrolled
+        )
         self._line = Line(
             open_bus, self._registration, lambda: self.stop("the frontend asked for it"), entropy, listener
         )

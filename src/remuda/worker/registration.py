@@ -39,13 +39,16 @@ class Registration:
         *,
         clock: Clock,
         entropy: Entropy,
+        enrolled: Callable[[Enrolment], None] = lambda _: None,
     ) -> None:
+        """`enrolled` is called with each answer before anybody else can act on it."""
         self.standing = Watched(Standing())
         self._frontend = frontend
         self._describe = describe
         self._policy = policy
         self._clock = clock
         self._entropy = entropy
+        self._enrolled = enrolled
         self._wanted = anyio.Event()
         self._failures = 0
         self._pending_replies = 0
@@ -104,6 +107,7 @@ class Registration:
 
     def _adopt(self, enrolment: Enrolment) -> None:
         known = self.standing.value.enrolment
+        self._enrolled(enrolment)
         if self.standing.set(Standing(enrolment)) and known != enrolment:
             same_node = known is not None and known.node_id == enrolment.node_id
             log.info("registered", node=enrolment.node_id, approved=enrolment.approved, renewed=same_node)

@@ -24,7 +24,7 @@ from remuda.worker.addresses import (
     source_host,
 )
 from remuda.worker.engine_room import EngineRoom
-from remuda.worker.enrolment import BusPolicy
+from remuda.worker.enrolment import BusPolicy, Enrolment
 from remuda.worker.frontend import CALL_LIMIT, Frontend
 from remuda.worker.http.asgi import App
 from remuda.worker.http.probes import probes
@@ -34,6 +34,7 @@ from remuda.worker.membership import Membership
 from remuda.worker.ports import HardwareSource, Listener, OpenBus, ReportSource
 from remuda.worker.reporter import NothingYet
 from remuda.worker.state import WorkerState
+from remuda.worker.tokens import OpeningTokens
 from remuda.worker.watched import Watched
 
 
@@ -44,6 +45,7 @@ class WorkerConfig:
     frontend_url: str
     token: SecretStr | None
     introduction: Introduction
+    secret: SecretStr | None = None  # Proves that this is the same machine as before.
     heartbeat_interval: timedelta = timedelta(seconds=10)
     ca: Path | None = None
     call_limit: timedelta = CALL_LIMIT
@@ -58,6 +60,7 @@ class Site:
     listening: Listening
     reached_at: Callable[[], Advertised]  # As the registration told it.
     changed: Callable[[], None]  # Something that a report tells is new.
+    tokens: OpeningTokens
 
 
 MakeRoom = Callable[[Site], EngineRoom]
@@ -86,7 +89,10 @@ class Worker:
         self._hardware = hardware
         self._ended = anyio.Event()
         self._refusal: Rejected | None = None
-        self._frontend = Frontend(config.frontend_url, config.token, config.ca, config.call_limit)
+        self._frontend = Frontend(
+            config.frontend_url, config.token, config.ca, config.call_limit, secret=config.secret
+        )
+        self._tokens = OpeningTokens(config.token)
         self._listening = claim(config.addresses, config.frontend_url)
         self._reached_at = advertised(
             config.addresses, self._listening.base_port, self._listening.http_port, "127.0.0.1"
@@ -104,10 +110,15 @@ class Worker:
             clock=clock,
             entropy=entropy,
             listener=listener or self._room,
+            enrolled=self._enrolled,
         )
 
     def _site(self) -> Site:
-        return Site(self._listening, lambda: self._reached_at, self.report_changed)
+        return Site(self._listening, lambda: self._reached_at, self.report_changed, self._tokens)
+
+    def _enrolled(self, enrolment: Enrolment) -> None:
+        if self._tokens.adopt(enrolment.tokens) and self._room is not None:
+            self._room.tokens_changed()
 
     @property
     def http_url(self) -> str:

@@ -6,10 +6,10 @@ from datetime import timedelta
 from sqlalchemy import BigInteger, Table, func, select, type_coerce, update
 
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet.admission import AdmissionPolicy, Candidate, admit
-from remuda.fleet.fleet import Fleet
-from remuda.fleet.model import Node, NodeType, Resources
-from remuda.fleet.ports import FleetStore
+from remuda.fleet.admission import AdmissionPolicy, admit
+from remuda.fleet.model import Candidate, Node, NodeType, Resources
+from remuda.fleet.ports import FleetStore, Known
+from remuda.fleet.reception import Admit
 from remuda.store.database import Database
 from remuda.store.schema import hearing_spans
 
@@ -33,17 +33,19 @@ def candidate(
     )
 
 
-def admitting(wanted: Candidate, node_id: str) -> Callable[[Node | None, Fleet], Node]:
+def admitting(wanted: Candidate, node_id: str) -> Callable[[Known], Admit]:
     """A decision that takes a new node in and leaves a known one as it is."""
 
-    def decide(known: Node | None, fleet: Fleet) -> Node:
-        return known or admit(wanted, fleet.now, NodeId(node_id), OPEN_HOUSE)
+    def decide(known: Known) -> Admit:
+        return Admit(known.node or admit(wanted, known.fleet.now, NodeId(node_id), OPEN_HOUSE))
 
     return decide
 
 
 async def registered(store: FleetStore, name: str = "alpha", labels: Mapping[str, str] | None = None) -> Node:
-    return await store.register(name, admitting(candidate(name, labels=labels), f"id-of-{name}"))
+    decision = await store.register(name, admitting(candidate(name, labels=labels), f"id-of-{name}"))
+    assert isinstance(decision, Admit)
+    return decision.node
 
 
 async def row_count(database: Database, table: Table) -> int:

@@ -7,14 +7,16 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import FrontendId, NodeId
-from remuda.fleet.admission import Beat
+from remuda.fleet.admission import Heard
 from remuda.fleet.model import Dial, Node
 from remuda.fleet.ports import FleetStore, Note
+from remuda.fleet.reception import Admit
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 from remuda.store.schema import node_labels, nodes
 from tests.contract.store.builders import admitting, candidate, registered, row_count
+from tests.support.nodes import beat as beat_of
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +33,9 @@ async def test_name_registered_at_once_by_many_is_one_node(
 
     async def register(number: int) -> None:
         wanted = admitting(candidate("alpha", labels={"zone": "attic"}), f"id-{number}")
-        got.append((await stores[number % 2].register("alpha", wanted)).id)
+        decision = await stores[number % 2].register("alpha", wanted)
+        assert isinstance(decision, Admit)
+        got.append(decision.node.id)
 
     async with anyio.create_task_group() as tasks:
         for number in range(50):
@@ -63,7 +67,8 @@ async def test_beats_of_two_frontends_in_opposite_order_do_not_deadlock(
 
     async def beat(store: FleetStore, order: list[NodeId]) -> None:
         for value in range(20):
-            assert await store.beat([Beat(node_id, available_ram=value) for node_id in order]) == frozenset()
+            heard = await store.beat([beat_of(node_id, available_ram=value) for node_id in order])
+            assert set(heard) == {Heard.TAKEN}
 
     async def dial(store: FleetStore, order: list[NodeId]) -> None:
         frontend = FrontendId("frontend-1")
@@ -84,7 +89,7 @@ async def test_what_one_frontend_wrote_the_other_reads(stores: tuple[FleetStore,
     node = await registered(stores[0])
     assert (await stores[1].fleet()).nodes == [node]
     await stores[1].remove(node.id, Note("removed"))
-    assert await stores[0].beat([Beat(node.id)]) == {node.id}
+    assert await stores[0].beat([beat_of(node.id)]) == [Heard.STRANGE]
 
 
 async def test_of_frontends_starting_at_once_one_migrates(database_url: str) -> None:

@@ -8,13 +8,15 @@ from sqlalchemy import Engine, event
 
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.fleet.admission import Beat, approve, with_admin_labels, without_label
+from remuda.fleet.admission import Heard, approve, with_admin_labels, without_label
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import BusTrouble, Dial, Label, LabelSource, Node, Report
-from remuda.fleet.ports import FleetStore, Note
+from remuda.fleet.ports import FleetStore, Known, Note
+from remuda.fleet.reception import Admit, Refuse
 from remuda.store.database import Database
 from remuda.store.schema import history, node_dials, node_labels, nodes
 from tests.contract.store.builders import GIB, admitting, candidate, registered, row_count
+from tests.support.nodes import beat
 
 pytestmark = pytest.mark.anyio
 
@@ -55,10 +57,10 @@ async def test_decision_is_given_the_known_node(fleet_store: FleetStore) -> None
     first = await registered(fleet_store, labels={"zone": "attic"})
     given: list[Node | None] = []
 
-    def decide(known: Node | None, fleet: Fleet) -> Node:
-        given.append(known)
-        assert known is not None
-        return known
+    def decide(known: Known) -> Admit:
+        given.append(known.node)
+        assert known.node is not None
+        return Admit(known.node)
 
     await fleet_store.register("alpha", decide)
     assert given == [first]
@@ -68,20 +70,16 @@ async def test_registration_is_noted_once_and_each_new_boot_again(fleet_store: F
     await registered(fleet_store)
     await registered(fleet_store)
 
-    def restart(known: Node | None, fleet: Fleet) -> Node:
-        assert known is not None
-        return replace(known, boot_id=BootId("boot-2"))
+    def restart(known: Known) -> Admit:
+        assert known.node is not None
+        return Admit(replace(known.node, boot_id=BootId("boot-2")))
 
     await fleet_store.register("alpha", restart)
     assert await events(fleet_store) == ["restarted", "registered"]
 
 
 async def test_refused_registration_changes_nothing(fleet_store: FleetStore) -> None:
-    def refuse(known: Node | None, fleet: Fleet) -> Node:
-        raise Conflict("taken")
-
-    with pytest.raises(Conflict, match="taken"):
-        await fleet_store.register("alpha", refuse)
+    await fleet_store.register("alpha", lambda known: Refuse(Conflict("taken")))
     assert (await fleet_store.fleet()).nodes == []
     assert await events(fleet_store) == []
 
@@ -90,9 +88,9 @@ async def test_registration_is_judged_by_the_hearing(fleet_store: FleetStore) ->
     await fleet_store.listen(FRONTEND, resumed=False)
     hearings: list[Fleet] = []
 
-    def decide(known: Node | None, fleet: Fleet) -> Node:
-        hearings.append(fleet)
-        return admitting(candidate(), "id")(known, fleet)
+    def decide(known: Known) -> Admit:
+        hearings.append(known.fleet)
+        return admitting(candidate(), "id")(known)
 
     await fleet_store.register("alpha", decide)
     assert len(hearings[0].hearing.spans) == 1
@@ -203,7 +201,7 @@ async def test_beat_changes_what_it_says_and_nothing_else(fleet_store: FleetStor
     node = await registered(fleet_store, labels={"zone": "attic"})
     await fleet_store.amend(node.id, lambda known: replace(known, departed=True, drained=True))
     report = Report(BootId("boot-1"), 7, '{"replicas": []}')
-    assert await fleet_store.beat([Beat(node.id, available_vram=3 * GIB, report=report)]) == frozenset()
+    assert await fleet_store.beat([beat(node.id, available_vram=3 * GIB, report=report)]) == [Heard.TAKEN]
     after = await only_node(fleet_store)
     assert after.last_heartbeat > node.last_heartbeat
     assert after.updated_at == after.last_heartbeat
@@ -224,7 +222,7 @@ async def test_bus_trouble_is_kept_through_heartbeats_and_ended_by_their_reports
     trouble = BusTrouble(node.boot_id, 3, "no answer")
     await fleet_store.amend(node.id, lambda known: replace(known, bus_trouble=trouble))
     assert (await only_node(fleet_store)).cut_off == "no answer"
-    await fleet_store.beat([Beat(node.id, report=Report(node.boot_id, 4, "{}"))])
+    await fleet_store.beat([beat(node.id, report=Report(node.boot_id, 4, "{}"))])
     after = await only_node(fleet_store)
     assert (after.bus_trouble, after.cut_off) == (trouble, "")
 
@@ -234,8 +232,8 @@ async def test_beats_of_one_node_are_applied_in_order(fleet_store: FleetStore) -
     newer, older = Report(node.boot_id, 2, "{}"), Report(node.boot_id, 1, "{}")
     await fleet_store.beat(
         [
-            Beat(node.id, available_vram=1, available_ram=5, report=newer),
-            Beat(node.id, available_vram=2, report=older),
+            beat(node.id, available_vram=1, available_ram=5, report=newer),
+            beat(node.id, available_vram=2, report=older),
         ]
     )
     after = await only_node(fleet_store)
@@ -245,19 +243,20 @@ async def test_beats_of_one_node_are_applied_in_order(fleet_store: FleetStore) -
 
 async def test_unknown_nodes_are_named_and_the_others_still_heard(fleet_store: FleetStore) -> None:
     node = await registered(fleet_store)
-    assert await fleet_store.beat([Beat(UNKNOWN), Beat(node.id, available_ram=9)]) == {UNKNOWN}
+    heard = await fleet_store.beat([beat(UNKNOWN), beat(node.id, available_ram=9)])
+    assert heard == [Heard.STRANGE, Heard.TAKEN]
     assert (await only_node(fleet_store)).resources.available_ram == 9
 
 
 async def test_sender_of_another_boot_has_to_register_and_is_no_sign_of_life(fleet_store: FleetStore) -> None:
     node = await registered(fleet_store)
-    overtaken = Beat(node.id, available_ram=9, report=Report(BootId("another"), 7, "{}"))
-    assert await fleet_store.beat([overtaken]) == {node.id}
+    overtaken = beat(node.id, available_ram=9, report=Report(BootId("another"), 7, "{}"))
+    assert await fleet_store.beat([overtaken]) == [Heard.STRANGE]
     assert await only_node(fleet_store) == node
 
 
 async def test_no_beats_mean_no_work(fleet_store: FleetStore) -> None:
-    assert await fleet_store.beat([]) == frozenset()
+    assert not await fleet_store.beat([])
 
 
 async def test_what_was_found_before_a_restart_says_nothing_of_the_worker_now(
@@ -269,9 +268,9 @@ async def test_what_was_found_before_a_restart_says_nothing_of_the_worker_now(
     await fleet_store.record_dials([refused])
     assert (await fleet_store.one(node.id)).dials != {}
 
-    def restart(known: Node | None, fleet: Fleet) -> Node:
-        assert known is not None
-        return replace(known, boot_id=BootId("boot-2"))
+    def restart(known: Known) -> Admit:
+        assert known.node is not None
+        return Admit(replace(known.node, boot_id=BootId("boot-2")))
 
     await fleet_store.register("alpha", restart)
     assert (await fleet_store.one(node.id)).dials == {}

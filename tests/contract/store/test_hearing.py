@@ -7,12 +7,12 @@ from sqlalchemy import BigInteger, type_coerce, update
 
 from remuda.core import limits
 from remuda.core.ids import FrontendId, NodeId
-from remuda.fleet.admission import Beat
 from remuda.fleet.model import Dial
 from remuda.fleet.ports import FleetStore
 from remuda.store.database import Database
 from remuda.store.schema import hearing_spans, node_dials, nodes
 from tests.contract.store.builders import let_time_pass, registered, row_count
+from tests.support.nodes import beat
 
 pytestmark = pytest.mark.anyio
 
@@ -102,7 +102,7 @@ async def test_node_heard_after_the_clock_was_set_back_is_not_silent(
     await let_time_pass(database, WITHIN_THE_GAP)
     await fleet_store.listen(ONE, resumed=False)
     await set_clock_back(database, timedelta(hours=1))
-    await fleet_store.beat([Beat(node.id)])
+    await fleet_store.beat([beat(node.id)])
     assert await silence(fleet_store, node.id) < timedelta(seconds=5)
     await fleet_store.listen(TWO, resumed=True)
     assert await silence(fleet_store, node.id) < timedelta(seconds=5)
@@ -116,7 +116,7 @@ async def test_listening_before_the_clock_was_set_back_does_not_count_for_nodes_
         await fleet_store.listen(ONE, resumed=False)
         await let_time_pass(database, WITHIN_THE_GAP)
     await set_clock_back(database, WITHIN_THE_GAP + timedelta(seconds=2))
-    await fleet_store.beat([Beat(node.id)])
+    await fleet_store.beat([beat(node.id)])
     await move_heartbeats(database, -timedelta(seconds=15))  # Nobody has listened since.
     await fleet_store.listen(ONE, resumed=True)
     assert await silence(fleet_store, node.id) < timedelta(seconds=5)

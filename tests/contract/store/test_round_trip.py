@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet.model import Label, LabelSource, Node, NodeType, Report, Resources
+from remuda.fleet.model import Candidate, Claim, Invite, Label, LabelSource, Node, NodeType, Report, Resources
 from remuda.fleet.ports import Note
+from remuda.fleet.reception import Admit
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 
@@ -19,6 +20,12 @@ sizes = st.integers(0, 1 << 60)
 instants = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
 counts = st.integers(0, 1000)
 
+candidates = st.builds(
+    Candidate,
+    labels=st.dictionaries(words, words, max_size=3),
+    secret_hash=words,
+    invite=st.none() | st.builds(Invite, words, words),
+)
 all_nodes = st.builds(
     Node,
     id=words.map(NodeId),
@@ -39,6 +46,11 @@ all_nodes = st.builds(
     updated_at=instants,
     labels=st.dictionaries(words, st.builds(Label, words, st.sampled_from(LabelSource)), max_size=5),
     report=st.none() | st.builds(Report, words.map(BootId), sizes, words),
+    source=words,
+    secret_hash=words,
+    invite=words,
+    contested_from=words,
+    claim=st.none() | st.builds(Claim, words.map(NodeId), candidates, instants, instants),
 )
 
 
@@ -47,9 +59,9 @@ async def stored(url: str, first: Node, second: Node) -> tuple[Node, Node]:
     database = await open_database(url, clock=SystemClock())
     store = SqlFleetStore(database)
     try:
-        await store.register(first.name, lambda known, fleet: first)
+        await store.register(first.name, lambda known: Admit(first))
         written = (await store.one(first.id)).nodes[0]
-        await store.register(first.name, lambda known, fleet: second)
+        await store.register(first.name, lambda known: Admit(second))
         rewritten = (await store.one(first.id)).nodes[0]
         await store.remove(first.id, Note("removed"))
     finally:

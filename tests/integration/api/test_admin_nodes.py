@@ -64,6 +64,8 @@ async def test_our_own_facts_stand_apart(frontend: LiveFrontend) -> None:
         "leaving": False,
         "version": "1.2.3",
         "boot_id": "boot-7",
+        "identified_by": "address",
+        "source": "127.0.0.1",
         "reasons": [],
     }
 

@@ -27,6 +27,7 @@ from remuda.worker.http.door import open_door
 from remuda.worker.http.guard import TokenGuard
 from remuda.worker.http.server import serve
 from remuda.worker.processes.logs import LogSink, ProcessLogs
+from remuda.worker.tokens import OpeningTokens
 from tests.support.frontends import LiveFrontend
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +63,7 @@ async def logged(frontend: LiveFrontend, tmp_path_factory: pytest.TempPathFactor
     with listen("127.0.0.1", 0) as socket:
         address = f"127.0.0.1:{socket.getsockname()[1]}"
         async with open_door(lambda _key: None) as door, anyio.create_task_group() as tasks:
-            guard = TokenGuard(SecretStr(frontend.token))
+            guard = TokenGuard(OpeningTokens(SecretStr(frontend.token)))
             stop = anyio.Event()
             app = application(lambda: "", guard, logs, door)
             await tasks.start(partial(background_until, stop, partial(serve, app, socket)))

@@ -152,7 +152,7 @@ BODIES_OF_WORKERS = ("/register", "/heartbeat", "/bus-trouble", "/drain", "/dere
 def reads_a_body(path: str, method: str) -> bool:
     if path.startswith("/api/node/") and path.endswith(BODIES_OF_WORKERS):
         return method == "post"
-    if path == "/api/keys" or path in ASKS or path.endswith(BODIES_OF_OPERATIONS):
+    if path in ("/api/keys", "/api/nodes/invites") or path in ASKS or path.endswith(BODIES_OF_OPERATIONS):
         return method == "post"
     return method in ("put", "patch")
 

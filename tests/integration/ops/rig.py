@@ -13,10 +13,10 @@ from remuda.bus.messages import Connected, Incoming
 from remuda.core.clock import Clock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.fleet.admission import Beat, admit, readmit
-from remuda.fleet.fleet import Fleet, Standing
-from remuda.fleet.health import Reachability
-from remuda.fleet.model import Node
+from remuda.fleet.admission import admit, readmit
+from remuda.fleet.fleet import Standing
+from remuda.fleet.ports import Known
+from remuda.fleet.reception import Admit
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories
 from remuda.ops.lines import PatientLines, Taps
@@ -33,7 +33,7 @@ from remuda.wire import subjects
 from remuda.wire.backends import BackendInstallReply, BackendListReply, InstalledBackend, InstallProgress
 from remuda.wire.codec import Message, encode
 from remuda.wire.nodes import InstalledArtifact, Report, Work
-from tests.support.nodes import OPEN, THRESHOLDS, candidate
+from tests.support.nodes import OPEN, THRESHOLDS, beat, candidate
 from tests.support.reports import stored
 
 BACKEND = "llama-cpp"
@@ -164,10 +164,10 @@ class ScriptedWorker:
         name = f"name-{self.node}"
         who = candidate(name=name, boot_id=boot_id, version=version, machine_id=f"machine-{self.node}")
 
-        def decide(known: Node | None, fleet: Fleet) -> Node:
-            if known is None:
-                return admit(who, fleet.now, self.node, OPEN)
-            return readmit(who, known, Reachability.GONE, fleet.now, OPEN)
+        def decide(known: Known) -> Admit:
+            if known.node is None:
+                return Admit(admit(who, known.fleet.now, self.node, OPEN))
+            return Admit(readmit(who, known.node, known.fleet.now, OPEN))
 
         await SqlFleetStore(self.database).register(name, decide)
 
@@ -183,7 +183,7 @@ class ScriptedWorker:
         boot = BootId(f"{self.node}-boot-{self.boot}")
         installed = tuple(InstalledArtifact(name=name) for name in self.installed)
         body = Report(boot_id=boot, sequence=self.sequence, installed=installed, work=tuple(work))
-        await SqlFleetStore(self.database).beat([Beat(self.node, report=stored(body))])
+        await SqlFleetStore(self.database).beat([beat(self.node, report=stored(body))])
 
     async def on(self, verb: str, answer: Answer) -> None:
         """Handle `nodes.<id>.<verb>`, any number at once. None: no reply."""

@@ -279,7 +279,7 @@ def _room(yard: Yard, site: Site, client: RegistryClient, fetcher: Fetcher) -> E
     settings = RoomSettings(
         owner=yard.owner,
         boot=yard.boot,
-        token=SecretStr(TOKEN),
+        tokens=site.tokens,
         models=yard.folder / "models",
         logs=yard.folder / "logs",
         ports=range(first, first + yard.ports_count),

@@ -18,6 +18,7 @@ from remuda.worker.http.app import application
 from remuda.worker.http.door import open_door
 from remuda.worker.http.guard import TokenGuard
 from remuda.worker.processes.logs import ProcessLogs
+from remuda.worker.tokens import OpeningTokens
 from tests.integration.upstreams.scripted_http import (
     DONE,
     LAST_CHUNK,
@@ -45,7 +46,7 @@ async def _worker(folder: Path, server: ScriptedServer | None) -> AsyncIterator[
     """Its address. The server is ready if there is one."""
     port = None if server is None else int(server.address.partition(":")[2])
     async with open_door(lambda key: port if key == _KEY else None) as door:
-        guard, logs = TokenGuard(SecretStr("right")), ProcessLogs(folder, SystemClock())
+        guard, logs = TokenGuard(OpeningTokens(SecretStr("right"))), ProcessLogs(folder, SystemClock())
         async with listening(application(lambda: "", guard, logs, door)) as url:
             yield url.removeprefix("http://")
 

@@ -53,6 +53,7 @@ from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
 from tests.sim.ops.frontends import FrontendHost
 from tests.sim.serving.engines import SimulatedEngine, SimulatedUpstreams
 from tests.sim.serving.world import ServingWorld
+from tests.support.nodes import TOKENS
 
 _LIMITS = LoadLimits(install=timedelta(seconds=120), load=timedelta(seconds=120))
 _DRAIN = timedelta(seconds=60)
@@ -256,7 +257,7 @@ class Parts:
         )
 
     def _make_keeper(self) -> TableKeeper:
-        sources = Sources(self._replicas, self._host.standings, self._catalogue)
+        sources = Sources(self._replicas, self._host.standings, self._catalogue, TOKENS)
         return TableKeeper(
             self.tables,
             self.ledger,
@@ -297,7 +298,7 @@ class Parts:
             self._host.standings,
             self._moved,
             notify,
-            "",
+            TOKENS,
             self._world.shared,
             limits=_LIMITS,
         )

@@ -8,27 +8,25 @@ from typing import Any
 import pytest
 
 from remuda.core.errors import Conflict, Invalid, NotFound
-from remuda.core.ids import BootId, MachineId, NodeId
+from remuda.core.ids import BootId, NodeId
 from remuda.fleet.admission import (
     AdmissionPolicy,
-    Beat,
-    Candidate,
+    Heard,
     admit,
     approve,
     cut_off,
     depart,
     heard,
+    hears,
     leave,
     readmit,
-    speaks_for,
     with_admin_labels,
     with_budget_override,
     with_max_replicas_override,
     without_label,
 )
-from remuda.fleet.health import Reachability
-from remuda.fleet.model import BusTrouble, Label, LabelSource, Node, Report, Resources
-from tests.support.nodes import CLOSED, NOON, OPEN, candidate, node
+from remuda.fleet.model import BusTrouble, Candidate, Label, LabelSource, Node, Report, Resources
+from tests.support.nodes import CLOSED, NOON, OPEN, beat, candidate, node
 
 LATER = NOON + timedelta(minutes=5)
 
@@ -38,15 +36,15 @@ def test_with_approval_on_a_new_node_waits() -> None:
 
 
 def test_the_machines_own_worker_never_waits() -> None:
-    own = AdmissionPolicy(auto_approve=False, own_machines=frozenset({MachineId("machine-1")}))
+    own = AdmissionPolicy(auto_approve=False, own_secrets=frozenset({"its-hash"}))
 
-    assert admit(candidate(), NOON, NodeId("n"), own).approved
+    assert admit(candidate(secret_hash="its-hash"), NOON, NodeId("n"), own).approved
 
 
-def test_a_worker_without_machine_id_is_nobodys_own() -> None:
-    own = AdmissionPolicy(auto_approve=False, own_machines=frozenset({MachineId("")}))
+def test_a_worker_without_a_secret_is_nobodys_own() -> None:
+    own = AdmissionPolicy(auto_approve=False, own_secrets=frozenset({""}))
 
-    assert not admit(candidate(machine_id=MachineId("")), NOON, NodeId("n"), own).approved
+    assert not admit(candidate(secret_hash=""), NOON, NodeId("n"), own).approved
 
 
 def test_a_restart_keeps_what_the_admin_decided() -> None:
@@ -54,46 +52,27 @@ def test_a_restart_keeps_what_the_admin_decided() -> None:
         with_admin_labels(node(drained=True), {"rack": "7"}, keep_others=True), "50%"
     )
 
-    back = readmit(candidate(boot_id=BootId("boot-2")), known, Reachability.GONE, LATER, CLOSED)
+    back = readmit(candidate(boot_id=BootId("boot-2")), known, LATER, CLOSED)
 
     assert (back.id, back.approved, back.drained) == (known.id, True, True)
     assert back.labels["rack"].value == "7"
     assert back.vram_budget_override == "50%"
 
 
-@pytest.mark.parametrize("reachability", list(Reachability))
-def test_a_pending_node_is_still_pending_when_it_returns(reachability: Reachability) -> None:
-    assert not readmit(candidate(), node(approved=False), reachability, LATER, CLOSED).approved
+def test_a_pending_node_is_still_pending_when_it_returns() -> None:
+    assert not readmit(candidate(), node(approved=False), LATER, CLOSED).approved
 
 
 def test_a_registration_ends_the_workers_own_drain() -> None:
-    back = readmit(candidate(), node(leaving=True, departed=True), Reachability.DEPARTED, LATER, CLOSED)
+    back = readmit(candidate(), node(leaving=True, departed=True), LATER, CLOSED)
 
     assert (back.leaving, back.departed) == (False, False)
-
-
-@pytest.mark.parametrize("reachability", [Reachability.UP, Reachability.SILENT])
-def test_a_taken_name_is_refused_while_its_holder_lives(reachability: Reachability) -> None:
-    with pytest.raises(Conflict, match="--name"):
-        readmit(candidate(machine_id=MachineId("other")), node(), reachability, LATER, OPEN)
-
-
-def test_another_machine_under_a_dead_ones_name_needs_its_own_approval() -> None:
-    taken = readmit(candidate(machine_id=MachineId("other")), node(), Reachability.GONE, LATER, CLOSED)
-
-    assert (taken.id, taken.approved) == (NodeId("node-1"), False)
-
-
-def test_a_peer_without_machine_id_takes_over_the_row() -> None:
-    peer = candidate(machine_id=MachineId(""), version="")
-
-    assert readmit(peer, node(), Reachability.UP, LATER, CLOSED).approved
 
 
 def test_zero_from_a_foreign_worker_means_not_said_except_for_the_disk() -> None:
     known = node(resources=Resources(total_vram=8, total_ram=9, total_disk=10, gpu_vendor="nvidia"))
 
-    back = readmit(candidate(version="", resources=Resources()), known, Reachability.UP, LATER, OPEN)
+    back = readmit(candidate(version="", resources=Resources()), known, LATER, OPEN)
 
     assert (back.resources.total_vram, back.resources.total_ram) == (8, 9)
     assert (back.resources.gpu_vendor, back.resources.total_disk) == ("nvidia", 0)
@@ -102,40 +81,40 @@ def test_zero_from_a_foreign_worker_means_not_said_except_for_the_disk() -> None
 def test_zero_from_our_worker_is_a_fact() -> None:
     known = node(resources=Resources(total_vram=8, gpu_vendor="nvidia"))
 
-    back = readmit(candidate(resources=Resources()), known, Reachability.UP, LATER, OPEN)
+    back = readmit(candidate(resources=Resources()), known, LATER, OPEN)
 
     assert back.resources == Resources()
 
 
 def test_removing_the_workers_budget_clears_the_cap() -> None:
-    back = readmit(candidate(vram_budget=""), node(vram_budget="80%"), Reachability.UP, LATER, OPEN)
+    back = readmit(candidate(vram_budget=""), node(vram_budget="80%"), LATER, OPEN)
 
     assert back.effective_budget == ""
 
 
 def test_a_worker_label_that_is_no_longer_sent_disappears() -> None:
-    known = readmit(candidate(labels={"zone": "a"}), node(), Reachability.UP, NOON, OPEN)
+    known = readmit(candidate(labels={"zone": "a"}), node(), NOON, OPEN)
 
-    back = readmit(candidate(labels={}), known, Reachability.UP, LATER, OPEN)
+    back = readmit(candidate(labels={}), known, LATER, OPEN)
 
     assert "zone" not in back.labels
 
 
 def test_a_heartbeat_of_a_pending_node_is_only_a_sign_of_life() -> None:
-    after = heard(node(approved=False), Beat(NodeId("node-1"), available_ram=7), LATER)
+    after = heard(node(approved=False), beat(NodeId("node-1"), available_ram=7), LATER)
 
     assert after.last_heartbeat == LATER
     assert after.resources.available_ram == 1 << 33
 
 
 def test_a_heartbeat_says_only_what_it_says() -> None:
-    after = heard(node(), Beat(NodeId("node-1"), available_disk=0), LATER)
+    after = heard(node(), beat(NodeId("node-1"), available_disk=0), LATER)
 
     assert (after.resources.available_disk, after.resources.available_ram) == (0, 1 << 33)
 
 
 def test_a_departed_node_that_beats_is_back() -> None:
-    assert not heard(node(departed=True), Beat(NodeId("node-1")), LATER).departed
+    assert not heard(node(departed=True), beat(NodeId("node-1")), LATER).departed
 
 
 def report(sequence: int, boot: str = "boot-1") -> Report:
@@ -145,13 +124,13 @@ def report(sequence: int, boot: str = "boot-1") -> Report:
 def test_an_overtaken_report_changes_nothing() -> None:
     known = node(report=report(5))
 
-    assert heard(known, Beat(NodeId("node-1"), report=report(4)), LATER).report == report(5)
+    assert heard(known, beat(NodeId("node-1"), report=report(4)), LATER).report == report(5)
 
 
 def test_a_heartbeat_of_another_boot_does_not_speak_for_the_node() -> None:
-    assert not speaks_for(Beat(NodeId("node-1"), report=report(9, "boot-0")), node())
-    assert speaks_for(Beat(NodeId("node-1"), report=report(9)), node())
-    assert speaks_for(Beat(NodeId("node-1")), node()), "a peer without reports says nothing about its boot"
+    assert hears(beat(NodeId("node-1"), report=report(9, "boot-0")), node()) is Heard.STRANGE
+    assert hears(beat(NodeId("node-1"), report=report(9)), node()) is Heard.TAKEN
+    assert hears(beat(NodeId("node-1")), node()) is Heard.TAKEN, "a peer without reports names no boot"
 
 
 @pytest.mark.parametrize("word", [leave, depart])
@@ -175,7 +154,7 @@ def peer(boot: str, body_hash: str) -> Candidate:
 def boot_after(*registrations: Candidate, **meanwhile: Any) -> str:
     known = admit(registrations[0], NOON, NodeId("node-1"), OPEN)
     for again in registrations[1:]:
-        known = readmit(again, replace(known, **meanwhile), Reachability.UP, LATER, OPEN)
+        known = readmit(again, replace(known, **meanwhile), LATER, OPEN)
     return known.boot_id
 
 
@@ -202,8 +181,8 @@ def test_our_worker_says_itself_which_boot_it_is() -> None:
 def test_a_new_boot_starts_with_no_report() -> None:
     known = node(report=report(5))
 
-    assert readmit(candidate(boot_id=BootId("b2")), known, Reachability.UP, LATER, OPEN).report is None
-    assert readmit(candidate(), known, Reachability.UP, LATER, OPEN).report == report(5)
+    assert readmit(candidate(boot_id=BootId("b2")), known, LATER, OPEN).report is None
+    assert readmit(candidate(), known, LATER, OPEN).report == report(5)
 
 
 def test_only_a_pending_node_can_be_approved() -> None:
@@ -215,7 +194,7 @@ def test_only_a_pending_node_can_be_approved() -> None:
 def test_an_admins_label_outlives_the_workers_word() -> None:
     known = with_admin_labels(node(), {"zone": "admin"}, keep_others=True)
 
-    back = readmit(candidate(labels={"zone": "worker"}), known, Reachability.UP, LATER, OPEN)
+    back = readmit(candidate(labels={"zone": "worker"}), known, LATER, OPEN)
 
     assert back.labels["zone"].value == "admin"
 
@@ -258,14 +237,14 @@ def test_the_replica_override_shows_in_the_slots_label_and_resets() -> None:
 def test_slots_label_keeps_the_override_across_a_restart() -> None:
     raised = with_max_replicas_override(node(), 4)
 
-    back = readmit(candidate(max_replicas=2), raised, Reachability.UP, LATER, OPEN)
+    back = readmit(candidate(max_replicas=2), raised, LATER, OPEN)
 
     assert back.labels["node.replica-slots"].value == "4"
 
 
 def test_registering_twice_changes_nothing_but_the_time() -> None:
-    once = readmit(candidate(), node(), Reachability.UP, LATER, OPEN)
-    twice = readmit(candidate(), once, Reachability.UP, LATER, OPEN)
+    once = readmit(candidate(), node(), LATER, OPEN)
+    twice = readmit(candidate(), once, LATER, OPEN)
 
     assert twice == once
     assert replace(once, last_heartbeat=NOON, updated_at=NOON, registered_at=NOON) == node()
@@ -277,7 +256,7 @@ TROUBLE = BusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222")
 def test_a_worker_that_cannot_be_commanded_is_not_made_healthy_by_registering_again() -> None:
     told = cut_off(node(), TROUBLE)
 
-    back = readmit(candidate(), told, Reachability.SILENT, LATER, OPEN)
+    back = readmit(candidate(), told, LATER, OPEN)
 
     assert (back.cut_off, back.last_heartbeat) == (TROUBLE.reason, told.last_heartbeat)
 
@@ -285,7 +264,7 @@ def test_a_worker_that_cannot_be_commanded_is_not_made_healthy_by_registering_ag
 def test_a_new_boot_begins_without_the_trouble_of_the_one_before() -> None:
     told = cut_off(node(), TROUBLE)
 
-    back = readmit(candidate(boot_id=BootId("boot-2")), told, Reachability.GONE, LATER, OPEN)
+    back = readmit(candidate(boot_id=BootId("boot-2")), told, LATER, OPEN)
 
     assert (back.cut_off, back.last_heartbeat) == ("", LATER)
 

@@ -5,15 +5,18 @@ from collections.abc import Callable, Sequence
 import anyio
 import pytest
 
-from remuda.core.errors import Invalid, NotFound, RemudaError, StoreUnusable
+from remuda.core.errors import Invalid, NotFound, RemudaError, StoreUnusable, Unauthorized, Unavailable
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.admission import Beat
+from remuda.fleet.admission import Beat, Heard
+from remuda.fleet.identity import Caller
 from remuda.fleet.intake import HeartbeatIntake
 from remuda.fleet.model import Report
+from tests.support.nodes import beat
 
 pytestmark = pytest.mark.anyio
 
-GOOD, UNKNOWN, UNWRITABLE = Beat(NodeId("good")), Beat(NodeId("unknown")), Beat(NodeId("unwritable"))
+GOOD, UNKNOWN, UNWRITABLE = beat(NodeId("good")), beat(NodeId("unknown")), beat(NodeId("unwritable"))
+IMPOSTOR = Beat(NodeId("good"), Caller(source="10.0.0.66", shared=True))
 
 
 class Beats:
@@ -23,13 +26,14 @@ class Beats:
         self.groups: list[list[Beat]] = []
         self._trouble = trouble
 
-    async def beat(self, beats: Sequence[Beat]) -> frozenset[NodeId]:
+    async def beat(self, beats: Sequence[Beat]) -> list[Heard]:
         if self._trouble is not None:
             raise self._trouble
         if UNWRITABLE in beats:
             raise Invalid("a text in it cannot be stored")
         self.groups.append(list(beats))
-        return frozenset(beat.node_id for beat in beats if beat is UNKNOWN)
+        outcomes = {id(UNKNOWN): Heard.STRANGE, id(IMPOSTOR): Heard.UNPROVEN}
+        return [outcomes.get(id(beat), Heard.TAKEN) for beat in beats]
 
 
 async def sent(store: Beats, *beats: Beat, news: Callable[[], None] = lambda: None) -> list[str]:
@@ -66,6 +70,39 @@ async def test_an_unknown_node_is_told_so_and_no_other() -> None:
     assert await sent(Beats(), GOOD, UNKNOWN, GOOD) == ["written", NotFound.__name__, "written"]
 
 
+async def test_another_machines_heartbeat_beside_the_nodes_own_is_refused_alone() -> None:
+    assert await sent(Beats(), GOOD, IMPOSTOR, GOOD) == ["written", Unauthorized.__name__, "written"]
+
+
+async def test_callers_that_proved_nothing_leave_room_for_those_that_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("remuda.core.limits.HEARTBEATS_WAITING_MAX", 4)
+    refused: list[str] = []
+
+    async def send(intake: HeartbeatIntake, beat: Beat) -> None:
+        try:
+            await intake.take(beat)
+        except Unavailable as error:
+            refused.append(error.message)
+        except Unauthorized:
+            pass
+
+    intake = HeartbeatIntake(Beats())  # type: ignore[arg-type]
+    intake._proven[GOOD.node_id] = GOOD.caller
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(send, intake, IMPOSTOR)
+        await anyio.wait_all_tasks_blocked()
+        assert len(refused) == 2, "half of the places, and the one who found it full"
+        tasks.start_soon(send, intake, GOOD)
+        await anyio.wait_all_tasks_blocked()
+        assert len(refused) == 2
+        tasks.start_soon(intake.run)  # For it closes what it waits on.
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_heartbeat_that_cannot_be_written_fails_alone() -> None:
     outcomes = await sent(Beats(), GOOD, UNWRITABLE, UNKNOWN, GOOD)
     assert outcomes == ["written", Invalid.__name__, NotFound.__name__, "written"]
@@ -76,7 +113,7 @@ async def test_a_store_that_does_not_answer_fails_the_group() -> None:
 
 
 def reporting(body: str, sequence: int) -> Beat:
-    return Beat(NodeId("good"), report=Report(BootId("boot"), sequence, body))
+    return beat(NodeId("good"), report=Report(BootId("boot"), sequence, body))
 
 
 async def test_a_report_is_news_only_when_it_tells_something_else() -> None:

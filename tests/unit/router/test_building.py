@@ -12,6 +12,7 @@ from remuda.ops.sightings import NodeView
 from remuda.router.building import Configured, build
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.model import Replica, ReplicaState
+from tests.support.nodes import TOKENS
 from tests.unit.scheduler.standing import GPU, a_row, a_view, its_process, rows
 
 QWEN = ModelConfig(name="qwen", backend="llama-cpp", parameters=Parameters(model="qwen.gguf"))
@@ -23,7 +24,7 @@ def loaded(index: int = 0, **facts: Any) -> Replica:
 
 def table(*replicas: Replica, nodes: tuple[NodeView, ...] = (), present: bool = False) -> Table:
     views = {view.standing.node.id: view for view in nodes or (a_view(),)}
-    return build(rows(*replicas), views, {"qwen": Configured(QWEN, present, created=5)}, "secret")
+    return build(rows(*replicas), views, {"qwen": Configured(QWEN, present, created=5)}, TOKENS)
 
 
 def entry(*replicas: Replica, nodes: tuple[NodeView, ...] = (), present: bool = False) -> Entry:
@@ -41,7 +42,7 @@ def test_loaded_replica_has_a_route() -> None:
         key=row.key,
         node=row.node,
         node_name="gpu-1",
-        endpoint=Endpoint("10.0.0.5:50052", token="secret"),
+        endpoint=Endpoint("10.0.0.5:50052", token="shared"),
         instance="i-qwen-0",
         change=7,
         parallel=4,
@@ -53,7 +54,7 @@ def test_loaded_replica_has_a_route() -> None:
 def test_replica_of_a_worker_that_named_no_address_is_reached_at_its_node() -> None:
     row = loaded(address="", protocol="http", path="/v1/processes/qwen%230")
     [route] = entry(row, nodes=(a_view("gpu-1", its_process(row)),)).routes
-    assert route.endpoint == Endpoint("127.0.0.1:50051", "http", "/v1/processes/qwen%230", "secret")
+    assert route.endpoint == Endpoint("10.0.0.5:50051", "http", "/v1/processes/qwen%230", "shared")
 
 
 def test_two_replicas_on_one_node_are_two_routes() -> None:
@@ -81,7 +82,7 @@ def test_replica_on_a_node_without_the_labels_asked_for_has_no_route() -> None:
     assert choosy.revision == row.revision, "what is loaded is none the worse for it"
     for side, routes in (("left", 1), ("right", 0)):
         views = {row.node: a_view("gpu-1", its_process(row), labels={"side": side})}
-        built = build(rows(row), views, {"qwen": Configured(choosy)}, "")
+        built = build(rows(row), views, {"qwen": Configured(choosy)}, TOKENS)
         assert len(built.models["qwen"].routes) == routes
 
 
@@ -161,13 +162,13 @@ def test_second_name_is_listed_if_what_it_stands_for_is() -> None:
 def test_model_has_its_routes_under_each_of_its_names() -> None:
     row = loaded()
     views = {row.node: a_view("gpu-1", its_process(row))}
-    both = build(rows(row), views, dict.fromkeys(("qwen", "alias"), Configured(QWEN)), "")
+    both = build(rows(row), views, dict.fromkeys(("qwen", "alias"), Configured(QWEN)), TOKENS)
     assert both.models["alias"] == both.models["qwen"]
     assert len(both.models["alias"].routes) == 1
 
 
 def test_replica_of_a_model_that_is_not_configured_is_not_routed_to() -> None:
-    assert build(rows(a_row("other")), {}, {}, "").models == {}
+    assert build(rows(a_row("other")), {}, {}, TOKENS).models == {}
 
 
 def test_same_facts_make_an_equal_table_and_a_little_memory_makes_no_other() -> None:

@@ -25,6 +25,7 @@ from remuda.scheduler.endpoints import endpoint_of
 from remuda.scheduler.model import Replica
 from tests.integration.ops.virtual import time_passes
 from tests.sim.loop import VirtualLoop
+from tests.support.nodes import TOKENS, node
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.placers import DemandRig
 from tests.unit.scheduler.rig import GB, OURS, YAML, a_model
@@ -79,7 +80,7 @@ class Asking(DemandRig):
     async def routed(self) -> None:
         """What is being loaded is ready, and the table knows."""
         row = await self.row()
-        route = Route(row.key, row.node, "gpu-1", endpoint_of(row, "10.0.0.5:50100", ""))
+        route = Route(row.key, row.node, "gpu-1", endpoint_of(row, node(), TOKENS))
         entry = Entry(read_model(YAML), (route,), True)
         self.routable.add("qwen")
         self.tables.replace(Table(MappingProxyType({"qwen": entry}), row.change))

@@ -17,6 +17,7 @@ from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.endpoints import endpoint_of
 from remuda.wire.models import RunningModel
 from tests.sim.loop import VirtualLoop
+from tests.support.nodes import TOKENS, node
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.rig import NODE, YAML, Rig
 
@@ -50,7 +51,7 @@ class Doubting(Rig):
         """The table, from what is stored."""
         found = await self.replicas.replicas()
         routes = tuple(
-            Route(row.key, row.node, "gpu-1", endpoint_of(row, "", ""), row.instance, row.change)
+            Route(row.key, row.node, "gpu-1", endpoint_of(row, node(), TOKENS), row.instance, row.change)
             for row in found.rows
         )
         entry = Entry(read_model(YAML), routes)

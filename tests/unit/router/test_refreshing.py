@@ -20,6 +20,7 @@ from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.wire import subjects
 from remuda.wire.codec import encode
+from tests.support.nodes import TOKENS
 from tests.support.waiting import wait_until
 from tests.unit.router.frontends import HandClock, SharedLines, SharedStore
 from tests.unit.router.holding import holding
@@ -44,7 +45,7 @@ class Rig:
     ) -> None:
         self.store, self.lines, self.clock = store, lines, HandClock()
         self.tables, self.ledger = Tables(), Ledger()
-        sources = Sources(store, store.standings, Catalogue(store, folder), "secret")
+        sources = Sources(store, store.standings, Catalogue(store, folder), TOKENS)
         self.keeper = TableKeeper(
             self.tables, self.ledger, sources, lines, FrontendId(name), self.clock, every_s=every_s
         )

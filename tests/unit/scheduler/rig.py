@@ -33,7 +33,7 @@ from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, Ru
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work
 from tests.sim.clocks import START, HostClock
 from tests.sim.ops.rows import fresh_tables, node_id
-from tests.support.nodes import THRESHOLDS
+from tests.support.nodes import THRESHOLDS, TOKENS
 from tests.support.nodes import node as fleet_node
 from tests.support.reports import stored
 
@@ -249,7 +249,7 @@ class Rig:
                 self.standings,
                 lambda step: self.moved,
                 self.changed,
-                "secret",
+                TOKENS,
                 shared,
                 limits or LoadLimits(),
             )

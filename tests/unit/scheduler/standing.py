@@ -44,6 +44,8 @@ def a_view(
         name=name,
         boot_id=boot,
         version="0.1.0" if reports else "",
+        address="10.0.0.5:50051",
+        http_address="10.0.0.5:50050",
         resources=GPU,
         labels={key: Label(value, LabelSource.WORKER) for key, value in (labels or {}).items()},
         last_heartbeat=ago(heard_s),

@@ -47,7 +47,7 @@ async def test_replica_is_loaded_in_the_process_that_the_worker_started(rig: Rig
     assert (row.state, row.address, row.instance) == (ReplicaState.LOADED, "10.0.0.5:50100", "i-1")
     assert row.boot == "boot-1"
     [(endpoint, model, _)] = rig.engine.loads
-    assert (endpoint.address, endpoint.token, model) == ("10.0.0.5:50100", "secret", "qwen")
+    assert (endpoint.address, endpoint.token, model) == ("10.0.0.5:50100", "shared", "qwen")
     assert rig.worker.stopped == []
     assert rig.changes == 2, "everybody is told that it is loading, and that it is loaded"
 

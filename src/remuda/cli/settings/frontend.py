@@ -1,9 +1,10 @@
 """Settings of a frontend."""
 
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from remuda.cli.settings import forms
 from remuda.cli.settings.depot import SourceSettings
@@ -14,6 +15,12 @@ from remuda.models import keep_alive as keeping
 from remuda.models.keep_alive import KeepAlive
 
 _REPLY = timedelta(minutes=15)
+
+
+def _networks(words: tuple[str, ...]) -> tuple[str, ...]:
+    for word in words:
+        ip_network(word, strict=False)  # ValueError says what is wrong with it.
+    return words
 
 
 class FrontendSettings(SourceSettings):
@@ -49,6 +56,21 @@ class FrontendSettings(SourceSettings):
             aliases=("LOCALAI_AUTO_APPROVE_NODES",),
         ),
     ] = None
+    refuse_address_only: Annotated[
+        bool,
+        Setting(
+            "Take only nodes that prove who they are: Remuda workers, and peers that were invited "
+            "(remuda nodes invite).",
+            forms.FLAG,
+        ),
+    ] = False
+    trusted_proxies: Annotated[
+        Annotated[Words, AfterValidator(_networks)],
+        Setting(
+            "Proxies whose X-Forwarded-For says where a node comes from, comma-separated.",
+            "addresses or networks, such as 10.0.0.2,172.16.0.0/12",
+        ),
+    ] = ()
     node_unhealthy_after: Annotated[
         Duration, Setting("Silence after which a node is unhealthy.", durations.ACCEPTED)
     ] = timedelta(seconds=30)

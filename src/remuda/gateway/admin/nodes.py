@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core import limits
+from remuda.core.errors import Invalid
 from remuda.gateway import views
 from remuda.gateway.filters import KNOWN_FILTERS
 from remuda.gateway.guards import Admin, require_admin
@@ -72,6 +73,27 @@ async def approve_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
             nats_user_seed=credentials.seed if credentials else "",
         )
     )
+
+
+@routes.post(
+    "/nodes/invites",
+    openapi_extra=takes(wire.InviteBody),
+    responses=gives(wire.InviteReply, 400, 401, 409, 503),
+)
+async def invite_node(request: Request, svc: Svc, admin: Admin) -> Response:
+    """A registration token that lets in one peer, under this name only. Asked again, it is the same."""
+    name = (await read(request, wire.InviteBody)).name
+    if problem := wire.name_problem(name):
+        raise Invalid(problem)
+    token = await svc.registry.invite(name, admin)
+    return answer(wire.InviteReply(name=name, registration_token=token))
+
+
+@routes.delete("/nodes/invites/{name}", responses=gives(wire.NodeMessage, 401, 404, 503))
+async def withdraw_invite(name: str, svc: Svc, admin: Admin) -> Response:
+    """The invite is no longer valid. A node that has registered with it stays until its next registration."""
+    await svc.registry.withdraw_invite(name, admin)
+    return answer(wire.INVITE_WITHDRAWN)
 
 
 @routes.get("/nodes/{node_id}/labels", responses=gives(wire.Labels, 401, 404))

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import SecretStr
-
 from remuda.core.errors import Invalid
 from remuda.worker.launching.manifest import Arguments, Manifest
 from remuda.worker.launching.templates import OPTIONS, PORT, Template, plain
-from remuda.worker.processes.model import Protocol, Recipe
+from remuda.worker.processes.model import GRPC_TOKEN_VARIABLE, Protocol, Recipe
 
-GRPC_TOKEN_VARIABLE: Final = "LOCALAI_GRPC_AUTH_TOKEN"
 # Old and new name of one thing: where Vulkan finds its drivers.
 VULKAN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 
@@ -38,7 +35,7 @@ class HttpNeeds:
 def grpc_recipe(
     run_file: Path,
     environ: Mapping[str, str],
-    token: SecretStr | None,
+    token: str,
     vulkan_files: Sequence[Path] = (),
     *,
     bind: str = "0.0.0.0",
@@ -48,8 +45,8 @@ def grpc_recipe(
     The file is named by its folder, so that no PATH is searched; the kernel hands a script that same name.
     """
     env = dict(environ)
-    if token is not None and token.get_secret_value():
-        env[GRPC_TOKEN_VARIABLE] = token.get_secret_value()
+    if token:
+        env[GRPC_TOKEN_VARIABLE] = token
     if vulkan_files:
         env |= dict.fromkeys(VULKAN_VARIABLES, os.pathsep.join(str(path) for path in vulkan_files))
     argv = (f"./{run_file.name}", "--addr", f"{bind}:{{port}}")

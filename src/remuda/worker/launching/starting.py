@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from remuda.core.errors import Invalid
 from remuda.core.pasting import pasted
 from remuda.host.files import read_small
@@ -18,6 +16,7 @@ from remuda.worker.launching.manifest import BYTES_MAX, Manifest, parse_manifest
 from remuda.worker.launching.recipes import HttpNeeds, check_recipe, grpc_recipe, http_recipe
 from remuda.worker.processes.model import Protocol, Recipe
 from remuda.worker.processes.patience import USUAL
+from remuda.worker.tokens import OpeningTokens
 
 _VULKAN_FOLDER = Path("vulkan") / "icd.d"
 _CONTEXT_SIZE, _PARALLEL = "context_size", "parallel"
@@ -29,7 +28,7 @@ class Starting:
     on loopback where nobody off this machine is meant to reach them."""
 
     environ: Mapping[str, str] = field(repr=False)
-    token: SecretStr | None
+    tokens: OpeningTokens
     bind: str = "0.0.0.0"
     start_limit: timedelta = USUAL.start
 
@@ -44,7 +43,7 @@ class Starting:
             program = folder / RUN_FILE if run_file.name == MANIFEST_FILE else run_file
             _make_executable(program)
             vulkan = sorted((folder / _VULKAN_FOLDER).glob("*.json"))
-            recipe = grpc_recipe(program, self.environ, self.token, vulkan, bind=self.bind)
+            recipe = grpc_recipe(program, self.environ, self.tokens.grpc, vulkan, bind=self.bind)
             return replace(recipe, start_limit=self.start_limit)
         if not request.model_id:
             return check_recipe(manifest, folder, self.environ) if request.prove and manifest.check else None

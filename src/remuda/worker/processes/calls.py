@@ -10,7 +10,6 @@ import anyio
 import grpc
 import grpc.aio
 from anyio.lowlevel import checkpoint_if_cancelled
-from pydantic import SecretStr
 
 from remuda.rpc import backend_pb2, backend_pb2_grpc
 from remuda.worker.processes.model import Protocol, Recipe
@@ -39,16 +38,15 @@ class Heard:
 
 
 class BackendCalls:
-    """`Backends` on loopback. The token is the one that gRPC backends were started with."""
+    """`Backends` on loopback. Each gRPC backend is called with the token that it was started with."""
 
-    def __init__(self, token: SecretStr | None, patience: Patience = USUAL) -> None:
+    def __init__(self, patience: Patience = USUAL) -> None:
         self._health_s, self._free_s = patience.call.total_seconds(), patience.free.total_seconds()
-        self._metadata = (("authorization", f"Bearer {token.get_secret_value()}"),) if token else ()
 
     async def health(self, port: int, recipe: Recipe) -> Heard:
         match recipe.protocol:
             case Protocol.GRPC:
-                return await self._grpc_health(port)
+                return await self._grpc_health(port, recipe)
             case Protocol.HTTP:
                 return await _http_health(port, recipe.health_path, self._health_s)
         assert_never(recipe.protocol)
@@ -60,26 +58,30 @@ class BackendCalls:
         try:
             async with _backend(port) as backend:
                 result = await backend.Free(
-                    backend_pb2.HealthMessage(), timeout=self._free_s, metadata=self._metadata
+                    backend_pb2.HealthMessage(), timeout=self._free_s, metadata=_metadata(recipe)
                 )
         except grpc.aio.AioRpcError as error:
             return (await _trouble(error, port, self._free_s)).words
         # Many say neither yes nor why not: no error is a yes, as LocalAI reads it.
         return "" if result.success else _short(result.message)
 
-    async def _grpc_health(self, port: int) -> Heard:
+    async def _grpc_health(self, port: int, recipe: Recipe) -> Heard:
         if await _nothing_listens(port):  # Told at a tenth of the price of a call.
             return _refused(port)
         try:
             async with _backend(port) as backend:
                 reply = await backend.Health(
-                    backend_pb2.HealthMessage(), timeout=self._health_s, metadata=self._metadata
+                    backend_pb2.HealthMessage(), timeout=self._health_s, metadata=_metadata(recipe)
                 )
         except grpc.aio.AioRpcError as error:
             return await _trouble(error, port, self._health_s)
         if reply.message == b"OK":
             return Heard(healthy=True)
         return Heard(words=f"its health call answers {_short(reply.message.decode(errors='replace'))!r}")
+
+
+def _metadata(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {recipe.token}"),) if recipe.token else ()
 
 
 @asynccontextmanager

@@ -5,9 +5,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from remuda.core import limits
 from remuda.wire.process_keys import ProcessKey
+
+GRPC_TOKEN_VARIABLE: Final = "LOCALAI_GRPC_AUTH_TOKEN"
+"""In the environment of a gRPC backend: what its callers have to present."""
 
 
 class Protocol(StrEnum):
@@ -45,6 +49,11 @@ class Recipe:
     protocol: Protocol = Protocol.GRPC
     health_path: str = "/health"  # HTTP only: answers 200 once requests can be served.
     start_limit: timedelta = timedelta(seconds=limits.BACKEND_START_S)
+
+    @property
+    def token(self) -> str:
+        """What opens the backend; empty where it was given none."""
+        return self.env.get(GRPC_TOKEN_VARIABLE, "")
 
     def command(self, port: int) -> Command:
         return Command(

@@ -11,7 +11,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import BackendFailed, Unavailable
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.entry import Entry, Surroundings
-from remuda.worker.processes.model import Launch, Phase, Replica, Stopped
+from remuda.worker.processes.model import Launch, Phase, Protocol, Replica, Stopped
 from remuda.worker.processes.patience import USUAL, Patience
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.ports import Backends, Machine
@@ -62,6 +62,14 @@ class Supervisor:
         if exact in self._entries:
             return sorted(of_backend | {exact})
         return sorted(of_backend | {key for key in self._entries if key.model_id == text})
+
+    def opened_otherwise(self, token: str) -> Sequence[ProcessKey]:
+        """gRPC backends that were started with another token than this."""
+        return [
+            key
+            for key, entry in sorted(self._entries.items())
+            if entry.launch.recipe.protocol is Protocol.GRPC and entry.launch.recipe.token != token
+        ]
 
     # Changing.
 

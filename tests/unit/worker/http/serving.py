@@ -17,6 +17,7 @@ from remuda.worker.http.door import open_door
 from remuda.worker.http.guard import TokenGuard
 from remuda.worker.http.server import serve
 from remuda.worker.processes.logs import ProcessLogs
+from remuda.worker.tokens import OpeningTokens
 
 TOKEN = "the-registration-token"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
@@ -44,7 +45,7 @@ async def worker(
     headers: dict[str, str] = AUTHORIZED,
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """A caller of the whole application."""
-    guard = guard or TokenGuard(SecretStr(TOKEN))
+    guard = guard or TokenGuard(OpeningTokens(SecretStr(TOKEN)))
     async with open_door(find) as door:
         app = application(lambda: "", guard, logs or ProcessLogs(folder, SystemClock()), door)
         async with listening(app) as url:

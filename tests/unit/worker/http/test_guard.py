@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from remuda.core import limits
 from remuda.worker.http.guard import TokenGuard
+from remuda.worker.tokens import OpeningTokens
 from tests.unit.worker.http.serving import AUTHORIZED, TOKEN, worker
 
 pytestmark = pytest.mark.anyio
@@ -44,19 +45,19 @@ async def test_with_the_token_there_is_no_more_than_there_is(tmp_path: Path) -> 
 async def test_an_empty_token_opens_nothing(
     tmp_path: Path, token: SecretStr | None, given: dict[str, str]
 ) -> None:
-    guard = TokenGuard(token)
+    guard = TokenGuard(OpeningTokens(token))
     async with worker(tmp_path, guard=guard, headers=given) as caller, caller.get(PATHS[0]) as answer:
         assert answer.status == 401
 
 
 async def test_a_worker_told_to_do_without_a_token_is_open(tmp_path: Path) -> None:
-    guard = TokenGuard(None, open_without_token=True)
+    guard = TokenGuard(OpeningTokens(None), open_without_token=True)
     async with worker(tmp_path, guard=guard, headers={}) as caller, caller.get(PATHS[0]) as answer:
         assert answer.status == 200
 
 
 async def test_a_token_counts_also_when_none_would_do(tmp_path: Path) -> None:
-    guard = TokenGuard(SecretStr(TOKEN), open_without_token=True)
+    guard = TokenGuard(OpeningTokens(SecretStr(TOKEN)), open_without_token=True)
     async with worker(tmp_path, guard=guard, headers={}) as caller, caller.get(PATHS[0]) as answer:
         assert answer.status == 401
 

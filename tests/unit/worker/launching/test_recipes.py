@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import SecretStr
 
 from remuda.core.errors import Invalid
 from remuda.worker.launching.manifest import Manifest, parse_manifest
@@ -47,7 +46,7 @@ def small(*arguments: str) -> Manifest:
 
 
 def test_a_grpc_backend_is_started_from_its_folder_with_nothing_but_its_address() -> None:
-    recipe = grpc_recipe(FOLDER / "run.sh", {"PATH": "/bin"}, None)
+    recipe = grpc_recipe(FOLDER / "run.sh", {"PATH": "/bin"}, "")
     command = recipe.command(50051)
     assert command.argv == ("./run.sh", "--addr", "0.0.0.0:50051")
     assert (command.cwd, command.env) == (FOLDER, {"PATH": "/bin"})
@@ -56,7 +55,7 @@ def test_a_grpc_backend_is_started_from_its_folder_with_nothing_but_its_address(
 
 def test_a_grpc_backend_gets_the_token_and_its_vulkan_drivers() -> None:
     files = [FOLDER / "vulkan/icd.d/a.json", FOLDER / "vulkan/icd.d/b.json"]
-    env = grpc_recipe(FOLDER / "run.sh", {}, SecretStr("secret"), files).env
+    env = grpc_recipe(FOLDER / "run.sh", {}, "secret", files).env
     listed = os.pathsep.join(map(str, files))
     assert env == {
         "LOCALAI_GRPC_AUTH_TOKEN": "secret",
@@ -66,11 +65,11 @@ def test_a_grpc_backend_gets_the_token_and_its_vulkan_drivers() -> None:
 
 
 def test_an_empty_token_is_none() -> None:
-    assert grpc_recipe(FOLDER / "run.sh", {}, SecretStr("")).env == {}
+    assert grpc_recipe(FOLDER / "run.sh", {}, "").env == {}
 
 
 def test_a_recipe_shows_no_token() -> None:
-    assert "secret" not in repr(grpc_recipe(FOLDER / "run.sh", {}, SecretStr("secret")))
+    assert "secret" not in repr(grpc_recipe(FOLDER / "run.sh", {}, "secret"))
 
 
 # HTTP

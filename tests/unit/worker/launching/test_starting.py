@@ -9,8 +9,9 @@ import pytest
 from remuda.core.errors import Invalid
 from remuda.wire.backends import BackendInstall
 from remuda.worker.launching.starting import Starting
+from remuda.worker.tokens import OpeningTokens
 
-STARTING = Starting({}, None)
+STARTING = Starting({}, OpeningTokens(None))
 MODEL = BackendInstall(backend="engine", model_id="m", protocol="http")
 
 

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,12 +12,11 @@ import anyio.abc
 import grpc
 import grpc.aio
 import pytest
-from pydantic import SecretStr
 
 from remuda.host.ports import free_port
 from remuda.rpc import backend_pb2, backend_pb2_grpc
 from remuda.worker.processes.calls import BackendCalls, Heard
-from remuda.worker.processes.model import Protocol, Recipe
+from remuda.worker.processes.model import GRPC_TOKEN_VARIABLE, Protocol, Recipe
 from remuda.worker.processes.patience import Patience
 from remuda.worker.processes.ports import Backends
 
@@ -25,9 +25,13 @@ pytestmark = pytest.mark.anyio
 GRPC = Recipe(("run.sh",), Path("/"), {})
 HTTP = Recipe(("serve",), Path("/"), {}, protocol=Protocol.HTTP, health_path="/v1/health")
 WELL = Heard(healthy=True)
-CALLS: Backends = BackendCalls(None)
+CALLS: Backends = BackendCalls()
 SHORT = timedelta(seconds=0.3)
-IMPATIENT: Backends = BackendCalls(None, Patience(call=SHORT, free=SHORT))
+IMPATIENT: Backends = BackendCalls(Patience(call=SHORT, free=SHORT))
+
+
+def opened_by(token: str) -> Recipe:
+    return replace(GRPC, env={GRPC_TOKEN_VARIABLE: token})
 
 
 class Servicer(backend_pb2_grpc.BackendServicer):  # type: ignore[misc] # Generated code has no types.
@@ -113,13 +117,13 @@ async def test_another_answer_is_quoted() -> None:
 
 async def test_the_token_goes_along() -> None:
     async with serving(Servicer(token="secret")) as port:
-        assert await BackendCalls(SecretStr("secret")).health(port, GRPC) == WELL
+        assert await CALLS.health(port, opened_by("secret")) == WELL
 
 
-@pytest.mark.parametrize("token", [SecretStr("wrong"), None])
-async def test_a_refused_token_is_told_apart_from_a_refused_connection(token: SecretStr | None) -> None:
+@pytest.mark.parametrize("token", ["wrong", ""])
+async def test_a_refused_token_is_told_apart_from_a_refused_connection(token: str) -> None:
     async with serving(Servicer(token="secret")) as port:
-        heard = await BackendCalls(token).health(port, GRPC)
+        heard = await CALLS.health(port, opened_by(token))
     assert heard == Heard(words="it does not take this worker's token: invalid token")
 
 
@@ -166,7 +170,7 @@ async def test_what_does_not_speak_grpc_is_told_apart() -> None:
 async def test_free_is_asked_for_once() -> None:
     servicer = Servicer(token="secret")
     async with serving(servicer) as port:
-        assert await BackendCalls(SecretStr("secret")).free(port, GRPC) == ""
+        assert await CALLS.free(port, opened_by("secret")) == ""
     assert servicer.freed == 1
 
 

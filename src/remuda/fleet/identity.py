@@ -1,0 +1,110 @@
+"""Who is who: by what a registration, and each later call of a node, is recognised. Pure.
+
+A machine id names a machine and proves nothing: it is no secret. What proves is a secret of our worker or an
+invite's token, of which only hashes are kept; a peer that has neither is recognised by its addresses.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+from dataclasses import dataclass, field
+
+from remuda.core.errors import Unauthorized
+from remuda.fleet.model import Candidate, Identification, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls `/api/node/{id}`. `shared`: with the token that all workers share, where that is enough."""
+
+    source: str = ""
+    bearer_hash: str = field(default="", repr=False)
+    shared: bool = False
+
+
+def hash_of(secret: bytes) -> str:
+    """What is kept of a secret. Those are random and long, so a slow hash would protect nothing more."""
+    return hashlib.sha256(secret).hexdigest()
+
+
+def host_of(address: str) -> str:
+    """The host of HOST:PORT, as text."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and "]" not in port else address
+
+
+def plain_ip(text: str) -> str:
+    """An IP address in its one written form; IPv4 inside IPv6 is IPv4. Empty for what is none."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return ""
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+def recognised(candidate: Candidate, known: Node) -> bool:
+    """Whether a registration under the node's name comes from that node.
+
+    A row that no secret was bound to yet takes the first one that comes with its machine id from its address.
+    """
+    if known.secret_hash:
+        return _same(candidate.secret_hash, known.secret_hash) or _same_invite(candidate, known)
+    if candidate.machine_id != known.machine_id or not from_its_address(candidate.source, known):
+        return False
+    if candidate.secret_hash:
+        return bool(known.machine_id)
+    return _hosts(candidate.address or known.address, candidate.http_address or known.http_address) == _hosts(
+        known.address, known.http_address
+    )
+
+
+def same_claimant(candidate: Candidate, former: Candidate) -> bool:
+    if candidate.secret_hash or former.secret_hash:
+        return _same(candidate.secret_hash, former.secret_hash)
+    return (candidate.machine_id, candidate.source, *_hosts(candidate.address, candidate.http_address)) == (
+        former.machine_id,
+        former.source,
+        *_hosts(former.address, former.http_address),
+    )
+
+
+def may_speak(caller: Caller, node: Node) -> bool:
+    """Whether a call that names the node is the node's own."""
+    if node.identified_by is Identification.ADDRESS:
+        return caller.shared and (not node.source or caller.source == node.source)
+    return _same(caller.bearer_hash, node.secret_hash)
+
+
+def proven(node: Node, caller: Caller) -> Node:
+    """The node, for a call that is its own; Unauthorized for any other."""
+    if not may_speak(caller, node):
+        raise Unauthorized(f"this call does not prove that it comes from the node {node.name}")
+    return node
+
+
+def from_its_address(source: str, known: Node) -> bool:
+    """Earlier releases did not note the source: their workers advertise the address they call from, unless
+    somebody chose another; a host name says nothing."""
+    if known.source:
+        return source == known.source
+    advertised = plain_ip(host_of(known.address).strip("[]"))
+    return not advertised or source == advertised
+
+
+def is_its_own(address: str, node: Node, *, http: bool) -> bool:
+    """Whether an address that a node tells of one of its backends has, as text, the host it registered: it
+    speaks for its own host, and must not send requests, and the tokens with them, anywhere else."""
+    return not address or host_of(address) == host_of(node.http_address if http else node.address)
+
+
+def _same_invite(candidate: Candidate, known: Node) -> bool:
+    return bool(known.invite) and candidate.invite is not None and candidate.invite.nonce == known.invite
+
+
+def _hosts(address: str, http_address: str) -> tuple[str, str]:
+    return host_of(address), host_of(http_address)
+
+
+def _same(given: str, kept: str) -> bool:
+    return bool(kept) and hmac.compare_digest(given, kept)

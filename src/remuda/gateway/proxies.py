@@ -1,0 +1,35 @@
+"""Which address a request comes from, behind proxies or not. Pure."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remuda.fleet.identity import plain_ip
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedProxies:
+    """`X-Forwarded-For` is what anybody may write, so it counts only from these."""
+
+    networks: tuple[Network, ...] = ()
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> "TrustedProxies":
+        """Addresses and networks as people write them; ValueError."""
+        return cls(tuple(ipaddress.ip_network(word, strict=False) for word in words))
+
+    def source(self, client: str, forwarded: Sequence[str]) -> str:
+        """The nearest address that is not a trusted proxy's own. `forwarded` has the header's values in the
+        order they came; each proxy appends whom it was called by."""
+        source = plain_ip(client)
+        hops = [hop.strip() for value in forwarded for hop in value.split(",")]
+        while hops and self._trusts(source):
+            source = plain_ip(hops.pop())
+        return source
+
+    def _trusts(self, address: str) -> bool:
+        if not address or not self.networks:
+            return False
+        return any(ipaddress.ip_address(address) in network for network in self.networks)
