@@ -31,6 +31,7 @@ from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.layers import BodyLimit, HeadLikeGet, Observation
 from remuda.gateway.messages import answer, refusal
 from remuda.gateway.openai.door import Door
+from remuda.gateway.proxies import KnownPeer
 from remuda.gateway.services import Services
 from remuda.ops.targets import ConcreteBackend
 from remuda.wire.operations import ConcreteRefusal
@@ -65,7 +66,8 @@ def application(services: Services, clock: Clock) -> ASGIApp:
     guarded = HostGuard(BodyLimit(lane), services.access)
     general = HeadLikeGet(Observation(guarded, services.metrics, clock))
     outer = ProxyHeadersMiddleware(general)  # type: ignore[arg-type]  # uvicorn has types of its own.
-    return Door(outer, services, services.inference, clock)  # type: ignore[arg-type]
+    known = KnownPeer(outer)  # type: ignore[arg-type]
+    return Door(known, services, services.inference, clock)
 
 
 def api_routes() -> list[APIRoute]:

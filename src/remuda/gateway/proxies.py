@@ -1,10 +1,16 @@
-"""Which address a request comes from, behind proxies or not. Pure."""
+"""Which address a request comes from, behind proxies or not."""
 
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from remuda.fleet.identity import plain_ip
+
+PEER: Final = "remuda.peer"
+"""In a request's scope: the other end of the connection. `client` is what headers may have made of it."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -33,3 +39,14 @@ class TrustedProxies:
         if not address or not self.networks:
             return False
         return any(ipaddress.ip_address(address) in network for network in self.networks)
+
+
+class KnownPeer:
+    """Stands before everything that believes headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[PEER] = scope.get("client")
+        await self._app(scope, receive, send)

@@ -17,7 +17,7 @@ from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.openai.figures import Figures
 from remuda.gateway.openai.running import Running
-from remuda.gateway.proxies import TrustedProxies
+from remuda.gateway.proxies import PEER, TrustedProxies
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
@@ -42,8 +42,8 @@ class Access:
 
     def source(self, request: Request) -> str:
         """The IP address that a request comes from; empty where it has none."""
-        client = request.client.host if request.client else ""
-        return self.proxies.source(client, request.headers.getlist("x-forwarded-for"))
+        peer: tuple[str, int] | None = request.scope.get(PEER)
+        return self.proxies.source(peer[0] if peer else "", request.headers.getlist("x-forwarded-for"))
 
 
 @dataclass(frozen=True, slots=True)

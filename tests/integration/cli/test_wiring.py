@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import anyio
@@ -157,6 +158,8 @@ FRONTEND: dict[str, Entry] = {
     "tls_key": Proven("integration/fleet/test_https.py::test_public_address_speaks_https_only"),
     "database_url": _database_url,
     "auto_approve": _auto_approve,
+    "refuse_address_only": Proven("integration/api/test_identity.py::test_such_peers_can_be_refused"),
+    "trusted_proxies": Wired(("10.9.8.7",), "TrustedProxies.networks", (IPv4Network("10.9.8.7/32"),)),
     "node_unhealthy_after": Wired(minutes(11), "Thresholds.unhealthy_after"),
     "node_offline_after": Wired(minutes(12), "Thresholds.offline_after"),
     "nats_port": Wired("{bus_port}", "NatsServer._wanted_port"),
