@@ -1,0 +1,42 @@
+"""Taking leave: both words name the boot that leaves, so that a late one does not count against the next."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from remuda.core.ids import BootId, NodeId
+from remuda.wire.nodes import BusTrouble, Farewell, Heartbeat, ModelRow, RegisterReply, RegisterRequest
+from remuda.worker.departure import depart
+
+pytestmark = pytest.mark.anyio
+
+
+class Said:
+    """A frontend that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[str, NodeId, Farewell]] = []
+
+    async def drain(self, node: NodeId, farewell: Farewell) -> None:
+        self.words.append(("drain", node, farewell))
+
+    async def deregister(self, node: NodeId, farewell: Farewell) -> None:
+        self.words.append(("deregister", node, farewell))
+
+    async def models(self, node: NodeId) -> Sequence[ModelRow]:
+        return ()
+
+    async def register(self, request: RegisterRequest) -> RegisterReply:
+        raise NotImplementedError
+
+    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
+        raise NotImplementedError
+
+    async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None:
+        raise NotImplementedError
+
+
+async def test_a_farewell_names_its_boot() -> None:
+    frontend, boot = Said(), Farewell(boot_id="boot-7")
+    await depart(frontend, NodeId("node-1"), BootId("boot-7"))
+    assert frontend.words == [("drain", NodeId("node-1"), boot), ("deregister", NodeId("node-1"), boot)]
