@@ -6,7 +6,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
+from remuda.core.ids import NodeId
+from remuda.wire.nodes import Farewell, Heartbeat, RegisterRequest
+from remuda.worker.frontend import Frontend
 from tests.support.frontends import PATIENCE_S, Json, LiveFrontend, live_frontend
 
 pytestmark = pytest.mark.anyio
@@ -115,6 +119,20 @@ async def test_only_a_nodes_secret_speaks_for_it(frontend: LiveFrontend, method:
         assert (await worker.request(method, f"/api/node/{node['id']}{path}")).status_code == 200
         assert (await worker.request(method, f"/api/node/unknown{path}")).status_code == 404
         assert (await worker.post("/api/node/register", json=ours(frontend))).status_code == 401
+
+
+async def test_our_worker_speaks_with_its_secret(frontend: LiveFrontend) -> None:
+    client = Frontend(frontend.url, SecretStr(frontend.token), secret=SecretStr(SECRET))
+    request = RegisterRequest(name="by-our-client", address="127.0.0.1:50051", machine_id="m-1")
+    try:
+        node = NodeId((await client.register(request)).id)
+        await client.heartbeat(node, Heartbeat())
+        await client.drain(node, Farewell())
+        await client.deregister(node, Farewell())
+        await client.register(request)
+    finally:
+        await client.aclose()
+    assert (await frontend.node(node))["remuda"]["identified_by"] == "secret"
 
 
 async def test_a_lost_reply_costs_nothing(frontend: LiveFrontend) -> None:

@@ -44,7 +44,8 @@ def serving_tls(authority: trustme.CA) -> ssl.SSLContext:
 
 async def test_a_node_registers_reports_drains_and_leaves() -> None:
     async with LocalAiFrontend(token="s3cret") as peer:
-        client = Frontend(peer.url + "/", SecretStr("s3cret"))
+        # A frontend that knows of no secrets is called with the shared token.
+        client = Frontend(peer.url + "/", SecretStr("s3cret"), secret=SecretStr("rmn_" + "x" * 40))
         reply = await client.register(ME)
         node = NodeId(reply.id)
         await client.heartbeat(node, Heartbeat(available_ram=1))
