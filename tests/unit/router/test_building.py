@@ -155,7 +155,7 @@ def test_second_name_is_listed_if_what_it_stands_for_is() -> None:
         "short": Configured(ModelConfig(name="short", alias="qwen"), present=True),
         "lost": Configured(ModelConfig(name="lost", alias="gone"), present=True),
     }
-    listed = {name: one.listed for name, one in build(rows(), {}, names, "").models.items()}
+    listed = {name: one.listed for name, one in build(rows(), {}, names, TOKENS).models.items()}
     assert listed == {"qwen": True, "short": True, "lost": False}
 
 
