@@ -15,6 +15,7 @@ from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid, NodeUnreachable, TooLarge, Unavailable
 from remuda.core.pasting import pasted
 from remuda.fleet.model import Node
+from remuda.host.dialing import NodeResolver
 from remuda.wire.codec import decode
 from remuda.wire.logs import LogLines, LogNames
 
@@ -53,7 +54,7 @@ class NodeLogs:
         NodeUnreachable when the worker cannot be reached, or no longer."""
         url = _url(node, f"/{quote(name, safe='')}/ws")
         with self._a_reader():
-            async with aiohttp.ClientSession() as session, await self._connect(session, node, url) as socket:
+            async with _session() as session, await self._connect(session, node, url) as socket:
                 with suppress(anyio.EndOfStream):
                     while True:
                         await tell(await _next_frame(socket))
@@ -100,7 +101,7 @@ class NodeLogs:
         try:
             with anyio.fail_after(limits.NODE_LOGS_S):
                 async with (
-                    aiohttp.ClientSession() as session,
+                    _session() as session,
                     session.get(
                         _url(node, path), headers=self._headers(node), allow_redirects=False
                     ) as reply,
@@ -120,6 +121,11 @@ class NodeLogs:
     def _headers(self, node: Node) -> dict[str, str]:
         token = self._token_for(node)
         return {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+
+
+def _session() -> aiohttp.ClientSession:
+    """It carries the node's token, so what the node's name resolves to is checked before it connects."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=NodeResolver()))
 
 
 async def _next_frame(socket: aiohttp.ClientWebSocketResponse) -> str | None:

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
+from aiohttp.abc import AbstractResolver, ResolveResult
+
 from remuda.core.reach import Range, is_ip, range_of, refused
 from remuda.host.outbound import AddressRefused
 
@@ -54,6 +56,25 @@ async def resolved(host: str, port: int) -> list[str]:
     if not allowed:
         raise AddressRefused(next((refused(address) for address in addresses), "its name is not known"))
     return allowed
+
+
+class NodeResolver(AbstractResolver):
+    """The same rules for aiohttp sessions that call nodes."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [_resolve_result(host, address, port) for address in await resolved(host, port)]
+
+    async def close(self) -> None:
+        pass
+
+
+def _resolve_result(host: str, address: str, port: int) -> ResolveResult:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return ResolveResult(
+        hostname=host, host=address, port=port, family=family, proto=0, flags=socket.AI_NUMERICHOST
+    )
 
 
 def _own_names() -> frozenset[str]:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from remuda.host.dialing import far_claim, resolved
+from remuda.host.dialing import NodeResolver, far_claim, resolved
 from remuda.host.outbound import AddressRefused
 
 pytestmark = pytest.mark.anyio
@@ -43,3 +43,11 @@ async def test_what_is_written_as_an_address_is_dialled_and_so_is_this_machines_
 async def test_another_name_does_not_lead_to_this_machine(name: str) -> None:
     with pytest.raises(AddressRefused, match="a loopback address"):
         await resolved(name, 80)
+
+
+async def test_http_sessions_to_nodes_keep_to_the_same_rules() -> None:
+    resolver = NodeResolver()
+    found = await resolver.resolve("localhost", 80)
+    assert {one["host"] for one in found} <= {"127.0.0.1", "::1"}
+    with pytest.raises(AddressRefused, match="a loopback address"):
+        await resolver.resolve("2130706433", 80)
