@@ -242,7 +242,7 @@ async def test_forwarded_addresses_count_only_from_trusted_proxies(tmp_path: Pat
         for source, seen in ((ELSEWHERE, "10.1.2.3"), ("127.0.0.1", "127.0.0.1")):
             async with calling(frontend, frontend.token, source) as client:
                 headers = {"X-Forwarded-For": "6.6.6.6, 10.1.2.3"}
-                named = {**body, "name": f"behind-{source}"}
+                named = {**body, "name": f"behind-{source}", "address": "10.1.2.3:50051"}
                 reply = await client.post("/api/node/register", json=named, headers=headers)
             assert (await frontend.node(reply.json()["id"]))["remuda"]["source"] == seen
 
