@@ -9,7 +9,7 @@ import pytest
 
 from remuda.core.ids import NodeId
 from remuda.fleet import admission, identity, reception
-from remuda.fleet.admission import AdmissionPolicy, Beat, Heard
+from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.hearing import Hearing
@@ -24,8 +24,7 @@ from tests.sim.simulation import run_seed
 
 SEEDS_MOST = 10
 _readmit, _standings, _remove = admission.readmit, Registry.standings, SqlFleetStore.remove
-_hears, _recognised, _may_speak, _receive = (
-    admission.hears,
+_recognised, _may_speak, _receive = (
     identity.recognised,
     identity.may_speak,
     reception.receive,
@@ -47,10 +46,6 @@ def silence_on_the_wall_clock(_: Hearing, last_heard: datetime, now: datetime) -
 
 def newest_arrival_wins(held: Report | None, report: Report | None) -> Report | None:
     return report or held
-
-
-def any_boot_is_heard(beat: Beat, node: Node | None) -> Heard:
-    return _hears(replace(beat, report=None), node)
 
 
 def name_is_enough(candidate: Candidate, known: Node) -> bool:
@@ -96,12 +91,14 @@ class Break:
     first_seed: int = 0  # Nearer to where it is noticed, for those that take a rare chain of events.
 
 
+# What late messages of a former boot may not do takes too rare a chain of events to be met here within a few
+# seeds: tests/unit/fleet/test_admission.py has it.
 BREAKS = {
     "time in which nobody listened counts": Break(
         "remuda.fleet.hearing.Hearing.silence", silence_on_the_wall_clock, "silence_was_listened_to"
     ),
     "a clock that was set back is not followed": Break(
-        "remuda.store.hearing._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=185
+        "remuda.store.hearing._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=285
     ),
     "nobody is ever gone": Break(
         "remuda.fleet.fleet.judge", lambda node, silence, thresholds: Reachability.UP, "settles_in_time"
@@ -145,19 +142,13 @@ BREAKS = {
         "remuda.fleet.identity.may_speak", lambda caller, node: True, "only_the_node_speaks_for_itself"
     ),
     "another machine takes a gone one's place unasked": Break(
-        "remuda.fleet.reception._claimed", place_is_taken_at_once, "ids_are_stable", first_seed=41
+        "remuda.fleet.reception._claimed", place_is_taken_at_once, "ids_are_stable", first_seed=13
     ),
     "a name can be taken from the living": Break(
         "remuda.fleet.registry.receive", nobody_is_heard, "ids_are_stable"
     ),
     "an overtaken report wins": Break(
         "remuda.fleet.admission._newer", newest_arrival_wins, "reports_go_forward"
-    ),
-    "a late registration keeps the next boot out": Break(
-        "remuda.fleet.admission.hears", any_boot_is_heard, "reports_go_forward", first_seed=33
-    ),
-    "a late farewell drains the next boot": Break(
-        "remuda.fleet.admission._still", lambda node, boot_id: node, "settles_in_time", first_seed=41
     ),
     "a removed node keeps its bus key": Break(
         "remuda.store.fleet.SqlFleetStore.remove", remove_without_revoking, "removed_keys_are_revoked"
