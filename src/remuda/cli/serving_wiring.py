@@ -214,6 +214,7 @@ class ServingRig:
             ground.own_machines,
             self._shared,
             ground.around.settings.distributed_disk_headroom_check,
+            ground.around.frontend,
         )
         return Placing(
             self._replicas,

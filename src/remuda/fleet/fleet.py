@@ -19,6 +19,7 @@ class Standing:
     status: NodeStatus
     silence: timedelta
     reasons: tuple[str, ...]
+    unreached: Mapping[str, str] = field(default_factory=dict)  # Why, by each frontend that cannot dial it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,12 @@ class Fleet:
         silence = self.hearing.silence(node.last_heartbeat, self.now)
         reachability = judge(node, silence, thresholds)
         why = reasons(node, reachability, silence)
+        unreached: dict[str, str] = {}
         if reachability in (Reachability.UP, Reachability.SILENT):
-            why += tuple(_unreachable(node, dial) for dial in self.dials.get(node.id, ()) if dial.problem)
-        return Standing(node, reachability, wire_status(node, reachability), silence, why)
+            failed = (dial for dial in self.dials.get(node.id, ()) if dial.problem)
+            unreached = {dial.frontend: _unreachable(node, dial) for dial in failed}
+        status = wire_status(node, reachability)
+        return Standing(node, reachability, status, silence, (*why, *unreached.values()), unreached)
 
     def standings(self, thresholds: Thresholds) -> list[Standing]:
         return [self.standing(node, thresholds) for node in sorted(self.nodes, key=lambda n: n.name)]

@@ -134,6 +134,7 @@ class NodeOffer:
     name: str
     unfit: str = ""
     passing: bool = False
+    unreached: bool = False  # Its HTTP port does not answer us; its backends may.
     has_backend: bool = False
     on_cpu: bool = False  # That build uses no GPU.
     builtin: bool = False  # It ships with Remuda: installing it fills no disk.

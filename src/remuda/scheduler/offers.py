@@ -18,6 +18,7 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node, NodeType, Resources
 from remuda.models.gguf import parts_of
+from remuda.ops.holdings import foreign
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import (
     FilesTold,
@@ -47,6 +48,7 @@ class Fleet:
     unfit: Callable[[NodeId], str]  # Why the backend cannot run there; empty: it can.
     shared: bool = False  # All nodes have one folder of models.
     checks_disk: bool = True
+    frontend: str = ""  # Who would have to reach the node: this one.
 
 
 def offers(need: Need, fleet: Fleet) -> list[NodeOffer]:
@@ -61,12 +63,15 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
     node = view.standing.node
     figures = node.resources
     ceiling = node_ceiling(node)
+    unreached = view.standing.unreached.get(fleet.frontend, "")
     vram_free, ram_free = _free(node, ceiling, rows)
     leaving = sum(_leaves(row) and row.key.model == need.model for row in rows)
     return NodeOffer(
         node=node.id,
         name=node.name,
-        unfit=why_unfit(view.standing) or fleet.unfit(node.id),
+        # Our workers pass requests on through the port that was dialled; LocalAI's backends have their own.
+        unfit=why_unfit(view.standing) or ("" if foreign(node) else unreached) or fleet.unfit(node.id),
+        unreached=bool(unreached),
         passing=view.standing.reachability is Reachability.SILENT and not node.cut_off,
         has_backend=any(need.backend in (one.name, one.alias) for one in _installed(view)),
         has_file=fleet.shared or has_file(view, need.file),

@@ -1,6 +1,7 @@
 """Where a new replica goes, and what has to go for it; or why it can go nowhere, for every node. Pure.
 
-Of the nodes that fit, those known to have the model's file come before those that may have it. Among them
+Of the nodes that fit, those that answer when dialled come before those that do not, and then those known to
+have the model's file before those that may have it. Among them
 one that nothing has to leave comes first, then one that has the backend, then one with a GPU, then the least
 busy, and then the one with most room left: models spread over the machines, and an estimate that was too
 small hurts fewer neighbours. Big rooms need not be saved: what is idle can leave them.
@@ -26,11 +27,12 @@ class _Fit:
     left_bytes: int
 
     @property
-    def rank(self) -> tuple[bool, int, float, bool, bool, int, int, str]:
+    def rank(self) -> tuple[bool, bool, int, float, bool, bool, int, int, str]:
         """The smallest is the best. Of evictions, those of what was used longest ago."""
         last_used = max((one.last_used.timestamp() for one in self.evict), default=0.0)
         offer = self.offer
         return (
+            offer.unreached,
             offer.may_have_file and not offer.has_file,
             len(self.evict),
             last_used,

@@ -37,13 +37,15 @@ Look = Callable[[], Awaitable[tuple[Sequence[NodeView], Sequence[Reading]]]]
 @dataclass(frozen=True, slots=True)
 class Placement:
     """What placing goes by. `here` are this machine's own workers: our folder of models is theirs. `shared`:
-    it is everybody's. `checks_disk`: a disk that is too full for a backend is a reason."""
+    it is everybody's. `checks_disk`: a disk that is too full for a backend is a reason. `frontend` is this
+    one: nodes that it cannot dial are left out, whatever other frontends can."""
 
     look: Look
     in_flight: Callable[[ReplicaKey], int]
     here: Collection[MachineId] = field(default=frozenset())
     shared: bool = False
     checks_disk: bool = True
+    frontend: str = ""
 
 
 class Placing:
@@ -117,7 +119,7 @@ class Placing:
 
         pinned = {one.config.id for one in self._catalogue.models.values() if one.config.pinned}
         by = self._by
-        fleet = Fleet(nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk)
+        fleet = Fleet(nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk, by.frontend)
         here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
         return [
             replace(

@@ -1,14 +1,15 @@
 """Nodes with reports, and replicas on them, with defaults."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.hearing import Hearing, Span
-from remuda.fleet.model import Label, LabelSource, Node, Resources
+from remuda.fleet.model import Dial, Label, LabelSource, Node, Resources
 from remuda.ops.model import OpId
 from remuda.ops.ports import Inventory
 from remuda.ops.sightings import NodeView
@@ -34,9 +35,11 @@ def a_view(
     installed: Sequence[str] = (),
     files: Sequence[str] = (),
     labels: dict[str, str] | None = None,
+    unreached: Mapping[str, str] = MappingProxyType({}),
     **facts: Any,
 ) -> NodeView:
-    """A node with a GPU, last heard so many seconds before noon, which is now; its boot is `boot-NAME`."""
+    """A node with a GPU, last heard so many seconds before noon, which is now; its boot is `boot-NAME`.
+    `unreached`: the frontends that cannot dial it, and what became of their dials."""
     boot = BootId(f"boot-{name}")
     artifacts = tuple(InstalledArtifact(name=f"cpu-{backend}", alias=backend) for backend in installed)
     node = fleet_node(
@@ -60,12 +63,15 @@ def a_view(
         model_files=tuple(ModelFile(path=path, size=1) for path in files),
     )
     inventory = Inventory(node.id, boot, NOON, artifacts)
-    return NodeView(_standing(node), reports, report if reports else None, None if reports else inventory)
+    return NodeView(
+        _standing(node, unreached), reports, report if reports else None, None if reports else inventory
+    )
 
 
-def _standing(node: Node) -> Standing:
+def _standing(node: Node, unreached: Mapping[str, str]) -> Standing:
+    dials = {node.id: [Dial(node.id, frontend, problem, NOON) for frontend, problem in unreached.items()]}
     hearing = Hearing((Span(NOON - timedelta(hours=1), NOON),))
-    return Fleet(NOON, hearing, [node]).standing(node, THRESHOLDS)
+    return Fleet(NOON, hearing, [node], dials).standing(node, THRESHOLDS)
 
 
 def a_row(

@@ -8,8 +8,17 @@ import pytest
 from remuda.core.ids import BootId
 from remuda.fleet.model import BusTrouble, NodeType
 from remuda.ops.sightings import NodeView
-from remuda.scheduler.model import FilesTold, NodeOffer, Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import (
+    FilesTold,
+    NodeOffer,
+    Placed,
+    Replica,
+    ReplicaKey,
+    ReplicaState,
+    Unplaceable,
+)
 from remuda.scheduler.offers import Fleet, offers
+from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report
 from tests.unit.scheduler.offering import a_need
 from tests.unit.scheduler.standing import GB, GPU, a_row, a_view, ago, rows
@@ -236,3 +245,32 @@ def test_node_that_cannot_be_commanded_is_not_waited_for() -> None:
     silent, cut_off = offer(node=a_view(heard_s=40)), offer(node=a_view(bus_trouble=trouble))
     assert (silent.passing, cut_off.passing) == (True, False)
     assert cut_off.unfit == "its worker is not connected to the bus: no answer from nats://10.0.0.1:4222"
+
+
+UNREACHED = (
+    "registered, but 10.0.0.5:50050 cannot be reached from the frontend (no answer within 3 s); open that "
+    "port there, or set --advertise-http-addr on the worker"
+)
+
+
+def test_node_that_this_frontend_cannot_dial_is_left_out_and_not_waited_for() -> None:
+    node = a_view(unreached={"fe-1": "no answer within 3 s", "fe-2": ""})
+    here, elsewhere = offer(node=node, frontend="fe-1"), offer(node=node, frontend="fe-2")
+    assert (here.unfit, here.passing) == (UNREACHED, False)
+    assert (elsewhere.unfit, elsewhere.unreached) == ("", False), "another frontend can reach it"
+
+
+def test_backends_of_a_localai_worker_have_ports_of_their_own() -> None:
+    node = a_view(reports=False, unreached={"fe-1": "the connection was refused"})
+    got = offer(node=node, frontend="fe-1")
+    assert (got.unfit, got.unreached) == ("", True)
+
+
+def test_model_goes_where_this_frontend_can_reach_it_or_is_refused_with_the_port_to_open() -> None:
+    blocked = a_view("a", files=["qwen.gguf"], unreached={"fe-1": "no answer within 3 s"})
+    own = a_view("fe", files=["qwen.gguf"])
+    fleet = the_fleet(nodes=(blocked, own), frontend="fe-1")
+    placed = place(NEED, offers(NEED, fleet))
+    assert isinstance(placed, Placed)
+    assert placed.node == own.standing.node.id
+    assert place(NEED, offers(NEED, replace(fleet, nodes=(blocked,)))) == Unplaceable({"a": UNREACHED})

@@ -80,6 +80,12 @@ def test_nodes_without_the_labels_asked_for_are_left_out() -> None:
     assert chosen(a_need(selector={"room": "cellar"}), attic, cellar) == "cellar"
 
 
+def test_peer_that_does_not_answer_when_dialled_is_considered_last() -> None:
+    unreached = an_offer("a-unreached", unreached=True)
+    assert chosen(a_need(), unreached, a_cpu_offer("z-reached", has_backend=False)) == "z-reached"
+    assert chosen(a_need(), unreached) == "a-unreached"
+
+
 def test_peer_that_tells_nothing_of_its_memory_is_considered_last() -> None:
     silent = an_offer("a-silent", vram_total=0, vram_free=0)
     assert chosen(a_need(), silent) == "a-silent"
