@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
     from remuda.host.folder import DataFolder
 
 _POLL_S: Final = 0.1
-FORGOTTEN: Final = ("joined.json", "endpoint.json", "node-secret")
-"""What a worker keeps about its fleet, below its folder. Its machine id stays: it proves nothing."""
+FORGOTTEN: Final = ("joined.json", "endpoint.json")
+"""What a worker keeps about its fleet, below its folder. The machine's id and secret stay: with them it can come
+back under its name."""
 
 
 @click.command(
@@ -46,13 +49,25 @@ def command(data_dir: str | None, config: str | None) -> None:
             hint="name the worker's folder with --data-dir, if it has one of its own",
         )
     name = str(read_json(folder.joined).get("node_name") or os.uname().nodename)
-    _remove_service(folder.root.absolute())
-    _stop_worker(folder, running.get("pid"))
+    with _said_to_be_for_good(folder):
+        _remove_service(folder.root.absolute())
+        _stop_worker(folder, running.get("pid"))
     for file in FORGOTTEN:
         (folder.worker / file).unlink(missing_ok=True)
     click.echo("This machine has left. Frontend, token and settings are forgotten.")
     click.echo(f"  The frontend keeps a row for it; there: remuda nodes remove {name}")
     click.echo(f"  Backends and models stay in {folder.root}; remove that folder if they are not needed.")
+
+
+@contextmanager
+def _said_to_be_for_good(folder: "DataFolder") -> Iterator[None]:
+    """The worker looks for this file when it says goodbye; a service manager stops it without a word of ours."""
+    folder.leaving.parent.mkdir(parents=True, exist_ok=True)
+    folder.leaving.touch()
+    try:
+        yield
+    finally:
+        folder.leaving.unlink(missing_ok=True)
 
 
 def _remove_service(data_dir: Path) -> None:

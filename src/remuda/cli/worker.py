@@ -101,6 +101,7 @@ async def work(
     folder = DataFolder(settings.data_dir)
     folder.prepare()
     with folder.held_by("worker"):
+        folder.leaving.unlink(missing_ok=True)  # Of a `remuda leave` that was killed.
         login, entropy = _own_login(settings), SystemEntropy()
         config = _config(settings, folder, own_login=login is not None, entropy=entropy)
         inventory = Inventory(SystemHost(), settings.models_path or folder.models)
@@ -176,6 +177,7 @@ def _config(
             own_login=own_login,
             require_auth=settings.nats_require_auth,
         ),
+        leaves_for_good=folder.leaving.exists,
     )
 
 

@@ -114,6 +114,7 @@ def readmit(candidate: Candidate, known: Node, now: datetime, policy: AdmissionP
         approved=known.approved or _trusted(candidate, policy) or candidate.invite is not None,
         leaving=False,
         departed=False,
+        left=False,
         last_heartbeat=known.last_heartbeat if still_cut_off else now,
         updated_at=now,
         report=known.report if known.boot_id == candidate.boot_id else None,
@@ -175,15 +176,15 @@ def leave(node: Node, boot_id: BootId | None) -> Node:
     return replace(_still(node, boot_id), leaving=True)
 
 
-def depart(node: Node, boot_id: BootId | None) -> Node:
+def depart(node: Node, boot_id: BootId | None, *, for_good: bool = False) -> Node:
     """Goodbye, under the same condition."""
-    return replace(_still(node, boot_id), departed=True)
+    return replace(_still(node, boot_id), departed=True, left=for_good)
 
 
 def heard(node: Node, beat: Beat, now: datetime) -> Node:
     """The node after a heartbeat that speaks for it. One that waits for approval gets a time stamp only."""
     source = node.source or (beat.caller.source if node.identified_by is Identification.ADDRESS else "")
-    alive = replace(node, last_heartbeat=now, departed=False, source=source)
+    alive = replace(node, last_heartbeat=now, departed=False, left=False, source=source)
     if not node.approved:
         return alive
     old = node.resources

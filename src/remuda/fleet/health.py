@@ -79,6 +79,8 @@ def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple
     if node.cut_off and reachability is not Reachability.DEPARTED:
         found.append(f"its worker is not connected to the bus: {node.cut_off}")
     match reachability:
+        case Reachability.DEPARTED if node.left:
+            found.append(f"left the fleet; remove it with: remuda nodes remove {pasted(node.name)}")
         case Reachability.DEPARTED:
             found.append(f"its worker was stopped; {_START_AGAIN[bool(node.version)]}")
         case Reachability.GONE:

@@ -141,6 +141,7 @@ class Node:
     secret_hash: str = field(default="", repr=False)  # Of what its worker proves itself with; empty: nothing.
     invite: str = ""  # The nonce of the invite it came with; empty unless that is what it is recognised by.
     claim: Claim | None = None
+    left: bool = False  # Of a departed node: it left the fleet, so that nobody is to wait for it.
     contested_from: str = ""  # Who was refused under this name while the node lived; empty: nobody.
 
     @property

@@ -135,9 +135,13 @@ class Registry:
             node_id, lambda node: replace(proven(node, caller), leaving=False), Note("stayed")
         )
 
-    async def depart(self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None) -> None:
+    async def depart(
+        self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None, *, for_good: bool = False
+    ) -> None:
         await self._store.amend(
-            node_id, lambda node: admission.depart(proven(node, caller), boot_id), Note("departed")
+            node_id,
+            lambda node: admission.depart(proven(node, caller), boot_id, for_good=for_good),
+            Note("departed"),
         )
 
     async def identify(self, node_id: NodeId, caller: Caller) -> None:

@@ -109,7 +109,7 @@ async def bus_trouble(node_id: NodePath, request: Request, svc: Svc, caller: ByN
 @routes.post("/{node_id}/drain", openapi_extra=_FAREWELL, responses=_gives(wire.NodeMessage, 400, 404))
 async def drain(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Part of this worker's orderly stop; its next registration ends it."""
-    boot = await _leaving_boot(request)
+    boot, _ = await _farewell(request)
     with _as_token_error():
         await svc.registry.leave(node_id, _speaking(caller, svc), boot)
     await svc.serving.fleet_changed()  # Before it asks whether anything is in flight there.
@@ -129,9 +129,9 @@ async def resume(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
 @routes.delete("/{node_id}", responses=_gives(wire.NodeMessage, 400, 404))
 async def deregister(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Goodbye. The row stays, and with it id and approval."""
-    boot = await _leaving_boot(request)
+    boot, for_good = await _farewell(request)
     with _as_token_error():
-        await svc.registry.depart(node_id, _speaking(caller, svc), boot)
+        await svc.registry.depart(node_id, _speaking(caller, svc), boot, for_good=for_good)
     return answer(wire.NODE_OFFLINE)
 
 
@@ -143,8 +143,10 @@ async def models(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
     return answer(ModelRows([row for row in await model_rows(svc) if row.node_id == node_id]))
 
 
-async def _leaving_boot(request: Request) -> BootId | None:
-    return BootId((await read(request, wire.Farewell)).boot_id) or None
+async def _farewell(request: Request) -> tuple[BootId | None, bool]:
+    """Which boot leaves, if it says so, and whether it leaves for good."""
+    said = await read(request, wire.Farewell)
+    return BootId(said.boot_id) or None, said.for_good
 
 
 def _check_hosts(message: wire.RegisterRequest, request: Request, source: str) -> None:

@@ -38,6 +38,11 @@ class DataFolder:
         return self.worker / "joined.json"
 
     @property
+    def leaving(self) -> Path:
+        """There while `remuda leave` stops the worker, which then says that it leaves for good."""
+        return self.worker / "leaving"
+
+    @property
     def worker_endpoint(self) -> Path:
         """Where the worker of this folder answers, and which frontend it works for."""
         return self.worker / "endpoint.json"

@@ -187,6 +187,7 @@ def _heard_columns(node: Node) -> Values:
     report = node.report
     return {
         "departed": node.departed,
+        "left_fleet": node.left,
         "source": node.source,
         "last_heartbeat": node.last_heartbeat,
         "updated_at": node.updated_at,
@@ -234,6 +235,7 @@ def _node(row: Row[tuple[object]], labels: Labels) -> Node:
         invite=row.invite,
         claim=row.claim,
         contested_from=row.contested_from,
+        left=row.left_fleet,
     )
 
 

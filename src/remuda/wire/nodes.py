@@ -299,6 +299,7 @@ class Farewell(OptionalMessage):
 
     # Ours.
     boot_id: Annotated[str, OMIT_EMPTY] = ""
+    for_good: Annotated[bool, OMIT_EMPTY] = False  # The machine leaves the fleet: it is not just a stop.
 
 
 # Short answers.

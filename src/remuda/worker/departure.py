@@ -18,12 +18,12 @@ from remuda.worker.ports import FrontendCalls
 log = structlog.get_logger(__name__)
 
 
-async def depart(frontend: FrontendCalls, node: NodeId, boot_id: BootId) -> None:
+async def depart(frontend: FrontendCalls, node: NodeId, boot_id: BootId, *, for_good: bool = False) -> None:
     """Drain, wait until no request is in flight, deregister. What fails on the way is only logged.
 
     Both words name this boot: one that is late must not be held against the next.
     """
-    farewell = Farewell(boot_id=boot_id)
+    farewell = Farewell(boot_id=boot_id, for_good=for_good)
     with anyio.move_on_after(limits.LEAVE_S):
         drained = False
         with _attempted("drain"):

@@ -41,10 +41,12 @@ class Membership:
         entropy: Entropy,
         listener: Listener | None = None,
         enrolled: Callable[[Enrolment], None] = lambda _: None,
+        leaves_for_good: Callable[[], bool] = lambda: False,
     ) -> None:
         self.state: Watched[WorkerState] = Watched(WorkerState(Phase.REGISTERING))
         self._frontend = frontend
         self._boot_id = boot_id
+        self._leaves_for_good = leaves_for_good
         self._stop_reason: str | None = None
         self._stop_wanted = anyio.Event()
         self._refusal: Rejected | None = None
@@ -118,7 +120,8 @@ class Membership:
 
     async def _take_leave(self) -> None:
         if (enrolment := self._registration.standing.value.enrolment) is not None:
-            await depart(self._frontend, enrolment.node_id, self._boot_id)
+            for_good = self._leaves_for_good()
+            await depart(self._frontend, enrolment.node_id, self._boot_id, for_good=for_good)
 
     def _bus_trouble(self) -> tuple[NodeId, str] | None:
         enrolment, state = self._registration.standing.value.enrolment, self.state.value

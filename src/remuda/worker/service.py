@@ -51,6 +51,7 @@ class WorkerConfig:
     call_limit: timedelta = CALL_LIMIT
     addresses: AddressSettings = field(default_factory=AddressSettings)
     bus: BusPolicy = field(default_factory=BusPolicy)
+    leaves_for_good: Callable[[], bool] = lambda: False  # Asked when it stops.
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ class Worker:
             entropy=entropy,
             listener=listener or self._room,
             enrolled=self._enrolled,
+            leaves_for_good=config.leaves_for_good,
         )
 
     def _site(self) -> Site:

@@ -74,6 +74,10 @@ def test_a_machine_that_leaves_says_goodbye_and_forgets(up: Frontend, common: Ra
     again = common.remuda("leave", data="leaver")
     assert again.returncode == 2
     assert "has joined no fleet" in again.stderr
+    said = up.nodes()["leaver"]["remuda"]["reasons"]
+    assert said == ["left the fleet; remove it with: remuda nodes remove leaver"]
+    common.join(up.url, "leaver")  # The name is still its own.
+    up.wait_for("leaver")
 
 
 def test_worker_waits_for_approval_and_then_gets_on_the_bus(place: Ranch) -> None:

@@ -144,6 +144,14 @@ def test_the_late_farewell_of_an_earlier_boot_changes_nothing(
 def test_a_farewell_is_taken_from_the_boot_it_names_or_from_whoever_is_there() -> None:
     assert leave(node(), node().boot_id).leaving
     assert depart(node(), None).departed
+    assert not depart(node(), None).left
+
+
+def test_a_node_that_left_for_good_can_come_back() -> None:
+    left = depart(node(), None, for_good=True)
+    assert left.left
+    assert not readmit(candidate(), left, LATER, CLOSED).left
+    assert not heard(left, beat(NodeId("node-1")), LATER).left
 
 
 def peer(boot: str, body_hash: str) -> Candidate:

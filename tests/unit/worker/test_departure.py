@@ -40,3 +40,9 @@ async def test_a_farewell_names_its_boot() -> None:
     frontend, boot = Said(), Farewell(boot_id="boot-7")
     await depart(frontend, NodeId("node-1"), BootId("boot-7"))
     assert frontend.words == [("drain", NodeId("node-1"), boot), ("deregister", NodeId("node-1"), boot)]
+
+
+async def test_a_worker_that_leaves_for_good_says_so() -> None:
+    frontend = Said()
+    await depart(frontend, NodeId("node-1"), BootId("boot-7"), for_good=True)
+    assert frontend.words[-1] == ("deregister", NodeId("node-1"), Farewell(boot_id="boot-7", for_good=True))
