@@ -10,6 +10,7 @@ import click
 
 from remuda.cli.commands import Asked, client_command, connect, examples
 from remuda.cli.plain import one_line
+from remuda.core import limits
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _QUIET_S: Final = 90.0  # A followed log that says nothing new says so more often.
 _FOLLOWED_MAX: Final = 32
+WAIT_S: Final = limits.NODE_LOGS_S + 5  # The frontend asks a node for so long; its answer names the node.
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Source:
 @client_command
 def command(asked: Asked, what: str, follow: bool, tail: int) -> None:
     """What the processes of a node, a model or a backend wrote, asked of the workers through the frontend."""
-    with connect(asked) as client:
+    with connect(asked, WAIT_S) as client:
         sources = _sources(client, what)
         if follow:
             _follow_all(client, sources, tail, as_json=asked.as_json)

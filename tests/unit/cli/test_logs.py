@@ -2,7 +2,9 @@
 
 import pytest
 
-from remuda.cli.logs import Source, matching
+from remuda.cli.client import TIMEOUT_S
+from remuda.cli.logs import WAIT_S, Source, matching
+from remuda.core import limits
 from remuda.wire.serving import ReplicaView
 
 THERE = [Source("n1", "attic", "qwen"), Source("n1", "attic", "bge"), Source("n2", "cellar", "qwen")]
@@ -19,3 +21,8 @@ REPLICAS = [
 )
 def test_a_model_or_a_backend_names_its_logs_on_every_node(what: str, found: list[int]) -> None:
     assert matching(what, THERE, REPLICAS) == [THERE[index] for index in found]
+
+
+def test_the_frontend_has_time_to_say_which_node_does_not_answer() -> None:
+    assert WAIT_S > limits.NODE_LOGS_S
+    assert WAIT_S > TIMEOUT_S
