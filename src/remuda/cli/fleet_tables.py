@@ -95,8 +95,15 @@ def _news(upgrade: UpgradeItem | None, nodes: Sequence[NodeHolding]) -> str:
     drifted = {node.node_id for node in upgrade.node_drift}
     parts = ["differs from most"] if drifted.intersection(node.node_id for node in nodes) else []
     available = upgrade.available_version or upgrade.available_digest[:_DIGEST_CHARS]
-    parts += [f"{available} is available"] if available else []
+    parts += [f"{available} is available"] if available and not _all_have(upgrade, nodes) else []
     return ", ".join(parts) or UNKNOWN
+
+
+def _all_have(upgrade: UpgradeItem, nodes: Sequence[NodeHolding]) -> bool:
+    """Whether what is available is what these nodes have."""
+    if upgrade.available_version:
+        return all(node.version == upgrade.available_version for node in nodes)
+    return all(node.digest == upgrade.available_digest for node in nodes)
 
 
 def _content(version: str, digest: str) -> str:

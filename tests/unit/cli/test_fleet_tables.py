@@ -46,6 +46,16 @@ def test_what_is_newer_is_shown_with_what_is_installed() -> None:
     ]
 
 
+def test_nodes_are_not_offered_what_they_have() -> None:
+    listed = item("echo", holding("attic", OLD), holding("shed", OLD), holding("barn", NEW))
+    drift = (DriftedNode(node_id="id-barn", node_name="barn"),)
+    newer = UpgradeItem(backend_name="echo", available_digest=NEW, node_drift=drift)
+    most, barn = rows(installed_table([listed], {"echo": newer}, OUTPUT))[1:]
+
+    assert most[-3:] == [NEW[:19], "is", "available"]
+    assert barn[-4:] == ["barn", "differs", "from", "most"]
+
+
 def test_builds_stand_behind_their_meta_backend_unless_they_are_asked_for() -> None:
     meta = item("llama-cpp", isMeta=True, capabilities={"default": "cpu-llama-cpp"})
     items = [meta, item("cpu-llama-cpp"), item("whisper", description="Speech to text.")]
