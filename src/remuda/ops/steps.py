@@ -52,7 +52,8 @@ def advance(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
 
 def _pending(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     if wish is Wish.CANCEL and step.stage is Stage.APPLY:
-        return _close(step, State.CANCELLED, "cancelled before it began"), None
+        how = "cancelled before the next attempt" if step.attempt else "cancelled before it began"
+        return _close(step, State.CANCELLED, how), None
     # While others go first on this node, what it has now is not what it will have.
     if step.stage is Stage.APPLY and not seen.blocked and (how := _goal_met(step, seen)):
         return _succeeded(step, how), None

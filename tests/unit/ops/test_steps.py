@@ -217,6 +217,13 @@ def test_a_late_reply_of_a_worker_without_reports_still_counts() -> None:
 def test_cancelling_what_has_not_begun_ends_it() -> None:
     step, dispatch = advance(a_step(), UP, Wish.CANCEL, at())
     assert (step.state, dispatch) == (State.CANCELLED, None)
+    assert step.reason == "cancelled before it began"
+
+
+def test_cancelling_between_attempts_does_not_say_that_it_never_began() -> None:
+    step, dispatch = advance(replace(a_step(), attempt=3), UP, Wish.CANCEL, at())
+    assert (step.state, dispatch) == (State.CANCELLED, None)
+    assert step.reason == "cancelled before the next attempt"
 
 
 def test_cancelling_what_runs_tells_the_worker_and_waits_for_the_end() -> None:
