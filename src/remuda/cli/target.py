@@ -63,9 +63,7 @@ def _given_key(asked: Asked, environ: Mapping[str, str]) -> SecretStr | None:
 def _local(folder: DataFolder) -> Target:
     values = read_json(folder.endpoint)
     if not values:
-        raise NotRunningHere(
-            f"remuda up is not running here (data folder {folder.root})", hint=_START_OR_NAME
-        )
+        raise _nothing_here(folder)
     url, key, pid, ca = (values.get(name) for name in ("url", "api_key", "pid", "ca"))
     if not isinstance(url, str) or not isinstance(pid, int):
         raise Misconfigured(f"{folder.endpoint} does not say where the frontend is", hint="remove it")
@@ -78,6 +76,18 @@ def _local(folder: DataFolder) -> Target:
         checked_url(url, str(folder.endpoint)),
         SecretStr(key) if isinstance(key, str) else None,
         Path(ca) if isinstance(ca, str) else None,
+    )
+
+
+def _nothing_here(folder: DataFolder) -> NotRunningHere:
+    """A machine that has joined a fleet is not told to begin another."""
+    joined = read_json(folder.joined).get("register_to")
+    if not isinstance(joined, str) or not joined:
+        words = f"remuda up is not running here (data folder {folder.root})"
+        return NotRunningHere(words, hint=_START_OR_NAME)
+    return NotRunningHere(
+        f"this machine is a worker of {joined}, which was not named",
+        hint=f"set REMUDA_URL={joined}, and REMUDA_API_KEY to an admin key of it, or run this there",
     )
 
 

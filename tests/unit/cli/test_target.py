@@ -66,6 +66,16 @@ def test_without_a_frontend_it_says_that_none_runs_here(tmp_path: Path) -> None:
     assert "remuda up" in refusal.value.hint
 
 
+def test_a_joined_machine_names_its_frontend_and_not_a_second_fleet(tmp_path: Path) -> None:
+    write_json(DataFolder(tmp_path).joined, {"register_to": "http://barn:8080"})
+    with pytest.raises(NotRunningHere, match="a worker of http://barn:8080") as refusal:
+        find_target(Asked(), {"REMUDA_DATA_DIR": str(tmp_path)})
+
+    assert "remuda up" not in str(refusal.value)
+    assert "REMUDA_URL=http://barn:8080" in refusal.value.hint
+    assert "REMUDA_API_KEY" in refusal.value.hint
+
+
 def test_what_a_dead_frontend_left_behind_does_not_count(tmp_path: Path) -> None:
     environ = announce(tmp_path, ended_process())
 
