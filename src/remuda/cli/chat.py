@@ -37,29 +37,37 @@ class Reply:
     epilog=examples(
         "remuda chat",
         "remuda chat smollm2-135m-instruct",
-        'echo "Why is the sky blue?" | remuda chat smollm2',
+        'remuda chat smollm2-135m-instruct "Why is the sky blue?"',
+        'echo "Why is the sky blue?" | remuda chat smollm2-135m-instruct',
     ),
 )
 @click.argument("model", required=False, shell_complete=complete_models)
+@click.argument("prompt", required=False)
 @click.option("--system", default="", help="What the model is told before the conversation.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="The longest answer, in tokens.")
 @click.option("--temperature", type=click.FloatRange(min=0), help="How free it is in its choice of words.")
 @client_command
 def chat(
-    asked: Asked, model: str | None, system: str, max_tokens: int | None, temperature: float | None
+    asked: Asked,
+    model: str | None,
+    prompt: str | None,
+    system: str,
+    max_tokens: int | None,
+    temperature: float | None,
 ) -> None:
     """Talk to a model: answers appear as they are made, with their speed and the node they come from.
 
-    From a pipe, the whole input is one message and only the answer is printed. /bye ends a conversation.
+    With PROMPT, or from a pipe, that is one message and only the answer is printed. /bye ends a conversation.
     """
     name = model or _only_model(asked)
     body = {"model": name, "stream": True, "stream_options": {"include_usage": True}}
     given = {"max_tokens": max_tokens, "temperature": temperature}
     body |= {key: value for key, value in given.items() if value is not None}
     messages = [{"role": "system", "content": system}] if system else []
-    if not sys.stdin.isatty():
-        if not (said := sys.stdin.read().strip()):
-            raise Invalid("there is nothing to say: standard input is empty", hint=_PIPE)
+    if prompt is not None or not sys.stdin.isatty():
+        if not (said := (sys.stdin.read() if prompt is None else prompt).strip()):
+            source = "standard input" if prompt is None else "PROMPT"
+            raise Invalid(f"there is nothing to say: {source} is empty", hint=_PIPE)
         messages.append({"role": "user", "content": said})
         _once(asked, {**body, "messages": messages})
         return

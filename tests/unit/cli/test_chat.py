@@ -52,6 +52,15 @@ def test_model_cannot_steer_the_terminal(
     assert capsys.readouterr().out == "one\n\ttwo ]0;owned  \n"
 
 
+def test_prompt_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model("hello")
+    monkeypatch.setattr(chat, "_answer", model.answer)
+    done = CliRunner().invoke(chat.chat, ["qwen", "hi there"], input="not read")
+
+    assert (done.exit_code, done.output) == (0, "hello\n")
+    assert model.heard == [["hi there"]]
+
+
 def test_nothing_is_not_said_to_a_model() -> None:
     asked = CliRunner().invoke(chat.chat, ["qwen"], input="\n")
 
