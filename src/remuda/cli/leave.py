@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _POLL_S: Final = 0.1
 FORGOTTEN: Final = ("joined.json", "endpoint.json")
-"""What a worker keeps about its fleet, below its folder. The machine's id and secret stay: with them it can come
-back under its name."""
+"""What a worker keeps about its fleet, below its folder. The machine's id and secret stay: with them it
+can come back under its name."""
 
 
 @click.command(
@@ -61,7 +61,7 @@ def command(data_dir: str | None, config: str | None) -> None:
 
 @contextmanager
 def _said_to_be_for_good(folder: "DataFolder") -> Iterator[None]:
-    """The worker looks for this file when it says goodbye; a service manager stops it without a word of ours."""
+    """The worker looks for this file when it says goodbye: a service manager stops it with a bare signal."""
     folder.leaving.parent.mkdir(parents=True, exist_ok=True)
     folder.leaving.touch()
     try:

@@ -79,10 +79,8 @@ def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple
     if node.cut_off and reachability is not Reachability.DEPARTED:
         found.append(f"its worker is not connected to the bus: {node.cut_off}")
     match reachability:
-        case Reachability.DEPARTED if node.left:
-            found.append(f"left the fleet; remove it with: remuda nodes remove {pasted(node.name)}")
         case Reachability.DEPARTED:
-            found.append(f"its worker was stopped; {_START_AGAIN[bool(node.version)]}")
+            found.append(_departed(node))
         case Reachability.GONE:
             found.append(f"not heard for {seconds} s; check its power, its network and its worker's log")
         case Reachability.SILENT if not node.cut_off:
@@ -90,3 +88,9 @@ def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple
         case Reachability.UP | Reachability.SILENT:
             pass
     return tuple(found)
+
+
+def _departed(node: Node) -> str:
+    if node.left:
+        return f"left the fleet; remove it with: remuda nodes remove {pasted(node.name)}"
+    return f"its worker was stopped; {_START_AGAIN[bool(node.version)]}"
