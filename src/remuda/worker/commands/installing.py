@@ -1,12 +1,13 @@
 """`backend.install` and `backend.upgrade`: have a backend, and a process of it, or newer files and none."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
+from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import BackendFailed, Invalid, RemudaError
@@ -18,7 +19,7 @@ from remuda.worker.commands.orders import Orders, Wanted, named_backend
 from remuda.worker.commands.pulls import Pulls
 from remuda.worker.commands.whereabouts import Whereabouts
 from remuda.worker.commands.work import Attempt, WorkInHand
-from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.depot import Depot, Switching
 from remuda.worker.depot.journey import Step
 from remuda.worker.depot.last_start import LastStart
 from remuda.worker.depot.orders import Order
@@ -76,7 +77,8 @@ class Installs:
         return reply.model_copy(update={"unproven": _UNPROVEN}) if request.prove and not replica else reply
 
     async def upgrade(self, asked: BackendUpgrade) -> BackendUpgradeReply:
-        """What was stopped is told also when the rest fails."""
+        """Processes run on until the new version is complete. What was stopped is told also when the rest
+        fails."""
         request = asked.model_copy(update={"backend": named_backend(asked)})
         outcomes: Sequence[Stopped] = ()
         digest = ""
@@ -88,10 +90,13 @@ class Installs:
                 with self._watched(order, attempt):
                     async with self._holdings.alone_with(seen, order) as sight:
                         ordered = await self._holdings.look(order.name)
-                        with attempt.firm():
+
+                        async def stop() -> None:
+                            nonlocal outcomes
                             outcomes = await self._holdings.stop(sight, ordered, also=(key,), free=False)
-                        require_gone(outcomes)
-                        await self._fetch(order, refresh=True)
+                            require_gone(outcomes)
+
+                        await self._fetch(order, refresh=True, switching=partial(_firmly, attempt, stop))
                         digest = (await self._holdings.look(order.name)).digest
         except RemudaError as error:
             log.warning("backend_upgrade_failed", backend=request.backend, reason=error.message)
@@ -161,10 +166,13 @@ class Installs:
         ordered = await self._holdings.look(order.name)
         other = partial(Sight.lacks, digest=request.digest, uri=request.uri)
         replaced = [one for one in (sight, ordered) if request.force or other(one)]
-        with attempt.firm():
-            also = (key,) if request.force else ()
+        also = (key,) if request.force else ()
+
+        async def stop() -> None:
             require_gone(await self._holdings.stop(*replaced, also=also, free=not request.force))
-        await self._fetch(order, refresh=request.force or other(ordered))
+
+        refresh = request.force or other(ordered)
+        await self._fetch(order, refresh=refresh, switching=partial(_firmly, attempt, stop))
         for name in (request.backend, order.name):
             if (found := await self._holdings.look(name)).run_file is not None:
                 return found
@@ -176,9 +184,9 @@ class Installs:
         attempt.comes_from(order)
         return order
 
-    async def _fetch(self, order: Order, *, refresh: bool) -> None:
+    async def _fetch(self, order: Order, *, refresh: bool, switching: Switching) -> None:
         try:
-            await self._pulls.fetch(order, refresh=refresh)
+            await self._pulls.fetch(order, refresh=refresh, switching=switching)
         finally:
             self._changed()
 
@@ -229,6 +237,15 @@ class Installs:
             path=door_path(replica.key) if http else "",
             digest=digest,
         )
+
+
+@asynccontextmanager
+async def _firmly(attempt: Attempt, stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Stop processes and switch versions: both happen, or, when it was cancelled just before, neither."""
+    with attempt.firm():
+        await checkpoint()
+        await stop()
+        yield
 
 
 def _has(sight: Sight, request: BackendInstall) -> bool:

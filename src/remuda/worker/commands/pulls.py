@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from remuda.worker.depot.depot import Depot, Installed
+from remuda.worker.depot.depot import Depot, Installed, Switching
 from remuda.worker.depot.journey import OnStep, Step
 from remuda.worker.depot.orders import Order
 
@@ -26,9 +26,10 @@ class Pulls:
             if not watchers:
                 self._watching.pop(name, None)
 
-    async def fetch(self, order: Order, *, refresh: bool) -> Installed:
+    async def fetch(self, order: Order, *, refresh: bool, switching: Switching) -> Installed:
         """Callers hold the locks of the order's names. Raises what Depot.install does."""
-        return await self._depot.install(order, refresh=refresh, on_step=partial(self._tell, order.name))
+        on_step = partial(self._tell, order.name)
+        return await self._depot.install(order, refresh=refresh, on_step=on_step, switching=switching)
 
     def _tell(self, name: str, step: Step) -> None:
         for on_step in tuple(self._watching.get(name, ())):

@@ -4,8 +4,8 @@ Everything is safe to repeat and to interrupt, and any number of processes may u
 """
 
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -41,6 +41,9 @@ LOCK_POLL_S = 0.1
 SETTLE_POLL_S = 0.01
 SETTLE_POLLS_MAX = 100  # Then others' folders are listed as they are.
 PARTIALS_STALE = timedelta(hours=24)
+
+Switching = Callable[[], AbstractAsyncContextManager[None]]
+"""Entered when a new version is complete and held while it takes its place, e.g. to stop processes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +95,32 @@ class Depot:
     # Changing.
 
     async def install(
-        self, order: Order, *, refresh: bool = False, on_step: OnStep = ignore_steps
+        self,
+        order: Order,
+        *,
+        refresh: bool = False,
+        on_step: OnStep = ignore_steps,
+        switching: Switching = nullcontext,
     ) -> Installed:
         """Have the backend. What is there already is left alone; `refresh` asks whether its source has moved.
 
-        Whoever installs the same name is waited for first. Raises what its only source said, or what all
-        did; DiskFull before the first byte.
+        `switching` is entered only once everything has been fetched and unpacked, also where that turned out
+        to be unnecessary; if it raises, the installed version stays. Whoever installs the same name is waited
+        for first. Raises what its only source said, or what all did; DiskFull before the first byte.
         """
         journey = Journey(on_step)
         async with self._locked(order.name):
-            changed = False
-            if refresh or not await run_sync(self._maker.is_there, order):
-                changed = await self._bring(order, journey)
-            if order.meta:
-                await run_sync(self._maker.stand_for, order)
+            try:
+                there = not refresh and await run_sync(self._maker.is_there, order)
+                changed = not there and await self._bring(order, journey)
+                async with switching():
+                    if changed:
+                        await run_sync(self._maker.switch_in, order.name)
+                    if order.meta:
+                        await run_sync(self._maker.stand_for, order)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await run_sync(self._shelf.abandon, order.name)
         journey.arrive()
         if changed:
             log.info("backend_installed", name=order.name)
@@ -171,22 +186,18 @@ class Depot:
     # How.
 
     async def _bring(self, order: Order, journey: Journey) -> bool:
-        """Whether anything had to be done."""
+        """Stage the new version; False where the installed one is up to date."""
         failures: list[tuple[str, RemudaError]] = []
-        try:
-            for uri in order.uris:
-                journey.begin()
-                try:
-                    return await self._bring_from(uri, order, journey)
-                except DiskFull:
-                    raise  # Elsewhere there is the same to be kept.
-                except RemudaError as error:
-                    log.info("backend_source_failed", name=order.name, uri=uri, error=str(error))
-                    failures.append((uri, error))
-            raise all_failed(order.name, failures)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await run_sync(self._shelf.abandon, order.name)
+        for uri in order.uris:
+            journey.begin()
+            try:
+                return await self._bring_from(uri, order, journey)
+            except DiskFull:
+                raise  # Elsewhere there is the same to be kept.
+            except RemudaError as error:
+                log.info("backend_source_failed", name=order.name, uri=uri, error=str(error))
+                failures.append((uri, error))
+        raise all_failed(order.name, failures)
 
     async def _bring_from(self, uri: str, order: Order, journey: Journey) -> bool:
         if is_builtin(uri):

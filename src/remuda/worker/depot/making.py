@@ -68,7 +68,10 @@ class Maker:
             return self._shelf.stage(name)
 
     def finish(self, order: Order, record: Record, digest: str = "") -> None:
-        """From a tree of files to an installed backend. ContentRefused when nothing tells how to run it."""
+        """From a tree of files to a whole version, still staged: `switch_in` puts it in place.
+
+        ContentRefused when nothing tells how to run it.
+        """
         staging = self._places.staging(order.name)
         with disk_trouble_explained(order.name, self._places.backends, 0):
             if order.manifest:
@@ -83,10 +86,14 @@ class Maker:
             write_metadata(staging, self._metadata(order, digest))
             write_record(staging, record)
             fsync_tree(staging)
-            self._shelf.commit(order.name)
+
+    def switch_in(self, name: str) -> None:
+        """The finished version becomes the installed one."""
+        with disk_trouble_explained(name, self._places.backends, 0):
+            self._shelf.commit(name)
 
     def builtin(self, uri: str, order: Order) -> bool:
-        """Have what ships with Remuda; whether that was not so already."""
+        """Stage what ships with Remuda; False where it is installed already."""
         order = replace(order, version=__version__)
         script = run_script(uri, order.name, self._python)
         folder = self._places.installed(order.name)
@@ -105,6 +112,7 @@ class Maker:
             return False
         self.stage(order.name)
         self.finish(order, Record())
+        self.switch_in(order.name)
         return True
 
     def stand_for(self, order: Order) -> None:

@@ -1,14 +1,15 @@
 """Commands on a real depot with real galleries in files, and processes that a test decides upon."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SeededEntropy
@@ -26,7 +27,7 @@ from remuda.wire.codec import Message, decode, encode
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised
 from remuda.worker.commands.commands import Commands
-from remuda.worker.depot.depot import Depot, Installed
+from remuda.worker.depot.depot import Depot, Installed, Switching
 from remuda.worker.depot.journey import OnStep, ignore_steps
 from remuda.worker.depot.orders import Order
 from remuda.worker.depot.places import Places
@@ -52,6 +53,7 @@ class ScriptedSupervision:
         self.fails = ""  # Why no process becomes ready.
         self.immortal: set[ProcessKey] = set()
         self.readiness: anyio.Event | None = None  # What processes wait for before they are ready.
+        self.before_stop: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
         self.free_trouble = ""
         self._ports = count(50052)
 
@@ -95,6 +97,7 @@ class ScriptedSupervision:
         return replica
 
     async def stop(self, keys: Sequence[ProcessKey], *, free: bool) -> Sequence[Stopped]:
+        await self.before_stop()
         outcomes = []
         for key in keys:
             if key not in self.table:
@@ -139,13 +142,18 @@ class GatedDepot(Depot):
         self.installs: list[Order] = []
 
     async def install(
-        self, order: Order, *, refresh: bool = False, on_step: OnStep = ignore_steps
+        self,
+        order: Order,
+        *,
+        refresh: bool = False,
+        on_step: OnStep = ignore_steps,
+        switching: Switching = nullcontext,
     ) -> Installed:
         self.installs.append(order)
         self.reached[order.name].set()
         if order.name in self.gates:
             await self.gates[order.name].wait()
-        return await super().install(order, refresh=refresh, on_step=on_step)
+        return await super().install(order, refresh=refresh, on_step=on_step, switching=switching)
 
 
 @dataclass

@@ -88,19 +88,6 @@ async def test_upgrade_by_a_meta_name_that_is_not_here_yet_stops_what_runs_of_it
     assert (reply.success, reply.stopped_process_keys) == (True, ("qwen#0",))
 
 
-async def test_failed_upgrade_tells_which_processes_it_stopped(rig: Rig) -> None:
-    rig.offer("echo")
-    rig.live("qwen#0", "echo")
-    (rig.source("echo") / "run.sh").unlink()
-
-    reply = await upgrade(rig, BackendUpgrade(backend="echo"))
-
-    assert not reply.success
-    assert "run.sh" in reply.error
-    assert reply.stopped_process_keys == ("qwen#0",)
-    assert reply.reports_stopped_processes
-
-
 async def test_upgrade_that_no_gallery_has_stops_nothing(rig: Rig) -> None:
     rig.live("qwen#0", "echo")
     reply = await upgrade(rig, BackendUpgrade(backend="echo"))
