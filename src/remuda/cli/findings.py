@@ -7,6 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
+from remuda.cli.node_tables import UNREACHABLE, shown_status
 from remuda.cli.render import gib, span
 from remuda.core.pasting import pasted
 from remuda.wire.nodes import NodeView
@@ -144,7 +145,7 @@ def gpu(hardware: Hardware) -> list[Finding]:
 
 
 def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
-    healthy = sum(node.status == "healthy" for node in nodes)
+    healthy = sum(shown_status(node) == "healthy" for node in nodes)
     found = [_node(node) for node in nodes if node.status != "healthy" or _reasons(node)]
     if not nodes:
         return [warning("nodes", "there are no nodes", "let a machine in with `remuda join`")]
@@ -164,10 +165,17 @@ def _part(reason: str) -> str:
 def _node(node: NodeView) -> Finding:
     reasons = "; ".join(_reasons(node)) or "no reason was given"
     # What an admin decided, or has yet to decide, is no fault of the machine.
-    level = Level.WARNING if node.status in ("healthy", "pending", "draining") else Level.PROBLEM
+    status = shown_status(node)
+    level = Level.WARNING if status in ("healthy", "pending", "draining") else Level.PROBLEM
+    if status == UNREACHABLE and not _is_ours(node):  # Its backends listen on other ports, and may answer.
+        level = Level.WARNING
     return Finding(
-        "nodes", level, f"{node.name} is {node.status}: {reasons}", f"remuda nodes show {pasted(node.name)}"
+        "nodes", level, f"{node.name} is {status}: {reasons}", f"remuda nodes show {pasted(node.name)}"
     )
+
+
+def _is_ours(node: NodeView) -> bool:
+    return node.remuda is not None and bool(node.remuda.version)
 
 
 def _reasons(node: NodeView) -> Sequence[str]:

@@ -12,12 +12,15 @@ from remuda.cli.render import UNKNOWN, Column, ago, facts, fitting, gib, local, 
 from remuda.wire.admin import HistoryItem
 from remuda.wire.nodes import NodeFacts, NodeView
 
+UNREACHABLE: Final = "unreachable"
+
 _STYLES: Final = {
     "healthy": "green",
     "draining": "yellow",
     "pending": "cyan",
     "unhealthy": "red",
     "offline": "red",
+    UNREACHABLE: "red",
 }
 
 
@@ -136,8 +139,16 @@ def _reasons(nodes: Sequence[NodeView]) -> list[Text]:
     return [Text(), *lines] if lines else []
 
 
+def shown_status(node: NodeView) -> str:
+    """Its status in a word for people: the protocol's five have none for a node that is heard, but that a
+    frontend cannot reach."""
+    unreachable = node.remuda is not None and node.remuda.unreachable
+    return UNREACHABLE if unreachable and node.status == "healthy" else node.status
+
+
 def _status(node: NodeView) -> Text:
-    return Text(one_line(node.status), style=_STYLES.get(node.status, ""))
+    status = shown_status(node)
+    return Text(one_line(status), style=_STYLES.get(status, ""))
 
 
 def _vram(node: NodeView) -> str:

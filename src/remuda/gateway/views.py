@@ -153,6 +153,7 @@ def node_view(standing: Standing) -> NodeView:
             source=node.source,
             contested_from=node.contested_from,
             claim=None if node.claim is None else _claim_view(node.claim),
+            unreachable=bool(standing.unreached),
             reasons=standing.reasons,
         ),
     )

@@ -393,6 +393,7 @@ class NodeFacts(Message):
     source: str = ""  # The IP address of its last registration.
     contested_from: Annotated[str, OMIT_EMPTY] = ""  # Whose registration under this name was refused.
     claim: Annotated[NodeClaim | None, OMIT_NONE] = None
+    unreachable: Annotated[bool, OMIT_EMPTY] = False  # Some frontend gets no answer at its HTTP address.
     reasons: Many[str] = ()
 
 

@@ -96,8 +96,11 @@ def test_gpus_are_named_with_memory_and_driver() -> None:
     assert findings.gpu(hardware)[0].message == "H200 (140 GiB), driver 570; backends for cuda"
 
 
-def node(name: str, status: str, *reasons: str) -> NodeView:
-    return NodeView(id=name, name=name, status=status, remuda=NodeFacts(reasons=reasons))
+def node(
+    name: str, status: str, *reasons: str, unreachable: bool = False, version: str = "0.1.0"
+) -> NodeView:
+    facts = NodeFacts(reasons=reasons, unreachable=unreachable, version=version)
+    return NodeView(id=name, name=name, status=status, remuda=facts)
 
 
 def test_nodes_that_are_not_healthy_are_told_with_their_reasons() -> None:
@@ -110,8 +113,25 @@ def test_nodes_that_are_not_healthy_are_told_with_their_reasons() -> None:
     assert found[2].message == "1 of 3 are healthy"
 
 
-def test_a_healthy_node_that_cannot_be_reached_is_a_warning() -> None:
-    assert levels(findings.fleet([node("a", "healthy", "port closed")])[0]) == [("nodes", Level.WARNING)]
+def test_a_node_that_is_heard_and_cannot_be_reached_is_a_problem_and_not_called_healthy() -> None:
+    found = findings.fleet([node("a", "healthy", "port closed", unreachable=True), node("b", "healthy")])
+
+    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.OK)]
+    assert [one.message for one in found] == ["a is unreachable: port closed", "1 of 2 are healthy"]
+
+
+def test_a_localai_node_whose_http_port_cannot_be_reached_is_a_warning() -> None:
+    found = findings.fleet([node("a", "healthy", "port closed", unreachable=True, version="")])
+
+    assert levels(*found) == [("nodes", Level.WARNING), ("nodes", Level.OK)]
+    assert found[1].message == "0 of 1 are healthy"
+
+
+def test_a_healthy_node_with_something_to_decide_about_is_a_warning() -> None:
+    found = findings.fleet([node("a", "healthy", "another machine asks to take its place")])
+
+    assert levels(*found) == [("nodes", Level.WARNING), ("nodes", Level.OK)]
+    assert found[1].message == "1 of 1 are healthy"
 
 
 def test_an_empty_fleet_is_a_warning() -> None:

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from remuda.cli.node_tables import node_list
 from remuda.cli.render import show
+from remuda.wire.nodes import NodeFacts, NodeView
 
 
 def test_where_no_node_is_yet_the_one_of_this_machine_is_said_to_come() -> None:
@@ -15,3 +16,14 @@ def test_where_no_node_is_yet_the_one_of_this_machine_is_said_to_come() -> None:
     assert isinstance(output.file, StringIO)
     text = output.file.getvalue()
     assert text.index("`remuda up` comes in seconds") < text.index("`remuda join`")
+
+
+def test_node_that_is_heard_and_cannot_be_reached_is_not_shown_as_healthy() -> None:
+    facts = NodeFacts(unreachable=True, reasons=("port closed",))
+    node = NodeView(id="a", name="a", status="healthy", remuda=facts)
+    output = Console(file=StringIO(), width=120)
+    show(output, node_list([node], datetime(2026, 6, 1, tzinfo=UTC), output))
+    assert isinstance(output.file, StringIO)
+    lines = output.file.getvalue().splitlines()
+    assert lines[1].split()[:2] == ["a", "unreachable"]
+    assert "a: port closed" in lines

@@ -10,8 +10,9 @@ from remuda.core import limits
 from remuda.core.ids import BootId
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.hearing import Hearing, Span
-from remuda.fleet.model import Node, NodeType
+from remuda.fleet.model import Dial, Node, NodeType
 from remuda.gateway.dialer import LastDial, after_dial, call, due
+from remuda.gateway.views import node_view
 from remuda.host.ports import free_port
 from tests.support.nodes import NOON, THRESHOLDS, node
 
@@ -115,3 +116,13 @@ def test_only_backend_nodes_that_are_heard_are_called() -> None:
     assert not standing_due(node(departed=True), None)
     assert not standing_due(node(approved=False), None)
     assert not standing_due(node(), None, after=THRESHOLDS.unhealthy_after)
+
+
+def test_a_node_that_cannot_be_reached_stays_healthy_on_the_wire_and_is_marked_as_unreachable() -> None:
+    shown = node()
+    failed = Dial(shown.id, "fe-1", "no answer within 3 s", NOON)
+    hearing = Hearing.of([Span(NOON, NOON)])
+    for dials, unreachable in (({shown.id: [failed]}, True), ({}, False)):
+        view = node_view(Fleet(NOON, hearing, [shown], dials).standing(shown, THRESHOLDS))
+        assert view.remuda is not None
+        assert (view.status, view.remuda.unreachable) == ("healthy", unreachable)
