@@ -16,7 +16,7 @@ NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 THRESHOLDS = Thresholds(timedelta(seconds=30), timedelta(seconds=60))
 OPEN = Policy(auto_approve=True)
 CLOSED = Policy(auto_approve=False)
-WITH_SHARED_TOKEN = Caller(shared=True)
+WITH_SHARED_TOKEN = Caller("127.0.0.1", shared=True)
 TOKENS = NodeTokens("cluster", "shared")
 
 
@@ -32,6 +32,7 @@ def candidate(**changes: Any) -> Candidate:
             boot_id=BootId("boot-1"),
             version="0.1.0",
             resources=Resources(total_ram=1 << 34, available_ram=1 << 33),
+            source="127.0.0.1",
         ),
         **changes,
     )

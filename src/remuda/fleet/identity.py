@@ -72,7 +72,7 @@ def same_claimant(candidate: Candidate, former: Candidate) -> bool:
 def may_speak(caller: Caller, node: Node) -> bool:
     """Whether a call that names the node is the node's own."""
     if node.identified_by is Identification.ADDRESS:
-        return caller.shared and (not node.source or caller.source == node.source)
+        return caller.shared and from_its_address(caller.source, node)
     return _same(caller.bearer_hash, node.secret_hash)
 
 
@@ -84,12 +84,9 @@ def proven(node: Node, caller: Caller) -> Node:
 
 
 def from_its_address(source: str, known: Node) -> bool:
-    """Earlier releases did not note the source: their workers advertise the address they call from, unless
-    somebody chose another; a host name says nothing."""
-    if known.source:
-        return source == known.source
-    advertised = plain_ip(host_of(known.address).strip("[]"))
-    return not advertised or source == advertised
+    """Earlier releases did not record the source: there the advertised IP address stands for it. A host name
+    proves nothing, so such a node has to be approved again."""
+    return source == (known.source or plain_ip(host_of(known.address).strip("[]")))
 
 
 def is_its_own(address: str, node: Node, *, http: bool) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from remuda.fleet.identity import plain_ip
+from remuda.fleet.identity import host_of, plain_ip
 
 PEER: Final = "remuda.peer"
 """In a request's scope: the other end of the connection. `client` is what headers may have made of it."""
@@ -28,11 +28,16 @@ class TrustedProxies:
 
     def source(self, client: str, forwarded: Sequence[str]) -> str:
         """The nearest address that is not a trusted proxy's own. `forwarded` has the header's values in the
-        order they came; each proxy appends whom it was called by."""
+        order they came; each proxy appends the address it was called from. Where that is unreadable, the
+        proxy's own address counts: a caller without an address could pass for anyone."""
         source = plain_ip(client)
         hops = [hop.strip() for value in forwarded for hop in value.split(",")]
         while hops and self._trusts(source):
-            source = plain_ip(hops.pop())
+            hop = hops.pop()
+            caller = plain_ip(hop.strip("[]")) or plain_ip(host_of(hop).strip("[]"))
+            if not caller:
+                break
+            source = caller
         return source
 
     def _trusts(self, address: str) -> bool:

@@ -30,6 +30,7 @@ def candidate(
         version="0.1.0",
         resources=Resources(total_vram=24 * GIB, available_vram=20 * GIB, total_ram=64 * GIB),
         labels=labels or {},
+        source="127.0.0.1",
     )
 
 

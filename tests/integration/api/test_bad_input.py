@@ -286,7 +286,7 @@ async def test_a_caller_who_leaves_in_the_middle_is_no_bug(frontend: LiveFronten
 
 
 async def test_an_unknown_path_is_not_found(frontend: LiveFrontend) -> None:
-    for path in ("/", "/nope", "/api", "/api/nodes/", "/api/node", "/healthz/", "/join/other.whl"):
+    for path in ("/nope", "/api", "/api/nodes/", "/api/node", "/healthz/", "/join/other.whl"):
         check_refusal(await frontend.anyone.get(path), 404)
 
 

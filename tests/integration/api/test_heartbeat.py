@@ -116,7 +116,8 @@ async def test_a_pending_node_is_heard_but_its_figures_are_dropped(strict_fronte
 async def test_a_heartbeat_of_an_unknown_node_is_not_found(frontend: LiveFrontend) -> None:
     reply = await frontend.worker.post("/api/node/no-such-node/heartbeat", json={})
     assert reply.status_code == 404
-    assert reply.json() == {"error": {"code": 404, "message": "node not found", "type": "node_error"}}
+    of_the_contract = {"code": 404, "message": "node not found", "type": "node_error"}
+    assert reply.json()["error"].items() >= of_the_contract.items()
 
 
 async def test_a_node_that_said_goodbye_is_back_with_its_next_heartbeat(frontend: LiveFrontend) -> None:

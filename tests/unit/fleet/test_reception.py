@@ -289,3 +289,22 @@ def test_only_the_node_speaks_for_itself(caller: Caller, of_secret: bool, of_add
 def test_a_node_tells_only_of_its_own_host(address: str, http: bool, own: bool) -> None:
     here = node(address="gpu-1:50051", http_address="files-1:50050")
     assert is_its_own(address, here, http=http) is own
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7:50051", "worker.lan:50051"])
+def test_nobody_else_speaks_for_a_row_of_the_first_release_or_takes_it(address: str) -> None:
+    """Its source was not recorded. A host name proves nothing, so there a person has to approve it again."""
+    row = known(source="", address=address, http_address=address.replace("50051", "50050"))
+    taker = peer(source=ELSEWHERE, address=row.address, http_address=row.http_address)
+    assert not may_speak(Caller(ELSEWHERE, shared=True), row)
+    assert not recognised(taker, row)
+    assert not recognised(
+        replace(taker, machine_id=MachineId("m"), secret_hash="taken"),
+        replace(row, machine_id=MachineId("m")),
+    )
+
+
+def test_a_row_of_the_first_release_is_known_by_the_address_it_advertises() -> None:
+    row = known(source="", address="10.0.0.7:50051", http_address="10.0.0.7:50050")
+    assert may_speak(Caller("10.0.0.7", shared=True), row)
+    assert recognised(peer(source="10.0.0.7", address=row.address, http_address=row.http_address), row)
