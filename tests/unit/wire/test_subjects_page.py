@@ -9,7 +9,12 @@ from remuda.wire import subjects
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "reference" / "subjects.md").read_text()
-GRANTED = {"node_all", "files_all", "install_progress_all"}  # They say what a worker's key is for.
+GRANTED = {
+    "node_all",
+    "files_all",
+    "install_progress_all",
+    "replies_of",
+}  # They say what a worker's key is for.
 
 
 def spelt() -> Iterator[tuple[str, str]]:
