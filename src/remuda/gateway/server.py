@@ -46,7 +46,7 @@ class _Connection(HttpToolsProtocol):
             return None
         request = self._answered
         body, request.body = bytes(request.body), bytearray()
-        self.flow.resume_reading()  # Else nobody would notice that the client leaves.
+        self.flow.resume_reading()  # Paused by a request right behind: a lost client would go unnoticed.
         return body
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:
@@ -108,6 +108,10 @@ class _Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._incoming = False
         super().on_message_complete()
+        if self.cycle is not None and self.cycle is self._answered:
+            # A large last part of the body has paused reading, and an application that has the whole body
+            # does not receive again: nobody would notice that the client leaves.
+            self.flow.resume_reading()
 
     def handle_websocket_upgrade(self) -> None:
         """From here on the connection belongs to another protocol, which has bounds of its own."""

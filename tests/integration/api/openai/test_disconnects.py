@@ -41,6 +41,20 @@ async def test_a_client_that_leaves_stops_the_replica(
     assert (dict(served.ledger.own()), len(served.running)) == ({}, 0)
 
 
+async def test_a_client_that_leaves_after_a_body_that_came_in_large_parts_stops_the_replica(
+    served: Gateway, endless: Endless
+) -> None:
+    longer = {"messages": [{"role": "user", "content": "x" * 3_000_000}]}
+    head, _, body = post(CHAT, ASK | longer, "Expect: 100-continue").partition(b"\r\n\r\n")
+    async with raw_client(served.port) as raw:
+        await raw.send(head + b"\r\n\r\n")
+        assert (await raw.head())[0] == 100
+        await raw.send(body)
+        await wait_until(lambda: endless.began)
+    await wait_until(lambda: endless.stopped, within=WITHIN_S)
+    assert (dict(served.ledger.own()), len(served.running)) == ({}, 0)
+
+
 async def test_a_client_that_leaves_while_it_reads_slowly_stops_the_replica(served: Gateway) -> None:
     stopped = False
 
