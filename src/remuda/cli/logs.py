@@ -50,7 +50,7 @@ def command(asked: Asked, what: str, follow: bool, tail: int) -> None:
             return
         logs = [(source, _lines(client, source, tail)) for source in sources]
     if asked.as_json:
-        shown = [_as_json(source, line) for source, lines in logs for line in lines]
+        shown = [as_json_line(source, line) for source, lines in logs for line in lines]
         click.echo(json.dumps({"lines": shown}))
         return
     for source, lines in logs:
@@ -160,7 +160,9 @@ def _followed(
                 if event.name == "line":
                     line = decode(LogLine, event.data.encode())
                     yield (
-                        json.dumps(_as_json(source, line)) if as_json else _as_text(source, line, alone=alone)
+                        json.dumps(as_json_line(source, line))
+                        if as_json
+                        else _as_text(source, line, alone=alone)
                     )
                 elif event.name == "end":
                     end = decode(LogEnd, event.data.encode())
@@ -174,11 +176,11 @@ def _as_text(source: Source, line: "LogLine", *, alone: bool) -> str:
     return f"{one_line(where)}{one_line(line.text)}"
 
 
-def _as_json(source: Source, line: "LogLine") -> dict[str, str]:
+def as_json_line(source: Source, line: "LogLine") -> dict[str, str | None]:
     return {
         "node": source.node,
         "name": source.name,
-        "timestamp": line.timestamp,
+        "timestamp": None if line.approximate else line.timestamp,
         "stream": line.stream,
         "text": line.text,
     }

@@ -13,6 +13,7 @@ class LogLine(Message):
     timestamp: str = ""  # RFC 3339.
     stream: str = ""  # stdout or stderr.
     text: str = ""
+    approximate: Annotated[bool, OMIT_EMPTY] = False  # It was written at `timestamp` or earlier.
 
 
 class LogLines(RootModel[list[LogLine]]):

@@ -3,8 +3,9 @@
 import pytest
 
 from remuda.cli.client import TIMEOUT_S
-from remuda.cli.logs import WAIT_S, Source, matching
+from remuda.cli.logs import WAIT_S, Source, as_json_line, matching
 from remuda.core import limits
+from remuda.wire.logs import LogLine
 from remuda.wire.serving import ReplicaView
 
 THERE = [Source("n1", "attic", "qwen"), Source("n1", "attic", "bge"), Source("n2", "cellar", "qwen")]
@@ -21,6 +22,13 @@ REPLICAS = [
 )
 def test_a_model_or_a_backend_names_its_logs_on_every_node(what: str, found: list[int]) -> None:
     assert matching(what, THERE, REPLICAS) == [THERE[index] for index in found]
+
+
+@pytest.mark.parametrize(("approximate", "shown"), [(False, "2026-01-31T12:00:00Z"), (True, None)])
+def test_a_line_shows_no_time_when_it_is_not_known_exactly(approximate: bool, shown: str | None) -> None:
+    line = LogLine(timestamp="2026-01-31T12:00:00Z", text="loading", approximate=approximate)
+
+    assert as_json_line(THERE[0], line)["timestamp"] == shown
 
 
 def test_the_frontend_has_time_to_say_which_node_does_not_answer() -> None:

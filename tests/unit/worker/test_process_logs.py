@@ -220,6 +220,16 @@ def test_a_new_worker_reads_and_continues_what_the_one_before_wrote(tmp_path: Pa
     assert sink.tail(Stream.STDOUT, 20) == ["again"]
 
 
+def test_times_of_lines_read_from_files_are_marked_as_approximate(tmp_path: Path, clock: HandClock) -> None:
+    ProcessLogs(tmp_path, clock).open(KEY, "i1").stdout(b"loading\n")
+    after = ProcessLogs(tmp_path, clock)
+    after.open(KEY, "i2").stdout(b"again\n")
+    assert {line.text: line.approximate for line in after.lines("llama#0")} == {
+        "loading": True,
+        "again": False,
+    }
+
+
 def test_after_a_rotation_the_older_file_still_counts(tmp_path: Path, clock: HandClock) -> None:
     sink = ProcessLogs(tmp_path, clock).open(KEY, "i1")
     count = 100_000

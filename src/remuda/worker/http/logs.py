@@ -85,8 +85,13 @@ async def _not_found(scope: Scope, send: Send) -> None:
     await answer(scope, send, 404, "not found")
 
 
-def _view(line: LogLine) -> dict[str, str]:
-    return {"timestamp": rfc3339(line.timestamp), "stream": line.stream, "text": line.text}
+def _view(line: LogLine) -> dict[str, str | bool]:
+    view: dict[str, str | bool] = {
+        "timestamp": rfc3339(line.timestamp),
+        "stream": line.stream,
+        "text": line.text,
+    }
+    return {**view, "approximate": True} if line.approximate else view
 
 
 def _dumped(value: object) -> str:

@@ -139,7 +139,8 @@ class RotatedFile:
         body = (_last_bytes(self._older)[-missing:] if missing else b"") + newer
         if len(body) >= limits.LOG_KEPT_BYTES_MAX:
             body = body[body.find(b"\n") + 1 :]  # The first line is not whole.
-        return Block.of(at, stream, body if body.endswith(b"\n") else body + b"\n") if body else None
+        whole = body if body.endswith(b"\n") else body + b"\n"
+        return Block.of(at, stream, whole, approximate=True) if body else None
 
     def _put(self, data: bytes) -> None:
         if self._descriptor is not None and self._size + len(data) > limits.LOG_FILE_BYTES_MAX:

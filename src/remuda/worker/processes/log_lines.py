@@ -23,6 +23,7 @@ class LogLine:
     timestamp: datetime  # When its end arrived.
     stream: Stream
     text: str
+    approximate: bool = False  # It arrived at `timestamp` or earlier.
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +34,18 @@ class Block:
     stream: Stream
     body: bytes
     lines: int
+    approximate: bool = False  # They arrived at `timestamp` or earlier.
 
     @classmethod
-    def of(cls, timestamp: datetime, stream: Stream, body: bytes) -> "Block":
-        return cls(timestamp, stream, body, body.count(b"\n"))
+    def of(cls, timestamp: datetime, stream: Stream, body: bytes, *, approximate: bool = False) -> "Block":
+        return cls(timestamp, stream, body, body.count(b"\n"), approximate)
 
     def newest(self, count: int) -> list[LogLine]:
         """Up to `count` lines from its end, in order. Splits no more than that."""
         pieces = self.body[:-1].rsplit(b"\n", count)
         whole = pieces if len(pieces) <= count else pieces[1:]
         texts = [text for piece in whole for text in _texts(piece)]
-        return [LogLine(self.timestamp, self.stream, text) for text in texts[-count:]]
+        return [LogLine(self.timestamp, self.stream, text, self.approximate) for text in texts[-count:]]
 
 
 def _texts(line: bytes) -> Iterator[str]:
@@ -108,4 +110,5 @@ class Recent:
             return block
         end = block.body[-self._bytes_max :]
         # Begins with a whole line if there is one.
-        return Block.of(block.timestamp, block.stream, end[end.find(b"\n", 0, -1) + 1 :])
+        whole = end[end.find(b"\n", 0, -1) + 1 :]
+        return Block.of(block.timestamp, block.stream, whole, approximate=block.approximate)

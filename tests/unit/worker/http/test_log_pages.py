@@ -69,6 +69,19 @@ async def test_lines_of_a_model_or_of_one_process(
         assert (answer.status, await answer.json()) == (200, expected)
 
 
+async def test_lines_of_an_earlier_worker_say_that_their_time_is_approximate(
+    tmp_path: Path, logs: ProcessLogs
+) -> None:
+    restarted = ProcessLogs(tmp_path, HandClock())
+    async with (
+        worker(tmp_path, logs=restarted) as caller,
+        caller.get(URL(f"/v1/backend-logs/{MODEL}%231", encoded=True)) as answer,
+    ):
+        [found] = await answer.json()
+    assert (found["text"], found["approximate"]) == ("out 1", True)
+    assert found["timestamp"]
+
+
 @pytest.mark.parametrize("query", ["tail=-1", "tail=x", "tail=", "stream=stdin", "tail=" + "9" * 20])
 async def test_a_query_that_means_nothing_is_refused(tmp_path: Path, query: str) -> None:
     async with worker(tmp_path) as caller, caller.get(f"/v1/backend-logs/x?{query}") as answer:
