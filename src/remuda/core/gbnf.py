@@ -1,6 +1,7 @@
 """Bounds on the size and shape of grammars in GBNF, the form that llama.cpp reads. Pure.
 
 Engines parse groups by recursion, copy what is repeated, and keep every alternative open while they write.
+The text is cut up exactly as they do it, or a grammar could hide from the bounds what an engine sees.
 A grammar is a client's text, so all of that is bounded before an engine sees it. Whether a grammar makes
 sense is left to the engine.
 """
@@ -9,6 +10,7 @@ import re
 from typing import Final
 
 from remuda.core.errors import Invalid
+from remuda.core.gbnf_expansion import Expansion
 from remuda.core.slices import Budget, Sliced
 
 CHARS_MAX: Final = 512 << 10
@@ -18,21 +20,27 @@ NESTING_MAX: Final = 64
 REPETITIONS_MAX: Final = 2000  # In one {m,n}: more is not read.
 COPIES_MAX: Final = 40_000  # Characters and references that repetitions are unrolled to.
 
-_STEPS_MAX: Final = 4 * CHARS_MAX  # Never reached: the budget only cuts the work into slices.
+_STEPS_MAX: Final = 16 * CHARS_MAX  # Never reached: the budget only cuts the work into slices.
 _TOKEN: Final = re.compile(
     r"""
-    (?P<literal> "(?:[^"\\\n]++|\\.)*+"? )
-  | (?P<class> \[(?:[^\]\\\n]++|\\.)*+\]? )
-  | (?P<comment> \#[^\n]*+ )
+    (?P<literal> "(?P<text>(?:[^"\\]++|\\.)*+)"? )
+  | (?P<class> \[\^?+(?P<set>(?:[^\]\\]++|\\.)*+)\]? )
+  | (?P<comment> \#[^\r\n]*+ )
   | (?P<rule> ::= )
   | (?P<open> \( )
   | (?P<close> \) )
   | (?P<either> \| )
   | (?P<times> \{\s*+(?P<least>\d*+)\s*+(?P<comma>,?)\s*+(?P<most>\d*+)\s*+\} )
-  | (?P<other> [^"\[\#:()|{]++ | . )
+  | (?P<name> [A-Za-z0-9_-]++ )
+  | (?P<mark> [*+?] )
+  | (?P<space> [ \t\r\n]++ )
+  | (?P<other> . )
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+_MARKS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 class _Shape:
@@ -58,8 +66,8 @@ class _Shape:
                 _within(self.alternatives, ALTERNATIVES_MAX, "alternatives")
             case "times":
                 self._repeat(token["least"], token["most"])
-            case "other":
-                self._size = self._size if token[0].isspace() else 1
+            case "name" | "mark" | "other":
+                self._size = 1
 
     def _repeat(self, least: str, most: str) -> None:
         digits = max(least.lstrip("0"), most.lstrip("0"), key=lambda number: (len(number), number))
@@ -72,11 +80,41 @@ class _Shape:
 def check_grammar(text: str) -> Sliced[None]:
     """Invalid says which bound the grammar is beyond."""
     _within(len(text), CHARS_MAX, "characters")
-    budget, shape = Budget("the grammar", _STEPS_MAX), _Shape()
+    if "\0" in text:
+        raise Invalid("the grammar has a NUL character", hint="write it as \\x00")
+    budget, shape, expansion = Budget("the grammar", _STEPS_MAX), _Shape(), Expansion()
     for token in _TOKEN.finditer(text):
         shape.take(token)
+        _expand(expansion, token)
         if budget.spend():
             yield
+    yield from expansion.check(budget)
+
+
+def _expand(expansion: Expansion, token: re.Match[str]) -> None:
+    match token.lastgroup:
+        case "literal" | "class" | "other":
+            expansion.text(empty="" in (token["text"], token["set"]))
+        case "name":
+            expansion.refer(token[0])
+        case "rule":
+            expansion.define()
+        case "open":
+            expansion.open()
+        case "close":
+            expansion.close()
+        case "either":
+            expansion.either()
+        case "mark":
+            expansion.repeat(*_MARKS[token[0]])
+        case "times":
+            least = _number(token["least"])
+            most = _number(token["most"]) if token["most"] else None if token["comma"] else least
+            expansion.repeat(least, most)
+
+
+def _number(digits: str) -> int:
+    return int(digits.lstrip("0") or 0)
 
 
 def _within(count: int, most: int, what: str) -> None:

@@ -1,17 +1,23 @@
-"""Grammars, made at once."""
+"""Grammars, made at once, and within the bounds that those of clients have to keep."""
 
 from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from remuda.core.gbnf import check_grammar
 from remuda.core.slices import at_once
 from remuda.models import grammar
 from remuda.models.grammar import ToolSpec
 
 
 def grammar_of_schema(schema: JsonValue) -> str:
-    return at_once(grammar.grammar_of_schema(schema))
+    return _checked(at_once(grammar.grammar_of_schema(schema)))
 
 
 def grammar_of_tools(tools: Sequence[ToolSpec], *, parallel: bool, no_action: str | None) -> str:
-    return at_once(grammar.grammar_of_tools(tools, parallel=parallel, no_action=no_action))
+    return _checked(at_once(grammar.grammar_of_tools(tools, parallel=parallel, no_action=no_action)))
+
+
+def _checked(text: str) -> str:
+    at_once(check_grammar(text))
+    return text

@@ -32,12 +32,17 @@ def chatted(*, template_has_tools: bool = True, **options: Any) -> Generation:
     [
         {"Grammar": "root ::= " + "(" * 100_000},
         {"Grammar": "root ::= " + '"a" | ' * 60_000 + '"a"'},
+        {
+            "Grammar": "root ::= r0\n"
+            + "".join(f'r{n} ::= r{n + 1} r{n + 1} | ""\n' for n in range(20))
+            + 'r20 ::= ""'
+        },
         {"Metadata": {"json_schema": json.dumps({"enum": [*range(60_000)]})}},
         {"Metadata": {"json_schema": json.dumps({"pattern": "(" * 100_000})}},
         {"Metadata": {"json_schema": "[" * 100_000}},
         {"Tools": json.dumps([{"function": {"name": "a", "parameters": {"enum": [*range(60_000)]}}}])},
     ],
-    ids=["parentheses", "alternatives", "values", "pattern", "deep", "tools"],
+    ids=["parentheses", "alternatives", "expansion", "values", "pattern", "deep", "tools"],
 )
 def test_what_would_hold_up_or_end_the_engine_never_reaches_it(options: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
