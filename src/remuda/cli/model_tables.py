@@ -14,13 +14,13 @@ _MIB = 1 << 20
 _GIB = 1 << 30
 
 
-def model_table(models: Sequence[ModelItem], output: Console) -> RenderableType:
+def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> RenderableType:
     if not models:
         return Text("no models yet; `remuda models add FILE.gguf` adds one")
     names = {model.name for model in models}
     columns = [
         Column("MODEL", [model.name for model in models]),
-        Column("STATE", [_state(model, names) for model in models]),
+        Column("STATE", [_state(model, names, now) for model in models]),
         Column("BACKEND", [model.backend or UNKNOWN for model in models]),
         Column("SIZE", [size(model.size_bytes) for model in models], needed=1, right=True),
         Column("MEMORY", [size(model.memory_bytes) for model in models], needed=2, right=True),
@@ -60,14 +60,14 @@ def _problem(model: ModelItem, names: Collection[str]) -> str:
     return model.problem
 
 
-def _state(model: ModelItem, names: Collection[str]) -> str:
+def _state(model: ModelItem, names: Collection[str], now: datetime) -> str:
     if model.alias:
         return f"alias of {model.alias}" if model.alias in names else "broken alias"
     loaded = sum(one.state == "loaded" for one in model.replicas)
     if loaded:
         return "loaded" if loaded == 1 else f"loaded on {loaded}"
     if model.problem:
-        return "failed"
+        return "failed" if model.failed_at is None else f"failed {ago(model.failed_at, now)}"
     return model.replicas[0].state if model.replicas else "not loaded"
 
 

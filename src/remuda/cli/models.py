@@ -53,10 +53,11 @@ def list_models(asked: Asked) -> None:
         return
     from remuda.cli.model_tables import model_table
     from remuda.cli.render import console, show
+    from remuda.core.clock import SystemClock
     from remuda.wire.serving import ModelItems
 
-    output = console()
-    show(output, model_table(answer.read(ModelItems).models, output))
+    output, now = console(), answer.date or SystemClock().now()
+    show(output, model_table(answer.read(ModelItems).models, now, output))
 
 
 @group.command("ps", epilog=examples("remuda models ps", "remuda models ps --json"))

@@ -10,6 +10,7 @@ from remuda.models.memory import effective_context
 from remuda.router.ports import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.service import ModelProblem
 from remuda.wire.codec import GO_ZERO_TIME
 from remuda.wire.nodes import ModelRow, NodeView, Report
 from remuda.wire.serving import BackendState, LoadingView, MemoryUsage, ModelItem, ModelStatus, ReplicaView
@@ -84,7 +85,7 @@ def _model_row(row: Replica, serving: Serving) -> ModelRow:
 
 
 def model_item(
-    model: Catalogued, replicas: Sequence[ReplicaView], standings: Iterable[Standing], problem: str
+    model: Catalogued, replicas: Sequence[ReplicaView], standings: Iterable[Standing], problem: ModelProblem
 ) -> ModelItem:
     """`problem`: why it could not be loaded, which matters as long as it is not."""
     config, need = model.config, model.need()
@@ -103,7 +104,8 @@ def model_item(
         context_size=effective_context(config, model.weights.header),
         nodes_with_files=tuple(one.node.name for one in standings if _has(one, config.file)),
         replicas=own,
-        problem="" if own else problem,
+        problem="" if own else problem.text,
+        failed_at=None if own else problem.failed_at,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Protocol
 
 from remuda.core.errors import Conflict, Invalid, NotFound
@@ -39,6 +40,17 @@ class Told:
     replaced: bool
     unknown_keys: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProblem:
+    """Why a model could not be loaded, and when its last load failed; None: that is not the reason."""
+
+    text: str = ""  # Empty: nothing stands in its way.
+    failed_at: datetime | None = None
+
+
+NO_PROBLEM: Final = ModelProblem()
 
 
 async def _no_table() -> None:
@@ -162,7 +174,7 @@ class Models:
         ops = [await self._unloads.ask(row, by, why or f"asked for by {by}") for row in meant]
         return [await self._operations.view(op) for op in ops]
 
-    async def failures(self, name: str = "") -> Mapping[str, str]:
+    async def failures(self, name: str = "") -> Mapping[str, ModelProblem]:
         """Why the last load of a model failed, if it did and nobody has changed or dismissed anything since,
         nor removed the node: of one model, or of all, as far back as the latest loads go."""
         loads = Filter(kinds=_LOADS, model=name, dismissed=True, limit=1 if name else _LOADS_LOOKED_AT)
@@ -172,26 +184,30 @@ class Models:
         known = self._catalogue.configured
         nodes = {standing.node.id for standing in await self._standings()} if last else set()
         return {
-            model: f"it could not be loaded on {step.node_name}: {_why(step)}"
+            model: ModelProblem(
+                f"it could not be loaded on {step.node_name}: {_why(step)}", view.operation.finished_at
+            )
             for model, view in last.items()
             if model in known and view.operation.source.revision == known[model].config.revision
             for step in view.steps
             if step.state is State.FAILED and not view.operation.dismissed and step.node in nodes
         }
 
-    async def problem(self, model: Catalogued) -> str:
-        """Why it could not answer now, as far as is known; empty: nothing stands in its way."""
+    async def problem(self, model: Catalogued) -> ModelProblem:
+        """Why it could not answer now, as far as is known."""
         config = model.config
         if (
             config.disabled
             or config.alias
             or any(row.key.model == config.id for row in await self.replicas())
         ):
-            return ""
+            return NO_PROBLEM
         if failed := (await self.failures(config.id)).get(config.id):
             return failed
         nowhere = await self._placer.why_nowhere(model)
-        return "" if nowhere is None or nowhere.waiting_helps else _nowhere(config.id, nowhere)
+        if nowhere is None or nowhere.waiting_helps:
+            return NO_PROBLEM
+        return ModelProblem(_nowhere(config.id, nowhere))
 
     async def replicas(self) -> Sequence[Replica]:
         rows = (await self._replicas.replicas()).rows

@@ -64,6 +64,7 @@ class ModelItem(Message):
     replicas: Many[ReplicaView] = ()
     # Why it could not be loaded: its last load failed, or, asked for alone, no node could take it.
     problem: Annotated[str, OMIT_EMPTY] = ""
+    failed_at: Annotated[Timestamp | None, OMIT_NONE] = None  # When that load failed.
 
 
 class ModelItems(Message):

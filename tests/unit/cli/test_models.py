@@ -108,9 +108,15 @@ def test_model_that_cannot_answer_is_added_with_the_reason_and_not_to_be_tried(
 
 def test_models_that_failed_are_listed_as_such_with_the_reason() -> None:
     item = ModelItem(name="qwen", problem="it could not be loaded on attic: the file is broken")
-    table = shown(model_table([item, ModelItem(name="bge")], Console(width=200)))
+    table = shown(model_table([item, ModelItem(name="bge")], NOON, Console(width=200)))
     assert [line.split()[:2] for line in table.splitlines()[1:3]] == [["qwen", "failed"], ["bge", "not"]]
     assert "qwen: it could not be loaded on attic: the file is broken" in table
+
+
+def test_a_model_that_failed_says_how_long_ago() -> None:
+    item = ModelItem(name="qwen", problem="it broke", failed_at=NOON - timedelta(minutes=5))
+    table = shown(model_table([item], NOON, Console(width=200)))
+    assert "failed 5m ago" in table.splitlines()[1]
 
 
 @pytest.mark.parametrize("same_size", [False, True])
@@ -166,7 +172,7 @@ def test_table_of_replicas_says_where_how_busy_and_until_when() -> None:
 
 def test_empty_tables_say_what_to_do() -> None:
     output = Console(width=200, file=StringIO())
-    assert "remuda models add" in shown(model_table([], output))
+    assert "remuda models add" in shown(model_table([], NOON, output))
     assert "nothing is loaded" in shown(replica_table([], NOON, output))
 
 
@@ -178,7 +184,7 @@ def test_state_of_a_model_comes_from_its_replicas() -> None:
         ModelItem(name="c", replicas=(loaded, loaded)),
         ModelItem(name="d", replicas=(ReplicaView(model="d", state="loading"),)),
     ]
-    text = shown(model_table(models, Console(width=200, file=StringIO())))
+    text = shown(model_table(models, NOON, Console(width=200, file=StringIO())))
 
     states = [line.split("  ")[1:] for line in text.splitlines()[1:]]
     found = [next(cell.strip() for cell in cells if cell.strip()) for cells in states]
@@ -192,7 +198,7 @@ def test_an_alias_says_what_it_stands_for_and_when_that_does_not_exist() -> None
         ModelItem(name="old", alias="bge"),
     ]
 
-    lines = shown(model_table(models, Console(width=200, file=StringIO()))).splitlines()
+    lines = shown(model_table(models, NOON, Console(width=200, file=StringIO()))).splitlines()
 
     assert lines[2].split()[:4] == ["fast", "alias", "of", "qwen"]
     assert lines[3].split()[:3] == ["old", "broken", "alias"]

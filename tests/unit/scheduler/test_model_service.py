@@ -8,7 +8,7 @@ from remuda.core.errors import Conflict, Invalid, NotFound, Problem
 from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter
 from remuda.scheduler.model import ReplicaState, StoredModel
-from remuda.scheduler.service import Models
+from remuda.scheduler.service import ModelProblem, Models
 from remuda.scheduler.unloads import Unloads
 from tests.unit.scheduler.placers import PlacingRig
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, a_model
@@ -147,7 +147,7 @@ async def test_load_without_nodes_says_so(served: Served) -> None:
 
 
 async def problem(served: Served) -> str:
-    return await served.service.problem(await served.service.get("qwen"))
+    return (await served.service.problem(await served.service.get("qwen"))).text
 
 
 async def fail(served: Served) -> None:
@@ -178,7 +178,9 @@ async def test_problem_is_that_the_last_load_failed_until_the_model_changes(serv
     await fail(served)
     told = "it could not be loaded on gpu-1: the file is broken"
     assert await problem(served) == told
-    assert await served.service.failures() == {"qwen": told}
+    [over] = await served.operations.views(Filter(finished=True))
+    assert over.operation.finished_at is not None
+    assert await served.service.failures() == {"qwen": ModelProblem(told, over.operation.finished_at)}
     await served.service.add(a_model("qwen", "context_size: 512\n"))
     assert await problem(served) == ""
     assert await served.service.failures() == {}

@@ -16,6 +16,7 @@ from remuda.gateway.services import Services, Svc
 from remuda.ops.own_view import with_steps
 from remuda.ops.ports import View
 from remuda.scheduler.catalogue import Catalogued
+from remuda.scheduler.service import NO_PROBLEM
 from remuda.wire.models import ModelUnload
 from remuda.wire.nodes import NodeMessage
 from remuda.wire.operations import OpView
@@ -47,7 +48,9 @@ async def list_models(svc: Svc) -> Response:
     replicas, standings = await _replicas(svc), await svc.registry.standings()
     known = await svc.serving.models.configured()
     failed = await svc.serving.models.failures()
-    items = (show.model_item(one, replicas, standings, failed.get(one.config.id, "")) for one in known)
+    items = (
+        show.model_item(one, replicas, standings, failed.get(one.config.id, NO_PROBLEM)) for one in known
+    )
     return answer(ModelItems(models=tuple(items)))
 
 
