@@ -39,7 +39,10 @@ class ContextExceeded(UpstreamFailed):
     retryable = False
 
     def __init__(self, message: str) -> None:
-        hint = "send fewer tokens, or raise the model's context_size"
+        hint = (
+            "send fewer tokens, or raise context_size in the model's YAML (for a model "
+            "added from a GGUF file: remuda models add FILE.gguf --context TOKENS)"
+        )
         super().__init__(Fault.REFUSED, message, status=400, hint=hint)
 
 

@@ -91,7 +91,10 @@ class LlamaCppBackend(Backend):
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Embeddings and EmbeddingTokens are both empty")
         with self._asked() as loaded:
             if not loaded.plan.embeds:
-                message = "this model was not loaded for embeddings: set `embeddings: true` in its YAML"
+                message = (
+                    "this model was not loaded for embeddings: set `embeddings: true` in its YAML "
+                    "(a model added from a GGUF file has none: write one, then remuda models add FILE.yaml)"
+                )
                 raise Refused(grpc.StatusCode.UNIMPLEMENTED, message)
             async with loaded.slot():
                 if loaded.pools:
