@@ -160,7 +160,8 @@ def unload_model(asked: Asked, name: str, node: str, no_wait: bool) -> None:
 
 
 def _added(added: "ModelAdded") -> str:
-    word, name = "changed" if added.replaced else "added", added.model.name
+    name = added.model.name
+    word = "already there, unchanged" if added.unchanged else "changed" if added.replaced else "added"
     if added.model.problem:
         return f"{name}: {word}, but {added.model.problem}"
     return f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}"

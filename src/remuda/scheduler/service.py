@@ -40,6 +40,7 @@ class Told:
     replaced: bool
     unknown_keys: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    unchanged: bool = False  # It was there already, with this very text.
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ class Models:
         await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
         self._changed()
         await self._refresh()
-        return Told(await self.get(config.id), before is not None, config.unknown, warnings)
+        same = before is not None and before.stored.text == text
+        return Told(await self.get(config.id), before is not None, config.unknown, warnings, same)
 
     def _check_alias(self, config: ModelConfig) -> None:
         """Invalid for a second name of a model that is not there, or that is itself a second name."""

@@ -82,6 +82,7 @@ class ModelAdded(Message):
 
     model: ModelItem
     replaced: bool = False
+    unchanged: Annotated[bool, OMIT_EMPTY] = False  # It was there already, just so.
     unknown_keys: Many[str] = ()
     warnings: Annotated[Many[str], OMIT_EMPTY] = ()
 

@@ -106,6 +106,13 @@ def test_model_that_cannot_answer_is_added_with_the_reason_and_not_to_be_tried(
     assert added.output == "nowhere: added, but no node can take it\n"
 
 
+def test_model_that_was_there_just_so_is_not_called_changed() -> None:
+    same = ModelAdded(model=ModelItem(name="qwen"), replaced=True, unchanged=True)
+
+    assert models._added(same) == "qwen: already there, unchanged; try it with: remuda chat qwen"
+    assert models._added(same.model_copy(update={"unchanged": False})).startswith("qwen: changed;")
+
+
 def test_models_that_failed_are_listed_as_such_with_the_reason() -> None:
     item = ModelItem(name="qwen", problem="it could not be loaded on attic: the file is broken")
     table = shown(model_table([item, ModelItem(name="bge")], NOON, Console(width=200)))

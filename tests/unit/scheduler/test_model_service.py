@@ -51,8 +51,9 @@ async def test_model_that_is_added_can_be_asked_for(served: Served) -> None:
 
 async def test_model_that_is_added_again_is_replaced(served: Served) -> None:
     told = await served.service.add(a_model("qwen", "context_size: 512\n"))
-    assert told.replaced
+    assert (told.replaced, told.unchanged) == (True, False)
     assert (await served.service.get("qwen")).config.context_size == 512
+    assert (await served.service.add(a_model("qwen", "context_size: 512\n"))).unchanged
 
 
 async def test_model_that_is_disabled_is_there_until_it_is_removed(served: Served) -> None:

@@ -67,7 +67,11 @@ async def add_model(request: Request, svc: Svc) -> Response:
     item = await _item(told.model, svc)
     return answer(
         ModelAdded(
-            model=item, replaced=told.replaced, unknown_keys=told.unknown_keys, warnings=told.warnings
+            model=item,
+            replaced=told.replaced,
+            unchanged=told.unchanged,
+            unknown_keys=told.unknown_keys,
+            warnings=told.warnings,
         ),
         201,
     )
