@@ -95,6 +95,7 @@ def search_backends(here: Here, words: tuple[str, ...]) -> None:
     import anyio
 
     from remuda.cli.backend_tables import search_document, search_table
+    from remuda.cli.fleet_tables import none_has_it
     from remuda.cli.render import console, show
     from remuda.gallery.lookup import search
 
@@ -111,7 +112,7 @@ def search_backends(here: Here, words: tuple[str, ...]) -> None:
         output = console()
         show(output, search_table(found, output))
     else:
-        click.echo("no gallery has such a backend")
+        click.echo(none_has_it(all_read=not any(reading.trouble for reading in readings)))
 
 
 @group.command(

@@ -184,12 +184,15 @@ def list_available(asked: Asked, words: tuple[str, ...], builds: bool) -> None:
         fits = client.get("api", "backends", "fits").read(BackendFits)
     if asked.as_json:
         rows = [{**item.model_dump(mode="json"), "fits": fits.backends.get(item.id, [])} for item in items]
-        click.echo(json.dumps({"nodes": fits.nodes, "backends": rows}))
+        unread = {"unread": fits.unread} if fits.unread else {}
+        click.echo(json.dumps({"nodes": fits.nodes, "backends": rows, **unread}))
         return
     from remuda.cli.render import console, show
 
     output = console()
-    show(output, available_table(items, fits.backends, len(fits.nodes), output))
+    for sentence in fits.unread:
+        click.echo(one_line(f"warning: {sentence}"), err=True)
+    show(output, available_table(items, fits, output))
 
 
 @click.command(
@@ -213,6 +216,9 @@ def list_upgrades(asked: Asked, check: bool) -> None:
 
     output, reply = console(), answer.read(UpgradesReply)
     _tell_unchecked(reply.unchecked)
+    for one in reply.unread:
+        told = f"warning: {one.source} could not be read; nothing installed came from it: {one.reason}"
+        click.echo(one_line(told), err=True)
     if reply.upgrades:
         show(output, upgrade_table(reply.upgrades, output))
     else:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from remuda.cli.plain import one_line
 from remuda.cli.render import UNKNOWN, Column, fitting
-from remuda.wire.operations import BackendItem, NodeHolding, UpgradeItem
+from remuda.wire.operations import BackendFits, BackendItem, NodeHolding, UpgradeItem
 
 _DIGEST_CHARS: Final = 19  # `sha256:` and twelve more.
 _NAMES_MAX: Final = 4
@@ -36,19 +36,21 @@ def installed_table(
     return fitting(columns, output)
 
 
-def available_table(
-    items: Sequence[BackendItem], fits: Mapping[str, Sequence[str]], fleet: int, output: Console
-) -> RenderableType:
+def available_table(items: Sequence[BackendItem], fits: BackendFits, output: Console) -> RenderableType:
     if not items:
-        return Text("no gallery has such a backend")
+        return Text(none_has_it(all_read=not fits.unread))
     columns = [
         Column("NAME", [item.name for item in items]),
         Column("GALLERY", [item.gallery for item in items], needed=3),
-        Column("FITS", [_fitting(fits.get(item.id, ()), fleet) for item in items]),
+        Column("FITS", [_fitting(fits.backends.get(item.id, ()), len(fits.nodes)) for item in items]),
         Column("INSTALLED", [_installed(item) for item in items], needed=1),
         Column("DESCRIPTION", [_first_sentence(item.description) for item in items], needed=2),
     ]
     return fitting(columns, output)
+
+
+def none_has_it(*, all_read: bool) -> str:
+    return "no gallery has such a backend" if all_read else "no gallery that could be read has such a backend"
 
 
 def upgrade_table(rows: Sequence[UpgradeItem], output: Console) -> RenderableType:

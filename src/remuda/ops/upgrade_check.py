@@ -14,7 +14,7 @@ from remuda.gallery.model import Reading
 from remuda.ops.pinning import pin_all
 from remuda.ops.pins import Build, Pinner
 from remuda.ops.sightings import NodeView
-from remuda.ops.upgrades import Heard, Unchecked, Upgrade, candidates, unchecked, upgrades
+from remuda.ops.upgrades import Heard, Unchecked, Upgrade, candidates, unchecked, unread, upgrades
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +33,7 @@ class Checked:
 
     upgrades: Mapping[str, Upgrade]
     unchecked: tuple[Unchecked, ...]
+    unread: tuple[Unchecked, ...] = ()  # Galleries that nothing installed came from.
 
 
 class UpgradeCheck:
@@ -76,7 +77,8 @@ class UpgradeCheck:
 
     def _checked(self, nodes: Sequence[NodeView], readings: Sequence[Reading]) -> Checked:
         found = upgrades(nodes, readings, self._heard)
-        return Checked(found, tuple(unchecked(nodes, readings, self._heard)))
+        unasked = tuple(unchecked(nodes, readings, self._heard))
+        return Checked(found, unasked, tuple(unread(readings, unasked)))
 
     async def _ask(self, uris: Collection[str]) -> Mapping[str, Heard]:
         """A registry that cannot be asked takes nothing back of what it said before."""

@@ -97,6 +97,13 @@ def unchecked(
     return [Unchecked(source, reasons[source], tuple(sorted(names[source]))) for source in sorted(reasons)]
 
 
+def unread(readings: Sequence[Reading], told: Sequence[Unchecked]) -> list[Unchecked]:
+    """Galleries that could not be read either, though nothing installed came from them."""
+    known = {one.source for one in told}
+    lost = [Unchecked(f"gallery {one.gallery.name}", one.trouble, ()) for one in readings if one.trouble]
+    return [one for one in lost if one.source not in known]
+
+
 def _from_gallery(nodes: Sequence[NodeView], reading: Reading) -> set[str]:
     """What came from it, or from a gallery that an older worker does not name."""
     held = holdings([node for node in nodes if counted(node)])

@@ -288,6 +288,7 @@ class UpgradesReply(Message):
 
     upgrades: Many[UpgradeItem] = ()
     unchecked: Many[UncheckedItem] = ()
+    unread: Annotated[Many[UncheckedItem], OMIT_EMPTY] = ()  # Galleries that nothing installed came from.
 
 
 # Ours.
@@ -298,6 +299,7 @@ class BackendFits(Message):
 
     nodes: Many[str] = ()  # All that could be meant.
     backends: dict[str, list[str]] = {}
+    unread: Annotated[Many[str], OMIT_EMPTY] = ()  # A sentence for each gallery that could not be read.
 
 
 class BackendUsecases(RootModel[dict[str, list[str]]]):

@@ -5,7 +5,7 @@ from io import StringIO
 from rich.console import Console, RenderableType
 
 from remuda.cli.fleet_tables import available_table, installed_table, some_of, upgrade_table, wanted_of
-from remuda.wire.operations import BackendItem, DriftedNode, NodeHolding, UpgradeItem
+from remuda.wire.operations import BackendFits, BackendItem, DriftedNode, NodeHolding, UpgradeItem
 
 NEW, OLD = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 OUTPUT = Console(file=StringIO(), width=200, markup=False)
@@ -66,10 +66,17 @@ def test_builds_stand_behind_their_meta_backend_unless_they_are_asked_for() -> N
 
 
 def test_the_nodes_that_a_backend_fits_are_named_or_counted() -> None:
-    fits = {"mine@all": ["a", "b"], "mine@some": ["a"]}
-    table = rows(available_table([item("all"), item("some"), item("none")], fits, 2, OUTPUT))
+    fits = BackendFits(nodes=("a", "b"), backends={"mine@all": ["a", "b"], "mine@some": ["a"]})
+    table = rows(available_table([item("all"), item("some"), item("none")], fits, OUTPUT))
 
     assert [row[2] for row in table[1:]] == ["all", "a", "none"]
+
+
+def test_galleries_that_were_not_read_are_not_said_to_lack_a_backend() -> None:
+    lost = BackendFits(unread=("gallery mine cannot be used: nothing listens there",))
+
+    assert "no gallery has such" in " ".join(rows(available_table([], BackendFits(), OUTPUT))[0])
+    assert "no gallery that could be read has" in " ".join(rows(available_table([], lost, OUTPUT))[0])
 
 
 def test_many_names_are_shortened() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from remuda.ops.holdings import to_ask
 from remuda.ops.sightings import NodeView
-from remuda.ops.upgrades import NOT_ASKED, Heard, Unchecked, Upgrade, candidates, unchecked, upgrades
+from remuda.ops.upgrades import NOT_ASKED, Heard, Unchecked, Upgrade, candidates, unchecked, unread, upgrades
 from remuda.wire.nodes import InstalledArtifact
 from tests.unit.ops.fleet import MINE, NEW, OLD, READINGS, a_node, artifact
 
@@ -158,3 +158,5 @@ def test_a_gallery_that_could_not_be_read_is_named_where_something_came_from_it(
     assert unchecked([has("a", ours)], lost, {}) == [told]
     registered, shipped = artifact("registered", ""), artifact("echo", "", uri="builtin:echo")
     assert unchecked([mine("a", OLD), has("b", registered, shipped)], lost, {OWN: Heard(OLD)}) == []
+    assert unread(lost, [told]) == []
+    assert unread(lost, []) == [Unchecked("gallery mine", "cannot be reached", ())]

@@ -66,7 +66,9 @@ async def backend_fits(svc: Svc) -> Response:
     """Which nodes could run which backends, whether they have them or not."""
     nodes, readings = await svc.ops.operations.look()
     able = [node.standing.node.name for node in nodes if not why_no_target(node.standing)]
-    return answer(BackendFits(nodes=tuple(able), backends=fits(nodes, readings)))
+    now = svc.ops.operations.now()
+    unread = tuple(reading.standing(now) for reading in readings if reading.trouble)
+    return answer(BackendFits(nodes=tuple(able), backends=fits(nodes, readings), unread=unread))
 
 
 @routes.get("/usecases", responses=gives(BackendUsecases, 401))

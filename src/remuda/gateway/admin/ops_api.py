@@ -1,5 +1,6 @@
 """Operations as resources: made with one request, looked at and steered with others."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ from remuda.ops.selection import Selection
 from remuda.ops.service import Accepted, Asked
 from remuda.ops.targets import Plan
 from remuda.ops.upgrade_check import Checked
+from remuda.ops.upgrades import Unchecked
 from remuda.wire.operations import (
     OpPlan,
     OpRequest,
@@ -101,7 +103,7 @@ async def upgrade_all(request: Request, svc: Svc, admin: Admin) -> Response:
         found.upgrades.values(), admin, rolling=body.policy == "rolling", batch=body.batch
     )
     shown = tuple(_accepted(one, svc) for one in accepted)
-    unasked = _unchecked(found)
+    unasked = _unchecked(found.unchecked)
     return answer(OpsSubmitted(operations=shown, refused=tuple(refused), unchecked=unasked), 202)
 
 
@@ -165,14 +167,13 @@ async def dismiss_op(op_id: OpPath, svc: Svc) -> Response:
 
 def _upgrades(checked: Checked) -> UpgradesReply:
     items = tuple(upgrade_item(checked.upgrades[name]) for name in sorted(checked.upgrades))
-    return UpgradesReply(upgrades=items, unchecked=_unchecked(checked))
-
-
-def _unchecked(checked: Checked) -> tuple[UncheckedItem, ...]:
-    return tuple(
-        UncheckedItem(source=one.source, reason=one.reason, backends=one.backends)
-        for one in checked.unchecked
+    return UpgradesReply(
+        upgrades=items, unchecked=_unchecked(checked.unchecked), unread=_unchecked(checked.unread)
     )
+
+
+def _unchecked(told: Sequence[Unchecked]) -> tuple[UncheckedItem, ...]:
+    return tuple(UncheckedItem(source=one.source, reason=one.reason, backends=one.backends) for one in told)
 
 
 async def _node_id(node: str, svc: Services) -> NodeId:
