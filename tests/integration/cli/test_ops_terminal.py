@@ -30,7 +30,7 @@ def test_a_person_at_a_terminal_sees_a_bar_for_each_node(rig: FleetRig) -> None:
     for node in ("attic", "up"):
         assert f"{node} " in seen
     assert "downloading" in seen
-    assert re.search(r"[KM]iB of [0-9.]+ [KM]iB", seen), seen
+    assert re.search(r"[0-9.]+ [KM]iB/s", seen), seen
     assert "━" in seen
 
 

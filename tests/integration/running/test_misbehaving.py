@@ -73,6 +73,7 @@ async def test_one_that_is_stopped_while_it_starts_ends_the_install(rig: Rig) ->
     assert replies[0] == {
         "success": False,
         "error": "starts-slowly could not be started for m: it was stopped while it started",
+        "code": "backend_failed",
     }
     await wait_until(lambda: not rig.yard.alive())
 
@@ -89,7 +90,7 @@ async def test_whoever_waits_for_a_slow_start_is_told_that_the_worker_stops(rig:
         await rig.until_replica("m", lambda row: row["state"] == "starting" and row["address"])
         rig.worker.stop("nobody needs it any more")
 
-    assert replies == [{"success": False, "error": "this worker is stopping"}]
+    assert replies == [{"success": False, "error": "this worker is stopping", "code": "unavailable"}]
     await wait_until(lambda: not rig.yard.alive())
 
 

@@ -42,7 +42,8 @@ def test_backend_that_never_becomes_ready_is_waited_for_and_then_told_of(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with ranch(tmp_path_factory.mktemp("never-ready")) as place:
-        up = place.up("up", "--model-load-wait", "2s", ECHO_NEVER_READY="true")
+        options = ("--model-load-wait", "2s", "--backend-env", "ECHO_NEVER_READY")
+        up = place.up("up", *options, ECHO_NEVER_READY="true")
         add_echo(up)
 
         waiting = chat(up, "echo")
