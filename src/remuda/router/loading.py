@@ -127,5 +127,15 @@ def _too_late(status: LoadStatus, answer: Answer, wait_s: float) -> Exception:
 def _nowhere(model: str, refused: Unplaceable) -> NoCapacity:
     if not refused.reasons:
         return NoCapacity(f"no node can take {model}: there are no nodes", hint="remuda join adds one")
-    told = "; ".join(f"{node}: {why}" for node, why in sorted(refused.reasons.items()))
-    return NoCapacity(f"no node can take {model}: {told}")
+    told = [
+        f"{node}: {why}" for node, why in sorted(refused.reasons.items()) if node not in refused.unapproved
+    ]
+    # Strangers chose their names, and whoever asks for an answer cannot approve them.
+    match len(refused.unapproved):
+        case 0:
+            pass
+        case 1:
+            told.append("1 node waits for approval")
+        case waiting:
+            told.append(f"{waiting} nodes wait for approval")
+    return NoCapacity(f"no node can take {model}: {'; '.join(told)}")

@@ -134,6 +134,7 @@ class NodeOffer:
     name: str
     unfit: str = ""
     passing: bool = False
+    approved: bool = True  # Else its name is whatever a stranger chose.
     unreached: bool = False  # Its HTTP port does not answer us; its backends may.
     has_backend: bool = False
     on_cpu: bool = False  # That build uses no GPU.
@@ -165,8 +166,10 @@ class Placed:
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
     """Why not, for every node there is, by name. `waiting_helps`: somewhere it is only busy.
-    `backend_unknown`: no node has its backend and no gallery knows it, as far as was heard."""
+    `backend_unknown`: no node has its backend and no gallery knows it, as far as was heard. `unapproved`: the
+    nodes among them that wait for approval."""
 
     reasons: Mapping[str, str]
     waiting_helps: bool = False
     backend_unknown: bool = False
+    unapproved: frozenset[str] = frozenset()

@@ -71,6 +71,7 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
         name=node.name,
         # Our workers pass requests on through the port that was dialled; LocalAI's backends have their own.
         unfit=why_unfit(view.standing) or ("" if foreign(node) else unreached) or fleet.unfit(node.id),
+        approved=node.approved,
         unreached=bool(unreached),
         passing=view.standing.reachability is Reachability.SILENT and not node.cut_off,
         has_backend=any(need.backend in (one.name, one.alias) for one in _installed(view)),

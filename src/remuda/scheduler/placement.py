@@ -62,6 +62,7 @@ def place(need: Need, offers: Sequence[NodeOffer]) -> Placed | Unplaceable:
         reasons={name: refused[name].why for name in sorted(refused)},
         # The first node may be about to register.
         waiting_helps=not offers or any(refusal.waiting_helps for refusal in refused.values()),
+        unapproved=frozenset(offer.name for offer in offers if not offer.approved),
     )
 
 

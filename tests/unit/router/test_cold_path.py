@@ -28,7 +28,7 @@ from tests.sim.loop import VirtualLoop
 from tests.support.nodes import TOKENS, node
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.placers import DemandRig
-from tests.unit.scheduler.rig import GB, OURS, YAML, a_model
+from tests.unit.scheduler.rig import GB, OURS, YAML, Machine, a_model
 
 pytestmark = pytest.mark.anyio
 
@@ -233,6 +233,26 @@ async def test_model_that_no_node_can_take_is_refused_at_once_with_reasons(askin
     assert error.message.startswith("no node can take qwen: gpu-1: ")
     assert "; gpu-2: " in error.message
     assert anyio.current_time() < 1
+
+
+async def test_nodes_that_wait_for_approval_are_counted_and_not_named(asking: Asking) -> None:
+    for machine in asking.machines:
+        machine.files = {}
+    asking.machines += [Machine(NodeId(f"n-{one}"), f"$(stranger-{one})", approved=False) for one in range(3)]
+    await asking.ask()
+    [error] = asking.refused
+    assert isinstance(error, NoCapacity)
+    assert error.message.startswith("no node can take qwen: gpu-1: ")
+    assert error.message.endswith("; 3 nodes wait for approval")
+    assert "stranger" not in error.message
+
+
+async def test_where_the_only_node_waits_for_approval_it_is_not_named(asking: Asking) -> None:
+    asking.machines[:] = [Machine(NodeId("n-1"), "$(stranger)", approved=False)]
+    await asking.ask()
+    [error] = asking.refused
+    assert isinstance(error, NoCapacity)
+    assert error.message == "no node can take qwen: 1 node waits for approval"
 
 
 async def test_backend_that_was_registered_a_moment_ago_is_not_said_to_be_missing(asking: Asking) -> None:

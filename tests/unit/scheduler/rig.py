@@ -79,6 +79,7 @@ class Machine:
     running: tuple[RunningReplica, ...] = ()
     work: tuple[Work, ...] = ()
     drained: bool = False
+    approved: bool = True
 
     def standing(self, clock: HostClock) -> Standing:
         now, boot = clock.now(), BootId(self.boot)
@@ -100,6 +101,7 @@ class Machine:
             address=self.address,
             version="0.1.0" if self.reports else "",
             drained=self.drained,
+            approved=self.approved,
             report=stored(report) if self.reports else None,
             resources=Resources(
                 total_vram=int(self.vram_gb * GB),
