@@ -216,7 +216,12 @@ class _Request:
 
     def _unknown(self) -> Refused:
         unread = self._unread()
-        reason = f"no gallery has a backend called {self.name}" + (f"; {unread}" if unread else "")
+        told = [
+            f"no gallery has a backend called {self.name}",
+            *([unread] if unread else []),
+            *self._outdated(),
+        ]
+        reason = "; ".join(told)
         return Refused(self.name, reason, self._where_to_look(), retryable=bool(unread))
 
     def _where_to_look(self) -> str:
@@ -235,6 +240,14 @@ class _Request:
             for reading in self.readings
             if not reading.readable
         )
+
+    def _outdated(self) -> list[str]:
+        return [
+            f"gallery {reading.gallery.name} could not be read just now, so an older copy of it was "
+            f"searched: {reading.trouble}"
+            for reading in self.readings
+            if reading.readable and reading.trouble
+        ]
 
 
 def _listed(meta: Entry) -> str:

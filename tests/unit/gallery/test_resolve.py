@@ -190,6 +190,22 @@ def test_an_unknown_name_brings_up_the_known_ones() -> None:
     )
 
 
+def test_for_an_unknown_name_the_galleries_that_could_not_be_asked_are_named() -> None:
+    copy = replace(localai_like("copied"), trouble="connection refused")
+
+    answer = refused((localai_like(), copy), "nosuch", machine())
+    assert answer.reason == (
+        "no gallery has a backend called nosuch; gallery copied could not be read just now, so an older copy "
+        "of it was searched: connection refused"
+    )
+    assert not answer.retryable
+
+    answer = refused((localai_like(), copy, unreadable("never")), "nosuch", machine())
+    assert "gallery never cannot be used: it cannot be reached" in answer.reason
+    assert "gallery copied could not be read just now" in answer.reason
+    assert answer.retryable
+
+
 def test_an_unknown_gallery_brings_up_the_known_ones() -> None:
     answer = refused((SHIPPED, localai_like()), "elsewhere@llama-cpp", machine())
 
