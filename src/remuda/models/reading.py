@@ -4,6 +4,7 @@ Keys that have no effect here are no error: files are shared with peers that kno
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Final, TypeGuard
 
 import yaml
@@ -61,6 +62,25 @@ def check_name(name: str) -> None:
 
 def check_paths(config: ModelConfig) -> None:
     """Invalid for a file that would lie outside the folder of models, wherever that is."""
+    for key, path in _paths(config):
+        if ".." in path.replace("\\", "/").split("/"):
+            raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} leads out of the folder of models")
+        if not path.isprintable():
+            raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} has characters that cannot be seen")
+
+
+def check_absolute_paths(config: ModelConfig, models_path: PurePath) -> None:
+    """Invalid for an absolute path outside this folder of models: it would name any file of a worker."""
+    for key, path in _paths(config):
+        if path.startswith("/") and not PurePath(path).is_relative_to(models_path):
+            raise Invalid(
+                f"{key}: {path[:_SHOWN_CHARS_MAX]!r} is outside the folder of models",
+                hint=f"put the file, or a link to it, into {models_path} and name it relative to that folder",
+            )
+
+
+def _paths(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Every file that the model names, with the key that names it."""
     named = {
         "parameters.model": [config.parameters.model],
         "parameters.tokenizer": [config.parameters.tokenizer],
@@ -72,11 +92,7 @@ def check_paths(config: ModelConfig) -> None:
         "prompt_cache_path": [config.prompt_cache_path],
     }
     for key, paths in named.items():
-        for path in paths:
-            if ".." in path.replace("\\", "/").split("/"):
-                raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} leads out of the folder of models")
-            if not path.isprintable():
-                raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} has characters that cannot be seen")
+        yield from ((key, path) for path in paths)
 
 
 def _read(text: str) -> ModelConfig:

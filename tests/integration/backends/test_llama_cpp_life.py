@@ -47,7 +47,7 @@ async def test_before_a_model_is_loaded_there_is_nothing_to_ask(tmp_path: Path) 
     ("content", "told"),
     [
         (None, "No such file"),
-        (b"not a model at all", "invalid magic"),
+        (b"not a model at all", "not a GGUF file (wrong header)"),
         (b"half", "corrupted or incomplete"),
     ],
 )

@@ -83,6 +83,31 @@ async def test_what_cannot_work_is_refused_before_it_is_added(served: Served, mo
     assert [one.config.id for one in await served.service.configured()] == ["qwen", "qwen-8b"]
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            "parameters: {model: /etc/passwd}",
+            "parameters.model: '/etc/passwd' is outside the folder of models",
+        ),
+        ("mmproj: /etc/shadow", "mmproj: '/etc/shadow' is outside the folder of models"),
+        ("lora_adapters: [a, //etc/b]", "lora_adapters: '//etc/b' is outside the folder of models"),
+    ],
+)
+async def test_a_model_names_no_file_outside_the_folder(served: Served, keys: str, said: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(said)) as refused:
+        await served.service.add(f"name: new\nbackend: llama-cpp\n{keys}\n")
+    assert str(served.catalogue.models_path) in refused.value.hint
+
+
+async def test_a_model_may_name_a_file_by_its_place_within_the_folder(served: Served) -> None:
+    file = served.catalogue.models_path / "a.gguf"
+
+    told = await served.service.add(f"name: new\nbackend: llama-cpp\nparameters: {{model: {file}}}\n")
+
+    assert told.model.config.file == str(file)
+
+
 async def test_text_that_is_no_model_is_refused(served: Served) -> None:
     with pytest.raises(Invalid):
         await served.service.add("name: [")

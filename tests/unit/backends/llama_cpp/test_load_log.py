@@ -16,6 +16,7 @@ TORN = """\
 0.00.003 E llama_model_load: error loading model: tensor 'x' data is not within the file bounds
 0.00.004 E srv    load_model: failed to load model, '/a.gguf'
 """
+FOREIGN = "0.00.001 E gguf_init_from_file_impl: invalid magic characters: 'root', expected 'GGUF'\n"
 ABORTED = "/src/ggml.c:12: GGML_ASSERT(n > 0) failed\n"
 
 
@@ -24,6 +25,7 @@ ABORTED = "/src/ggml.c:12: GGML_ASSERT(n > 0) failed\n"
     [
         (MISSING, "gguf_init_from_file: failed to open GGUF file '/a.gguf' (No such file or directory)"),
         (TORN, "llama_model_load: error loading model: tensor 'x' data is not within the file bounds"),
+        (FOREIGN, "gguf_init_from_file_impl: not a GGUF file (wrong header)"),
         (ABORTED, "/src/ggml.c:12: GGML_ASSERT(n > 0) failed"),
         ("0.00.001 I all is well\n", ""),
         ("", ""),
