@@ -71,7 +71,12 @@ class Roster:
             known.node
             if known
             else build_node(
-                id=worker.node, name=worker.name, version="0.1.0" if worker.reports else "", labels={}
+                id=worker.node,
+                name=worker.name,
+                address=f"{worker.machine}:50051",
+                http_address=f"{worker.machine}:50050",
+                version="0.1.0" if worker.reports else "",
+                labels={},
             )
         )
         node = replace(node, boot_id=boot, report=None, last_heartbeat=now)

@@ -66,6 +66,7 @@ class SimulatedWorker:
     """Subclasses say what it understands."""
 
     reports = True
+    machine = "127.0.0.1"  # The host of its addresses.
 
     def __init__(self, world: World, bus: SimulatedBus, node: NodeId) -> None:
         self.world = world
