@@ -62,10 +62,10 @@ def recognised(candidate: Candidate, known: Node) -> bool:
 def same_claimant(candidate: Candidate, former: Candidate) -> bool:
     if candidate.secret_hash or former.secret_hash:
         return _same(candidate.secret_hash, former.secret_hash)
-    return (candidate.machine_id, candidate.source, *_hosts(candidate.address, candidate.http_address)) == (
+    return (candidate.machine_id, candidate.source, _hosts(candidate.address, candidate.http_address)) == (
         former.machine_id,
         former.source,
-        *_hosts(former.address, former.http_address),
+        _hosts(former.address, former.http_address),
     )
 
 
@@ -99,8 +99,9 @@ def _same_invite(candidate: Candidate, known: Node) -> bool:
     return bool(known.invite) and candidate.invite is not None and candidate.invite.nonce == known.invite
 
 
-def _hosts(address: str, http_address: str) -> tuple[str, str]:
-    return host_of(address), host_of(http_address)
+def _hosts(address: str, http_address: str) -> frozenset[str]:
+    """The hosts a node advertises; one that begins to serve files on the same host is still the same node."""
+    return frozenset(host_of(one) for one in (address, http_address) if one)
 
 
 def _same(given: str, kept: str) -> bool:

@@ -308,3 +308,9 @@ def test_a_row_of_the_first_release_is_known_by_the_address_it_advertises() -> N
     row = known(source="", address="10.0.0.7:50051", http_address="10.0.0.7:50050")
     assert may_speak(Caller("10.0.0.7", shared=True), row)
     assert recognised(peer(source="10.0.0.7", address=row.address, http_address=row.http_address), row)
+
+
+def test_a_peer_that_begins_to_serve_files_on_its_own_host_is_the_same_peer() -> None:
+    row = known(source="10.0.0.7", address="10.0.0.7:50051", http_address="")
+    assert recognised(peer(source="10.0.0.7", address=row.address, http_address="10.0.0.7:50050"), row)
+    assert not recognised(peer(source="10.0.0.7", address=row.address, http_address="10.0.0.66:50050"), row)
