@@ -23,7 +23,7 @@ def test_name_of_another_machine_is_refused_with_the_way_out(up: Frontend, commo
     held = up.wait_for("owner")
     imposter = common.join(up.url, "imposter", "--name", "owner")
     assert imposter.wait() == 6
-    assert "'owner' belongs to another machine that is still running" in imposter.log
+    assert "the name 'owner' belongs to another machine" in imposter.log
     assert "--name" in imposter.log
     assert up.nodes()["owner"]["remuda"]["boot_id"] == held["remuda"]["boot_id"]
 
