@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import anyio
 import grpc
+from anyio.abc import TaskStatus
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -35,6 +36,10 @@ class Backend:
 
     async def Health(self, request: pb.HealthMessage, context: Context) -> pb.Reply:
         return pb.Reply(message=b"OK")
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """What goes on beside the calls; cancelled when the process is about to end."""
+        task_status.started()
 
     async def close(self) -> None:
         """Called once, when the last call has ended and the process is about to."""

@@ -15,5 +15,6 @@ class Refused(Exception):
 class ModelNotLoaded(Refused):
     """Frontends know these words, and load the model before they ask again."""
 
-    def __init__(self) -> None:
-        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, "model not loaded")
+    def __init__(self, why: str = "") -> None:
+        message = f"model not loaded: {why}" if why else "model not loaded"
+        super().__init__(grpc.StatusCode.FAILED_PRECONDITION, message)

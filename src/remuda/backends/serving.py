@@ -101,13 +101,16 @@ async def _serve(backend: Backend, address: Address, token: str) -> None:
     # Held to the end: a second signal does not cut short what the first began.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         port = _listen(server, address)
-        await server.start()
-        log.info("listening address=%s token_required=%s", Address(address.host, port), bool(token))
-        async for number in signals:
-            log.info("stopping signal=%s", signal.Signals(number).name)
-            break
-        _exit_in_time()
-        await server.stop(limits.DRAIN_S)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(backend.run)
+            await server.start()
+            log.info("listening address=%s token_required=%s", Address(address.host, port), bool(token))
+            async for number in signals:
+                log.info("stopping signal=%s", signal.Signals(number).name)
+                break
+            _exit_in_time()
+            await server.stop(limits.DRAIN_S)
+            tasks.cancel_scope.cancel()
         with anyio.move_on_after(limits.CLOSE_S):
             await backend.close()
         log.info("stopped")

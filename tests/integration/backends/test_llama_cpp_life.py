@@ -173,3 +173,39 @@ async def test_a_backend_told_to_stop_ends_its_engine_and_itself(tmp_path: Path)
         process.send(signal.SIGTERM)
         assert gone(engine)
         assert process.wait() == 0
+
+
+# Each letter opens two ways in which the text may go on, and none is ever closed.
+AMBIGUOUS = r"root ::= s" "\n" r's ::= [a-z ] s "a" | [a-z ] s "b" | "."'
+
+
+async def test_an_engine_held_by_a_grammar_is_ended_and_can_be_replaced(tmp_path: Path) -> None:
+    options = {"ContextSize": LONG, "Options": ["step_seconds:1"]}
+    async with holding(tmp_path, **options) as (process, client):
+        engine = engine_of(process)
+        other = client.predict_stream(**ENDLESS)
+        await anext(other)
+        with pytest.raises(CallFailed) as refused:
+            await client.predict(Prompt="the house", Tokens=200, Grammar=AMBIGUOUS)
+        assert gone(engine)
+        assert refused.value.code == "INVALID_ARGUMENT"
+        assert "the grammar of this request" in refused.value.details
+        with pytest.raises(CallFailed) as under_way:
+            _ = [reply async for reply in other]
+        after = await failure(client)
+        for one in (under_way.value, after):
+            assert (one.code, one.details.startswith("model not loaded")) == ("FAILED_PRECONDITION", True)
+        assert (await client.status()).state == "ERROR"
+        await loaded(client, **options)
+        assert (await client.predict(Prompt="the house", Tokens=3, IgnoreEOS=True)).tokens == 3
+
+
+async def test_a_grammar_holds_the_engine_no_longer_when_its_caller_has_left(tmp_path: Path) -> None:
+    wide = "root ::= s\ns ::= " + " | ".join(f'[^.] s "{number}"' for number in range(300)) + ' | "."'
+    async with holding(tmp_path, Options=["step_seconds:1"]) as (process, client):
+        engine = engine_of(process)
+        async with BackendClient(process.address, TOKEN, call_s=0.5) as hasty:
+            with pytest.raises(CallFailed, match="DEADLINE_EXCEEDED"):
+                await hasty.predict(Prompt="the house", Tokens=200, Grammar=wide)
+        assert gone(engine)
+        assert "with a grammar" in (await failure(client)).details

@@ -2,14 +2,17 @@
 that."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from remuda.host.folder import DataFolder
 from tests.integration.serving.asking import PATIENCE_S, add_echo, chat, chat_body
-from tests.integration.serving.site import answered
+from tests.integration.serving.site import add_model, answered
+from tests.support.models import tiny_model
 from tests.support.processes import Frontend
 
 Body = dict[str, Any]
@@ -157,3 +160,17 @@ def test_body_of_200_mb_is_refused_while_it_comes(up: Frontend, announced: bool)
         return
     assert answer.status_code == 413
     assert answer.json()["error"]["code"] == "too_large"
+
+
+def test_a_grammar_that_holds_the_engine_is_refused_and_the_next_request_is_answered(up: Frontend) -> None:
+    models = DataFolder(up.data_dir).models
+    models.mkdir(exist_ok=True)
+    shutil.copy(tiny_model(), models / "tiny.gguf")
+    add_model(up, "tiny", "llama-cpp", "tiny.gguf", context_size=512, options=["step_seconds:1"])
+    grammar = 'root ::= s\ns ::= [a-z ] s "a" | [a-z ] s "b" | "."'
+
+    answer = send(up, chat_body("tiny", grammar=grammar, max_tokens=200))
+
+    assert_refused(answer)
+    assert "the grammar of this request" in answer.json()["error"]["message"]
+    assert answered(chat(up, "tiny", "the house", max_tokens=4))

@@ -5,7 +5,9 @@ import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, contextmanager
 
+import anyio
 import grpc
+from anyio.abc import TaskGroup, TaskStatus
 
 from remuda.backends.calls import Backend, Context
 from remuda.backends.llama_cpp import answers, engine, replies
@@ -32,6 +34,12 @@ class LlamaCppBackend(Backend):
         self._engine: Engine | None = None
         self._options = pb.ModelOptions()
         self._loading = False
+        self._watches: TaskGroup | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        async with anyio.create_task_group() as self._watches:
+            task_status.started()
+            await anyio.sleep_forever()
 
     async def LoadModel(self, request: pb.ModelOptions, context: Context) -> pb.Result:
         if self._engine is not None and not self._engine.ended and request == self._options:
@@ -48,6 +56,8 @@ class LlamaCppBackend(Backend):
             return pb.Result(success=False, message=str(error))
         finally:
             self._loading = False
+        if self._watches is not None:
+            self._watches.start_soon(self._engine.watch)
         self._options = request
         log.info(
             "model_loaded path=%r slots=%d context=%d", plan.path, plan.parallel, self._engine.context_size
@@ -69,14 +79,16 @@ class LlamaCppBackend(Backend):
                 request, loaded.context_size, template_has_tools=loaded.template_has_tools
             )
             reply_of = replies.chat_reply if generation.chat else replies.completion_reply
+            call = CallReading(self._entropy.token(_CALL_ID_BYTES)) if generation.forced_call else None
             async with (
                 loaded.slot(),
                 aclosing(loaded.connection.stream(generation.path, generation.body)) as batches,
             ):
-                call = CallReading(self._entropy.token(_CALL_ID_BYTES)) if generation.forced_call else None
-                async for events in batches:
-                    if reply := reply_of(events):
-                        yield call.hear(reply) if call else reply
+                with loaded.working(bound=generation.bound) as work:
+                    async for events in batches:
+                        if reply := reply_of(events):
+                            work.generating = True
+                            yield call.hear(reply) if call else reply
                 if call:
                     yield call.end()
 

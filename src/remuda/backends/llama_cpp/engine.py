@@ -20,6 +20,7 @@ from remuda.backends.llama_cpp import limits
 from remuda.backends.llama_cpp.connection import Connection, EngineGone, Json
 from remuda.backends.llama_cpp.load_log import reason_in
 from remuda.backends.llama_cpp.load_options import LoadPlan
+from remuda.backends.llama_cpp.watchdog import BusiestThread, StepLimit, Watchdog
 from remuda.backends.refusal import Refused
 from remuda.core.entropy import Entropy
 
@@ -40,8 +41,13 @@ class Engine:
         plan: LoadPlan,
         properties: Json,
         pools: bool,
+        token_s: float,
     ) -> None:
         self._process = process
+        limit = StepLimit(plan.step_s, token_s, plan.parallel, int(plan.settings["n_batch"]))
+        self._watchdog = Watchdog(process.pid, connection, limit)
+        self._watching = anyio.CancelScope()
+        self.working = self._watchdog.working  # Surrounds each call for text.
         self._free_slots = anyio.Semaphore(plan.parallel)
         self._waiting = 0
         self.connection = connection
@@ -66,7 +72,9 @@ class Engine:
 
     @property
     def ended(self) -> str:
-        """How the process ended by itself; empty while it runs."""
+        """What ended the process, unless `stop` did; empty while it runs."""
+        if verdict := self._watchdog.verdict:
+            return f"its watchdog: {verdict}"
         return _ending(self._process.returncode)
 
     @property
@@ -90,8 +98,14 @@ class Engine:
         finally:
             self._free_slots.release()
 
+    async def watch(self) -> None:
+        """Until `stop`: end the process if one step takes too long."""
+        with self._watching:
+            await self._watchdog.run(self._process.kill)
+
     async def stop(self) -> None:
         """The process and what it held are gone when this returns; calls under way fail."""
+        self._watching.cancel()
         await _end(self._process)
 
 
@@ -122,9 +136,10 @@ async def _meet(process: anyio.abc.Process, connection: Connection, plan: LoadPl
     try:
         properties = json.loads(await connection.get("/props"))
         pools = plan.embeds and await _pools(connection)
+        token_s = 0.0 if plan.embeds or plan.reranks else await _token_s(process.pid, connection)
     except (EngineGone, Refused, TimeoutError) as error:
         raise LoadFailed(f"the engine loaded the model, but does not answer: {error}") from error
-    return Engine(process, connection, plan, properties, pools)
+    return Engine(process, connection, plan, properties, pools, token_s)
 
 
 async def _pools(connection: Connection) -> bool:
@@ -134,6 +149,16 @@ async def _pools(connection: Connection) -> bool:
     except Refused:
         return False
     return True
+
+
+async def _token_s(pid: int, connection: Connection) -> float:
+    """CPU time of one token on this machine, when nothing else is asked of the engine."""
+    busiest = BusiestThread(pid)
+    try:
+        await connection.post("/completion", {"prompt": "a", "n_predict": 1, "cache_prompt": False})
+    except Refused:  # A model that writes no text.
+        return 0.0
+    return busiest.seconds()
 
 
 def _port(address: str) -> int:

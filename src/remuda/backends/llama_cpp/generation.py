@@ -47,6 +47,11 @@ class Generation:
     forced_call: bool = False  # All of the text is a call of a tool, which the engine does not know of.
 
     @property
+    def bound(self) -> bool:
+        """Whether the engine follows a grammar, given or made by itself."""
+        return any(self.body.get(name) for name in ("grammar", "json_schema", "tools"))
+
+    @property
     def path(self) -> str:
         return "/v1/chat/completions" if self.chat else "/completion"
 

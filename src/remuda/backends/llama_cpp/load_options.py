@@ -37,6 +37,7 @@ _OPTIONS = {
     "draft_min": "speculative.draft.n_min",
     "draft_p_min": "speculative.draft.p_min",
 }
+_STEP_SECONDS = "step_seconds"  # Not the engine's, but its watchdog's.
 _FLASH_ATTENTION = {
     **dict.fromkeys(("on", "true", "1", "enabled", "enable"), "enabled"),
     **dict.fromkeys(("off", "false", "0", "disabled", "disable"), "disabled"),
@@ -70,6 +71,7 @@ _LOAD_MODES = {
 class LoadPlan:
     settings: Mapping[str, Any]
     ignored: tuple[str, ...]  # What was asked for and cannot be had, for the log.
+    step_s: float = limits.STEP_S  # See there.
 
     @property
     def parallel(self) -> int:
@@ -115,7 +117,7 @@ def plan_load(options: pb.ModelOptions) -> LoadPlan:
     if settings["n_parallel"] < 1:
         raise ValueError(f"parallel must be 1 or more, not {settings['n_parallel']}")
     settings["n_threads_http"] = settings["n_parallel"] + limits.HTTP_THREADS_SPARE
-    return LoadPlan(settings, tuple(_ignored(options, given)))
+    return LoadPlan(settings, tuple(_ignored(options, given)), _step_s(given))
 
 
 def model_file(options: pb.ModelOptions) -> Path:
@@ -175,6 +177,14 @@ def _checked(key: str, value: OptionValue) -> OptionValue:
     return value
 
 
+def _step_s(given: Mapping[str, OptionValue]) -> float:
+    value = given.get(_STEP_SECONDS, limits.STEP_S)
+    if isinstance(value, bool | str) or not 1 <= value <= limits.STEP_SECONDS_MAX:
+        accepted = f"a number of seconds from 1 to {limits.STEP_SECONDS_MAX}"
+        raise ValueError(f"the option {_STEP_SECONDS}:{value} needs {accepted}")
+    return float(value)
+
+
 def _ignored(options: pb.ModelOptions, given: Mapping[str, OptionValue]) -> Iterator[str]:
-    yield from (f"Options[{key}]" for key in given if key not in _OPTIONS)
+    yield from (f"Options[{key}]" for key in given if key not in _OPTIONS and key != _STEP_SECONDS)
     yield from (field for field in ("Overrides", "EngineArgs", "LoraBase") if getattr(options, field))

@@ -104,3 +104,11 @@ def test_a_folder_without_a_model_and_no_name_at_all_are_refused(tmp_path: Path)
         model_file(pb.ModelOptions(ModelFile=str(tmp_path)))
     with pytest.raises(ValueError, match="both empty"):
         model_file(pb.ModelOptions())
+
+
+def test_the_longest_step_can_be_set() -> None:
+    plan = plan_load(pb.ModelOptions(ModelFile="/models/a.gguf", Options=["step_seconds:45"]))
+    assert (plan.step_s, plan.ignored) == (45, ())
+    for text in ("step_seconds:0", "step_seconds:100000", "step_seconds:true", "step_seconds:soon"):
+        with pytest.raises(ValueError, match="needs a number of seconds from 1 to 300"):
+            plan_load(pb.ModelOptions(ModelFile="/models/a.gguf", Options=[text]))

@@ -1,0 +1,188 @@
+"""Ends an engine that is stuck in one step: until then nothing is answered, and nothing can be cancelled.
+
+A grammar can leave an engine with exponentially many ways in which a text may go on, and a check of the
+grammar cannot find all such grammars. The engine looks at its queue between two steps, so whether a step
+has ended is known by asking for something that goes through the queue.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import anyio
+import grpc
+
+from remuda.backends.llama_cpp import limits
+from remuda.backends.llama_cpp.connection import Connection, EngineGone
+from remuda.backends.refusal import ModelNotLoaded, Refused
+
+_QUEUED_PATH = "/metrics"
+_ADVICE = (
+    "simplify the grammar: alternatives that begin alike should share that beginning, "
+    "as in a ::= x (y | z) instead of a ::= x y | x z"
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimit:
+    """How much CPU time one step may take while an answer is bound by a grammar. Decoding a batch never
+    takes longer than decoding its tokens one by one, so what is beyond that is the grammar's."""
+
+    least_s: float
+    token_s: float  # CPU time of one token when the model was loaded.
+    slots: int
+    batch: int
+
+    def seconds(self, *, prompts: bool) -> float:
+        """`prompts`: the step may have part of a prompt in it."""
+        tokens = self.batch if prompts else self.slots * limits.STEP_SLACK
+        return min(max(self.least_s, tokens * self.token_s), limits.SILENCE_S)
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """A call that the engine works on."""
+
+    bound: bool  # By a grammar, whoever made it.
+    generating: bool = False  # Past its prompt.
+    left_at: float = 0.0  # When its caller left; the engine learns of that between two steps.
+
+
+class Watchdog:
+    """`run` watches the engine while it lives. `verdict` is empty until the engine has been ended."""
+
+    def __init__(self, pid: int, connection: Connection, limit: StepLimit) -> None:
+        self._pid = pid
+        self._connection = connection
+        self._limit = limit
+        self._works: list[Work] = []
+        self._left: list[Work] = []
+        self._began = anyio.Event()
+        self._suspects: list[Work] = []
+        self.verdict = ""
+
+    @contextmanager
+    def working(self, *, bound: bool) -> Generator[Work, None, None]:
+        """One call. If the engine is ended meanwhile, the error says what that has to do with this call."""
+        work = Work(bound)
+        self._works.append(work)
+        self._began.set()
+        try:
+            yield work
+        except EngineGone as error:
+            if refusal := self._refusal(work):
+                raise refusal from error
+            raise
+        except Refused:
+            raise
+        except BaseException:  # Its caller has left.
+            work.left_at = anyio.current_time()
+            self._left.append(work)
+            raise
+        finally:
+            self._works.remove(work)
+
+    async def run(self, end: Callable[[], None]) -> None:
+        """`end` ends the engine. Cancel this when the engine is to be stopped."""
+        while not self.verdict:
+            if not (self._works or self._left):
+                self._began = anyio.Event()
+                await self._began.wait()
+            await anyio.sleep(limits.STEP_LOOK_EVERY_S)
+            long_ago = anyio.current_time() - limits.LEFT_S
+            self._left = [work for work in self._left if work.left_at > long_ago]
+            limit_s = await self._held_beyond()
+            if limit_s is not None:
+                self._give_up(limit_s, end)
+
+    def _give_up(self, limit_s: float, end: Callable[[], None]) -> None:
+        self._suspects = [work for work in (*self._works, *self._left) if work.bound]
+        took = f"one step took more than {limit_s:.3g} s"
+        self.verdict = f"{took} of CPU time with a grammar" if self._suspects else took
+        log.error(
+            "engine_ended reason=%r calls=%d with_grammar=%d left=%d",
+            self.verdict,
+            len(self._works),
+            len(self._suspects),
+            len(self._left),
+        )
+        end()
+
+    async def _held_beyond(self) -> float | None:
+        """The limit that the engine's current step has gone beyond; None once the step is over."""
+        busiest = BusiestThread(self._pid)
+        beyond: float | None = None
+        async with anyio.create_task_group() as tasks:
+
+            async def ask() -> None:
+                nonlocal beyond
+                beyond = None if await self._answered() else limits.ANSWER_S
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(ask)
+            while True:
+                await anyio.sleep(limits.STEP_LOOK_EVERY_S)
+                limit_s = self._limit_s()
+                if busiest.seconds() > limit_s:
+                    beyond = limit_s
+                    tasks.cancel_scope.cancel()
+        return beyond
+
+    def _limit_s(self) -> float:
+        watched = [*self._works, *self._left]
+        if not any(work.bound for work in watched):
+            return limits.SILENCE_S
+        return self._limit.seconds(prompts=not all(work.generating for work in watched))
+
+    async def _answered(self) -> bool:
+        try:
+            await self._connection.get(_QUEUED_PATH)
+        except TimeoutError:
+            return False
+        except (EngineGone, Refused):  # It ended by itself, or said something.
+            return True
+        return True
+
+    def _refusal(self, work: Work) -> Refused | None:
+        """None: the engine was not ended by us."""
+        if not self.verdict:
+            return None
+        if not work.bound:
+            return ModelNotLoaded(f"the engine was ended, because {self.verdict}")
+        if len(self._suspects) == 1:
+            message = (
+                "the grammar of this request (its own or made of its JSON schema or tools) is too ambiguous: "
+                f"{self.verdict}, and the engine had to be ended"
+            )
+            return Refused(grpc.StatusCode.INVALID_ARGUMENT, f"{message}; {_ADVICE}")
+        message = f"the engine was ended, because {self.verdict}; {len(self._suspects)} requests had one"
+        return Refused(grpc.StatusCode.ABORTED, f"{message}, this one among them; {_ADVICE}")
+
+
+class BusiestThread:
+    """CPU time since now, of the thread that used most. Unlike the time on the clock it does not pass while
+    the machine is busy with other things, or while a model that does not fit is read from the disk."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._began = anyio.current_time()
+        self._before = _thread_seconds(pid)
+
+    def seconds(self) -> float:
+        now = _thread_seconds(self._pid)
+        if not now:
+            return anyio.current_time() - self._began
+        return max(used_s - self._before.get(thread, 0.0) for thread, used_s in now.items())
+
+
+def _thread_seconds(pid: int) -> Mapping[int, float]:
+    """Empty where the system does not tell."""
+    import psutil  # Here, for it would take as long to import as half of all the rest.
+
+    try:
+        return {one.id: one.user_time + one.system_time for one in psutil.Process(pid).threads()}
+    except psutil.Error:
+        return {}

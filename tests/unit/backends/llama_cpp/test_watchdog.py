@@ -1,0 +1,79 @@
+"""When an engine is ended because one step takes too long, and what each caller is told then."""
+
+import anyio
+import grpc
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+
+from remuda.backends.llama_cpp import limits
+from remuda.backends.llama_cpp.connection import Connection, EngineGone
+from remuda.backends.llama_cpp.watchdog import StepLimit, Watchdog
+from remuda.backends.refusal import Refused
+
+pytestmark = pytest.mark.anyio
+
+NOBODY = (1 << 31) - 1  # No process: without its CPU time the clock's time counts.
+AT_ONCE = StepLimit(least_s=0.0, token_s=0.0, slots=1, batch=1)
+
+
+def test_a_slow_machine_has_longer_steps() -> None:
+    fast = StepLimit(least_s=10, token_s=0.02, slots=4, batch=512)
+    slow = StepLimit(least_s=10, token_s=0.5, slots=4, batch=512)
+
+    assert [fast.seconds(prompts=prompts) for prompts in (False, True)] == [10, 512 * 0.02]
+    assert [slow.seconds(prompts=prompts) for prompts in (False, True)] == [20, 256]
+    assert StepLimit(10, token_s=30, slots=4, batch=512).seconds(prompts=True) == limits.SILENCE_S
+
+
+async def statuses(*bound: bool, left: int = 0) -> list[grpc.StatusCode]:
+    """Of calls in an engine that is ended; `left` calls with a grammar had been given up a moment before."""
+
+    async def say_nothing(stream: SocketStream) -> None:
+        async with stream:
+            await anyio.sleep_forever()
+
+    told: dict[int, grpc.StatusCode] = {}
+    ended = anyio.Event()
+
+    async def call(number: int, dog: Watchdog) -> None:
+        try:
+            with dog.working(bound=bound[number]):
+                await ended.wait()
+                raise EngineGone("it is gone")
+        except Refused as refused:
+            told[number] = refused.code
+
+    async with (
+        await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(listener.serve, say_nothing)
+        dog = Watchdog(NOBODY, Connection(listener.extra(SocketAttribute.local_port), "key"), AT_ONCE)
+        for _ in range(left):
+            with pytest.raises(KeyboardInterrupt), dog.working(bound=True):
+                raise KeyboardInterrupt
+        async with anyio.create_task_group() as calls:
+            for number in range(len(bound)):
+                calls.start_soon(call, number, dog)
+            await dog.run(ended.set)
+        tasks.cancel_scope.cancel()
+    return [told[number] for number in range(len(bound))]
+
+
+async def test_the_call_with_the_grammar_is_refused_and_others_may_be_tried_again() -> None:
+    assert await statuses(True, False) == [
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    ]
+
+
+async def test_of_several_calls_with_a_grammar_none_is_blamed() -> None:
+    assert await statuses(True, True) == [grpc.StatusCode.ABORTED] * 2
+    assert await statuses(True, left=1) == [grpc.StatusCode.ABORTED]
+
+
+async def test_an_engine_that_ended_by_itself_is_told_as_such() -> None:
+    dog = Watchdog(NOBODY, Connection(1, "key"), AT_ONCE)
+
+    with pytest.raises(EngineGone), dog.working(bound=True):
+        raise EngineGone("it is gone")
