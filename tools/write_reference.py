@@ -110,7 +110,9 @@ CLI_INTRODUCTION = """\
 Every command has `--help` with examples. Where `--json` is given, a command prints one JSON document, an
 object; lists have a name in it, such as `{"nodes": [...]}`. Errors, too, are then one JSON document, on
 standard error: `{"error": {"code", "message", "hint"}}`, with the codes of
-[errors.md](errors.md), or `usage` for a command line that cannot be parsed.
+[errors.md](errors.md), or `usage` for a command line that cannot be parsed. Commands without `--json` say
+why they have none: services, whose log is JSON with `--log-format json`, and
+`completion`, which prints a script.
 
 Commands that talk to a frontend find it by `--url` and `--api-key`, else by `REMUDA_URL` and
 `REMUDA_API_KEY`, else by what the frontend that runs on this machine left in its data folder. A node is named

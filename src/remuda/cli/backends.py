@@ -149,7 +149,9 @@ def show_backend(here: Here, name: str) -> None:
         rows = [candidate_document(build) for build in builds]
         click.echo(json.dumps({**document, "builds": rows, **answer_document(answer)}))
         return
-    click.echo(one_line(f"this machine is {hardware.platform} and reports {hardware.effective_capability}"))
+    capability = hardware.effective_capability
+    found = "no GPU was found" if capability == "default" else f"it takes builds for {capability}"
+    click.echo(one_line(f"this machine is {hardware.platform}; {found}"))
     for line in answer_lines(answer):
         click.echo(one_line(line))
     show(console(), candidate_table(builds))

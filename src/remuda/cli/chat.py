@@ -10,6 +10,7 @@ import click
 
 from remuda.cli.commands import Asked, client_command, connect, examples
 from remuda.cli.models import complete_models
+from remuda.cli.numbers import Amount, WholeNumber
 from remuda.cli.plain import as_text, one_line
 from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 
@@ -44,8 +45,8 @@ class Reply:
 @click.argument("model", required=False, shell_complete=complete_models)
 @click.argument("prompt", required=False)
 @click.option("--system", default="", help="What the model is told before the conversation.")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="The longest answer, in tokens.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="How free it is in its choice of words.")
+@click.option("--max-tokens", type=WholeNumber(1), help="The longest answer, in tokens.")
+@click.option("--temperature", type=Amount(), help="Sampling temperature.")
 @client_command
 def chat(
     asked: Asked,
@@ -59,6 +60,8 @@ def chat(
 
     With PROMPT, or from a pipe, that is one message and only the answer is printed. /bye ends a conversation.
     """
+    if asked.as_json and prompt is None and sys.stdin.isatty():
+        raise click.UsageError("--json is for one message: give a PROMPT, or pipe it in")
     name = model or _only_model(asked)
     body = {"model": name, "stream": True, "stream_options": {"include_usage": True}}
     given = {"max_tokens": max_tokens, "temperature": temperature}

@@ -102,7 +102,9 @@ class Verbs(click.Group):
             from remuda.cli.suggestions import suggestion
 
             path = ctx.command_path
-            instead = suggestion(self, path, wanted)
+            top = ctx.find_root().command
+            at_the_root = top.commands if isinstance(top, click.Group) else ()
+            instead = suggestion(self, path, wanted, at_the_root)
             raise click.UsageError(
                 f"there is no command '{path} {wanted}'."
                 + (f" Did you mean: {instead}" if instead else f" '{path} --help' lists those there are."),
@@ -114,11 +116,13 @@ class Verbs(click.Group):
 class ListByDefault(Verbs):
     """A group that lists when no verb is given: `remuda nodes --json` is `remuda nodes list --json`."""
 
+    default_verb = "list"
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         asks_for_help = any(word in args[:1] for word in ctx.help_option_names)
         completing = ctx.resilient_parsing  # The verb is yet to come.
         if not completing and not asks_for_help and (not args or args[0].startswith("-")):
-            args = ["list", *args]
+            args = [self.default_verb, *args]
         return super().parse_args(ctx, args)
 
 

@@ -6,14 +6,30 @@ from dataclasses import asdict
 
 import click
 
-from remuda.cli.commands import ROLES, Role, config_option, data_dir_option, examples, json_option
+from remuda.cli.commands import (
+    ROLES,
+    ListByDefault,
+    Role,
+    config_option,
+    data_dir_option,
+    examples,
+    json_option,
+)
+
+
+class CheckByDefault(ListByDefault):
+    default_verb = "check"
 
 
 @click.group(
-    "config", short_help="Show what the settings are, and from where.", epilog=examples("remuda config check")
+    "config",
+    cls=CheckByDefault,
+    short_help="Show what the settings are, and from where.",
+    epilog=examples("remuda config check"),
 )
 def group() -> None:
-    """Settings: flag, then REMUDA_*, then LOCALAI_*, then what `remuda join` saved, then the config file."""
+    """Settings: flag, then REMUDA_*, then LOCALAI_*, then what `remuda join` saved, then the config file.
+    Without a verb: check them."""
 
 
 @group.command("check", epilog=examples("remuda config check", "remuda config check --role worker --json"))

@@ -140,8 +140,9 @@ def gpu(hardware: Hardware) -> list[Finding]:
     names = ", ".join(f"{card.name} ({gib(card.total_vram)})" for card in hardware.gpus)
     driver = f", driver {hardware.driver_version}" if hardware.driver_version else ""
     if names:
-        return [*found, ok("gpu", f"{names}{driver}; backends for {hardware.capability}")]
-    return found or [ok("gpu", f"none found; backends for {hardware.capability}")]
+        return [*found, ok("gpu", f"{names}{driver}; builds for {hardware.capability} will be used")]
+    builds = "CPU builds" if hardware.capability == "default" else f"builds for {hardware.capability}"
+    return found or [ok("gpu", f"no GPU found; {builds} will be used")]
 
 
 def fleet(nodes: Sequence[NodeView]) -> list[Finding]:

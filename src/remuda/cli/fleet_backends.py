@@ -16,6 +16,7 @@ from remuda.cli.commands import Asked, client_command, config_option, connect, e
 from remuda.cli.exits import Exit, Interrupted
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
+from remuda.cli.numbers import WholeNumber
 from remuda.cli.plain import one_line
 from remuda.cli.spans import span_of
 from remuda.core.errors import RemudaError
@@ -289,7 +290,7 @@ def install_backend(terms: Terms, what: str, name: str, alias: str) -> None:
     help="One node first, then batches. Each must start the new version, or it returns to the one before "
     "and the rest is left alone.",
 )
-@click.option("--batch", type=click.IntRange(1, 10_000), metavar="N", help="So many nodes at once.")
+@click.option("--batch", type=WholeNumber(1, 10_000), metavar="N", help="So many nodes at once.")
 @operation_command
 def upgrade_backend(
     terms: Terms, name: str | None, all_backends: bool, rolling: bool, batch: int | None

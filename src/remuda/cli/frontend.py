@@ -46,7 +46,7 @@ from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.proxies import TrustedProxies
 from remuda.gateway.server import serve
-from remuda.gateway.services import Access, Inference, Ops, Services, Serving
+from remuda.gateway.services import Access, Inference, Ops, Readiness, Services, Serving
 from remuda.host import join_script
 from remuda.host.folder import DataFolder, write_json
 from remuda.host.identity import stable_id
@@ -136,7 +136,7 @@ async def running_frontend(
             services.access.registration_token,
             first_key,
             services.registry,
-            await services.unready(),
+            (await services.readiness()).for_admins,
         )
 
 
@@ -229,7 +229,7 @@ class _Build:
             tokens=tokens,
             bus_url_for=plan.url_for,
             bus_connected=lambda: isinstance(bus.state, Connected),
-            unready=partial(_unready, database, bus, metrics, alone, ear),
+            readiness=partial(_readiness, database, bus, metrics, alone, ear),
             wheel=cache(own_wheel),
             join_lines=partial(_join_lines, settings, self._port, token),
             join_script=join_script.script,
@@ -360,19 +360,24 @@ async def _hear_bus(bus: Bus) -> None:
     await bus.round_trip(timedelta(seconds=limits.HEARING_ROUND_TRIP_S))
 
 
-async def _unready(
+async def _readiness(
     database: Database, bus: Bus, metrics: Metrics, alone: Callable[[], Awaitable[None]], ear: Listener
-) -> str:
+) -> Readiness:
     store = await _trouble(database.ping) or ear.store_trouble
-    company = "" if store else await _trouble(alone)  # Another frontend may have come after this one.
+    company = None if store else await _trouble(alone)  # Another frontend may have come after this one.
     wire = await _trouble(partial(_hear_bus, bus))
     metrics.links_seen(store=not store, bus=not wire)
-    return "; ".join(filter(None, (store, company, wire)))
+    found = [error for error in (store, company, wire) if error is not None]
+    return Readiness(
+        public="; ".join(error.public for error in found),
+        for_admins="; ".join(error.message if error is wire else error.public for error in found),
+        code=found[0].code if found else "",
+    )
 
 
-async def _trouble(look: Callable[[], Awaitable[None]]) -> str:
+async def _trouble(look: Callable[[], Awaitable[None]]) -> RemudaError | None:
     try:
         await look()
     except RemudaError as error:
-        return error.message
-    return ""
+        return error
+    return None

@@ -22,7 +22,7 @@ def group() -> None:
 @group.command("list", epilog=examples("remuda keys", "remuda keys list --json"))
 @client_command
 def list_keys(asked: Asked) -> None:
-    """The keys in force. The keys themselves are kept nowhere; their first characters tell them apart."""
+    """Active keys. The keys themselves are kept nowhere; their first characters tell them apart."""
     with connect(asked) as client:
         answer = client.get("api", "keys")
     if asked.as_json:

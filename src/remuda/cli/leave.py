@@ -1,5 +1,6 @@
 """`remuda leave`: take this machine out of the fleet that it joined."""
 
+import json
 import os
 import signal
 import threading
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from remuda.cli.commands import config_option, data_dir_option, examples
+from remuda.cli.commands import config_option, data_dir_option, examples, json_option
 from remuda.core import limits
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ can come back under its name."""
 )
 @data_dir_option
 @config_option
-def command(data_dir: str | None, config: str | None) -> None:
+@json_option
+def command(data_dir: str | None, config: str | None, as_json: bool) -> None:
     """Stop this machine's worker in order, remove its service, and forget frontend, token and other settings
     of `remuda join`. Installed backends and models stay."""
     from remuda.cli.options import data_folder
@@ -50,10 +52,18 @@ def command(data_dir: str | None, config: str | None) -> None:
         )
     name = str(read_json(folder.joined).get("node_name") or os.uname().nodename)
     with _said_to_be_for_good(folder):
-        _remove_service(folder.root.absolute())
-        _stop_worker(folder, running.get("pid"))
+        service = _remove_service(folder.root.absolute())
+        stopped = _stop_worker(folder, running.get("pid"))
     for file in FORGOTTEN:
         (folder.worker / file).unlink(missing_ok=True)
+    if as_json:
+        document = {"node": name, "service_removed": service, "worker_stopped": stopped}
+        click.echo(json.dumps({**document, "data_dir": str(folder.root)}))
+        return
+    if service:
+        click.echo(f"{service} is stopped and removed.")
+    if stopped:
+        click.echo("The worker has stopped.")
     click.echo("This machine has left. Frontend, token and settings are forgotten.")
     click.echo(f"  The frontend keeps a row for it; there: remuda nodes remove {name}")
     click.echo(f"  Backends and models stay in {folder.root}; remove that folder if they are not needed.")
@@ -70,29 +80,29 @@ def _said_to_be_for_good(folder: "DataFolder") -> Iterator[None]:
         folder.leaving.unlink(missing_ok=True)
 
 
-def _remove_service(data_dir: Path) -> None:
+def _remove_service(data_dir: Path) -> str:
+    """The name of the service that was removed; empty when there was none."""
     from remuda.cli import service_unit
     from remuda.core.errors import Misconfigured
 
     try:
         planned = service_unit.plan(data_dir)
     except Misconfigured:
-        return  # No manager, hence no service.
-    if service_unit.remove(planned):
-        click.echo(f"{planned.name} is stopped and removed.")
+        return ""  # No manager, hence no service.
+    return planned.name if service_unit.remove(planned) else ""
 
 
-def _stop_worker(folder: "DataFolder", pid: object) -> None:
-    """Wait until it has taken its leave of the frontend. One that a service ran has ended by now."""
+def _stop_worker(folder: "DataFolder", pid: object) -> bool:
+    """Wait until it has taken its leave of the frontend. One that a service ran has ended by now: False."""
     from remuda.core.clock import SystemClock
     from remuda.core.errors import PeerFailed
 
     if not isinstance(pid, int) or not folder.is_held_by("worker"):  # The number may be another's by now.
-        return
+        return False
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
-        return
+        return False
     except PermissionError:
         raise PeerFailed(
             f"the worker (process {pid}) belongs to another user and was not stopped",
@@ -106,4 +116,4 @@ def _stop_worker(folder: "DataFolder", pid: object) -> None:
                 f"the worker (process {pid}) does not end", hint="nothing was forgotten; try again"
             )
         pause.wait(_POLL_S)
-    click.echo("The worker has stopped.")
+    return True

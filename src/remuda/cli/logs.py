@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from remuda.cli.commands import Asked, client_command, connect, examples
+from remuda.cli.numbers import WholeNumber
 from remuda.cli.plain import one_line
 from remuda.core import limits
 
@@ -39,7 +40,7 @@ class Source:
 )
 @click.argument("what", metavar="NODE|MODEL|BACKEND")
 @click.option("--follow", "-f", is_flag=True, help="Stay, and show new lines as they come.")
-@click.option("--tail", type=click.IntRange(min=0), default=100, show_default=True, help="Lines of each log.")
+@click.option("--tail", type=WholeNumber(0), default=100, show_default=True, help="Lines of each log.")
 @client_command
 def command(asked: Asked, what: str, follow: bool, tail: int) -> None:
     """What the processes of a node, a model or a backend wrote, asked of the workers through the frontend."""

@@ -1,5 +1,6 @@
 """The command `remuda`: its verbs, and how each of them ends. Verbs import what they need when they run."""
 
+import errno
 import gc
 from typing import Final, NoReturn
 
@@ -30,24 +31,73 @@ from remuda.core.errors import Problem, RemudaError
 _NEW_OBJECTS: Final = 20_000  # Between two looks for garbage: imports make many, and leave hardly any.
 
 
+_NO_JSON: Final = {
+    **dict.fromkeys(
+        ("up", "frontend", "worker", "join"),
+        "it runs until it is stopped; --log-format json makes its log lines of JSON",
+    ),
+    "completion": "what it prints is a script for a shell",
+}
+
+
 class Root(Verbs):
     """Turns expected trouble into plain lines and an exit code that means something."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["--json"]:
+            report(Problem("usage", "--json goes behind the command: remuda nodes --json"), as_json=True)
+            ctx.exit(Exit.MISUSED)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
-        as_json = "--json" in ctx.args  # Looked for here: it counts even where the rest cannot be parsed.
+        # Looked for here: it counts even where the rest cannot be parsed. Behind -- nothing is an option.
+        as_json = "--json" in ctx.args[: ctx.args.index("--") if "--" in ctx.args else None]
         try:
             return super().invoke(ctx)
         except RemudaError as error:
-            report(error.problem(), as_json=as_json)
+            told = error.problem()
+            report(Problem(told.code, error.message, told.hint), as_json=as_json)
             ctx.exit(exit_of(error))
         except click.UsageError as error:
             if not as_json:
                 raise
-            report(Problem("usage", error.format_message()), as_json=True)
+            report(Problem("usage", _misuse(error)), as_json=True)
             ctx.exit(Exit.MISUSED)
         except (KeyboardInterrupt, click.Abort):
             report(Problem("interrupted", "stopped"), as_json=as_json)
             ctx.exit(Exit.INTERRUPTED)
+        except OSError as error:
+            if error.errno in (None, errno.EPIPE):  # The reader of our output has gone: click's business.
+                raise
+            report(_of_the_system(error), as_json=as_json)
+            ctx.exit(Exit.UNAVAILABLE)
+        except (click.exceptions.Exit, click.ClickException):
+            raise
+        except Exception as defect:
+            if not as_json:
+                raise
+            words = f"a defect in Remuda: {type(defect).__name__}: {defect}"
+            report(
+                Problem("internal", words, "please report it; without --json all of it is shown"),
+                as_json=True,
+            )
+            ctx.exit(Exit.DEFECT)
+
+
+def _misuse(error: click.UsageError) -> str:
+    if not isinstance(error, click.NoSuchOption) or error.option_name != "--json" or error.ctx is None:
+        return error.format_message()
+    command = error.ctx.command
+    return (
+        f"{error.ctx.command_path} has no --json: {_NO_JSON.get(command.name or '', 'it prints no document')}"
+    )
+
+
+def _of_the_system(error: OSError) -> Problem:
+    """A file, folder or connection that the operating system refused, where nobody has better words."""
+    where = f"{error.filename}: " if error.filename else ""
+    said = (error.strerror or str(error)).lower()
+    return Problem("system_refused", f"{where}{said}", "check that it exists and that you may use it")
 
 
 @click.group(

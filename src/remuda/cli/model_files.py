@@ -16,6 +16,7 @@ from remuda.models.reading import read_model, write_model
 
 _TEXT_BYTES_MAX = 1 << 20
 _END_BYTES = 1 << 20
+_NAME_ONE = "name the .yaml file of a model, or a .gguf file"
 
 
 def model_text(file: Path, name: str | None, context: int | None, asked: Asked) -> str:
@@ -28,12 +29,20 @@ def model_text(file: Path, name: str | None, context: int | None, asked: Asked) 
     try:
         size = file.stat().st_size
         text = file.read_text() if size <= _TEXT_BYTES_MAX else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{file} cannot be read: {error}") from None
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {_reason(error)}", hint=_NAME_ONE) from None
+    except UnicodeDecodeError:
+        raise Invalid(f"{file} is not a text file", hint=_NAME_ONE) from None
     if not text.strip():
-        raise Invalid(f"{file} is no model's YAML", hint="name a .yaml file of a model, or a .gguf file")
+        raise Invalid(f"{file} is not the YAML of a model", hint=_NAME_ONE)
     config = read_model(text, where=str(file))
     return text if name is None else write_model(config.model_copy(update={"name": name}))
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder"
+    return "there is no such file" if isinstance(error, FileNotFoundError) else str(error.strerror).lower()
 
 
 def _models_folder(asked: Asked) -> Path:

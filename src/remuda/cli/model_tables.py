@@ -23,7 +23,7 @@ def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> 
         Column("STATE", [_state(model, names, now) for model in models]),
         Column("BACKEND", [model.backend or UNKNOWN for model in models]),
         Column("SIZE", [size(model.size_bytes) for model in models], needed=1, right=True),
-        Column("MEMORY", [size(model.memory_bytes) for model in models], needed=2, right=True),
+        Column("MEMORY", [_estimate(model.memory_bytes) for model in models], needed=2, right=True),
         Column("CONTEXT", [str(model.context_size) for model in models], needed=4, right=True),
         Column("FILES ON", [", ".join(model.nodes_with_files) or UNKNOWN for model in models], needed=3),
     ]
@@ -54,6 +54,11 @@ def size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count >= _GIB else f"{count / _MIB:.0f} MiB"
 
 
+def _estimate(count: int) -> str:
+    """No backend tells what it uses: what is shown was computed from the model's file and its context."""
+    return f"~{size(count)}" if count else UNKNOWN
+
+
 def _problem(model: ModelItem, names: Collection[str]) -> str:
     if model.alias and model.alias not in names:
         return f"it is an alias of {model.alias}, which does not exist; add it, or remove the alias"
@@ -78,7 +83,7 @@ def _busy(replica: ReplicaView) -> str:
 def _memory(replica: ReplicaView) -> str:
     if not replica.memory_bytes:
         return UNKNOWN
-    return f"{size(replica.memory_bytes)} {'VRAM' if replica.in_vram else 'RAM'}"
+    return f"{_estimate(replica.memory_bytes)} {'VRAM' if replica.in_vram else 'RAM'}"
 
 
 def _until(replica: ReplicaView, now: datetime) -> str:

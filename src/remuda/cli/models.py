@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
+from remuda.cli.numbers import WholeNumber
 from remuda.cli.plain import one_line
 from remuda.core.errors import RemudaError
 
@@ -88,7 +89,7 @@ def list_replicas(asked: Asked) -> None:
 )
 @click.argument("file", metavar="FILE.yaml|FILE.gguf", type=click.Path(path_type=Path))
 @click.option("--name", help="What requests call it. Default: what the file says.")
-@click.option("--context", type=click.IntRange(min=1), help="Tokens of context, of a GGUF file.")
+@click.option("--context", type=WholeNumber(1), help="Tokens of context, of a GGUF file.")
 @client_command
 def add_model(asked: Asked, file: Path, name: str | None, context: int | None) -> None:
     """Have a model: by its YAML, or by a GGUF file alone, whose header says the rest.

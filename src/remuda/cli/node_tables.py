@@ -36,10 +36,16 @@ def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> Rend
             Column("GPU", [node.gpu_vendor or UNKNOWN for node in nodes], needed=1),
             Column("VRAM", [_vram(node) for node in nodes], right=True),
             Column(
-                "RAM", [_used(node.available_ram, node.total_ram) for node in nodes], needed=2, right=True
+                "RAM",
+                [_used(node, node.available_ram, node.total_ram) for node in nodes],
+                needed=2,
+                right=True,
             ),
             Column(
-                "DISK", [_used(node.available_disk, node.total_disk) for node in nodes], needed=4, right=True
+                "DISK",
+                [_used(node, node.available_disk, node.total_disk) for node in nodes],
+                needed=4,
+                right=True,
             ),
             Column("SLOTS", [str(node.max_replicas_per_model) for node in nodes], needed=5, right=True),
             Column("HEARD", [ago(node.last_heartbeat, now) for node in nodes], right=True),
@@ -81,8 +87,8 @@ def _facts(node: NodeView, now: datetime) -> list[tuple[str, RenderableType]]:
         ("Capability", node.capability or UNKNOWN),
         ("VRAM used", _vram(node)),
         ("VRAM budget", _budget(node)),
-        ("RAM used", _used(node.available_ram, node.total_ram)),
-        ("Disk used", _used(node.available_disk, node.total_disk)),
+        ("RAM used", _used(node, node.available_ram, node.total_ram)),
+        ("Disk used", _used(node, node.available_disk, node.total_disk)),
         (
             "Replicas per model",
             f"{node.max_replicas_per_model}{_by_admin(node.max_replicas_per_model_manually_set)}",
@@ -153,10 +159,13 @@ def _status(node: NodeView) -> Text:
 
 def _vram(node: NodeView) -> str:
     """Of what may be used: a budget lowers the ceiling, and what is free never exceeds it."""
-    return _used(node.available_vram, node.vram_budget_bytes or node.total_vram)
+    return _used(node, node.available_vram, node.vram_budget_bytes or node.total_vram)
 
 
-def _used(available: int, total: int) -> str:
+def _used(node: NodeView, available: int, total: int) -> str:
+    """How much an offline node uses nobody knows; what it has does not change so soon."""
+    if node.status == "offline" and total > 0:
+        return f"?/{gib(total)}"
     return used_of(total - available, total)
 
 

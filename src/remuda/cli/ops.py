@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
+from remuda.cli.numbers import WholeNumber
 from remuda.cli.plain import one_line
 from remuda.cli.spans import span_of
 from remuda.core.clock import SystemClock
@@ -60,7 +61,7 @@ def group() -> None:
 
 
 limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many."
+    "--limit", type=WholeNumber(1), default=50, show_default=True, help="At most so many."
 )
 all_option = click.option("--all", "everything", is_flag=True, help="However many there are.")
 

@@ -70,13 +70,25 @@ def _wait(asked: Asked, picture: Picture, waiting: Waiting) -> Picture:
 
 
 def _judged(asked: Asked, ended: Sequence[OpView]) -> Exit:
-    for op in ended:
-        if op.status == "failed":
-            said = op.error or "it failed"
-            report(Problem("failed_on_nodes", f"{title(op)}: {said}", _again(op)), as_json=asked.as_json)
-        elif op.status == "cancelled":
-            report(Problem("cancelled", f"{title(op)}: it was cancelled"), as_json=asked.as_json)
+    problems = [problem for op in ended if (problem := _problem(op)) is not None]
+    if asked.as_json and len(problems) > 1:  # Programs get one document.
+        messages, hints = (
+            "; ".join(filter(None, texts)) for texts in zip(*map(_texts, problems), strict=True)
+        )
+        problems = [Problem("failed_on_nodes", messages, hints)]
+    for problem in problems:
+        report(problem, as_json=asked.as_json)
     return Exit.DONE if all(op.status == "succeeded" for op in ended) else Exit.NOT_EVERYWHERE
+
+
+def _problem(op: OpView) -> Problem | None:
+    if op.status == "failed":
+        return Problem("failed_on_nodes", f"{title(op)}: {op.error or 'it failed'}", _again(op))
+    return Problem("cancelled", f"{title(op)}: it was cancelled") if op.status == "cancelled" else None
+
+
+def _texts(problem: Problem) -> tuple[str, str]:
+    return problem.message, problem.hint
 
 
 def _again(op: OpView) -> str:

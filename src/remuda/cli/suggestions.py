@@ -3,7 +3,7 @@
 Some names come from other tools, Ollama above all: whoever types them knows what they want.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import click
@@ -11,24 +11,35 @@ import click
 from remuda.core.near_names import near_names
 
 FROM_ELSEWHERE: Final[Mapping[str, str]] = {
+    "clients": "remuda keys",
     "create": "remuda models add FILE.gguf",
+    "gpu": "remuda doctor",
+    "gpus": "remuda doctor",
     "generate": "remuda chat MODEL",
     "health": "remuda doctor",
+    "help": "remuda --help",
     "info": "remuda nodes",
+    "init": "remuda up",
     "list": "remuda models",
+    "login": "remuda keys create NAME",
     "ls": "remuda models",
+    "machines": "remuda nodes",
+    "operations": "remuda ops",
     "ps": "remuda models ps",
     "pull": "remuda models add FILE.gguf (a model), or remuda backends pull NAME (a backend)",
     "rm": "remuda models remove MODEL",
     "run": "remuda chat MODEL",
     "serve": "remuda up",
     "server": "remuda frontend",
+    "settings": "remuda config check",
+    "setup": "remuda up",
     "show": "remuda models (all models), or remuda nodes show NODE",
     "start": "remuda up",
     "status": "remuda nodes",
     "stop": "remuda models unload MODEL",
     "token": "remuda keys create NAME",
     "version": "remuda --version",
+    "workers": "remuda nodes",
 }
 _SAME_MEANING: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("create", "install"),
@@ -50,17 +61,43 @@ _SAME_MEANING: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def suggestion(group: click.Group, path: str, wanted: str) -> str:
-    """Commands to type instead of `PATH WANTED`; empty where nothing comes to mind."""
+_OF_GROUPS: Final[Mapping[tuple[str, str], str]] = {
+    ("remuda models", "show"): "remuda models (all of them), or remuda models ps (what is loaded)",
+    ("remuda models", "info"): "remuda models (all of them), or remuda models ps (what is loaded)",
+    ("remuda models", "pull"): "remuda models add FILE.gguf",
+    ("remuda models", "download"): "remuda models add FILE.gguf",
+    ("remuda models", "chat"): "remuda chat MODEL",
+    ("remuda models", "run"): "remuda chat MODEL",
+    ("remuda models", "status"): "remuda models ps",
+    ("remuda nodes", "add"): "remuda join-line (what to run on the machine that is to join)",
+    ("remuda keys", "show"): "remuda keys (a key itself is shown once, when it is made)",
+}
+
+
+def suggestion(group: click.Group, path: str, wanted: str, at_the_root: Collection[str] = ()) -> str:
+    """Commands to type instead of `PATH WANTED`; empty where nothing comes to mind. `at_the_root`: the
+    commands of `remuda` itself."""
+    if wanted == "help":
+        return f"{path} --help"
+    if (path, wanted) in _OF_GROUPS:
+        return _OF_GROUPS[path, wanted]
     meant = [name for name in _SAME_MEANING.get(wanted, ()) if name in group.commands]
     if meant:
         return f"{path} {meant[0]}"
     if path == "remuda" and wanted in FROM_ELSEWHERE:
         return FROM_ELSEWHERE[wanted]
-    deeper = [
-        f"{path} {name} {wanted}"
-        for name, command in sorted(group.commands.items())
-        if isinstance(command, click.Group) and wanted in command.commands
-    ]
+    if path != "remuda" and wanted in at_the_root:
+        return f"remuda {wanted}"
     near = [f"{path} {name}" for name in near_names(wanted, group.commands)]
-    return ", or ".join((near + deeper)[:3])
+    return ", or ".join((near + _deeper(group, path, wanted))[:3])
+
+
+def _deeper(group: click.Group, path: str, wanted: str) -> list[str]:
+    """Verbs of the group's own groups, of this name or this meaning."""
+    names = (wanted, *_SAME_MEANING.get(wanted, ()))
+    return [
+        f"{path} {name} {verb}"
+        for verb in names
+        for name, command in sorted(group.commands.items())
+        if isinstance(command, click.Group) and verb in command.commands
+    ]

@@ -9,8 +9,11 @@ RemudaError          code, message, hint, retryable
 Clients rely on codes, people read messages. Every code stands in docs/reference/errors.md.
 """
 
+import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
+
+_SERVER_ADDRESSES: Final = re.compile(r"(?:nats|tls|wss?)://\S+?(?=[;,):]?(?:\s|$))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +27,39 @@ class Problem:
 
 
 class RemudaError(Exception):
-    """Expected trouble. `message` says what is wrong, `hint` what the reader can do about it."""
+    """Expected trouble. `message` says what is wrong, `hint` what the reader can do about it.
+
+    `message` is for the log and for the terminal of whoever runs this process. `public` is for all
+    others: it names no address of a database or a bus, and nothing that their drivers say.
+    """
 
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, hint: str = "", reason: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", reason: str = "", public: str = "") -> None:
         """`reason`: the code that a peer gave, where it says more than the code of the class."""
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.reason = reason
+        self.public = public or message
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.hint})" if self.hint else self.message
+        return _with_hint(self.message, self.hint)
+
+    @property
+    def public_text(self) -> str:
+        """What clients of the API are told."""
+        return _with_hint(self.public, self.hint)
 
     def problem(self) -> Problem:
-        return Problem(self.reason or self.code, self.message, self.hint, self.retryable)
+        """For other processes, and for what is stored and shown to them later."""
+        return Problem(self.reason or self.code, self.public, self.hint, self.retryable)
+
+
+def _with_hint(message: str, hint: str) -> str:
+    return f"{message} ({hint})" if hint else message
 
 
 class Rejected(RemudaError):
@@ -74,6 +92,18 @@ class NotFound(Rejected):
     http_status = 404
 
 
+class WrongMethod(Rejected):
+    code = "wrong_method"
+    http_status = 405
+
+
+class RequestIncomplete(Rejected):
+    """The request did not arrive in time."""
+
+    code = "request_incomplete"
+    http_status = 408
+
+
 class Conflict(Rejected):
     code = "conflict"
     http_status = 409
@@ -82,6 +112,14 @@ class Conflict(Rejected):
 class TooLarge(Rejected):
     code = "too_large"
     http_status = 413
+
+
+class HeadTooLarge(TooLarge):
+    http_status = 431
+
+
+class Internal(RemudaError):
+    """A defect of ours: the log has the details."""
 
 
 class Unavailable(RemudaError):
@@ -94,7 +132,15 @@ class StoreUnusable(Unavailable):
     code = "store_unusable"
 
 
-class BusUnusable(Unavailable):
+class _BusTrouble(RemudaError):
+    """Where the NATS server is concerns only those who run the frontend."""
+
+    def __init__(self, message: str, *, hint: str = "", reason: str = "", public: str = "") -> None:
+        public = public or _SERVER_ADDRESSES.sub("the NATS server", message)
+        super().__init__(message, hint=hint, reason=reason, public=public)
+
+
+class BusUnusable(_BusTrouble, Unavailable):
     code = "bus_unusable"
 
 
@@ -104,7 +150,7 @@ class PeerFailed(RemudaError):
     retryable = True
 
 
-class BusRefused(PeerFailed):
+class BusRefused(_BusTrouble, PeerFailed):
     """The bus refused a permission or our credentials: waiting does not help, other credentials do."""
 
     code = "bus_refused"

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from remuda.core.errors import Misconfigured
+from remuda.core.field_errors import field_error
 
 ENV_PREFIX = "REMUDA_"
 
@@ -162,7 +163,7 @@ def _explain(
             continue
         item = by_field[str(problem["loc"][0])]
         shown = "" if item.secret else f"={str(chosen.get(item.field, item.info.default))!r}"
-        wants = item.setting.accepted or str(problem["msg"]).removeprefix("Value error, ").lower()
+        wants = item.setting.accepted or field_error({**problem, "loc": ()}).removeprefix("must be ")
         lines.append(f"{origins[item.field]}{shown} cannot be used; accepted: {wants}")
     return "; ".join(dict.fromkeys(lines))
 

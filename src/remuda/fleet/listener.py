@@ -34,7 +34,7 @@ class Listener:
         self._bus_round_trip = bus_round_trip
         self._thresholds = thresholds
         self._observe = observe
-        self.store_trouble = ""  # Why the store could not be written when that was last tried.
+        self.store_trouble: RemudaError | None = None  # Why it could not be written when last tried.
         self._deaf = True  # A new frontend heard nothing before it was there.
         self._statuses: dict[NodeId, NodeStatus] = {}
 
@@ -72,9 +72,9 @@ class Listener:
         try:
             await self._store.listen(self._frontend, resumed=self._deaf)
         except RemudaError as error:
-            self.store_trouble = error.message
+            self.store_trouble = error
             raise
-        self.store_trouble = ""
+        self.store_trouble = None
 
     def _say_changes(self, standings: Sequence[Standing]) -> None:
         for standing in standings:

@@ -1,16 +1,18 @@
 """Builds the ASGI application from a Services record."""
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError, Unavailable
+from remuda.core.errors import Internal, Invalid, NotFound, RemudaError, WrongMethod
+from remuda.core.field_errors import field_error
 from remuda.gateway import home, join, nodes, openapi, probes
 from remuda.gateway.admin import (
     backends,
@@ -37,6 +39,7 @@ from remuda.ops.targets import ConcreteBackend
 from remuda.wire.operations import ConcreteRefusal
 
 log = structlog.get_logger()
+_SOCKETS = "/ws/nodes/{node_id}/backend-logs/{model}"
 # The busiest come first, as they are tried in this order.
 _ROUTERS = (
     nodes.routes,
@@ -85,6 +88,7 @@ def _api(services: Services) -> FastAPI:
     app.state.services = services
     for routes in _ROUTERS:
         app.include_router(routes)
+    app.add_api_websocket_route("/{path:path}", _no_such_socket)
     app.add_exception_handler(RemudaError, _expected)
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(RequestValidationError, _bad_parameter)
@@ -99,28 +103,34 @@ async def _failed(request: Request, error: Exception) -> Response:
     return await next(handle for kind, handle in handlers if isinstance(error, kind))(request, error)
 
 
-async def _expected(_: Request, error: Exception) -> Response:
+async def _expected(request: Request, error: Exception) -> Response:
     assert isinstance(error, RemudaError)
     if isinstance(error, TokenRefused):
         refused = answer(error.answer, error.http_status)
-    elif isinstance(error, ConcreteBackend):
-        refused = answer(ConcreteRefusal(error=str(error), meta_alternative=error.meta_alternative), 409)
-    else:
-        refused = refusal(error.http_status, str(error), reason=error.problem().code, hint=error.hint)
-    if error.http_status == 401:
         refused.headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, Unavailable):
-        refused.headers["Retry-After"] = "5"
-    return refused
+        return refused
+    if isinstance(error, ConcreteBackend):
+        return answer(ConcreteRefusal(error=str(error), meta_alternative=error.meta_alternative), 409)
+    if error.public != error.message:
+        log.warning("request_refused", code=error.code, reason=error.message)
+    return refusal(error, request.scope["path"])
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    path = request.scope["path"]
     if error.status_code != 405:
-        return refusal(error.status_code, no_such_endpoint(request.scope["path"]), reason="not_found")
-    allowed = ", ".join(_methods(request.scope["path"]))
+        return refusal(NotFound(no_such_endpoint(path)), path)
+    allowed = ", ".join(_methods(path))
     words = f"{request.method} does not work on this path; use one of {allowed}"
-    return refusal(405, words, {"Allow": allowed}, reason="wrong_method")
+    return refusal(WrongMethod(words), path, {"Allow": allowed})
+
+
+async def _no_such_socket(websocket: WebSocket) -> None:
+    """Otherwise the server would hang up without a word."""
+    path = websocket.scope["path"]
+    error = NotFound(f"{no_such_endpoint(path)}; the only WebSocket is {_SOCKETS}")
+    await websocket.send_denial_response(refusal(error, path))
 
 
 def _methods(path: str) -> list[str]:
@@ -129,18 +139,19 @@ def _methods(path: str) -> list[str]:
     return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
-async def _bad_parameter(_: Request, error: Exception) -> Response:
+async def _bad_parameter(request: Request, error: Exception) -> Response:
     """In the path or the query; bodies are read by our own codec."""
     assert isinstance(error, RequestValidationError)
-    found = error.errors()[0]
-    return refusal(400, f"{'.'.join(str(part) for part in found['loc'][1:])}: {found['msg']}")
+    found: ErrorDetails = error.errors()[0]
+    words = field_error({**found, "loc": tuple(found["loc"][1:])})
+    return refusal(Invalid(words), request.scope["path"])
 
 
-async def _caller_left(_: Request, error: Exception) -> Response:
+async def _caller_left(request: Request, error: Exception) -> Response:
     """In the middle of its own request. Nobody reads this; it is counted."""
-    return refusal(400, "the request ended before its body did")
+    return refusal(Invalid("the request ended before its body did"), request.scope["path"])
 
 
 async def _bug(request: Request, error: Exception) -> Response:
     log.error("request_failed", method=request.method, path=request.scope["path"], exc_info=error)
-    return refusal(500, "internal error; the frontend's log has the details")
+    return refusal(Internal("internal error; the frontend's log has the details"), request.scope["path"])

@@ -80,6 +80,12 @@ def admin_name(caller: HTTPConnection, svc: Services) -> str:
     )
 
 
+def is_admin(caller: HTTPConnection, svc: Services) -> bool:
+    """For what everybody may ask, and admins are told more of."""
+    key = svc.keyring.holder(_presented_key(caller))
+    return not svc.access.keys_required or (key is not None and key.scope is KeyScope.ADMIN)
+
+
 class AnyKey(SecurityBase):
     """The caller's key, of any scope. None on loopback, where keys limit nothing."""
 
@@ -136,7 +142,7 @@ class HostGuard:
         else:  # Browsers let any page open a WebSocket anywhere.
             problem = origin_problem(host, origin) if scope["type"] == "websocket" else ""
         if problem:
-            await refusal(403, problem)(scope, receive, send)
+            await refusal(Forbidden(problem), scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

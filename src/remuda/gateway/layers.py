@@ -80,7 +80,7 @@ class BodyLimit:
         # The server has seen to it that this is a number.
         announced = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
         if announced > limits.BODY_BYTES_MAX:
-            await refusal(413, _TOO_LARGE)(scope, receive, send)
+            await refusal(TooLarge(_TOO_LARGE), scope["path"])(scope, receive, send)
             return
         arrived = 0
 

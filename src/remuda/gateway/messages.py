@@ -9,12 +9,13 @@ from fastapi import Request, Response
 from pydantic import BaseModel
 
 from remuda.core import limits
-from remuda.core.errors import Invalid
+from remuda.core.errors import RemudaError, RequestIncomplete, Unavailable
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import NodeError
 
 JSON = "application/json"
 SCHEMAS = "#/components/schemas/{model}"
+_NODE_PATHS = ("/api/node/", "/api/nodes", "/ws/nodes")  # The contract has a type of its own for them.
 B = TypeVar("B", bound=BaseModel)
 Described = dict[str, Any]  # A piece of the OpenAPI document, which is JSON: hence Any.
 
@@ -27,19 +28,34 @@ async def read(request: Request, model: type[B]) -> B:
 async def body(request: Request) -> bytes:
     with anyio.move_on_after(limits.BODY_READ_S):
         return await request.body()
-    raise Invalid(f"the request body did not arrive within {limits.BODY_READ_S:.0f} s")
+    raise RequestIncomplete(f"the request body did not arrive within {limits.BODY_READ_S:.0f} s")
 
 
 def answer(message: BaseModel, status: int = 200) -> Response:
     return Response(encode(message), status, media_type=JSON)
 
 
-def refusal(
-    status: int, message: str, headers: Mapping[str, str] | None = None, *, reason: str = "", hint: str = ""
-) -> Response:
-    """The node API's error envelope."""
-    said = NodeError.of(status, message, reason, hint)
-    return Response(encode(said), status, media_type=JSON, headers=dict(headers or {}))
+def refusal(error: RemudaError, path: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An error as it is answered everywhere outside OpenAI's API. `path` is what was asked for."""
+    extra = {**(headers or {})}
+    if error.http_status == 401:
+        extra["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, Unavailable):
+        extra["Retry-After"] = "5"
+    return Response(error_body(error, path), error.http_status, media_type=JSON, headers=extra)
+
+
+def error_body(error: RemudaError, path: str) -> bytes:
+    told = error.problem()
+    type_ = "node_error" if path.startswith(_NODE_PATHS) else _error_type(error.http_status)
+    return encode(NodeError.of(error.http_status, error.public_text, told.code, told.hint, type_))
+
+
+def _error_type(status: int) -> str:
+    """OpenAI's words, which other routes of the contract use too."""
+    if status == 404:
+        return "not_found_error"
+    return "invalid_request_error" if status < 500 else "server_error"
 
 
 def takes(model: type[BaseModel], *, required: bool = True) -> Described:

@@ -1,9 +1,9 @@
 """Is this frontend alive, can it work, and what does it count."""
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from remuda.gateway.guards import require_admin
+from remuda.gateway.guards import is_admin, require_admin
 from remuda.gateway.messages import answer, gives_raw, refuses
 from remuda.gateway.services import Svc
 from remuda.wire.codec import Message
@@ -14,6 +14,7 @@ routes = APIRouter(tags=["probes"])
 class Unready(Message):
     status: str = "unready"
     reason: str
+    code: str
 
 
 @routes.get("/healthz", response_class=Response, responses=refuses())
@@ -23,10 +24,13 @@ async def healthz() -> Response:
 
 
 @routes.get("/readyz", response_class=Response, responses=refuses() | {503: {"model": Unready}})
-async def readyz(svc: Svc) -> Response:
+async def readyz(request: Request, svc: Svc) -> Response:
     """Store and bus answer; otherwise 503 and which does not."""
-    reason = await svc.unready()
-    return answer(Unready(reason=reason), 503) if reason else Response()
+    found = await svc.readiness()
+    if not found.public:
+        return Response()
+    reason = found.for_admins if is_admin(request, svc) else found.public
+    return answer(Unready(reason=reason, code=found.code), 503)
 
 
 @routes.get(
@@ -37,5 +41,5 @@ async def readyz(svc: Svc) -> Response:
 )
 async def metrics(svc: Svc) -> Response:
     """Prometheus text format."""
-    await svc.unready()  # Looks at store and bus, so that their figures are of now.
+    await svc.readiness()  # Looks at store and bus, so that their figures are of now.
     return Response(svc.metrics.rendered(), media_type=CONTENT_TYPE_LATEST)

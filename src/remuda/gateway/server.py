@@ -15,9 +15,9 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from remuda.core import limits
+from remuda.core.errors import HeadTooLarge, Invalid, RemudaError, RequestIncomplete
 from remuda.gateway.client_line import EXTENSION, Headers
-from remuda.wire.codec import encode
-from remuda.wire.nodes import NodeError
+from remuda.gateway.messages import error_body
 
 
 class _Connection(HttpToolsProtocol):
@@ -85,7 +85,7 @@ class _Connection(HttpToolsProtocol):
         super().data_received(data)
         self._framing_bytes += len(data)
         if self._in_head and self._framing_bytes > limits.HEAD_BYTES_MAX:
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request's head is too large")
+            self._refuse(HeadTooLarge(f"the request's head has more than {limits.HEAD_BYTES_MAX} bytes"))
         elif self._framing_bytes > limits.FRAMING_BYTES_MAX:
             self.transport.close()
         elif not self._upgraded and self._head_timer is None and (self._in_head or self._resting):
@@ -128,7 +128,7 @@ class _Connection(HttpToolsProtocol):
             self.loop.call_later(limits.LINGER_S, self._hang_up_on, self.cycle)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(HTTPStatus.BAD_REQUEST, "this is not an HTTP request")
+        self._refuse(Invalid("this is not an HTTP request"))
 
     @property
     def _resting(self) -> bool:
@@ -150,15 +150,18 @@ class _Connection(HttpToolsProtocol):
             self._await_head()
             return
         if self._in_head and not self._refused:
-            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request's head did not arrive in time")
+            self._refuse(
+                RequestIncomplete(f"the request's head did not arrive within {limits.HEAD_READ_S:.0f} s")
+            )
         self.transport.close()
 
     def _hang_up_on(self, request: RequestResponseCycle) -> None:
         if self._incoming and self.cycle is request:
             self.transport.close()
 
-    def _refuse(self, status: HTTPStatus, words: str) -> None:
-        body = encode(NodeError.of(status, words))
+    def _refuse(self, error: RemudaError) -> None:
+        """Before there is a path, and with it a choice of shapes."""
+        status, body = HTTPStatus(error.http_status), error_body(error, "")
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}",
             "content-type: application/json",

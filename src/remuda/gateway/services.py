@@ -80,6 +80,15 @@ class Inference:
 
 
 @dataclass(frozen=True, slots=True)
+class Readiness:
+    """Why a frontend cannot do its work; empty when it can. Only admins are told where its bus is."""
+
+    public: str = ""
+    for_admins: str = ""
+    code: str = ""  # Of the first of the reasons.
+
+
+@dataclass(frozen=True, slots=True)
 class Services:
     registry: Registry
     ops: Ops
@@ -96,7 +105,7 @@ class Services:
         [str], str
     ]  # From the host by which a worker reached us to the bus address it gets.
     bus_connected: Callable[[], bool]  # This frontend's own connection.
-    unready: Callable[[], Awaitable[str]]  # Why this frontend cannot do its work; empty when it can.
+    readiness: Callable[[], Awaitable[Readiness]]
     wheel: Callable[[], tuple[str, bytes]]  # This program, for machines that join.
     join_lines: Callable[[], JoinLines]  # Raises Conflict where no other machine can join.
     join_script: Callable[[str, str], str]  # From the wheel's address and SHA-256 to the script that joins.

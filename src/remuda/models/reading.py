@@ -9,8 +9,10 @@ from typing import Final, TypeGuard
 
 import yaml
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from remuda.core.errors import Invalid
+from remuda.core.field_errors import place, wanted
 from remuda.models import document
 from remuda.models.config import ModelConfig, Section
 from remuda.models.document import Value
@@ -19,16 +21,7 @@ NAME_CHARS_MAX: Final = 256
 _COMPLAINTS_MAX: Final = 3
 _SHOWN_CHARS_MAX: Final = 60
 _UNKNOWN_MAX: Final = 100
-_ACCEPTED: Final = {
-    "int": "a whole number",
-    "float": "a number",
-    "finite": "a finite number",
-    "bool": "true or false",
-    "string": "a text",
-    "tuple": "a list",
-    "dict": "a map of keys",
-    "model": "a map of keys",
-}
+_SECTIONS: Final = frozenset({"dict", "model"})
 
 
 def read_model(text: str, *, where: str = "") -> ModelConfig:
@@ -134,10 +127,16 @@ def _is_section(annotation: object) -> TypeGuard[type[Section]]:
 
 def _complaints(error: ValidationError) -> Iterator[str]:
     for item in error.errors(include_url=False):
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"])
-        accepted = _ACCEPTED.get(item["type"].partition("_")[0], "")
-        reason = f"{accepted} is accepted" if accepted else item["msg"].removeprefix("Value error, ")
-        yield f"{key.removeprefix('.')}: {_shown(item['input'])} stands there, {reason}"
+        yield f"{place(item['loc'])}: invalid value {_shown(item['input'])}; {_reason(item)}"
+
+
+def _reason(item: ErrorDetails) -> str:
+    if item["type"] == "value_error":
+        return item["msg"].removeprefix("Value error, ")
+    kind = item["type"].partition("_")[0]
+    return (
+        "it must be a map of keys" if kind in _SECTIONS else f"it {wanted(item['type'], item.get('ctx', {}))}"
+    )
 
 
 def _shown(value: object) -> str:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from remuda.core.errors import Invalid
+from remuda.core.field_errors import field_error
 from remuda.oci import limits
 from remuda.oci.errors import ContentRefused
 from remuda.oci.reference import Reference, parse_digest
@@ -170,9 +171,10 @@ def _parse(kind: type[D], body: bytes, what: str) -> D:
 def _first_fault(error: ValidationError | Invalid) -> str:
     if isinstance(error, Invalid):
         return str(error)
-    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(str(step) for step in fault["loc"])
-    return f"{place}: {fault['msg']}" if place else fault["msg"]
+    fault = error.errors(include_url=False, include_input=False)[0]
+    if fault["type"] == "json_invalid":
+        return "it is not JSON"
+    return field_error(fault, subject="it")
 
 
 def _descriptor(part: _DescriptorPart) -> Descriptor:

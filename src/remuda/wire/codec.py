@@ -21,10 +21,10 @@ from pydantic import (
 from pydantic_core import from_json
 
 from remuda.core.errors import Invalid, TooLarge
+from remuda.core.field_errors import field_error
 
 PAYLOAD_BYTES_MAX: Final = 1024 * 1024  # What a NATS server carries unless told otherwise.
 _ERRORS_NAMED_MAX: Final = 3
-_LOCATION_CHARS_MAX: Final = 120
 
 NOTHING: Final = b"null"
 """The payload of a message that is all subject, as Go publishes it."""
@@ -142,12 +142,7 @@ def decode(cls: type[M], payload: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) 
 
 
 def _in_words(error: ValidationError) -> str:
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    named = [_one_in_words(detail["loc"], detail["msg"]) for detail in found[:_ERRORS_NAMED_MAX]]
+    found = error.errors(include_url=False, include_input=False)
+    named = [field_error(detail, subject="the message") for detail in found[:_ERRORS_NAMED_MAX]]
     more = len(found) - len(named)
     return "; ".join(named) + (f"; and {more} more" if more else "")
-
-
-def _one_in_words(location: tuple[int | str, ...], said: str) -> str:
-    where = ".".join(str(part) for part in location)[:_LOCATION_CHARS_MAX] or "the message"
-    return f"{where}: {said.removeprefix('Value error, ')}"

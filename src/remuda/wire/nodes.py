@@ -340,18 +340,22 @@ class NodeError(Message):
     error: NodeErrorDetail
 
     @classmethod
-    def of(cls, status: int, message: str, reason: str = "", hint: str = "") -> "NodeError":
-        return cls(error=NodeErrorDetail(code=status, message=message, reason=reason, hint=hint))
+    def of(
+        cls, status: int, message: str, reason: str = "", hint: str = "", type_: str = "node_error"
+    ) -> "NodeError":
+        detail = NodeErrorDetail(code=status, message=message, type=type_, reason=reason, hint=hint)
+        return cls(error=detail)
 
 
 class TokenError(Message):
     """Frontend to caller: refused before any handler saw the request."""
 
     error: str
+    reason: Annotated[str, OMIT_EMPTY] = ""  # Ours, additive: the code of the error.
 
 
-TOKEN_MISSING: Final = TokenError(error="missing or invalid Authorization header")
-TOKEN_WRONG: Final = TokenError(error="invalid registration token")
+TOKEN_MISSING: Final = TokenError(error="missing or invalid Authorization header", reason="unauthorized")
+TOKEN_WRONG: Final = TokenError(error="invalid registration token", reason="unauthorized")
 
 
 def error_text(payload: bytes) -> str:

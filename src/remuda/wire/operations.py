@@ -93,6 +93,7 @@ class PlainError(Message):
     """Frontend to admin: why not."""
 
     error: str
+    reason: str  # Ours, additive: the code of the error.
 
 
 class ConcreteRefusal(Message):

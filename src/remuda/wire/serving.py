@@ -34,7 +34,8 @@ class ReplicaView(Message):
     protocol: str = ""
     in_flight: Count = 0  # Over all frontends, as far as they have told.
     parallel: Count = 0  # How many requests it takes at once; 0: nobody knows.
-    memory_bytes: Uint64 = 0
+    memory_bytes: Uint64 = 0  # Set aside for it; 0: nobody knows.
+    estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
     in_vram: bool = False
     op_id: str = ""  # The operation that loaded it.
     why: Annotated[str, OMIT_EMPTY] = ""  # For what reason it is unloading or unreachable.
@@ -58,7 +59,8 @@ class ModelItem(Message):
     revision: str = ""
     origin: str = ""  # `added`, or the file that describes it.
     size_bytes: Uint64 = 0  # Of its file; 0: nobody knows.
-    memory_bytes: Uint64 = 0  # Estimated, loaded; 0: nobody knows.
+    memory_bytes: Uint64 = 0  # Once loaded; 0: nobody knows.
+    estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
     context_size: Count = 0
     nodes_with_files: Many[str] = ()
     replicas: Many[ReplicaView] = ()

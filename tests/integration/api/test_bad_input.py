@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
 import httpx
 import pytest
@@ -23,6 +24,14 @@ pytestmark = pytest.mark.anyio
 
 CHUNK = bytes(1 << 20)
 CHUNKS = 100
+CODES = {
+    400: ["invalid"],
+    404: ["not_found"],
+    405: ["wrong_method"],
+    413: ["too_large"],
+    431: ["too_large"],
+}
+LIBRARY_WORDS = ["Input should", "Field required", "valid string", "Value error", "Expected `"]
 
 
 async def register(frontend: LiveFrontend, body: bytes) -> httpx.Response:
@@ -33,8 +42,11 @@ def check_refusal(reply: httpx.Response, status: int, *words: str) -> None:
     assert reply.status_code == status, reply.text
     assert reply.headers["content-type"] == "application/json"
     error = reply.json()["error"]
-    assert error.keys() - {"reason", "hint"} == {"code", "message", "type"}
-    assert (error["code"], error["type"]) == (status, "node_error")
+    assert error.keys() - {"hint"} == {"code", "message", "type", "reason"}
+    of_nodes = reply.url.path.startswith(("/api/node/", "/api/nodes"))
+    assert (error["code"], error["type"] == "node_error") == (status, of_nodes)
+    assert error["reason"] in CODES[status], reply.text
+    assert [word for word in LIBRARY_WORDS if word in error["message"]] == []
     assert [word for word in words if word not in error["message"]] == []
 
 
@@ -234,7 +246,7 @@ async def spoken(frontend: LiveFrontend, sent: Iterable[bytes]) -> bytes:
 async def test_a_head_without_end_is_refused(frontend: LiveFrontend, head: list[bytes]) -> None:
     answered = await spoken(frontend, head)
     assert answered.startswith(b"HTTP/1.1 431 ")
-    assert json.loads(answered.partition(b"\r\n\r\n")[2])["error"]["code"] == 431
+    assert json.loads(answered.partition(b"\r\n\r\n")[2])["error"]["reason"] == "too_large"
 
 
 async def test_trailers_without_end_are_cut_off(frontend: LiveFrontend) -> None:
@@ -269,7 +281,7 @@ async def test_a_head_without_end_is_refused_over_tls_too(tmp_path: Path) -> Non
 async def test_what_is_not_http_is_refused(frontend: LiveFrontend) -> None:
     answered = await spoken(frontend, [b"\x16\x03\x01hello\r\n\r\n"])
     assert answered.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(answered.partition(b"\r\n\r\n")[2])["error"]["type"] == "node_error"
+    assert json.loads(answered.partition(b"\r\n\r\n")[2])["error"]["reason"] == "invalid"
 
 
 async def test_a_caller_who_leaves_in_the_middle_is_no_bug(frontend: LiveFrontend) -> None:
@@ -307,3 +319,36 @@ async def test_another_method_is_answered_with_those_that_work(
     reply = await frontend.anyone.request(method, path)
     check_refusal(reply, 405, method, allowed)
     assert reply.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/api/history?limit=many", "limit must be a whole number"),
+        ("/api/history?limit=-1", "limit must be 1 or more"),
+        ("/api/ops?limit=x", "limit must be a whole number"),
+        ("/api/ops?state=past", "state must be"),
+        ("/api/ops/events?wait_s=long", "wait_s must be a number"),
+        ("/api/ops?colour=red", "unknown filter 'colour'"),
+    ],
+)
+async def test_a_wrong_parameter_is_refused_in_words(frontend: LiveFrontend, path: str, words: str) -> None:
+    check_refusal(await frontend.admin.get(path), 400, words)
+
+
+async def test_paths_of_openai_are_refused_in_its_shape(frontend: LiveFrontend) -> None:
+    for path in ("/v1", "/v1/", "/v1/nope"):
+        error = (await frontend.anyone.get(path)).json()["error"]
+        assert (error["code"], error["type"]) == ("not_found", "invalid_request_error")
+
+
+async def test_a_websocket_that_does_not_exist_is_refused_with_a_code(frontend: LiveFrontend) -> None:
+    async with aiohttp.ClientSession() as session:
+        for path in ("/ws/nope", "/v1/realtime"):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await session.ws_connect(f"{frontend.running.url}{path}")
+            assert refused.value.status == 404
+        head = "GET /ws/nope HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        answered = await spoken(frontend, [(head + key).encode()])
+    assert b'"reason":"not_found"' in answered

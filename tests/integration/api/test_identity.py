@@ -15,7 +15,7 @@ from tests.support.frontends import PATIENCE_S, Json, LiveFrontend, live_fronten
 
 pytestmark = pytest.mark.anyio
 
-WRONG = {"error": "invalid registration token"}
+WRONG = {"error": "invalid registration token", "reason": "unauthorized"}
 SECRET = "rmn_" + "s" * 40
 OTHER_SECRET = "rmn_" + "o" * 40
 ELSEWHERE = "127.0.0.66"

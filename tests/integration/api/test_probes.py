@@ -19,7 +19,7 @@ from remuda import __version__
 from remuda.host.ports import free_port
 from tests.support.frontends import LiveFrontend, live_frontend
 from tests.support.nats_servers import HOST, plain_server
-from tests.support.postgres import postgres_server
+from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ async def reason(frontend: LiveFrontend) -> str:
     if reply.status_code == 200:
         assert reply.content == b""
         return ""
-    assert (reply.status_code, reply.json().keys()) == (503, {"status", "reason"})
+    assert (reply.status_code, reply.json().keys()) == (503, {"status", "reason", "code"})
     return str(reply.json()["reason"])
 
 
@@ -77,14 +77,22 @@ async def test_a_frontend_without_its_database_says_so_until_it_is_back(tmp_path
             assert await reason(frontend) == ""
             postgres.kill()
             why = await wait_until(lambda: reason(frontend), within=30)
-            assert ("cannot be used" in why, postgres.password in why) == (True, False)
+            assert why.startswith("the database cannot be used")
+            assert not internal(why, postgres)
             assert await gauge(frontend, "remuda_store_up") == 0
             reply = await frontend.admin.get("/api/nodes")
             assert (reply.status_code, reply.json()["error"]["code"]) == (503, 503)
             assert int(reply.headers["retry-after"]) > 0
+            assert reply.json()["error"]["reason"] == "store_unusable"
+            assert not internal(reply.text, postgres)
             postgres.start()
             await wait_until(lambda: ready(frontend), within=30)
             assert await frontend.status(node["id"]) == "healthy"
+
+
+def internal(text: str, postgres: PostgresServer) -> bool:
+    """Whether a client learns where the database is, or as whom the frontend logs in there."""
+    return any(word in text for word in (postgres.password, "postgresql", "127.0.0.1", "port", "user"))
 
 
 @pytest.fixture
@@ -107,7 +115,7 @@ async def test_a_frontend_whose_database_cannot_be_written_says_so_until_it_can(
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))
-        assert "database or disk is full" in await wait_until(lambda: reason(frontend), within=30)
+        assert "its disk is full" in await wait_until(lambda: reason(frontend), within=30)
         assert await gauge(frontend, "remuda_store_up") == 0
         filler.unlink()
         await wait_until(lambda: ready(frontend), within=30)

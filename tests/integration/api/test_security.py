@@ -9,8 +9,8 @@ from tests.support.frontends import Json, LiveFrontend, live_frontend
 
 pytestmark = pytest.mark.anyio
 
-MISSING = {"error": "missing or invalid Authorization header"}
-WRONG = {"error": "invalid registration token"}
+MISSING = {"error": "missing or invalid Authorization header", "reason": "unauthorized"}
+WRONG = {"error": "invalid registration token", "reason": "unauthorized"}
 NODE_ROUTES = [
     ("POST", "/api/node/register"),
     ("POST", "/api/node/x/heartbeat"),
@@ -175,6 +175,7 @@ async def new_key(frontend: LiveFrontend, name: str, scope: str = "admin") -> Js
 async def test_a_foreign_host_is_refused(frontend: LiveFrontend, path: str, host: str) -> None:
     reply = await frontend.anyone.get(path, headers={"Host": host.format(port=frontend.port)})
     assert node_error(reply)[:2] == (403, 403)
+    assert reply.json()["error"]["reason"] == "forbidden"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_it_can_have_another_name_and_answers_in_json(
     [
         ("", "it must be a map of fields"),
         ("protocol: [}", "line 1: this is not YAML"),
-        (SERVER + "halth: /up\n", "halth: Extra inputs are not permitted"),
+        (SERVER + "halth: /up\n", "halth is not known here"),
         ('protocol: http\ncommand: [server, "{prot}"]\n', "command[1]: there is no placeholder {prot}"),
         ("protocol: http\ncommand: [server]\n", "{port} must stand in command or env"),
         ("protocol: grpc\n", "protocol: grpc needs a folder with a run.sh"),

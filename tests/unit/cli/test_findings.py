@@ -93,7 +93,7 @@ def test_a_machine_without_gpu_is_well_unless_its_driver_fails() -> None:
 def test_gpus_are_named_with_memory_and_driver() -> None:
     hardware = replace(HARDWARE, gpus=(GPU,), driver_version="570", capability="cuda")
 
-    assert findings.gpu(hardware)[0].message == "H200 (140 GiB), driver 570; backends for cuda"
+    assert findings.gpu(hardware)[0].message == "H200 (140 GiB), driver 570; builds for cuda will be used"
 
 
 def node(

@@ -1,5 +1,6 @@
 """How commands end, what help says, and that asking for it is quick."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from remuda import __version__
 from remuda.cli import suggestions
+from remuda.cli.commands import ListByDefault
 from remuda.cli.completion import script
 from remuda.cli.exits import MEANINGS, Exit, exit_of
 from remuda.cli.main import Root, root
@@ -139,6 +141,14 @@ def test_misuse_has_its_exit_code(arguments: list[str]) -> None:
         ("nodes delete attic", "remuda nodes remove"),
         ("keys rm laptop", "remuda keys revoke"),
         ("ops stop 3f2a", "remuda ops cancel"),
+        ("help", "remuda --help"),
+        ("nodes help", "remuda nodes --help"),
+        ("models show qwen3", "remuda models (all of them), or remuda models ps (what is loaded)"),
+        ("models logs qwen3", "remuda logs"),
+        ("nodes add attic", "remuda join-line"),
+        ("delete attic", "remuda backends remove, or remuda models remove, or remuda nodes remove"),
+        ("update llama-cpp", "remuda backends upgrade"),
+        ("machines", "remuda nodes"),
     ],
 )
 def test_a_command_that_does_not_exist_gets_the_one_that_was_meant(typed: str, instead: str) -> None:
@@ -153,7 +163,7 @@ def test_every_suggestion_is_a_command() -> None:
     for told in suggestions.FROM_ELSEWHERE.values():
         for line in told.split(", or "):
             plain = " ".join(word for word in line.split("(")[0].split() if word.islower())
-            assert plain in known | {"remuda --version"}
+            assert plain in known | {"remuda --version", "remuda --help"}
 
 
 def test_misuse_is_json_where_json_was_asked_for() -> None:
@@ -161,6 +171,47 @@ def test_misuse_is_json_where_json_was_asked_for() -> None:
 
     assert result.exit_code == Exit.MISUSED
     assert json.loads(result.stderr)["error"]["code"] == "usage"
+
+
+@pytest.mark.parametrize("path", [path for path in verbs(root) if path], ids=" ".join)
+def test_every_command_takes_json_or_says_why_not(path: tuple[str, ...]) -> None:
+    command: click.Command = root
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    takes = any("--json" in param.opts for param in command.get_params(click.Context(command)))
+    if takes or isinstance(command, ListByDefault):
+        return
+    result = CliRunner().invoke(root, [*path, "--json"], prog_name="remuda")
+
+    assert result.exit_code == Exit.MISUSED
+    error = json.loads(result.stderr)["error"]
+    assert error["code"] == "usage"
+    assert error["message"].startswith(f"remuda {' '.join(path)} has no --json: ")
+
+
+def test_json_in_front_of_the_command_is_told_where_it_belongs() -> None:
+    result = CliRunner().invoke(root, ["--json", "nodes"])
+
+    assert result.exit_code == Exit.MISUSED
+    assert "remuda nodes --json" in json.loads(result.stderr)["error"]["message"]
+
+
+def test_what_the_system_refuses_is_told_in_a_sentence() -> None:
+    refused = IsADirectoryError(errno.EISDIR, "Is a directory", "/tmp/x")
+
+    plain = CliRunner().invoke(failing(refused), ["fail"])
+    as_json = CliRunner().invoke(failing(refused), ["fail", "--json"])
+
+    assert plain.stderr.startswith("error: /tmp/x: is a directory\nhint: ")
+    assert json.loads(as_json.stderr)["error"]["code"] == "system_refused"
+    assert plain.exit_code == as_json.exit_code == Exit.UNAVAILABLE
+
+
+def test_a_defect_is_an_object_too_where_json_was_asked_for() -> None:
+    result = CliRunner().invoke(failing(ZeroDivisionError("x")), ["fail", "--json"])
+
+    assert (result.exit_code, json.loads(result.stderr)["error"]["code"]) == (Exit.DEFECT, "internal")
 
 
 def test_join_refuses_what_is_no_url() -> None:

@@ -101,17 +101,17 @@ def test_aliases_and_merge_keys_mean_what_they_say() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name: a\nthreads: many", "threads: 'many' stands there, a whole number is accepted"),
-        ("name: a\nparameters: {top_p: [1]}", "parameters.top_p: a list stands there, a number is accepted"),
-        ("name: a\nf16: perhaps", "f16: 'perhaps' stands there, true or false is accepted"),
-        ("name: a\nname2: b\nbackend: {a: b}", "backend: a map stands there, a text is accepted"),
-        ("name: a\nstopwords: x", "stopwords: 'x' stands there, a list is accepted"),
-        ("name: a\nstopwords: [[x]]", "stopwords[0]: a list stands there, a text is accepted"),
-        ("name: a\ntemplate: x", "template: 'x' stands there, a map of keys is accepted"),
-        ("name: a\nkeep_alive: 5", "keep_alive: '5' stands there, '5' is not a duration such as"),
-        ("name: a\nparallel: 0", "parallel: '0' stands there, Input should be greater than or equal to 1"),
-        ("name: a\ncontext_size: 4294967296", "context_size: '4294967296' stands there, Input should be"),
-        ("name: a\nyarn_ext_factor: .nan", "yarn_ext_factor: '.nan' stands there, a number is accepted"),
+        ("name: a\nthreads: many", "threads: invalid value 'many'; it must be a whole number"),
+        ("name: a\nparameters: {top_p: [1]}", "parameters.top_p: invalid value a list; it must be a number"),
+        ("name: a\nf16: perhaps", "f16: invalid value 'perhaps'; it must be true or false"),
+        ("name: a\nname2: b\nbackend: {a: b}", "backend: invalid value a map; it must be a text"),
+        ("name: a\nstopwords: x", "stopwords: invalid value 'x'; it must be a list"),
+        ("name: a\nstopwords: [[x]]", "stopwords[0]: invalid value a list; it must be a text"),
+        ("name: a\ntemplate: x", "template: invalid value 'x'; it must be a map of keys"),
+        ("name: a\nkeep_alive: 5", "keep_alive: invalid value '5'; '5' is not a duration such as"),
+        ("name: a\nparallel: 0", "parallel: invalid value '0'; it must be 1 or more"),
+        ("name: a\ncontext_size: 4294967296", "context_size: invalid value '4294967296'; it must be"),
+        ("name: a\nyarn_ext_factor: .nan", "yarn_ext_factor: invalid value '.nan'; it must be a number"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(text: str, said: str) -> None:

@@ -86,7 +86,7 @@ def test_refusal_names_the_field(payload: bytes, field: str) -> None:
     with pytest.raises(Invalid) as refusal:
         decode(RegisterRequest, payload)
 
-    assert refusal.value.message.startswith(f"{field}: ")
+    assert refusal.value.message.startswith(f"{field} must ")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_times_of_go_are_read(text: str, instant: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-08-22T10:15:30", "0001-01-01T00:00:00+02:00", ""])
 def test_time_that_is_no_instant_is_refused(text: str) -> None:
-    with pytest.raises(Invalid, match=r"^created_at: "):
+    with pytest.raises(Invalid, match=r"^created_at(:| must be)"):
         decode(RegisterReply, f'{{"id":"i","created_at":"{text}"}}'.encode())
 
 

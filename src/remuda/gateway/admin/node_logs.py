@@ -81,7 +81,7 @@ async def log_socket(websocket: WebSocket, node_id: str, model: str) -> None:
         await _forward(websocket, svc.logs, node, model_name(model))
     except RemudaError as error:
         log.info("log_socket_refused", node=node_id, code=error.code, reason=error.message)
-        await websocket.send_denial_response(refusal(error.http_status, str(error)))
+        await websocket.send_denial_response(refusal(error, websocket.url.path))
 
 
 async def _forward(websocket: WebSocket, logs: NodeLogs, node: Node, model: str) -> None:
@@ -153,7 +153,7 @@ class FollowedLog(Response):
         except RemudaError as error:
             if not begun:
                 return error
-            end = LogEnd(code=error.code, message=str(error))
+            end = LogEnd(code=error.code, message=error.public_text)
         await tell(None)
         await _send(send, _event("end", encode(end)))
         await send({"type": "http.response.body"})

@@ -67,8 +67,8 @@ async def _wish(op_id: OpId, wish: Wish, svc: Svc, done: str) -> Response:
     operations = svc.ops.operations
     try:
         if (await operations.view(op_id)).operation.wish is wish is Wish.CANCEL:
-            return answer(PlainError(error="the operation is being cancelled already"), 400)
+            raise Conflict("the operation is being cancelled already")
         await operations.wish(op_id, wish)
     except (Conflict, NotFound) as refused:
-        return answer(PlainError(error=str(refused)), 400)
+        return answer(PlainError(error=refused.public_text, reason=refused.code), 400)
     return answer(DoneReply(message=done))

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from remuda.accounts.keys import ApiKey
 from remuda.core import limits
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError
+from remuda.core.errors import Internal, RemudaError
 from remuda.core.log import masked
 from remuda.gateway.client_line import line_of
 from remuda.gateway.openai.admission import Admission
@@ -37,10 +37,6 @@ from remuda.router.table import Entry
 log = structlog.get_logger()
 _SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
 _SANE_ID: Final = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
-
-
-class Defect(RemudaError):
-    """A bug of ours: the log has the details."""
 
 
 class Api:
@@ -115,7 +111,7 @@ class Api:
             raise
         except Exception as bug:
             log.error("inference_failed", request_id=exchange.request_id, exc_info=bug)
-            await exchange.fail(Defect("internal error; the frontend's log has the details"))
+            await exchange.fail(Internal("internal error; the frontend's log has the details"))
 
     async def _admit(self, request: Incoming) -> Call:
         if self._running.stopping:

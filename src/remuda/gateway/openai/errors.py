@@ -73,7 +73,7 @@ def refusal(error: RemudaError) -> Refusal:
     """What the client is told of this error."""
     status = error.status if isinstance(error, UpstreamFailed) else error.http_status
     param = error.param if isinstance(error, InvalidField) else ""
-    what = ErrorDetails(str(error), _type(error, status), param or None, error.code)
+    what = ErrorDetails(error.public_text, _type(error, status), param or None, error.code)
     loading = _loading(error.status) if isinstance(error, ModelLoading) else UNSET
     body = msgspec.json.encode(ErrorAnswer(what, loading))
     return Refusal(status, error.code, body, _headers(error, status))

@@ -5,6 +5,7 @@ import asyncio
 from typing import Final
 
 import anyio
+import structlog
 from starlette.types import Send
 
 from remuda.core.clock import Clock
@@ -16,6 +17,7 @@ from remuda.inference.model import Kind, Tally
 from remuda.router.dispatch import Journey
 from remuda.router.ports import LoadStatus
 
+log = structlog.get_logger()
 SSE: Final = b"text/event-stream"
 CLIENT_GONE: Final = 499  # Nobody is told; it is logged and counted.
 _DONE: Final = b"data: [DONE]\n\n"
@@ -173,6 +175,8 @@ class Exchange:
         """Tell the client, in the way that is left."""
         if self._over:
             return
+        if error.public != error.message:
+            log.warning("inference_refused", request_id=self.request_id, reason=error.message)
         told = refusal(error)
         self.status, self.error = told.status, told.code
         if not self._started:

@@ -7,7 +7,7 @@ import msgspec
 from starlette.types import Receive
 
 from remuda.core import limits
-from remuda.core.errors import TooLarge
+from remuda.core.errors import RequestIncomplete, TooLarge
 from remuda.gateway.client_line import ClientLine
 from remuda.gateway.openai.errors import InvalidField
 from remuda.gateway.openai.exchange import Exchange
@@ -34,7 +34,7 @@ class Bodies:
         self._together_bytes = 0
 
     async def read(self, request: Incoming) -> bytes:
-        """TooLarge, Overloaded, or InvalidField for one that ends early or comes too slowly."""
+        """TooLarge, Overloaded, InvalidField for one that ends early, RequestIncomplete for a slow one."""
         # The server has seen to it that this is a number.
         if int(request.headers.get(b"content-length", 0)) > self._bytes_max:
             raise self._too_large()
@@ -43,7 +43,7 @@ class Bodies:
             return body
         with anyio.move_on_after(limits.INFERENCE_BODY_READ_S):
             return await self._received(request)
-        raise InvalidField(f"the body did not arrive within {limits.INFERENCE_BODY_READ_S:g} s")
+        raise RequestIncomplete(f"the body did not arrive within {limits.INFERENCE_BODY_READ_S:g} s")
 
     def forget(self, exchange: Exchange) -> None:
         """The request is over."""

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from starlette.types import Send
 
-from remuda.core.errors import NotFound, Rejected, RemudaError
+from remuda.core.errors import NotFound, RemudaError, WrongMethod
 from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.errors import Refusal, refusal
@@ -15,11 +15,6 @@ from remuda.router.errors import ModelUnknown
 from remuda.router.table import Entry
 
 MODELS: Final = "/v1/models"
-
-
-class WrongMethod(Rejected):
-    code = "wrong_method"
-    http_status = 405
 
 
 class Listed(msgspec.Struct):

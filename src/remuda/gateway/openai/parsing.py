@@ -1,6 +1,5 @@
 """From a request's bytes to a checked request, or to words that name the field. Pure."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -8,6 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from remuda.gateway.openai.errors import InvalidField
+from remuda.gateway.openai.wrong_field import wrong_field
 from remuda.inference.model import Kind, Request
 from remuda.inference.requests import (
     ChatRequest,
@@ -18,9 +18,8 @@ from remuda.inference.requests import (
 )
 
 R = TypeVar("R", bound=Request)
-_WORDS_MAX: Final = 300  # A wrong value is quoted, and may be long.
-_PLACE: Final = " - at `$"
-_MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
+_WORDS_MAX: Final = 300
+_TRUNCATED: Final = "it ends too early"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +74,11 @@ def _decoded(decoder: msgspec.json.Decoder[R], body: bytes) -> R:
             str(body, "utf-8")  # The decoder looks only at the fields that it knows.
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error)) from None
+        raise wrong_field(str(error)) from None
     except UnicodeDecodeError as error:
         raise InvalidField(f"the body is not UTF-8: byte {error.start} cannot be read") from None
     except msgspec.DecodeError as error:
-        raise InvalidField(f"the body is not valid JSON: {str(error)[:_WORDS_MAX]}") from None
+        words = _TRUNCATED if "truncated" in str(error) else str(error)[:_WORDS_MAX]
+        raise InvalidField(f"the body is not valid JSON: {words}") from None
     except RecursionError:
         raise InvalidField("the body is nested too deeply") from None
-
-
-def _wrong_field(said: str) -> InvalidField:
-    what, _, place = said.rpartition(_PLACE) if _PLACE in said else (said, "", "")
-    param = place.removesuffix("`").removeprefix(".")
-    if missing := _MISSING.fullmatch(what):
-        param = f"{param}.{missing[1]}" if param else missing[1]
-        return InvalidField(f"{param} is missing", param)
-    words = what if len(what) <= _WORDS_MAX else f"{what[:_WORDS_MAX]}..."
-    return InvalidField(f"{param}: {words}" if param else words, param)

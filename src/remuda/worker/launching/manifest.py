@@ -23,6 +23,7 @@ from yaml import events
 
 from remuda.core import durations
 from remuda.core.errors import Invalid
+from remuda.core.field_errors import field_error
 from remuda.worker.launching.templates import OPTIONS, PORT, Template
 from remuda.worker.processes.model import Protocol
 
@@ -149,7 +150,7 @@ def parse_manifest(content: bytes, source: str = FILE_NAME) -> Manifest:
             raise ValueError("it must be a map of fields, the first of them protocol")
         return Manifest.model_validate(document)
     except ValidationError as error:
-        complaints = [_complaint(item["loc"], item["msg"]) for item in error.errors(include_url=False)]
+        complaints = [field_error(item) for item in error.errors(include_url=False)]
         raise Invalid(f"{source}: {'; '.join(complaints[:_COMPLAINTS_MAX])}") from None
     except ValueError as error:
         raise Invalid(f"{source}: {error}") from None
@@ -180,9 +181,3 @@ def _check_shape(text: str) -> None:
         depth += isinstance(event, events.CollectionStartEvent) - isinstance(event, events.CollectionEndEvent)
         if depth > _DEPTH_MAX:
             raise ValueError("it is nested too deeply")
-
-
-def _complaint(location: tuple[int | str, ...], words: str) -> str:
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-    reason = words.removeprefix("Value error, ")
-    return f"{field.removeprefix('.')}: {reason}" if field else reason

@@ -1,0 +1,42 @@
+"""Numbers on the command line, refused in plain words."""
+
+import click
+
+
+class WholeNumber(click.ParamType):
+    """From `least` to `most`, both of them included."""
+
+    name = "N"
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self._least = least
+        self._most = most
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(str(value))
+        except ValueError:
+            self.fail(f"{str(value)!r} is not {self._wanted()}.", param, ctx)
+        if number < self._least or (self._most is not None and number > self._most):
+            self.fail(f"{number} is not {self._wanted()}.", param, ctx)
+        return number
+
+    def _wanted(self) -> str:
+        if self._most is None:
+            return f"a whole number of {self._least} or more"
+        return f"a whole number from {self._least} to {self._most}"
+
+
+class Amount(click.ParamType):
+    """A number of 0 or more."""
+
+    name = "N"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < float("inf"):
+            self.fail(f"{str(value)!r} is not a number of 0 or more.", param, ctx)
+        return number
