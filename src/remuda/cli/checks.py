@@ -24,6 +24,7 @@ from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, Wo
 from remuda.cli.target import NotRunningHere, Target, alive, find_target
 from remuda.core.clock import Clock
 from remuda.core.errors import FrontendUnreachable, Misconfigured, RemudaError, Unauthorized
+from remuda.core.os_errors import os_reason
 from remuda.host.folder import DataFolder, read_json
 from remuda.host.ports import listen
 from remuda.worker.addresses import AddressSettings, chosen_base_port, split
@@ -321,5 +322,5 @@ def _reached(host: str, port: int) -> Finding:
         socket.create_connection((host, port), timeout=_CALL_S).close()
     except OSError as error:
         remedy = "check that the NATS server runs there and that no firewall is in between"
-        return problem("bus", f"{host}:{port} cannot be reached: {error.strerror or error}", remedy)
+        return problem("bus", f"{host}:{port} cannot be reached: {os_reason(error)}", remedy)
     return ok("bus", f"{host}:{port} can be reached")

@@ -30,6 +30,7 @@ from remuda.core.errors import (
     Unauthorized,
     Unavailable,
 )
+from remuda.core.os_errors import without_number
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import decode
 from remuda.wire.nodes import NodeError, NodeView, error_text
@@ -190,6 +191,8 @@ def refusal_of(url: str, answer: Answer) -> RemudaError:
         return PeerFailed(f"{url} sends elsewhere, which is not followed", hint="use the address it leads to")
     said = _said(answer.body)
     message = said.message.removesuffix(f" ({said.hint})" if said.hint else "")
+    if said.code == "model_not_found":
+        message = message.replace("GET /v1/models lists", "`remuda models` lists")
     message = message or f"the frontend at {url} answered with HTTP status {answer.status}"
     hint = _HINTS.get(answer.status) or said.hint
     if not hint and said.code in _OUR_OWN_TROUBLE:
@@ -227,7 +230,7 @@ def _reason(error: httpx.HTTPError | httpx.InvalidURL, timeout_s: float) -> str:
         case httpx.RemoteProtocolError() | httpx.ReadError():
             return "what listens there hangs up: it does not speak HTTP, or wants https://"
         case _:
-            return text or type(error).__name__
+            return without_number(text) or type(error).__name__
 
 
 def _date(header: str) -> datetime | None:

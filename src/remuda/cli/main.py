@@ -27,6 +27,7 @@ from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import Verbs, examples, settings_command
 from remuda.cli.exits import Exit, exit_of, report
 from remuda.core.errors import Problem, RemudaError
+from remuda.core.os_errors import os_reason
 
 _NEW_OBJECTS: Final = 20_000  # Between two looks for garbage: imports make many, and leave hardly any.
 
@@ -96,8 +97,9 @@ def _misuse(error: click.UsageError) -> str:
 def _of_the_system(error: OSError) -> Problem:
     """A file, folder or connection that the operating system refused, where nobody has better words."""
     where = f"{error.filename}: " if error.filename else ""
-    said = (error.strerror or str(error)).lower()
-    return Problem("system_refused", f"{where}{said}", "check that it exists and that you may use it")
+    return Problem(
+        "system_refused", f"{where}{os_reason(error)}", "check that it exists and that you may use it"
+    )
 
 
 @click.group(

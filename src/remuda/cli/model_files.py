@@ -8,6 +8,7 @@ from pathlib import Path
 from remuda.cli.commands import Asked
 from remuda.cli.options import data_folder
 from remuda.core.errors import Invalid
+from remuda.core.os_errors import os_reason
 from remuda.host.folder import read_json
 from remuda.models.describing import describe_gguf
 from remuda.models.gguf_file import missing_bytes, open_gguf
@@ -40,9 +41,7 @@ def model_text(file: Path, name: str | None, context: int | None, asked: Asked) 
 
 
 def _reason(error: OSError) -> str:
-    if isinstance(error, IsADirectoryError):
-        return "it is a folder"
-    return "there is no such file" if isinstance(error, FileNotFoundError) else str(error.strerror).lower()
+    return "it is a folder" if isinstance(error, IsADirectoryError) else os_reason(error)
 
 
 def _models_folder(asked: Asked) -> Path:

@@ -3,7 +3,7 @@
 import click
 
 
-class WholeNumber(click.ParamType):
+class WholeNumber(click.ParamType[int]):
     """From `least` to `most`, both of them included."""
 
     name = "N"
@@ -27,7 +27,7 @@ class WholeNumber(click.ParamType):
         return f"a whole number from {self._least} to {self._most}"
 
 
-class Amount(click.ParamType):
+class Amount(click.ParamType[float]):
     """A number of 0 or more."""
 
     name = "N"

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from remuda.core.errors import Misconfigured
+from remuda.core.os_errors import os_reason
 
 
 class DataFolder:
@@ -61,7 +62,7 @@ class DataFolder:
             probe.unlink()
         except OSError as error:
             raise Misconfigured(
-                f"the data folder {self.root} cannot be used: {error.strerror}",
+                f"the data folder {self.root} cannot be used: {os_reason(error)}",
                 hint="choose another with --data-dir or REMUDA_DATA_DIR",
             ) from None
 
@@ -126,8 +127,11 @@ def read_json(path: Path) -> Mapping[str, object]:
         values = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise Misconfigured(f"{path} cannot be read: {error}", hint="remove it and try again") from None
+    except OSError as error:
+        hint = "check the data folder: --data-dir or REMUDA_DATA_DIR names it"
+        raise Misconfigured(f"{path} cannot be read: {os_reason(error)}", hint=hint) from None
+    except ValueError:
+        raise Misconfigured(f"{path} is not JSON", hint="remove it and try again") from None
     if not isinstance(values, dict):
         raise Misconfigured(f"{path} does not hold a JSON object", hint="remove it and try again")
     return values

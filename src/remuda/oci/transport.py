@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from yarl import URL
 
 from remuda.core.errors import Misconfigured
+from remuda.core.os_errors import os_reason
 from remuda.host.outbound import AddressRefused, Outbound, open_outbound, proxy_for
 from remuda.oci import limits
 from remuda.oci.errors import ContentRefused, RegistryFailed
@@ -197,9 +198,7 @@ def _in_our_words(url: URL) -> Iterator[None]:
         if isinstance(error.os_error, AddressRefused):
             reason = f"{place} is not asked: {error.os_error.strerror}"
             raise RegistryFailed(reason, hint=_HINT.format(place)) from None
-        raise RegistryFailed(
-            f"{place} cannot be reached: {error.os_error.strerror or error.os_error}"
-        ) from error
+        raise RegistryFailed(f"{place} cannot be reached: {os_reason(error.os_error)}") from error
     except aiohttp.ClientPayloadError as error:
         raise RegistryFailed(f"{place} broke the connection in the middle of an answer") from error
     except (aiohttp.ClientError, ssl.SSLError, OSError) as error:

@@ -21,6 +21,7 @@ from remuda.core.errors import (
 )
 from remuda.core.ids import NodeId
 from remuda.core.log import masked
+from remuda.core.os_errors import without_number
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
     BusTrouble,
@@ -213,7 +214,7 @@ def _why(error: "httpx.HTTPError") -> str:
     """The reason in words. The library's own text may be empty, or say no more than its class."""
     import httpx
 
-    text = masked(str(error))
+    text = without_number(masked(str(error)))
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "its certificate is not trusted here; name the authority that signed it with --ca"
     if isinstance(error, httpx.ConnectError):

@@ -7,6 +7,7 @@ from pydantic import SecretStr
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Misconfigured
 from remuda.core.ids import BootId, MachineId
+from remuda.core.os_errors import os_reason
 from remuda.host.identity import kept_text, stable_id
 from remuda.wire.nodes import SECRET_PREFIX
 
@@ -17,7 +18,7 @@ def machine_id(folder: Path, entropy: Entropy) -> MachineId:
         return MachineId(stable_id(folder / "machine-id", entropy))
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(
-            f"this machine's id cannot be kept in {folder}: {error}",
+            f"this machine's id cannot be kept in {folder}: {_reason(error)}",
             hint="choose a folder this user can write to with --data-dir",
         ) from error
 
@@ -28,9 +29,13 @@ def node_secret(folder: Path, entropy: Entropy) -> SecretStr:
         return SecretStr(kept_text(folder / "node-secret", lambda: SECRET_PREFIX + entropy.token(32)))
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(
-            f"this machine's secret cannot be kept in {folder}: {error}",
+            f"this machine's secret cannot be kept in {folder}: {_reason(error)}",
             hint="choose a folder this user can write to with --data-dir",
         ) from error
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return os_reason(error) if isinstance(error, OSError) else "what is there is not text"
 
 
 def boot_id(entropy: Entropy) -> BootId:

@@ -203,7 +203,7 @@ def test_what_the_system_refuses_is_told_in_a_sentence() -> None:
     plain = CliRunner().invoke(failing(refused), ["fail"])
     as_json = CliRunner().invoke(failing(refused), ["fail", "--json"])
 
-    assert plain.stderr.startswith("error: /tmp/x: is a directory\nhint: ")
+    assert plain.stderr.startswith("error: /tmp/x: Is a directory\nhint: ")
     assert json.loads(as_json.stderr)["error"]["code"] == "system_refused"
     assert plain.exit_code == as_json.exit_code == Exit.UNAVAILABLE
 

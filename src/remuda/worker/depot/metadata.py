@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypeVar
 from pydantic import BaseModel
 
 from remuda.core.errors import Invalid, RemudaError
+from remuda.core.os_errors import without_number
 from remuda.host.files import read_small
 from remuda.wire.codec import OMIT_EMPTY, Many, Message, decode, encode
 from remuda.worker.depot.places import METADATA_FILE, RECORD_FILE
@@ -67,7 +68,7 @@ def _read(kind: type[M], path: Path) -> M | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, RuntimeError) as error:  # A link to itself is one or the other.
-        raise Invalid(f"{path} cannot be read: {error}") from None
+        raise Invalid(f"{path} cannot be read: {without_number(str(error))}") from None
     except RemudaError as error:
         raise Invalid(f"{path} cannot be used: {error.message}") from None
 

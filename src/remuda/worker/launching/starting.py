@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from remuda.core.errors import Invalid
+from remuda.core.os_errors import without_number
 from remuda.core.pasting import pasted
 from remuda.host.files import read_small
 from remuda.wire.backends import BackendInstall
@@ -92,4 +93,4 @@ def _manifest(folder: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except (OSError, RuntimeError) as error:  # A link to itself is one or the other.
-        raise Invalid(f"{path} cannot be read: {error}") from error
+        raise Invalid(f"{path} cannot be read: {without_number(str(error))}") from error

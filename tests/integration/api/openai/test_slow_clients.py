@@ -22,7 +22,7 @@ async def test_a_body_that_does_not_come_is_given_up(
 ) -> None:
     monkeypatch.setattr(limits, "INFERENCE_BODY_READ_S", 0.05)
     reply = await raw.ask(post(CHAT, b'{"model"', length=1000))
-    assert (reply.status, reply.json["error"]["code"]) == (400, "invalid")
+    assert (reply.status, reply.json["error"]["code"]) == (408, "request_incomplete")
     assert "did not arrive" in reply.json["error"]["message"]
     await wait_until(lambda: len(served.running) == 0)
 

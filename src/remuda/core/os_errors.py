@@ -1,0 +1,29 @@
+"""Why the operating system refused something, in words for people. Pure."""
+
+import os
+import re
+import socket
+from typing import Final
+
+_NUMBER: Final = re.compile(r"\[Errno (-?\d+)\]\s*")
+
+
+def os_reason(error: OSError) -> str:
+    """Without the error's number, and without the name of the call that failed."""
+    if isinstance(error, socket.gaierror):
+        return "its host name cannot be looked up"
+    if isinstance(error, NotADirectoryError):
+        return "a part of its path is not a folder"
+    if isinstance(error, FileExistsError):
+        return "there is a file of this name, which is not a folder"
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error.strerror or error)
+
+
+def without_number(text: str) -> str:
+    """The words of a library that passes on an error of the system as text."""
+    found = _NUMBER.search(text)
+    if found is None:
+        return text
+    return "its host name cannot be looked up" if int(found[1]) < 0 else _NUMBER.sub("", text)

@@ -1,0 +1,34 @@
+"""What the operating system refuses is told without numbers and names of calls."""
+
+import errno
+import socket
+
+import pytest
+
+from remuda.core.os_errors import os_reason, without_number
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "/tmp"), "Is a directory"),
+        (OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (socket.gaierror(-3, "Temporary failure in name resolution"), "its host name cannot be looked up"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "a part of its path is not a folder"),
+        (OSError("no more"), "no more"),
+    ],
+)
+def test_an_error_of_the_system_is_told_in_words(error: OSError, words: str) -> None:
+    assert os_reason(error) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[Errno -3] Temporary failure in name resolution", "its host name cannot be looked up"),
+        ("[Errno 113] No route to host", "No route to host"),
+        ("Server disconnected", "Server disconnected"),
+    ],
+)
+def test_the_number_of_an_error_is_left_out(text: str, words: str) -> None:
+    assert without_number(text) == words
