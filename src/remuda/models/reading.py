@@ -22,6 +22,7 @@ _COMPLAINTS_MAX: Final = 3
 _SHOWN_CHARS_MAX: Final = 60
 _UNKNOWN_MAX: Final = 100
 _SECTIONS: Final = frozenset({"dict", "model"})
+_SHELL_CHARACTERS: Final = frozenset("`$\\\"';|&<>*?!{}[]()")
 
 
 def read_model(text: str, *, where: str = "") -> ModelConfig:
@@ -53,6 +54,23 @@ def check_name(name: str) -> None:
         raise Invalid(f"name: {name!r} must not hold #, which stands before the number of a replica")
 
 
+def check_new_name(name: str) -> None:
+    """Invalid for a name that must not be given any more: one that is no path below a folder, or that a
+    shell would take for something else when somebody pastes it. Models that have such a name keep it."""
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise Invalid(
+            f"name: {name[:_SHOWN_CHARS_MAX]!r} cannot be the name of a file: empty parts, . and .. are not "
+            "accepted between slashes"
+        )
+    if name.startswith(("-", "~")):
+        raise Invalid(f"name: {name[:_SHOWN_CHARS_MAX]!r} must not begin with {name[0]}")
+    if found := sorted(set(name) & _SHELL_CHARACTERS):
+        raise Invalid(
+            f"name: {name[:_SHOWN_CHARS_MAX]!r} must not contain {' '.join(found)}, which shells interpret",
+            hint="use letters, digits and . _ - : / @ +",
+        )
+
+
 def check_paths(config: ModelConfig) -> None:
     """Invalid for a file that would lie outside the folder of models, wherever that is."""
     for key, path in _paths(config):
@@ -62,10 +80,10 @@ def check_paths(config: ModelConfig) -> None:
             raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} has characters that cannot be seen")
 
 
-def check_absolute_paths(config: ModelConfig, models_path: PurePath) -> None:
-    """Invalid for an absolute path outside this folder of models: it would name any file of a worker."""
+def check_absolute_paths(config: ModelConfig, models_path: PurePath, *others: PurePath) -> None:
+    """Invalid for an absolute path outside these folders of models: it would name any file of a worker."""
     for key, path in _paths(config):
-        if path.startswith("/") and not PurePath(path).is_relative_to(models_path):
+        if path.startswith("/") and not any(map(PurePath(path).is_relative_to, (models_path, *others))):
             raise Invalid(
                 f"{key}: {path[:_SHOWN_CHARS_MAX]!r} is outside the folder of models",
                 hint=f"put the file, or a link to it, into {models_path} and name it relative to that folder",

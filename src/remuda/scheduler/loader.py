@@ -4,17 +4,19 @@ replica's row; a frontend that dies over it is replaced, and what it had begun i
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import PurePath
 from typing import Final
 
 import anyio
 import structlog
 
-from remuda.core.errors import BackendFailed, Problem, RemudaError
+from remuda.core.errors import BackendFailed, Invalid, Problem, RemudaError
 from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import is_its_own
 from remuda.fleet.tokens import NodeTokens
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
+from remuda.models.reading import check_absolute_paths
 from remuda.ops.holdings import foreign
 from remuda.ops.model import Step
 from remuda.ops.reports import current_report
@@ -216,6 +218,7 @@ class _Load:
         try:
             if self._step.attempt > 1:  # Somebody else began this, and is gone.
                 await stop_process(self._tools.worker, self.replica)
+            self._check_paths(await self._standing())
             await self._room()
             standing = await self._standing()
             reply = await self._process(standing)
@@ -227,6 +230,16 @@ class _Load:
         except RemudaError as error:
             return replace(error.problem(), retryable=False)
         return None
+
+    def _check_paths(self, standing: Standing) -> None:
+        """What an earlier release stored, or another frontend, was perhaps never checked."""
+        config, stored = self._model.config, self._model.stored
+        folders = {self._place(standing).models_path, str(self._tools.catalogue.models_path)} - {""}
+        try:
+            check_absolute_paths(config, *map(PurePath, sorted(folders)))
+        except Invalid as error:
+            where = f" ({stored.file})" if stored.file else ""
+            raise Invalid(f"{config.id}{where}: {error.message}", hint=error.hint) from None
 
     async def _room(self) -> None:
         """Until those that go for this one are gone."""

@@ -80,6 +80,12 @@ class StoredModel:
     origin: str  # Who brought it: `added`, or the file it was read from.
     updated_at: datetime | None = None
 
+    @property
+    def file(self) -> str:
+        """The file that describes it, in its frontend's folder of models; empty if it was added."""
+        kind, _, where = self.origin.partition(":")
+        return where.partition(":")[2] if kind == "file" else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Replicas:

@@ -10,8 +10,9 @@ import structlog
 from anyio.abc import TaskStatus
 from anyio.to_thread import run_sync
 
-from remuda.core.errors import Rejected, RemudaError
-from remuda.models.reading import read_model
+from remuda.core.errors import Invalid, Rejected, RemudaError
+from remuda.models.config import ModelConfig
+from remuda.models.reading import check_absolute_paths, check_new_name, read_model
 from remuda.scheduler.model import StoredModel
 from remuda.scheduler.ports import ModelStore
 
@@ -80,6 +81,7 @@ class ModelFolder:
     async def _take_in(self, name: str, text: str) -> str:
         try:
             config = read_model(text, where=name)
+            await self._check(config, name)
             await self._store.put_model(
                 StoredModel(config.id, text, config.revision, origin=f"{self._origin}{name}")
             )
@@ -89,6 +91,15 @@ class ModelFolder:
         log.info("model_read", model=config.id, file=name, unknown_keys=list(config.unknown))
         self._changed()
         return config.id
+
+    async def _check(self, config: ModelConfig, name: str) -> None:
+        known = {one.name for one in await self._store.models()}
+        try:
+            if config.id not in known:
+                check_new_name(config.id)
+            check_absolute_paths(config, self._folder)
+        except Invalid as error:
+            raise Invalid(f"{name}: {error.message}", hint=error.hint) from None
 
     def _files(self) -> Mapping[str, tuple[tuple[int, int], str]]:
         found: dict[str, tuple[tuple[int, int], str]] = {}

@@ -11,7 +11,7 @@ from remuda.core.near_names import did_you_mean
 from remuda.fleet.fleet import Standing
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
-from remuda.models.reading import check_absolute_paths, read_model
+from remuda.models.reading import check_absolute_paths, check_new_name, read_model
 from remuda.ops.model import Kind, State, Step
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
@@ -104,6 +104,8 @@ class Models:
         check_absolute_paths(config, self._catalogue.models_path)
         await self._catalogue.refresh()
         before = self._catalogue.configured.get(config.id)
+        if before is None:
+            check_new_name(config.id)
         if before is not None and before.stored.origin not in ("", ADDED):
             raise Conflict(
                 f"{config.id} is described by a file in a frontend's folder of models",

@@ -8,9 +8,10 @@ import pytest
 
 from remuda.core.errors import NodeUnreachable, Problem
 from remuda.core.ids import BootId
+from remuda.models.reading import read_model
 from remuda.ops.model import OpId, Step
 from remuda.scheduler.loader import Loader, LoadLimits
-from remuda.scheduler.model import ReplicaState
+from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
@@ -110,6 +111,30 @@ async def test_model_that_is_no_file_is_left_to_the_backend(rig: Rig) -> None:
     _, step = await rig.claimed("remote")
     await rig.loader().load(step)
     assert rig.engine.loads[0][2] == Place("/models", "")
+
+
+@pytest.mark.parametrize(
+    ("origin", "where"), [("added", "qwen: "), ("file:f-1:old.yaml", "qwen (old.yaml): ")]
+)
+async def test_path_that_an_earlier_release_let_in_is_refused_when_it_is_used(
+    rig: Rig, origin: str, where: str
+) -> None:
+    text = a_model(more="mmproj: /etc/shadow\n")
+    await rig.models.put_model(StoredModel("qwen", text, read_model(text).revision, origin))
+    await rig.catalogue.refresh()
+    _, step = await rig.claimed()
+
+    problem = await problem_of(rig.loader(), step)
+
+    assert problem.message == f"{where}mmproj: '/etc/shadow' is outside the folder of models"
+    assert "/models" in problem.hint
+    assert (rig.worker.installs, rig.engine.loads) == ([], [])
+
+
+async def test_path_within_the_folder_of_the_node_or_the_frontend_is_used(rig: Rig) -> None:
+    await rig.configure(a_model(more="mmproj: /models/a.gguf\n"))
+    _, step = await rig.claimed()
+    assert await rig.loader().load(step) is None
 
 
 async def test_load_waits_until_those_that_make_room_are_gone(rig: Rig) -> None:

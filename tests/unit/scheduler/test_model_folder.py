@@ -207,3 +207,31 @@ async def test_file_of_another_release_is_read_again_after_a_restart(tmp_path: P
 async def test_file_that_is_too_large_is_no_model(watched: Watched) -> None:
     watched.write("a.yaml", a_model("qwen") + "#" * (1 << 20))
     assert await watched.look() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "name: a\nparameters: {model: /etc/passwd}\n",
+            "a.yaml: parameters.model: '/etc/passwd' is outside the folder of models",
+        ),
+        ("name: a\nmmproj: ../b.gguf\n", "a.yaml: mmproj: '../b.gguf' leads out of the folder of models"),
+        ("name: ../evil\nbackend: echo\n", "a.yaml: name: '../evil' cannot be the name of a file"),
+    ],
+)
+async def test_file_that_leads_out_of_the_folder_is_refused_by_its_name_and_key(
+    watched: Watched, lines: list[EventDict], text: str, said: str
+) -> None:
+    watched.write("a.yaml", text)
+    assert await watched.look() == {}
+    [refused] = [line["reason"] for line in lines if line["event"] == "model_file_refused"]
+    assert refused.startswith(said)
+
+
+async def test_model_that_has_an_unwelcome_name_keeps_it(watched: Watched) -> None:
+    await watched.models.put_model(StoredModel("what?", "name: what?\n", "r", "file:f-1:a.yaml"))
+    watched.write("a.yaml", a_model("what?"))
+    await watched.look()
+    [stored] = await watched.models.models()
+    assert stored.text == a_model("what?")

@@ -100,6 +100,28 @@ async def test_a_model_names_no_file_outside_the_folder(served: Served, keys: st
     assert str(served.catalogue.models_path) in refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("../evil", "name: '../evil' cannot be the name of a file"),
+        ("/etc/passwd", "name: '/etc/passwd' cannot be the name of a file"),
+        ("a//b", "name: 'a//b' cannot be the name of a file"),
+        ("-rf", "name: '-rf' must not begin with -"),
+        ("a;reboot", "name: 'a;reboot' must not contain ;, which shells interpret"),
+        ("$(reboot)", "name: '$(reboot)' must not contain $ ( ), which shells interpret"),
+        ("a\\\\b", r"name: 'a\\b' must not contain"),
+    ],
+)
+async def test_a_new_model_has_a_name_that_can_be_pasted(served: Served, name: str, said: str) -> None:
+    with pytest.raises(Invalid, match="^" + re.escape(said)):
+        await served.service.add(f'name: "{name}"\nbackend: echo\n')
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "qwen3:8b", "gpt-4.1_mini@v2+", "大模型", "my model"])
+async def test_names_as_people_have_them_are_accepted(served: Served, name: str) -> None:
+    assert (await served.service.add(f"name: {name}\nbackend: echo\n")).model.config.id == name
+
+
 async def test_a_model_may_name_a_file_by_its_place_within_the_folder(served: Served) -> None:
     file = served.catalogue.models_path / "a.gguf"
 
