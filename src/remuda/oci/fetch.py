@@ -15,13 +15,11 @@ from anyio.to_thread import run_sync
 from remuda.core.entropy import Entropy
 from remuda.core.errors import NotFound, RemudaError
 from remuda.oci import limits
-from remuda.oci.appending import appending
 from remuda.oci.blobs import BlobStore, OnBytes, Wanted
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import ContentRefused, RegistryFailed
-from remuda.oci.growing import GrowingFile
 from remuda.oci.model import Descriptor, Image
-from remuda.oci.partial import Partial
+from remuda.oci.partial import GrowingFile, Partial, appending
 from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
 from remuda.oci.retrying import Patience, RetryPolicy
 from remuda.oci.space import require_headroom

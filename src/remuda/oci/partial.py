@@ -1,21 +1,102 @@
 """A download on its way: a locked file that only grows, and the digest of what it holds.
 
-All methods block on the disk, so they are called in threads. Nothing but the file itself is needed to go on
-after a crash: its bytes are hashed again, and if they were damaged the digest at the end will tell.
+All methods of `Partial` block on the disk, so they are called in threads. Nothing but the file itself is
+needed to go on after a crash: its bytes are hashed again, and if they were damaged the digest at the end will
+tell. It can be read while it arrives: the end of the file is reached only when all of it has the digest that
+was promised, so that whatever was made of the bytes before can be thrown away.
 """
 
 import fcntl
 import hashlib
 import os
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Condition, Semaphore, Thread
 
+import anyio
 from anyio.from_thread import check_cancelled
+from anyio.to_thread import run_sync
 
+from remuda.core.errors import RemudaError
 from remuda.oci import limits
-from remuda.oci.growing import GrowingFile, Growth
 from remuda.oci.space import disk_trouble_explained
 from remuda.oci.writeback import Writeback
+
+
+class StartedOver(Exception):
+    """The bytes read so far are not, or may not be, those of the finished file."""
+
+
+class Growth:
+    """How far one file is. Told by the thread that writes it, waited for by those that read."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._size = 0
+        self._life = 0
+        self._final = False
+        self._ended = False
+
+    @property
+    def life(self) -> int:
+        """Changes whenever the file starts over."""
+        return self._life
+
+    def reached(self, size: int) -> None:
+        with self._changed:
+            self._size = size
+            self._changed.notify_all()
+
+    def restarted(self) -> None:
+        with self._changed:
+            self._size, self._life = 0, self._life + 1
+            self._changed.notify_all()
+
+    def verified(self) -> None:
+        """It is whole, and as promised."""
+        with self._changed:
+            self._final = True
+            self._changed.notify_all()
+
+    def ended(self) -> None:
+        """Nothing will come any more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def size_beyond(self, position: int, life: int) -> int:
+        """The size once it is larger than `position`, or once it is final. StartedOver when it cannot be."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._size > position or self._final or self._ended or self._life != life
+            )
+            if self._life != life or (self._size <= position and not self._final):
+                raise StartedOver
+            return self._size
+
+
+class GrowingFile:
+    """Reads blocks until there is something to read. Used by one thread, closed by whoever opened it."""
+
+    def __init__(self, path: Path, growth: Growth) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._growth = growth
+        self._life = growth.life
+        self._position = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Some bytes; none at the end of a verified file. StartedOver when that will not come."""
+        available = self._growth.size_beyond(self._position, self._life) - self._position
+        data = os.pread(self._descriptor, min(size, available), self._position)
+        if available and not data:
+            raise StartedOver
+        self._position += len(data)
+        return data
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 class Partial:
@@ -112,3 +193,54 @@ class Partial:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class Appender:
+    """Opened by `appending`. `size` is the partial's once all that was given is written."""
+
+    def __init__(self, partial: Partial) -> None:
+        self.size = partial.size
+        self._partial = partial
+        self._given: SimpleQueue[bytes | None] = SimpleQueue()
+        self._free = Semaphore(limits.CHUNKS_BEHIND_MAX)
+        self._failure: RemudaError | None = None
+        self._thread = Thread(target=self._write, name="append", daemon=True)
+        self._thread.start()
+
+    async def give(self, data: bytes) -> None:
+        """Waits while too much is waiting. Raises what an earlier write failed with."""
+        if not self._free.acquire(blocking=False):
+            await run_sync(self._free.acquire)
+        self.check()
+        self.size += len(data)
+        self._given.put(data)
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def finish(self) -> None:
+        """Returns when all that was given is written. Blocks."""
+        self._given.put(None)
+        self._thread.join()
+
+    def _write(self) -> None:
+        while (data := self._given.get()) is not None:
+            if self._failure is None:  # Else it is only taken, so that nobody waits for room.
+                try:
+                    self._partial.append(data)
+                except RemudaError as failure:
+                    self._failure = failure
+            self._free.release()
+
+
+@asynccontextmanager
+async def appending(partial: Partial) -> AsyncIterator[Appender]:
+    """The partial has everything that was given when the block ends, however it ends."""
+    appender = Appender(partial)
+    try:
+        yield appender
+    finally:
+        with anyio.CancelScope(shield=True):
+            await run_sync(appender.finish)
+    appender.check()

@@ -4,15 +4,161 @@ It only ever reads forward, keeps one entry at a time, and refuses what it does 
 guessing or stopping early. It judges no names: that is for whoever unpacks.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from remuda.oci.tar_numbers import SECOND_NS, clamped_ns, decimal, instant_ns, number, signed_number
-from remuda.oci.tar_sparse import BLOCK_BYTES, Segment, SparseMap, check_map, old_map, pax_map
-from remuda.oci.tar_stream import ByteStream
-from remuda.oci.unpack_errors import Refusal, shown
-from remuda.oci.unpack_limits import UnpackLimits
+from remuda.oci.layer_stream import ByteStream
+from remuda.oci.unpack_rules import Refusal, UnpackLimits, shown
+
+OCTAL = re.compile(rb"[ \0]*([0-7]*)[ \0]*\Z")
+DECIMAL = re.compile(rb"[0-9]{1,19}\Z")
+INSTANT = re.compile(rb"(-?)([0-9]{1,19})(?:\.([0-9]*))?\Z")
+
+BASE_256 = 0x80
+NEGATIVE = 0x40
+SECOND_NS = 1_000_000_000
+# What file systems keep without wrapping around: 1901 to 2446.
+EARLIEST_NS = -(1 << 31) * SECOND_NS
+LATEST_NS = ((1 << 34) - (1 << 31) - 1) * SECOND_NS
+
+
+def number(field: bytes, what: str) -> int:
+    """A header field of octal digits or, where those would not do, of base 256. Never negative."""
+    value = signed_number(field, what)
+    if value < 0:
+        raise Refusal(f"its {what} is negative")
+    return value
+
+
+def signed_number(field: bytes, what: str) -> int:
+    if field[0] & BASE_256:
+        magnitude = int.from_bytes(field, "big") & ((1 << (8 * len(field) - 2)) - 1)
+        return magnitude - (1 << (8 * len(field) - 2)) if field[0] & NEGATIVE else magnitude
+    match = OCTAL.match(field)
+    if match is None:
+        raise Refusal(f"its {what} is not a number")
+    return int(match[1] or b"0", 8)
+
+
+def decimal(text: bytes, what: str) -> int:
+    """A pax value that must be a whole number."""
+    if DECIMAL.match(text) is None:
+        raise Refusal(f"its {what} is not a number")
+    return int(text)
+
+
+def instant_ns(text: bytes) -> int:
+    """A pax time: seconds, perhaps with a fraction of any length."""
+    match = INSTANT.match(text)
+    if match is None:
+        raise Refusal("its modification time is not a number")
+    fraction = int((match[3] or b"").ljust(9, b"0")[:9])
+    value = int(match[2]) * SECOND_NS + fraction
+    return -value if match[1] else value
+
+
+def clamped_ns(instant: int) -> int:
+    """A time that every file system can keep."""
+    return max(EARLIEST_NS, min(instant, LATEST_NS))
+
+
+BLOCK_BYTES = 512
+HEADER_MAP = slice(386, 482)  # Four segments, in the header itself.
+HEADER_MORE = 482  # Not zero: another block of segments follows.
+HEADER_SIZE = slice(483, 495)
+BLOCK_MAP = slice(0, 504)  # Twenty-one segments.
+BLOCK_MORE = 504
+FIELD_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of data, in the order in which it is stored. Between segments there are zeros."""
+
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SparseMap:
+    segments: tuple[Segment, ...]
+    size: int  # Of the file once unpacked.
+    map_bytes: int = 0  # Stored in front of the data and counted with it.
+
+
+def old_map(header: bytes, stream: ByteStream, limits: UnpackLimits) -> SparseMap:
+    """The map of a type `S` entry: in its header, and in blocks of its own behind that."""
+    values = list(_fields(header[HEADER_MAP]))
+    more = header[HEADER_MORE]
+    while more:
+        block = stream.exactly(BLOCK_BYTES)
+        values.extend(_fields(block[BLOCK_MAP]))
+        _check_count(len(values) // 2, limits)
+        more = block[BLOCK_MORE]
+    return SparseMap(_segments(values), number(header[HEADER_SIZE], "real size"))
+
+
+def pax_map(records: Mapping[bytes, bytes], stream: ByteStream, limits: UnpackLimits) -> SparseMap | None:
+    """The map of a file whose pax header says that it is sparse; None for other files."""
+    if records.get(b"GNU.sparse.major") == b"1":
+        size = decimal(records.get(b"GNU.sparse.realsize", b""), "real size")
+        values, map_bytes = _leading_map(stream, limits)
+        return SparseMap(_segments(values), size, map_bytes)
+    text = records.get(b"GNU.sparse.map")
+    if text is None:
+        return None
+    size = decimal(records.get(b"GNU.sparse.size", b""), "real size")
+    values = [decimal(field, "sparse map") for field in text.split(b",")] if text else []
+    _check_count(len(values) // 2, limits)
+    return SparseMap(_segments(values), size)
+
+
+def check_map(sparse: SparseMap, data_bytes: int) -> None:
+    """Segments follow each other, stay within the file, and account for all data."""
+    end = 0
+    for segment in sparse.segments:
+        if segment.offset < end:
+            raise Refusal("its sparse map overlaps itself")
+        end = segment.offset + segment.size
+    if end > sparse.size or sum(segment.size for segment in sparse.segments) != data_bytes:
+        raise Refusal("its sparse map does not fit its size")
+
+
+def _fields(raw: bytes) -> Iterator[int]:
+    for at in range(0, len(raw), FIELD_BYTES):
+        field = raw[at : at + FIELD_BYTES]
+        if field[0] == 0 and at % (2 * FIELD_BYTES) == 0:  # The first unused pair ends the list.
+            return
+        yield number(field, "sparse map")
+
+
+def _leading_map(stream: ByteStream, limits: UnpackLimits) -> tuple[list[int], int]:
+    """Decimal lines in whole blocks before the data: how many segments, then offset and size of each."""
+    text, wanted = b"", 1
+    while (lines := text.count(b"\n")) < wanted:
+        text += stream.exactly(BLOCK_BYTES)
+        if len(text) > limits.metadata_bytes_max:
+            raise Refusal(f"its sparse map is larger than {limits.metadata_bytes_max} bytes")
+        if lines == 0 and b"\n" in text:
+            count = decimal(text[: text.index(b"\n")], "sparse map")
+            _check_count(count, limits)
+            wanted = 1 + 2 * count
+    values = [decimal(line, "sparse map") for line in text.split(b"\n")[1:wanted]]
+    return values, len(text)
+
+
+def _segments(values: list[int]) -> tuple[Segment, ...]:
+    if len(values) % 2:
+        raise Refusal("its sparse map breaks off")
+    return tuple(Segment(*pair) for pair in zip(values[::2], values[1::2], strict=True))
+
+
+def _check_count(count: int, limits: UnpackLimits) -> None:
+    if count > limits.sparse_segments_max:
+        raise Refusal(f"its sparse map has more than {limits.sparse_segments_max} parts")
+
 
 ZEROS = bytes(BLOCK_BYTES)
 USTAR = b"ustar\0"

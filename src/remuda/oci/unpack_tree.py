@@ -1,29 +1,157 @@
 """Writes files, folders and links below one folder and nowhere else.
 
 No archive can make a write land elsewhere, whatever it puts in the way or replaces between two entries: paths
-are walked by `OpenFolders`, and what is there already is removed, never written through.
+are walked one component at a time and never through a link, and what is there already is removed, never
+written through. The descriptors on the way to the folder used last stay open: archives list a folder's files
+in a row, so most need no walk at all.
 """
 
+import errno
 import os
-from collections.abc import Callable, Iterable
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path as FilePath
 from types import TracebackType
 from typing import TypeVar
 
 import structlog
 
-from remuda.oci.unpack_errors import Refusal, shown
-from remuda.oci.unpack_folders import (
-    OPEN_FOLDER,
-    WHILE_UNPACKING,
-    OpenFolders,
-    is_folder,
-    joined,
-    names_in,
-)
-from remuda.oci.unpack_links import NO_LINKS, OPEN_NEW, copy_file, is_plain_file, link_or_copy, resolved
-from remuda.oci.unpack_names import Path
+from remuda.oci.unpack_rules import Path, Refusal, shown
 from remuda.oci.writeback import Writeback
+
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NOT_A_FOLDER = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.EMLINK,
+}  # The last is what a BSD says of a link.
+WHILE_UNPACKING = 0o700  # Folders get their own mode at the end: it may forbid writing into them.
+
+
+class OpenFolders:
+    """Descriptors it returns are its own, and good until the next call."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.open(root, OPEN_FOLDER)
+        self._walked: list[tuple[bytes, int]] = []
+
+    def close(self) -> None:
+        self._leave(0)
+        os.close(self._root)
+
+    def find(self, path: Path) -> int | None:
+        """The folder at `path`, or None if something else or nothing is there."""
+        try:
+            return self._walk(path, None)
+        except OSError as error:
+            if error.errno in NOT_A_FOLDER:
+                return None
+            raise
+
+    def enter(self, path: Path, on_made: Callable[[Path], None]) -> int:
+        """The folder at `path`, made with its parents where missing. Goes through no link and no file."""
+        try:
+            return self._walk(path, on_made)
+        except OSError as error:
+            if error.errno not in NOT_A_FOLDER:
+                raise
+            obstacle = path[: len(self._walked) + 1]
+            raise Refusal(f"it lies below {joined(obstacle)}, which is a file or a link") from error
+
+    def _walk(self, path: Path, on_made: Callable[[Path], None] | None) -> int:
+        shared = 0
+        for (name, _), wanted in zip(self._walked, path, strict=False):
+            if name != wanted:
+                break
+            shared += 1
+        self._leave(shared)
+        folder = self._walked[-1][1] if self._walked else self._root
+        for depth in range(shared, len(path)):
+            name = path[depth]
+            try:
+                folder = os.open(name, OPEN_FOLDER, dir_fd=folder)
+            except FileNotFoundError:
+                if on_made is None:
+                    raise
+                os.mkdir(name, WHILE_UNPACKING, dir_fd=folder)
+                on_made(path[: depth + 1])
+                folder = os.open(name, OPEN_FOLDER, dir_fd=folder)
+            self._walked.append((name, folder))
+        return folder
+
+    def _leave(self, depth: int) -> None:
+        while len(self._walked) > depth:
+            os.close(self._walked.pop()[1])
+
+
+def joined(path: Path) -> str:
+    """A path for messages."""
+    return shown(b"/".join(path))
+
+
+def is_folder(parent: int, name: bytes) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+
+
+def names_in(folder: int) -> list[bytes]:
+    return [os.fsencode(name) for name in os.listdir(folder)]
+
+
+OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
+HOPS_MAX = 40  # Links that lead to links, as in the kernel.
+COPY_BYTES = 1 << 20
+
+
+def is_plain_file(parent: int, name: bytes) -> bool:
+    """A file, not a link to one."""
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def link_or_copy(source: int, name: bytes, parent: int, new_name: bytes) -> None:
+    """Make a hard link, or a copy where links are refused or a file has as many as it can."""
+    try:
+        os.link(name, new_name, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        copy_file(source, name, parent, new_name)
+
+
+def copy_file(source: int, name: bytes, parent: int, new_name: bytes) -> None:
+    """Content, mode and time of a plain file. Both names are taken as they are, never as links."""
+    with (
+        open(os.open(name, OPEN_OLD, dir_fd=source), "rb") as old,
+        open(os.open(new_name, OPEN_NEW, 0o600, dir_fd=parent), "wb") as new,
+    ):
+        shutil.copyfileobj(old, new, COPY_BYTES)
+        new.flush()
+        about = os.fstat(old.fileno())
+        os.fchmod(new.fileno(), stat.S_IMODE(about.st_mode))
+        os.utime(new.fileno(), ns=(about.st_mtime_ns, about.st_mtime_ns))
+
+
+def resolved(path: Path, links: Mapping[Path, bytes]) -> Path | None:
+    """Where the link at `path` leads if the root is all there is; None when it goes in circles."""
+    for _ in range(HOPS_MAX):
+        text = links.get(path)
+        if text is None:
+            return path
+        parts = [] if text.startswith(b"/") else list(path[:-1])
+        for part in text.split(b"/"):
+            if part == b"..":
+                parts = parts[:-1]
+            elif part not in (b"", b"."):
+                parts.append(part)
+        path = tuple(parts)
+    return None
+
 
 log = structlog.get_logger()
 T = TypeVar("T")

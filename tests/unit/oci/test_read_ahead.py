@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from remuda.oci.read_ahead import read_ahead
+from remuda.oci.layer_stream import read_ahead
 
 AHEAD = 3
 

@@ -16,8 +16,8 @@ from remuda.core.errors import Invalid
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
 from remuda.oci.fetch import ImageFetch, fetch_image
-from remuda.oci.growing import GrowingFile, StartedOver
 from remuda.oci.model import Descriptor, Image, Platform
+from remuda.oci.partial import GrowingFile, StartedOver
 from remuda.oci.progress import FileProgress, Phase
 from remuda.oci.reference import Archive, Folder, OciFile, OciImage
 from remuda.oci.sources import fetch_archive, import_image

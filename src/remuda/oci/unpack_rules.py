@@ -1,7 +1,61 @@
-"""Which names an archive may use. [pure]: nothing here looks at a file system."""
+"""What an image may cost the machine that unpacks it, which names it may use, how it is refused. [pure]
 
-from remuda.oci.unpack_errors import Refusal
-from remuda.oci.unpack_limits import UnpackLimits
+Every failure that is about one entry names it; the name is added in one place.
+"""
+
+from dataclasses import dataclass
+
+from remuda.core.errors import Unavailable
+from remuda.oci.errors import ContentRefused
+
+SHOWN_CHARS_MAX = 200
+
+
+class Refusal(Exception):
+    """Why something may not be unpacked, told by code that does not know which entry it is about."""
+
+
+class ArchiveRefused(ContentRefused):
+    """An entry of the archive, or the archive itself, may not be unpacked. Trying again does not help."""
+
+
+class UnpackFailed(Unavailable):
+    """The file system refused a write, for another reason than being full."""
+
+
+class UnpackCancelled(Exception):
+    """The caller's own flag said to stop. What was unpacked so far is of no use."""
+
+
+def shown(name: bytes) -> str:
+    """A name from an archive, safe to print: no control characters, no broken encoding, not endless."""
+    text = name.decode(errors="backslashreplace")
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackLimits:
+    """Bounds for one image, all its layers together unless said otherwise.
+
+    The defaults leave room for the largest images seen in the wild (CUDA libraries beside a Python
+    environment: some 20 GB and 100,000 files) and stop what no such image needs.
+    """
+
+    entries_max: int = 1_000_000
+    bytes_max: int = 256 << 30  # Unpacked; holes in sparse files count.
+    file_bytes_max: int = 128 << 30
+    depth_max: int = 128  # Each level costs an open file while unpacking.
+    name_bytes_max: int = 255  # Of one path component; no common file system takes more.
+    path_bytes_max: int = 2048  # Leaves room for the folder's own path below the usual 4096.
+    metadata_bytes_max: int = 1 << 20  # One pax header, long name or sparse map.
+    sparse_segments_max: int = 10_000
+    ratio_max: int = 200  # Unpacked to packed, of one layer...
+    ratio_free_bytes: int = (
+        1 << 30
+    )  # ...once it has unpacked to so much: zeros pack well, and small ones do no harm.
+    zstd_window_bytes_max: int = 128 << 20  # What the zstd program takes unasked; memory is used as needed.
+
 
 Path = tuple[bytes, ...]  # Components below the folder; empty is the folder itself.
 

@@ -7,10 +7,9 @@ from functools import partial
 
 import pytest
 
-from remuda.oci import gunzip, tar_stream
-from remuda.oci.tar_stream import CHUNK_BYTES, PackedBytes, unpacked_chunks
-from remuda.oci.unpack_errors import Refusal
-from remuda.oci.unpack_limits import UnpackLimits
+from remuda.oci import layer_stream
+from remuda.oci.layer_stream import CHUNK_BYTES, PackedBytes, unpacked_chunks
+from remuda.oci.unpack_rules import Refusal, UnpackLimits
 from tests.support.images import noise
 
 CONTENT = noise(700_000, 1) + b"text " * 300_000
@@ -21,10 +20,10 @@ PACKED = gzip.compress(CONTENT)
 def _reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "isal":
         pytest.importorskip("isal")
-        assert gunzip.Damaged is not zlib.error
+        assert layer_stream.Damaged is not zlib.error
     else:
-        monkeypatch.setattr(tar_stream, "new_member", partial(zlib.decompressobj, wbits=31))
-        monkeypatch.setattr(tar_stream, "Damaged", zlib.error)
+        monkeypatch.setattr(layer_stream, "new_member", partial(zlib.decompressobj, wbits=31))
+        monkeypatch.setattr(layer_stream, "Damaged", zlib.error)
 
 
 def chunks(packed: bytes) -> list[bytes]:

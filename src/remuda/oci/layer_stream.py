@@ -1,19 +1,93 @@
 """A layer's bytes, unpacked as they are asked for: plain, gzip or zstd, told apart by their first bytes.
 
 Holds a few hundred kilobytes at a time whatever the layer's size, and counts what it unpacks against the
-limits.
+limits. Gzip is read by ISA-L where there is a wheel of it, else by zlib.
 """
 
+import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from typing import IO, Protocol, cast
+from functools import partial
+from queue import SimpleQueue
+from threading import Semaphore, Thread
+from typing import IO, Final, Generic, Protocol, TypeVar, cast
 
 import zstandard
 
-from remuda.oci.gunzip import Damaged, new_member
-from remuda.oci.read_ahead import read_ahead
-from remuda.oci.unpack_errors import Refusal
-from remuda.oci.unpack_limits import UnpackLimits
+from remuda.oci.unpack_rules import Refusal, UnpackLimits
+
+_GZIP: Final = 31  # Window bits: a gzip header and checksum are expected.
+
+
+class Member(Protocol):
+    """Reads one member of a gzip file, as `zlib.decompressobj` does."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+    def flush(self) -> bytes: ...
+
+
+def _fastest() -> tuple[Callable[[], Member], type[Exception]]:
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return partial(zlib.decompressobj, wbits=_GZIP), zlib.error
+    damaged = cast(type[Exception], isal_zlib.IsalError)  # Its stubs have it for an instance.
+    return partial(isal_zlib.decompressobj, wbits=_GZIP), damaged
+
+
+new_member, Damaged = _fastest()
+"""Makes a reader of one member, and what it raises for data that is none."""
+
+
+T = TypeVar("T")
+
+
+class _End(Generic[T]):
+    def __init__(self, failure: Exception | None) -> None:
+        self.failure = failure
+
+
+def read_ahead(items: Iterator[T], ahead: int) -> Generator[T]:
+    """The same items, made in a thread of their own, at most `ahead` of them before they are asked for.
+
+    What the items raise is raised here. Whoever stops early closes this generator, which returns when that
+    thread has ended: after the item it is at.
+    """
+    made: SimpleQueue[T | _End[T]] = SimpleQueue()
+    free = Semaphore(ahead)
+    stopped = False
+
+    def make() -> None:
+        failure: Exception | None = None
+        try:
+            for item in items:
+                made.put(item)
+                free.acquire()
+                if stopped:
+                    return
+        except Exception as error:  # Raised again by whoever asks for the item.
+            failure = error
+        made.put(_End(failure))
+
+    maker = Thread(target=make, name="read-ahead", daemon=True)
+    maker.start()
+    try:
+        while not isinstance(item := made.get(), _End):
+            yield item
+            free.release()
+        if item.failure is not None:
+            raise item.failure
+    finally:
+        stopped = True
+        free.release()
+        maker.join()
+
 
 PACKED_BYTES = 128 << 10  # Read from the layer at a time.
 CHUNK_BYTES = 256 << 10  # Unpacked at a time, at most.
