@@ -44,6 +44,26 @@ def refused(address: str, near: Range = Range.ORDINARY) -> str:
     return f"it leads to {address}, a {lies.value} address, which is only dialled for those who are there too"
 
 
+def host_and_port(address: str) -> tuple[str, int] | None:
+    """The parts of HOST:PORT, an IPv6 host with or without brackets; None for any other text.
+
+    Whoever checks an address and whoever dials it have to read it alike. A URL parser, for one, finds the
+    host 127.0.0.1 in `name@127.0.0.1:80` and in `127.0.0.1:80#:1`.
+    """
+    host, _, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        if ":" not in host:
+            return None
+    if not host or not host.isprintable() or any(char in _NEVER_IN_HOSTS for char in host):
+        return None
+    if ":" in host and not is_ip(host):
+        return None
+    if not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= _PORT_MAX:
+        return None
+    return host, int(port)
+
+
 def is_ip(host: str) -> bool:
     """Whether a host is written as an address, so that nothing is left to be resolved."""
     try:
@@ -64,4 +84,6 @@ def _embedded(ip: IPv6Address) -> IPv4Address | None:
     return None
 
 
+_NEVER_IN_HOSTS = frozenset(" []@/\\?#")
+_PORT_MAX = 65_535
 _NAT64 = IPv6Address("64:ff9b::").packed[:12]

@@ -11,6 +11,7 @@ from remuda.core.errors import BusUnusable, NotFound
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import AdmissionPolicy, Beat
+from remuda.fleet.callers import Callers
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.health import Thresholds
 from remuda.fleet.identity import Caller, proven
@@ -51,6 +52,7 @@ class Registry:
         self._thresholds = thresholds
         self._entropy = entropy
         self._tokens = tokens
+        self._callers = Callers(self._one)
 
     async def register(self, candidate: Candidate) -> Admitted:
         """Conflict for a name that is another machine's; Forbidden, Unauthorized or Unavailable for a peer
@@ -80,6 +82,7 @@ class Registry:
 
     async def cut_off(self, node_id: NodeId, caller: Caller, trouble: BusTrouble) -> None:
         """The worker says that commands cannot reach it."""
+        await self._callers.prove(node_id, caller)
         node = await self._store.amend(node_id, lambda node: admission.cut_off(proven(node, caller), trouble))
         log.info("node_cut_off", node=node.name, id=node_id, reason=node.cut_off)
 
@@ -125,12 +128,14 @@ class Registry:
 
     async def leave(self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None) -> None:
         """The worker's own drain: it goes on until its next registration."""
+        await self._callers.prove(node_id, caller)
         await self._store.amend(
             node_id, lambda node: admission.leave(proven(node, caller), boot_id), Note("leaving")
         )
 
     async def stay(self, node_id: NodeId, caller: Caller) -> None:
         """The worker takes its own drain back; an admin's drain is not its to lift."""
+        await self._callers.prove(node_id, caller)
         await self._store.amend(
             node_id, lambda node: replace(proven(node, caller), leaving=False), Note("stayed")
         )
@@ -138,6 +143,7 @@ class Registry:
     async def depart(
         self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None, *, for_good: bool = False
     ) -> None:
+        await self._callers.prove(node_id, caller)
         await self._store.amend(
             node_id,
             lambda node: admission.depart(proven(node, caller), boot_id, for_good=for_good),
@@ -146,7 +152,7 @@ class Registry:
 
     async def identify(self, node_id: NodeId, caller: Caller) -> None:
         """NotFound for an unknown node, Unauthorized where the caller is not that node."""
-        proven((await self._store.one(node_id)).nodes[0], caller)
+        await self._callers.identify(node_id, caller)
 
     async def remove(self, node_id: NodeId, actor: str) -> Node:
         """Stop the worker, forget the node, and shut its bus credentials out; its history stays."""
@@ -195,6 +201,9 @@ class Registry:
 
     async def history(self, node_name: str | None, limit: int) -> Sequence[HistoryEntry]:
         return await self._store.history(node_name, limit)
+
+    async def _one(self, node_id: NodeId) -> Node:
+        return (await self._store.one(node_id)).nodes[0]
 
     def _desk(self, known: Known) -> Desk:
         now, node = known.fleet.now, known.node

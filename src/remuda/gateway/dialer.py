@@ -5,7 +5,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from urllib.parse import urlsplit
 
 import anyio
 import structlog
@@ -14,6 +13,7 @@ from anyio.abc import TaskStatus
 from remuda.core import limits
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.core.reach import host_and_port
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability, Thresholds
 from remuda.fleet.model import Dial, Node, NodeType
@@ -73,18 +73,15 @@ def _is_due(node: Node, last: LastDial | None, now: datetime) -> bool:
 
 async def call(address: str) -> str:
     """Ask `GET /healthz` there. Why it did not answer, in words; empty when it did."""
-    try:
-        target = urlsplit(f"//{address}")
-        host, port = target.hostname, target.port
-    except ValueError:
+    parts = host_and_port(address)
+    if parts is None:
         return _NO_ADDRESS
-    if not host or not port or not address.isprintable():
-        return _NO_ADDRESS
+    host, port = parts
     try:
         with anyio.fail_after(limits.DIAL_S):
             async with await connected(host, port, lambda one: anyio.connect_tcp(one, port)) as stream:
                 await stream.send(
-                    f"GET /healthz HTTP/1.1\r\nHost: {target.netloc}\r\nConnection: close\r\n\r\n".encode()
+                    f"GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode()
                 )
                 answer = await stream.receive(64)
     except UnicodeError:  # A name that DNS cannot have.

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import aiohttp
 import anyio
@@ -14,6 +14,7 @@ from yarl import URL
 from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid, NodeUnreachable, TooLarge, Unavailable
 from remuda.core.pasting import pasted
+from remuda.core.reach import host_and_port
 from remuda.fleet.model import Node
 from remuda.host.dialing import NodeResolver
 from remuda.wire.codec import decode
@@ -159,16 +160,13 @@ def _url(node: Node, path: str) -> URL:
             f"{node.name} waits for approval, so its logs are not fetched",
             hint=f"approve it with remuda nodes approve {pasted(node.name)}",
         )
-    try:
-        parts = urlsplit(f"//{node.http_address}")
-        usable = bool(parts.hostname and parts.port) and parts.netloc == node.http_address
-    except ValueError:
-        usable = False
-    if not usable or not node.http_address.isprintable() or "@" in node.http_address:
+    parts = host_and_port(node.http_address)
+    if parts is None:
         raise Conflict(
             f"{node.name} has told no usable address (HOST:PORT) of its HTTP server, which has the logs"
         )
-    return URL(f"http://{node.http_address}{_PATH}{path}", encoded=True)
+    host, port = parts
+    return URL(f"http://{f'[{host}]' if ':' in host else host}:{port}{_PATH}{path}", encoded=True)
 
 
 def _refused(node: Node, status: int) -> NodeUnreachable:

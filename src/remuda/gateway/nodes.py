@@ -12,6 +12,7 @@ from pydantic import BaseModel, RootModel
 
 from remuda.core.errors import Invalid, Unauthorized
 from remuda.core.ids import BootId
+from remuda.core.reach import host_and_port
 from remuda.fleet.identity import Caller
 from remuda.fleet.model import Invite
 from remuda.gateway import views
@@ -154,8 +155,8 @@ def _check_hosts(message: wire.RegisterRequest, request: Request, source: str) -
     server = request.scope.get("server") or ("",)
     here = str(server[0])
     for field, address in (("address", message.address), ("http_address", message.http_address)):
-        host = address.rpartition(":")[0].strip("[]")
-        if problem := far_claim(host, source, here):
+        parts = host_and_port(address)  # None: whatever it is, nobody dials it.
+        if parts is not None and (problem := far_claim(parts[0], source, here)):
             raise Invalid(
                 f"{field}: {problem}",
                 hint="advertise an address under which the frontend reaches the node (--advertise-addr)",

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
+import psutil
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from remuda.core.reach import Range, is_ip, range_of, refused
@@ -24,13 +25,29 @@ def far_claim(host: str, source: str, here: str) -> str:
 
     `here` is our end of its connection: the same address at both ends is this very machine.
     """
-    if not source or source == here or range_of(source) is Range.LOOPBACK:
+    if not source:
         return ""
+    if source == here or range_of(source) is Range.LOOPBACK:
+        return _far_from_here(host)
     if host.lower() in _own_names():
         return f"{host} is the machine of the frontend, and the node calls from {source}"
     if is_ip(host) and (reason := refused(host, range_of(source))):
         return f"{reason}; the node calls from {source}"
     return ""
+
+
+def _far_from_here(host: str) -> str:
+    """Why a node on this machine cannot be at this host. Of link-local addresses it has the machine's own:
+    behind others are neighbours, such as the service that holds a cloud machine's credentials."""
+    if not is_ip(host) or range_of(host) is not Range.LINK_LOCAL or _is_own_address(host):
+        return ""
+    return f"{refused(host)}; the node calls from this machine"
+
+
+def _is_own_address(host: str) -> bool:
+    wanted = host.partition("%")[0]
+    here = [address for card in psutil.net_if_addrs().values() for address in card]
+    return any(address.address.partition("%")[0] == wanted for address in here)
 
 
 async def connected(host: str, port: int, connect: Callable[[str], Awaitable[T]]) -> T:

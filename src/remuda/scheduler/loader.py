@@ -11,6 +11,7 @@ import anyio
 import structlog
 
 from remuda.core.errors import BackendFailed, Invalid, Problem, RemudaError
+from remuda.core.reach import host_and_port
 from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import is_its_own
 from remuda.fleet.tokens import NodeTokens
@@ -276,6 +277,11 @@ class _Load:
         reply = await self._installing.ask(request, standing)
         if not reply.success:
             raise BackendFailed(f"{config.backend} on {self._step.node_name}: {reply.error}")
+        if reply.address and host_and_port(reply.address) is None:
+            raise BackendFailed(
+                f"{self._step.node_name} says that {config.backend} listens on {reply.address!r}, which is "
+                "not HOST:PORT"
+            )
         if not is_its_own(reply.address, standing.node, http=reply.protocol == HTTP):
             raise BackendFailed(
                 f"{self._step.node_name} says that {config.backend} listens on {reply.address}, which is not "

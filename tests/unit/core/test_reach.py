@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.core.reach import Range, range_of, refused
+from remuda.core.reach import Range, host_and_port, range_of, refused
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,29 @@ def test_such_an_address_is_dialled_only_for_those_who_are_there_too() -> None:
     assert "link-local" in refused("169.254.169.254", Range.LOOPBACK)
     assert refused("10.0.0.7", Range.LOOPBACK) == ""
     assert "reserved" in refused("224.0.0.1", Range.NOWHERE)
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("gpu-1:50051", ("gpu-1", 50051)),
+        ("10.0.0.7:1", ("10.0.0.7", 1)),
+        ("[fd00::7]:80", ("fd00::7", 80)),
+        ("fd00::7:80", ("fd00::7", 80)),
+        ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
+    ],
+)
+def test_an_address_has_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
+    assert host_and_port(address) == parts
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "host", "host:", ":80", "host:0", "host:65536", "host:port", "host:+80", "host:\u0668\u0660"),
+        *("name@127.0.0.1:80", "127.0.0.1:80#:1", "127.0.0.1/:80", "127.0.0.1:80/x:1", "a\\b:80", "a?:80"),
+        *("[127.0.0.1]:80", "[[::1]]:80", "[::1:80", "::1]:80", "a:b:80", "a b:80", "127.0.0\t.1:80"),
+    ],
+)
+def test_what_different_parsers_read_differently_is_no_address(address: str) -> None:
+    assert host_and_port(address) is None

@@ -34,6 +34,11 @@ def test_a_node_can_be_where_it_calls_from(host: str, source: str) -> None:
     assert far_claim(host, source, HERE) == ""
 
 
+@pytest.mark.parametrize("source", ["127.0.0.1", HERE])
+def test_a_node_here_is_not_at_a_neighbours_address_on_the_link(source: str) -> None:
+    assert "169.254.169.254" in far_claim("169.254.169.254", source, HERE)
+
+
 async def test_what_is_written_as_an_address_is_dialled_and_so_is_this_machines_name() -> None:
     assert await resolved("127.0.0.1", 80) == ["127.0.0.1"]
     assert set(await resolved("localhost", 80)) <= {"127.0.0.1", "::1"}

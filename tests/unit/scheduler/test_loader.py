@@ -189,6 +189,17 @@ async def test_install_that_fails_tells_the_workers_words(rig: Rig) -> None:
     assert rig.worker.stopped == []
 
 
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [("10.0.0.66:50100", "not the host it has registered"), ("10.0.0.5:port", "not HOST:PORT")],
+)
+async def test_address_that_is_not_the_nodes_own_ends_the_load(rig: Rig, address: str, why: str) -> None:
+    rig.worker.reply = BackendInstallReply(success=True, address=address, protocol="http")
+    _, step = await rig.claimed()
+    assert why in (await problem_of(rig.loader(), step)).message
+    assert rig.engine.loads == []
+
+
 async def test_worker_that_does_not_listen_ends_the_load(rig: Rig) -> None:
     rig.worker.trouble = NodeUnreachable("nobody listens there")
     _, step = await rig.claimed()

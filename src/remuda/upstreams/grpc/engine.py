@@ -107,8 +107,7 @@ async def _http_health(pool: Pool, endpoint: Endpoint) -> bool | None:
 
 async def _status(pool: Pool, endpoint: Endpoint) -> int:
     """What a server that speaks HTTP answers when it is asked how it is."""
-    host, _, port = endpoint.address.rpartition(":")
-    status = 0
+    address, status = Address.parsed(endpoint.address), 0
     for path in _SIGNS_OF_LIFE:
         lines = (
             f"GET {endpoint.path}{path} HTTP/1.1",
@@ -116,7 +115,7 @@ async def _status(pool: Pool, endpoint: Endpoint) -> int:
             *((f"Authorization: Bearer {endpoint.token}",) if endpoint.token else ()),
         )
         head = "\r\n".join((*lines, "", "")).encode()
-        answer = await pool.exchange(Address(host.strip("[]"), int(port)), head, b"")
+        answer = await pool.exchange(address, head, b"")
         status = answer.status
         pool.release(answer)
         if status != _MISSING:

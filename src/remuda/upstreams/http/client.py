@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import anyio
 
+from remuda.core.reach import host_and_port
 from remuda.host.dialing import connected
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.upstreams.http.connection import Connection, Patience, TurnedAway
@@ -17,6 +18,14 @@ _LOOK_EVERY_S: Final = 1.0  # Limits are noticed so much late, or by a quarter o
 class Address(NamedTuple):
     host: str
     port: int
+
+    @classmethod
+    def parsed(cls, text: str) -> "Address":
+        """Of HOST:PORT. UpstreamFailed for any other text: a worker may say anything."""
+        parts = host_and_port(text)
+        if parts is None:
+            raise UpstreamFailed(Fault.UNREACHABLE, "the worker's address is not HOST:PORT")
+        return cls(*parts)
 
 
 class Pool:

@@ -35,18 +35,19 @@ class HttpUpstream:
     """Each server is asked for under `endpoint.path`, with the endpoint's token."""
 
     def __init__(self, endpoint: Endpoint, pool: Pool, clock: Clock) -> None:
-        host, _, port = endpoint.address.rpartition(":")
-        self._address = Address(host.strip("[]"), int(port))
+        self._endpoint = endpoint
+        self._address: Address | None = None  # Read at the first call, which is what fails if it is none.
         self._heads = {kind: _head(endpoint, path) for kind, path in _PATHS.items()}
         self._pool = pool
         self._clock = clock
 
     async def serve(self, call: Call, sink: Sink) -> None:
         """As inference.model.Upstream has it."""
+        address = self._address = self._address or Address.parsed(self._endpoint.address)
         asked, served = call.request.model, call.model.id
         body = call.body if asked == served else await renamed(call.body, served)
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
-        answer = await self._pool.exchange(self._address, head, body, streamed=call.stream)
+        answer = await self._pool.exchange(address, head, body, streamed=call.stream)
         try:
             if not 200 <= answer.status < 300:
                 await _refuse(answer, sink)

@@ -6,6 +6,7 @@ import socket
 
 import anyio
 
+from remuda.core.reach import host_and_port
 from remuda.host.dialing import connected
 from remuda.host.outbound import AddressRefused
 from remuda.upstreams.http2 import limits
@@ -17,16 +18,17 @@ from remuda.upstreams.sockets import turned_away
 async def dial(address: str) -> Connection:
     """`address`: host:port, with brackets where a host has colons. CallFailed when nobody introduces himself;
     a port that is closed tells at once."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise Unreachable("its address is none: it has to be host:port")
+    parts = host_and_port(address)
+    if parts is None:
+        raise Unreachable("its address is not HOST:PORT")
+    host, port = parts
     loop = asyncio.get_running_loop()
     try:
         with anyio.fail_after(limits.CONNECT_S):
             _, connection = await connected(
-                host.strip("[]"),
-                int(port),
-                lambda one: loop.create_connection(lambda: Connection(loop), one, int(port)),
+                host,
+                port,
+                lambda one: loop.create_connection(lambda: Connection(loop), one, port),
             )
             try:
                 await connection.introduced()
