@@ -9,6 +9,7 @@ import base64
 import json
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,6 +45,8 @@ class WorkerOptions:
     layers: int = 1  # Of each image; percentages begin anew with each.
     lacks: tuple[str, ...] = ()  # Subjects that this one is too old to know.
     first_retry_s: float = _FIRST_RETRY_S
+    source: str = ""  # The address it calls from; empty: whichever the system takes.
+    available_ram: int = 8 << 30  # As measured when it started.
 
 
 class LocalAiWorker:
@@ -51,15 +54,19 @@ class LocalAiWorker:
 
     def __init__(self, options: WorkerOptions) -> None:
         self.id = ""
+        self.registrations = 0  # That were answered.
+        self.subscribed = 0  # How often: once for each login to the bus.
         self.received: list[tuple[str, object]] = []  # Subject below the node, and payload.
         self._options = options
         self._stop = anyio.Event()
+        self._jwt = self._seed = ""
         headers = {"Authorization": f"Bearer {options.token}"} if options.token else {}
         self._http = httpx.AsyncClient(
             base_url=f"{options.register_to.rstrip('/')}/api/node",
             headers=headers,
             timeout=_HTTP_S,
             trust_env=False,
+            transport=httpx.AsyncHTTPTransport(local_address=options.source or None),
         )
 
     def stop(self) -> None:
@@ -68,12 +75,12 @@ class LocalAiWorker:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with self._http:
-            reply = await self._register()
-            self.id = str(reply["id"])
-            bus = await self._connect(reply)
+            await self._register()
+            bus = await self._connect()
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._heartbeats, bus)
+                    tasks.start_soon(self._refreshes, bus)
                     await self._subscribe(bus, tasks)
                     task_status.started()
                     await self._stop.wait()
@@ -85,7 +92,7 @@ class LocalAiWorker:
 
     # The frontend.
 
-    async def _register(self) -> JSON:
+    async def _register(self) -> None:
         """Again and again until it is in; with `require_auth` also until there are credentials."""
         delay_s = self._options.first_retry_s
         while True:
@@ -94,11 +101,28 @@ class LocalAiWorker:
                 reply: JSON = answer.json() if answer.is_success else {}
             except httpx.HTTPError:
                 reply = {}
+            self.registrations += bool(reply)
             complete = reply.get("status") != "pending" and reply.get("nats_jwt")
             if reply and (complete or not self._options.require_auth):
-                return reply
+                self.id = str(reply["id"])
+                self._jwt = str(reply.get("nats_jwt") or "")
+                self._seed = str(reply.get("nats_user_seed") or "")
+                return
             await anyio.sleep(delay_s)
             delay_s = min(delay_s * 2, _MOST_RETRY_S)
+
+    async def _refreshes(self, bus: Client) -> None:
+        """Registers again after three quarters of its credentials' life. When the server hangs up on expired
+        ones, Go's client logs in with those it has by then; this library's would close, so it is sooner."""
+        while self._jwt:
+            claims = self._jwt.split(".")[1]
+            expires = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))).get("exp")
+            if not expires:
+                return
+            left_s = expires - time.time()  # noqa: TID251 - peers have nothing of ours.
+            await anyio.sleep(max(0.75 * left_s, 0.5))
+            await self._register()
+            await bus.force_reconnect()
 
     def _introduction(self) -> JSON:
         body: JSON = {
@@ -108,7 +132,7 @@ class LocalAiWorker:
             "total_vram": 0,
             "available_vram": 0,
             "total_ram": 16 << 30,
-            "available_ram": 8 << 30,
+            "available_ram": self._options.available_ram,
             "total_disk": 1 << 40,
             "available_disk": 1 << 39,
             "gpu_vendor": "",
@@ -148,17 +172,21 @@ class LocalAiWorker:
 
     # The bus.
 
-    async def _connect(self, reply: JSON) -> Client:
-        jwt, seed = str(reply.get("nats_jwt") or ""), str(reply.get("nats_user_seed") or "")
-        if bool(jwt) != bool(seed):
+    async def _connect(self) -> Client:
+        if bool(self._jwt) != bool(self._seed):
             raise ValueError("half a bus login is none")
-        if not jwt:
+        if not self._jwt:
             return await nats.connect(self._options.nats_url, max_reconnect_attempts=-1)
+
+        async def reconnected() -> None:
+            self.subscribed += 1
+
         return await nats.connect(
             self._options.nats_url,
             max_reconnect_attempts=-1,
-            user_jwt_cb=jwt.encode,
-            signature_cb=partial(_sign, seed),
+            user_jwt_cb=lambda: self._jwt.encode(),
+            reconnected_cb=reconnected,
+            signature_cb=lambda nonce: _sign(self._seed, nonce),
         )
 
     async def _subscribe(self, bus: Client, tasks: TaskGroup) -> None:
@@ -181,6 +209,7 @@ class LocalAiWorker:
         await self._on(bus, "backend.stop", _ignore)
         await self._on(bus, "stop", self._stop_heard)
         await bus.flush()
+        self.subscribed += 1
 
     async def _on(self, bus: Client, verb: str, handle: Callable[[Msg, JSON], Awaitable[None]]) -> None:
         async def received(message: Msg) -> None:

@@ -1,6 +1,7 @@
 """A worker that knows the contract alone and runs what it is asked to run: a program, for it is killed.
 
-It has one backend, installed by hand, and says how much VRAM it has without having any.
+It has one backend, installed by hand, and says how much VRAM it has without having any. It serves the logs of
+its backends, and passes them on to its own standard error.
 """
 
 import argparse
@@ -10,11 +11,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import anyio
-from anyio.abc import Process
+from anyio.abc import ByteReceiveStream, Process, TaskGroup, TaskStatus
+from anyio.streams.text import TextReceiveStream
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from remuda.host.ports import free_port
+from tests.peers.localai_file_server import FileServer
 from tests.peers.localai_worker import JSON, LocalAiWorker, WorkerOptions
 
 BACKEND = "shell"
@@ -37,11 +40,18 @@ class ServingWorker(LocalAiWorker):
         self._run_file = run_file
         self._vram_bytes = vram_bytes
         self._running: dict[str, Running] = {}
+        self._files = FileServer(options.token)
+        self._readers: TaskGroup | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        async with self._files.serving(_HOST), anyio.create_task_group() as self._readers:
+            await super().run(task_status=task_status)
+            self._readers.cancel_scope.cancel()
 
     def _introduction(self) -> JSON:
         vram = self._vram_bytes
         told = {"total_vram": 2 * vram, "available_vram": 2 * vram, "vram_budget": f"{vram}"}
-        return super()._introduction() | (told if vram else {})
+        return super()._introduction() | {"http_address": self._files.address} | (told if vram else {})
 
     async def _on(self, bus: Client, verb: str, handle: Callable[[Msg, JSON], Awaitable[None]]) -> None:
         own: dict[str, Callable[[JSON], JSON]] = {
@@ -61,16 +71,18 @@ class ServingWorker(LocalAiWorker):
         key = f"{body['model_id']}#{body.get('replica_index', 0)}"
         before = self._running.get(key)
         if before is None or before.process.returncode is not None:
-            self._running[key] = await self._started()
+            self._running[key] = await self._started(key)
         await self._reply(lambda _: done | {"address": self._running[key].address}, message, body)
 
-    async def _started(self) -> Running:
+    async def _started(self, key: str) -> Running:
         port = free_port(_HOST)
         command = [self._run_file, "--addr", f"{_HOST}:{port}"]
         token = {"LOCALAI_GRPC_AUTH_TOKEN": self._options.token}
-        process = await anyio.open_process(
-            command, env={**os.environ, **token}, stdin=None, stdout=sys.stderr, stderr=sys.stderr
-        )
+        process = await anyio.open_process(command, env={**os.environ, **token}, stdin=None)
+        assert self._readers is not None, "it runs"
+        for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
+            assert pipe is not None, "both are read"
+            self._readers.start_soon(self._read, key, name, pipe)
         with anyio.fail_after(_START_S):
             while True:
                 try:
@@ -79,6 +91,14 @@ class ServingWorker(LocalAiWorker):
                     await anyio.sleep(_POLL_S)
                 else:
                     return Running(process, f"{_HOST}:{port}")
+
+    async def _read(self, key: str, name: str, pipe: ByteReceiveStream) -> None:
+        rest = ""
+        async for text in TextReceiveStream(pipe, errors="replace"):
+            *lines, rest = (rest + text).split("\n")
+            for line in lines:
+                self._files.say(key, name, line)
+                print(line, file=sys.stderr, flush=True)
 
     def _listed(self, request: JSON) -> JSON:
         live = {key: one for key, one in self._running.items() if one.process.returncode is None}

@@ -27,6 +27,7 @@ class ShellBackend:
         if not options.Model:
             return build("Result", success=False, message="no model was named")
         self._model = options.Model
+        print(f"loading {self._model!r} from {options.ModelFile!r} in {options.ModelPath!r}", flush=True)
         return build("Result", success=True, message=f"{self._model} is loaded")
 
     def predict(self, options: Any, context: Any) -> Any:
