@@ -34,10 +34,10 @@ async def bus_of(frontend: LiveFrontend) -> str:
 
 @asynccontextmanager
 async def peer(
-    frontend: LiveFrontend, name: str, *, source: str = HOME, **options: int
+    frontend: LiveFrontend, name: str, *, available_ram: int = 8 << 30
 ) -> AsyncIterator[LocalAiWorker]:
     """One that is in, and dies without a farewell when the block ends."""
-    started = LocalAiWorker(await options_of(frontend, name, source, **options))
+    started = LocalAiWorker(await options_of(frontend, name, available_ram=available_ram))
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(30):
             await tasks.start(started.run)
@@ -45,7 +45,9 @@ async def peer(
         tasks.cancel_scope.cancel()
 
 
-async def options_of(frontend: LiveFrontend, name: str, source: str, **options: int) -> WorkerOptions:
+async def options_of(
+    frontend: LiveFrontend, name: str, source: str = HOME, *, available_ram: int = 8 << 30
+) -> WorkerOptions:
     return WorkerOptions(
         frontend.url,
         await bus_of(frontend),
@@ -56,7 +58,7 @@ async def options_of(frontend: LiveFrontend, name: str, source: str, **options: 
         source=source,
         require_auth=True,
         first_retry_s=0.1,
-        **options,
+        available_ram=available_ram,
     )
 
 

@@ -39,6 +39,17 @@ async def test_the_registration_holds_what_the_contract_asks_for(frontend: Local
     }
 
 
+async def test_a_frontend_that_knows_no_secrets_gets_the_shared_token_with_every_call(
+    frontend: LocalAiFrontend,
+) -> None:
+    frontend.token = "s3cret"
+    secret = SecretStr("rmn_of-this-machine")
+    async with ready(frontend, token=SecretStr("s3cret"), secret=secret, heartbeat_interval=OFTEN):
+        await wait_until(lambda: frontend.of("heartbeat"))
+    assert {"register", "heartbeat", "drain", "models", "deregister"} == set(frontend.actions)
+    assert {call.authorization for call in frontend.calls} == {"Bearer s3cret"}
+
+
 async def test_addresses_are_the_workers_end_of_the_connection(frontend: LocalAiFrontend) -> None:
     async with ready(frontend):
         body = frontend.of("register")[0].body
