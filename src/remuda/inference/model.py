@@ -44,6 +44,7 @@ class Call(msgspec.Struct, frozen=True):
     request_id: str
     created: int  # Unix seconds: the answer's `created`.
     tally: Tally = msgspec.field(default_factory=Tally)
+    context: int = 0  # Tokens that the model is loaded for; 0: not known.
 
     @property
     def stream(self) -> bool:

@@ -88,6 +88,11 @@ def effective_context(config: ModelConfig, header: GgufHeader | None) -> int:
     return min(trained, CONTEXT_DEFAULT_MAX) or CONTEXT_FALLBACK
 
 
+def padded_context(context: int) -> int:
+    """What llama.cpp makes of it: the cache has room for whole steps."""
+    return -(-context // _CONTEXT_STEP) * _CONTEXT_STEP
+
+
 def memory_need(
     header: GgufHeader | None, weights_bytes: int, config: ModelConfig, context: int, parallel: int
 ) -> MemoryNeed:
@@ -103,7 +108,7 @@ def memory_need(
 
 
 def _kv_cache(header: GgufHeader, config: ModelConfig, context: int) -> int:
-    tokens = -(-context // _CONTEXT_STEP) * _CONTEXT_STEP
+    tokens = padded_context(context)
     keys = header.key_length * _block_bytes(config.cache_type_k)
     values = header.value_length * _block_bytes(config.cache_type_v)
     return tokens * header.kv_heads * (keys + values) // _BLOCK

@@ -34,6 +34,7 @@ class Configured:
     config: ModelConfig
     present: bool = False
     created: int = 0  # Unix seconds.
+    context: int = 0  # Tokens that it is loaded for; 0: not known here.
 
 
 def build(
@@ -57,7 +58,7 @@ def build(
 
 def _entry(model: Configured, routes: list[Route], told: Collection[str]) -> Entry:
     listed = model.present or bool(routes) or model.config.file in told
-    return Entry(model.config, tuple(routes), listed, model.created)
+    return Entry(model.config, tuple(routes), listed, model.created, model.context)
 
 
 def _told_files(nodes: Iterable[NodeView]) -> Collection[str]:

@@ -75,9 +75,9 @@ class Dispatcher:
     async def _try(self, call: Call, sink: Sink, journey: Journey, meanwhile: Meanwhile) -> None:
         model = call.model.id
         route = self._free(model, journey) or await self._wait_for_seat(model, journey, meanwhile)
-        config = self._tables.now.models[model].config
-        if config is not call.model:  # It was changed while the request waited: a replica knows only this.
-            call = structs.replace(call, model=config)
+        entry = self._tables.now.models[model]
+        if entry.config is not call.model:  # Changed while the request waited: a replica knows only this.
+            call = structs.replace(call, model=entry.config, context=entry.context)
         # Nothing was awaited since it was found to have room, so it still has.
         self._ledger.begin(route)
         journey.route = route

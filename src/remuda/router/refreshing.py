@@ -18,6 +18,7 @@ from remuda.core.errors import Rejected, RemudaError
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.tokens import NodeTokens
+from remuda.models.memory import effective_context
 from remuda.ops.lines import Heard, Lines
 from remuda.ops.node_views import NodeViews
 from remuda.ops.sightings import NodeView
@@ -271,8 +272,10 @@ def _knows_all(nodes: Mapping[NodeId, NodeView], rows: Replicas) -> bool:
 def _configured(model: Catalogued) -> Configured:
     config, updated_at = model.config, model.stored.updated_at
     needs_bytes = names_file(config) or "/" in config.file
+    header = model.weights.header
     return Configured(
         config=config,
         present=model.here or not needs_bytes,
         created=0 if updated_at is None else int(updated_at.timestamp()),
+        context=effective_context(config, header) if config.context_size or header else 0,
     )

@@ -40,6 +40,7 @@ class Entry:
     routes: tuple[Route, ...] = ()
     listed: bool = False
     created: int = 0  # Unix seconds, for /v1/models.
+    context: int = 0  # Tokens that it is loaded for; 0: not known here.
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,15 +162,33 @@ def test_body_of_200_mb_is_refused_while_it_comes(up: Frontend, announced: bool)
     assert answer.json()["error"]["code"] == "too_large"
 
 
-def test_a_grammar_that_holds_the_engine_is_refused_and_the_next_request_is_answered(up: Frontend) -> None:
+@pytest.fixture(scope="module")
+def tiny(up: Frontend) -> str:
+    """A real engine, with a model that never comes to an end."""
     models = DataFolder(up.data_dir).models
     models.mkdir(exist_ok=True)
     shutil.copy(tiny_model(), models / "tiny.gguf")
-    add_model(up, "tiny", "llama-cpp", "tiny.gguf", context_size=512, options=["step_seconds:1"])
+    parameters = {"model": "tiny.gguf", "ignore_eos": True}
+    add_model(up, "tiny", "llama-cpp", context_size=300, options=["step_seconds:1"], parameters=parameters)
+    return "tiny"
+
+
+def test_answer_that_fills_the_context_was_cut(up: Frontend, tiny: str) -> None:
+    whole = chat(up, tiny, "the house").json()
+    assert whole["choices"][0]["finish_reason"] == "length"
+    assert whole["usage"]["total_tokens"] == 512, "the engine rounds its context up"
+    assert chat(up, tiny, "the house", max_tokens=3).json()["choices"][0]["finish_reason"] == "length"
+    streamed = chat(up, tiny, "the house", stream=True).text
+    assert streamed.count('"finish_reason":"length"') == 1
+
+
+def test_a_grammar_that_holds_the_engine_is_refused_and_the_next_request_is_answered(
+    up: Frontend, tiny: str
+) -> None:
     grammar = 'root ::= s\ns ::= [a-z ] s "a" | [a-z ] s "b" | "."'
 
-    answer = send(up, chat_body("tiny", grammar=grammar, max_tokens=200))
+    answer = send(up, chat_body(tiny, grammar=grammar, max_tokens=200))
 
     assert_refused(answer)
     assert "the grammar of this request" in answer.json()["error"]["message"]
-    assert answered(chat(up, "tiny", "the house", max_tokens=4))
+    assert answered(chat(up, tiny, "the house", max_tokens=4))

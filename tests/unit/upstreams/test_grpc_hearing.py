@@ -150,6 +150,29 @@ def test_thoughts_in_the_text_of_a_chat_are_told_apart() -> None:
     assert "".join(part.content for part in told) == "yes"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answer", "reason"),
+    [
+        (200, 56, "length"),
+        (200, 57, "length"),  # Some count the token that did not fit.
+        (200, 54, "stop"),
+        (200, 90, "stop"),  # The backend forgets what is oldest: it ended by itself.
+        (256, 0, "stop"),
+    ],
+)
+def test_an_answer_that_fills_the_context_was_cut(prompt: int, answer: int, reason: str) -> None:
+    hearing = Hearing(context=256)
+    hearing.hear(pb.Reply(message=b"a", tokens=answer, prompt_tokens=prompt))
+    hearing.end()
+    assert hearing.finish_reason == reason
+
+
+def test_a_context_that_is_not_known_cuts_nothing() -> None:
+    hearing = Hearing()
+    hearing.hear(pb.Reply(message=b"a", tokens=1))
+    assert hearing.finish_reason == "stop"
+
+
 @pytest.mark.parametrize(("pieces", "reason"), [(3, "length"), (2, "stop")])
 def test_the_end_by_length_is_known_also_of_a_backend_that_counts_nothing(pieces: int, reason: str) -> None:
     hearing = Hearing(3, wary=True)

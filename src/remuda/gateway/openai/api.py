@@ -125,10 +125,11 @@ class Api:
         body = await self._bodies.read(request)
         asked = ask.parse(body) if len(body) <= CHEAP_BYTES_MAX else await self._parsed_slowly(ask, body)
         await self._slicer.run(check_complexity(asked))
-        model = (await self._model(asked.model, key)).config
+        entry = await self._model(asked.model, key)
+        model = entry.config
         exchange.model = model.id
         created = int(self._clock.now().timestamp())
-        call = Call(ask.kind, asked, body, model, exchange.request_id, created, exchange.tally)
+        call = Call(ask.kind, asked, body, model, exchange.request_id, created, exchange.tally, entry.context)
         exchange.stream = call.stream
         return call
 

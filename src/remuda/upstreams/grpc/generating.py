@@ -8,6 +8,7 @@ import anyio
 
 from remuda.core.clock import Clock
 from remuda.inference.model import Call, Sink
+from remuda.models.memory import padded_context
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.channels import Channel
@@ -89,7 +90,7 @@ class Writer:
     async def _stream(self, index: int, generation: Generation, telling: Telling) -> bytes:
         """Tell what is said as it comes; returns what is left to be told."""
         pen, decode = self._pen, pb.Reply.FromString
-        hearing = _hearing(generation, wary=is_llama(self._call.model))
+        hearing = _hearing(self._call, generation, wary=is_llama(self._call.model))
         opening = pen.opening(index)
         try:
             stream = await self._channel.call("PredictStream", *generation.message())
@@ -111,7 +112,7 @@ class Writer:
         with Exchange(stream, self._patience.whole_s) as exchange:
             reply = pb.Reply.FromString(await exchange.whole())
         self._heard()
-        hearing = _hearing(generation)
+        hearing = _hearing(self._call, generation)
         said = [part for part in (hearing.hear(reply), hearing.end()) if part is not None]
         choices[index] = choice_of(self._call, index, said, hearing.finish_reason)
         self._count(generation, hearing.usage)
@@ -134,13 +135,14 @@ class Writer:
         return Usage(self._call.tally.prompt_tokens, self._call.tally.completion_tokens)
 
 
-def _hearing(generation: Generation, *, wary: bool = False) -> Hearing:
+def _hearing(call: Call, generation: Generation, *, wary: bool = False) -> Hearing:
     return Hearing(
         generation.options.Tokens,
         wary=wary,
         logprobs=generation.logprobs,
         reading=generation.reading,
         thoughts=generation.chat,
+        context=padded_context(call.context) if is_llama(call.model) else call.context,
     )
 
 

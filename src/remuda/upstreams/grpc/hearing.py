@@ -54,7 +54,7 @@ class Hearing:
     """One answer. `wary`: a reply that is mere text may be the words of an error whose status is to follow,
     as llama.cpp sends them, so it is told only when something else has come. `reading`: tool calls are
     looked for in the text, unless the backend has taken them out; until its end nothing of it is told.
-    `thoughts`: they are, too."""
+    `thoughts`: they are, too. `context`: how many tokens prompt and answer can have together; 0: unknown."""
 
     def __init__(
         self,
@@ -64,8 +64,10 @@ class Hearing:
         logprobs: bool = False,
         reading: Reading | None = None,
         thoughts: bool = False,
+        context: int = 0,
     ) -> None:
         self.usage = Usage()
+        self._context = context
         self._tokens_max = tokens_max
         self._wary = wary
         self._logprobs = logprobs
@@ -126,7 +128,12 @@ class Hearing:
             return "tool_calls"
         # Not every backend counts tokens.
         tokens = self.usage.completion_tokens or self._pieces
-        return "length" if 0 < self._tokens_max <= tokens else "stop"
+        return "length" if 0 < self._tokens_max <= tokens or self._filled_context() else "stop"
+
+    def _filled_context(self) -> bool:
+        """More tokens than the context has are told by backends that forget the oldest and go on."""
+        used = self.usage.prompt_tokens + self.usage.completion_tokens
+        return bool(self._context and self.usage.completion_tokens) and abs(used - self._context) <= 1
 
     def _hold(self, content: str) -> str:
         """Keep it back, unless it is plainly no call: not every backend keeps to a grammar, and those that
