@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from threading import Event
+from threading import Event, Lock, Thread
 from typing import IO, Final, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -24,8 +24,9 @@ from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import PeerFailed, Rejected
 from remuda.wire.operations import OpView, StepView
 
-_QUIET_S: Final = 16.0  # A frontend that has nothing to tell says so every 5 s, an older one every 15 s.
-_SILENT_S: Final = 8.0  # Then a person is told that nothing comes.
+_QUIET_S: Final = 16.0  # A frontend that has nothing to tell says so every 2 s, older ones every 5 or 15 s.
+_SILENT_S: Final = 6.0  # Then a person is told that nothing comes.
+_LOOK_EVERY_S: Final = 1.0
 _STALLED_S: Final = 5.0
 _GRACE_S: Final = 5.0
 _LINE_EVERY_PERCENT: Final = 10
@@ -98,7 +99,26 @@ def displaying(*, as_json: bool, watch: bool, file: IO[str]) -> Iterator[Display
         with Live(get_renderable=bars.render, console=bars.console, refresh_per_second=8):
             yield bars
     else:
-        yield Lines(file)
+        with _looked_at(Lines(file, SystemClock())) as lines:
+            yield lines
+
+
+@contextmanager
+def _looked_at(lines: "Lines") -> Iterator["Lines"]:
+    """Whoever waits for the frontend's next word cannot say that none comes: another thread does."""
+    over = Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_EVERY_S):
+            lines.look()
+
+    thread = Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        over.set()
+        thread.join()
 
 
 class Silent:
@@ -191,28 +211,43 @@ def _marks(ops: Sequence[OpView]) -> Iterator[tuple[Place, object]]:
 class Lines:
     """One for each change of state or phase of a node, and each tenth of its way."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: IO[str], clock: Clock) -> None:
         self._file = file
+        self._clock = clock
         self._ops: Mapping[str, OpView] = {}
         self._told: dict[tuple[str, str], tuple[object, ...]] = {}
+        self._turn = Lock()  # `look` is called by another thread.
         self._down = False
+        self._heard_s = clock.monotonic()
 
     def show(self, picture: Picture, event: SseEvent) -> None:
-        if self._down:
-            self._print("the frontend answers again")
-            self._down = False
+        self.heard()
         for op in picture.ops.values():
             if op is not self._ops.get(op.id):
                 self._tell(op)
         self._ops = picture.ops
 
     def heard(self) -> None:
-        pass
+        with self._turn:
+            self._heard_s = self._clock.monotonic()
+            if self._down:
+                self._print("the frontend answers again")
+                self._down = False
 
     def lost(self, lost: Lost) -> None:
-        if not self._down:
-            self._print(f"{lost.error.message}; trying again")
-            self._down = True
+        self._is_down(f"{lost.error.message}; trying again")
+
+    def look(self) -> None:
+        """Say it, if nothing was heard for too long."""
+        silent_s = self._clock.monotonic() - self._heard_s
+        if silent_s >= _SILENT_S:
+            self._is_down(f"nothing heard from the frontend for {silent_s:.0f} s")
+
+    def _is_down(self, words: str) -> None:
+        with self._turn:
+            if not self._down:
+                self._print(words)
+                self._down = True
 
     def _tell(self, op: OpView) -> None:
         known = any(id == op.id for id, _ in self._told)

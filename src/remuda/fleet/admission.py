@@ -227,9 +227,10 @@ def without_label(node: Node, key: str) -> Node:
     """Without an admin's label. Conflict for one that the next registration would bring back."""
     label = node.labels.get(key)
     if label is not None and label.source is LabelSource.WORKER:
+        setting = node.setting("--labels", "LOCALAI_NODE_LABELS")
         raise Conflict(
             f"{node.name}'s own settings have the label {key}={label.value}",
-            hint="change --labels there and restart its worker, or give the label another value here",
+            hint=f"change {setting} there and restart its worker, or give the label another value here",
         )
     if label is not None and label.source is LabelSource.AUTO:
         raise Conflict(

@@ -45,7 +45,7 @@ class Fleet:
 
 
 def _unreachable(node: Node, dial: Dial) -> str:
-    setting = "--advertise-http-addr" if node.version else "LOCALAI_ADVERTISE_HTTP_ADDR"
+    setting = node.setting("--advertise-http-addr", "LOCALAI_ADVERTISE_HTTP_ADDR")
     return (
         f"registered, but {node.http_address} cannot be reached from the frontend ({dial.problem}); "
         f"open that port there, or set {setting} on the worker"

@@ -160,6 +160,10 @@ class Node:
         )
         return "" if reported_since else trouble.reason
 
+    def setting(self, flag: str, variable: str) -> str:
+        """A setting as this node's worker knows it: ours by `flag`, LocalAI's by `variable`."""
+        return flag if self.version else variable
+
     @property
     def identified_by(self) -> Identification:
         if not self.secret_hash:

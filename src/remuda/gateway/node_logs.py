@@ -15,7 +15,7 @@ from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid, NodeUnreachable, TooLarge, Unavailable
 from remuda.core.pasting import pasted
 from remuda.core.reach import host_and_port
-from remuda.fleet.model import Node
+from remuda.fleet.model import Identification, Node
 from remuda.host.dialing import NodeResolver
 from remuda.wire.codec import decode
 from remuda.wire.logs import LogLines, LogNames
@@ -173,9 +173,16 @@ def _refused(node: Node, status: int) -> NodeUnreachable:
     if status == 401:
         return NodeUnreachable(
             f"the worker of {node.name} refused this frontend's token (HTTP 401)",
-            hint="start the worker again with the registration token of this frontend",
+            hint=_token_hint(node),
         )
     return NodeUnreachable(f"the worker of {node.name} answered HTTP {status} when asked for its logs")
+
+
+def _token_hint(node: Node) -> str:
+    if node.identified_by is Identification.INVITE:
+        return f"start it again with the token of its invite: remuda nodes invite {pasted(node.name)}"
+    setting = node.setting("--token", "LOCALAI_REGISTRATION_TOKEN")
+    return f"start the worker again with this frontend's registration token in {setting}"
 
 
 def _unreachable(node: Node, error: BaseException) -> NodeUnreachable:

@@ -159,8 +159,14 @@ def _check_hosts(message: wire.RegisterRequest, request: Request, source: str) -
         if parts is not None and (problem := far_claim(parts[0], source, here)):
             raise Invalid(
                 f"{field}: {problem}",
-                hint="advertise an address under which the frontend reaches the node (--advertise-addr)",
+                hint=f"set {_setting(message, field)} to an address that the frontend can reach",
             )
+
+
+def _setting(message: wire.RegisterRequest, field: str) -> str:
+    flag = "--advertise-addr" if field == "address" else "--advertise-http-addr"
+    ours = message.remuda is not None and bool(message.remuda.version)
+    return flag if ours else f"LOCALAI_{flag.removeprefix('--').replace('-', '_').upper()}"
 
 
 def _speaking(caller: Caller, svc: Services) -> Caller:

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY: Final = timedelta(seconds=1)  # Though nobody says that something has changed.
 REST: Final = timedelta(milliseconds=100)  # What changes meanwhile is told together.
-QUIET: Final = timedelta(seconds=5)  # Then a reader hears that the line still stands.
+QUIET: Final = timedelta(seconds=2)  # Then a reader hears that the line still stands.
 READERS_MAX: Final = 1000
 _PAGE: Final = 200
 _KEPT_MAX: Final = 2000  # Changes; who is further behind is told from the store.

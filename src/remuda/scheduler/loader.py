@@ -14,6 +14,7 @@ from remuda.core.errors import BackendFailed, Invalid, Problem, RemudaError
 from remuda.core.reach import host_and_port
 from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import is_its_own
+from remuda.fleet.model import Node
 from remuda.fleet.tokens import NodeTokens
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
@@ -286,7 +287,7 @@ class _Load:
             raise BackendFailed(
                 f"{self._step.node_name} says that {config.backend} listens on {reply.address}, which is not "
                 "the host it has registered",
-                hint="start its worker with the same host in --advertise-addr and --advertise-http-addr",
+                hint=_same_host(standing.node),
             )
         return reply
 
@@ -325,6 +326,12 @@ class _Load:
             context,
             0 if standing.node.version else _PEER_THREADS,
         )
+
+
+def _same_host(node: Node) -> str:
+    backends = node.setting("--advertise-addr", "LOCALAI_ADVERTISE_ADDR")
+    http = node.setting("--advertise-http-addr", "LOCALAI_ADVERTISE_HTTP_ADDR")
+    return f"start its worker with the same host in {backends} and {http}"
 
 
 def _options(config: ModelConfig, place: Place) -> tuple[str, ...]:

@@ -151,6 +151,7 @@ class NodeOffer:
     cut_off: CutOffFile | None = None  # A part of the file is there, but not to its end.
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: int = 1  # Replicas it may hold.
+    slots_raised_by: str = "--max-replicas-per-model on its worker"
     vram_total: int = 0  # After its budget; 0: it has none.
     vram_free: int = 0  # As reported, less what was set aside for replicas that do not use it yet.
     ram_total: int = 0

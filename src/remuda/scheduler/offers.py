@@ -80,6 +80,7 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
         cut_off=_cut_off(view, need.file),
         labels={key: label.value for key, label in node.labels.items()},
         slots=node.effective_max_replicas + leaving,
+        slots_raised_by=_raises_slots(node),
         vram_total=figures.total_vram if ceiling is None else ceiling,
         vram_free=vram_free,
         ram_total=figures.total_ram,
@@ -90,6 +91,13 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
         residents=tuple(_resident(row, fleet) for row in rows if not _immovable(row, need, fleet)),
         busy=sum(fleet.in_flight(row.key) for row in rows),
     )
+
+
+def _raises_slots(node: Node) -> str:
+    """What an admin has set counts more than what the worker was started with."""
+    if node.max_replicas_override is not None:
+        return f"PUT /api/nodes/{node.id}/max-replicas-per-model"
+    return f"{node.setting('--max-replicas-per-model', 'LOCALAI_MAX_REPLICAS_PER_MODEL')} on its worker"
 
 
 def why_unfit(standing: Standing) -> str:

@@ -106,7 +106,7 @@ def _no_slot(need: Need, offer: NodeOffer) -> _Refusal | None:
         return None
     return _Refusal(
         f"it has {held} replica{'' if held == 1 else 's'} of {need.model} and may have {offer.slots}; "
-        "--max-replicas-per-model on its worker raises that",
+        f"{offer.slots_raised_by} raises that",
         waiting_helps=True,  # Those that are there are about to serve, or about to go.
     )
 

@@ -20,7 +20,7 @@ from remuda.ops.targets import Draft, Surroundings, Wanted, builds_of, machine_o
 from remuda.wire.nodes import InstalledArtifact
 
 _NOBODYS = OpId("nobodys")
-_UNTOLD = "its worker has not said yet what it has installed; wait for its next report"
+_UNTOLD = "its worker has not said yet what it has installed; try again in a few seconds"
 _CPU: Final = re.compile(r"(?<![a-z0-9])cpu(?![a-z0-9])")
 
 

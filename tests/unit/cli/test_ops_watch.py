@@ -1,5 +1,6 @@
 """What people and programs see while an operation runs, and when it has ended."""
 
+from datetime import timedelta
 from io import StringIO
 
 from rich.console import Console
@@ -27,7 +28,7 @@ def shown(display: Lines | Bars | JsonLines, *events: SseEvent) -> None:
 
 def lines(*events: SseEvent) -> list[str]:
     file = StringIO()
-    shown(Lines(file), *events)
+    shown(Lines(file, HandClock()), *events)
     return file.getvalue().splitlines()
 
 
@@ -66,13 +67,29 @@ def test_lines_do_not_tell_what_was_over_before() -> None:
 
 def test_lines_say_once_that_the_frontend_is_away_and_that_it_is_back() -> None:
     file = StringIO()
-    display = Lines(file)
+    display = Lines(file, HandClock())
     for _ in range(3):
         display.lost(LOST)
     shown(display, op_event(an_op(a_step())))
 
     assert file.getvalue().splitlines()[:2] == [
         "nothing listens there; trying again",
+        "the frontend answers again",
+    ]
+
+
+def test_lines_say_within_seconds_that_nothing_is_heard_and_when_it_is_again() -> None:
+    file, clock = StringIO(), HandClock()
+    display = Lines(file, clock)
+    for _ in range(4):
+        clock.advance(timedelta(seconds=2))
+        display.look()
+    display.heard()
+    clock.advance(timedelta(seconds=2))
+    display.look()
+
+    assert file.getvalue().splitlines() == [
+        "nothing heard from the frontend for 6 s",
         "the frontend answers again",
     ]
 
@@ -169,12 +186,12 @@ def test_bars_say_within_seconds_that_nothing_comes_from_the_frontend() -> None:
     clock = HandClock()
     bars = Bars(Console(file=StringIO(), width=100, height=20), clock)
     shown(bars, op_event(an_op(a_step())))
-    clock.passed_s += 7
+    clock.passed_s += 5
     bars.heard()
-    clock.passed_s += 7
+    clock.passed_s += 5
     assert "nothing heard" not in rendered(bars.render())
 
-    clock.passed_s += 2
+    clock.passed_s += 4
 
     first, second = rendered(bars.render()).splitlines()
     assert first.strip() == "nothing heard from the frontend for 9 s; the figures below are old"

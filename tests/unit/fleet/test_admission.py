@@ -229,6 +229,16 @@ def test_a_label_that_the_next_registration_brings_back_is_not_removed(label: La
         without_label(node(labels={"zone": label}), "zone")
 
 
+@pytest.mark.parametrize(("version", "setting"), [("0.2.0", "--labels"), ("", "LOCALAI_NODE_LABELS")])
+def test_where_to_change_a_label_is_told_in_the_words_of_that_worker(version: str, setting: str) -> None:
+    labelled = node(version=version, labels={"zone": Label("attic", LabelSource.WORKER)})
+
+    with pytest.raises(Conflict) as refused:
+        without_label(labelled, "zone")
+
+    assert refused.value.hint.startswith(f"change {setting} there")
+
+
 def test_an_absurd_budget_is_refused() -> None:
     with pytest.raises(Invalid, match="200%"):
         with_budget_override(node(), "200%")

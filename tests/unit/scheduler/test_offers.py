@@ -162,6 +162,20 @@ def test_last_use_is_that_of_the_store_or_the_load() -> None:
     assert (used.last_used, unused.last_used) == (ago(20), ago(60))
 
 
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"version": "0.2.0"}, "--max-replicas-per-model on its worker"),
+        ({"version": ""}, "LOCALAI_MAX_REPLICAS_PER_MODEL on its worker"),
+        ({"version": "", "max_replicas_override": 1}, "PUT /api/nodes/id-gpu-1/max-replicas-per-model"),
+    ],
+)
+def test_what_raises_the_number_of_replicas_is_named_as_the_node_knows_it(
+    facts: dict[str, Any], told: str
+) -> None:
+    assert offer(node=a_view(**facts)).slots_raised_by == told
+
+
 def test_replica_of_the_model_that_leaves_takes_no_slot() -> None:
     node = a_view(max_replicas=2)
     assert offer(node=node).slots == 2

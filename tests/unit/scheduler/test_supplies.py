@@ -57,7 +57,7 @@ def test_model_that_names_no_backend_is_installed_nowhere() -> None:
 def test_node_that_has_not_told_what_it_has_is_waited_for_where_it_could_not_get_it() -> None:
     supply = the_supply(a_node(told=False), "vllm")
     assert not supply.told
-    assert supply.why_not == "its worker has not said yet what it has installed; wait for its next report"
+    assert supply.why_not == "its worker has not said yet what it has installed; try again in a few seconds"
 
 
 def test_node_that_waits_for_approval_is_not_considered() -> None:
