@@ -53,6 +53,7 @@ from remuda.upstreams.grpc.generating import Patience
 from remuda.upstreams.grpc.upstream import Desk, GrpcUpstream
 from remuda.upstreams.http.client import Pool
 from remuda.upstreams.http.connection import Patience as HttpPatience
+from remuda.upstreams.http.worker import HttpWorker
 from remuda.upstreams.pool import OpenUpstreams
 
 
@@ -109,7 +110,7 @@ class ServingRig:
             settings.answer_silence.total_seconds(), settings.answer_limit.total_seconds()
         )
         self._http = Pool(HttpPatience(whole_s=self._patience.whole_s, silence_s=self._patience.silence_s))
-        self._engine = GrpcEngine(self._http)
+        self._engine, self._worker_http = GrpcEngine(self._http), HttpWorker(self._http)
         self._desk = Desk(clock)
         self._shared = settings.distributed_shared_models
 
@@ -127,6 +128,7 @@ class ServingRig:
         tools = Tools(
             self._replicas,
             self._worker,
+            self._worker_http,
             self._engine,
             self._catalogue,
             self._ground.registry.standings,
@@ -275,6 +277,7 @@ class ServingRig:
         return Confirming(
             self._tables,
             self._worker,
+            self._worker_http,
             self._engine,
             self._ground.around.clock,
             read_s=lambda: self._keeper.read_s,

@@ -19,7 +19,7 @@ from remuda.fleet.tokens import NodeTokens
 from remuda.models.config import ModelConfig
 from remuda.ops.sightings import NodeView
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.endpoints import HTTP, endpoint_of
+from remuda.scheduler.endpoints import HTTP, endpoint_of, worker_endpoint
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
 
 _SAID_UNDER_WAY: Final = timedelta(seconds=5)  # What a node says may be older than its arrival by so much.
@@ -80,6 +80,7 @@ def _route(row: Replica, view: NodeView, tokens: NodeTokens) -> Route:
         parallel=row.parallel,
         vram_free=node.resources.available_vram // _VRAM_STEP * _VRAM_STEP,
         silent=view.standing.reachability is Reachability.SILENT,
+        worker=worker_endpoint(node, tokens),
     )
 
 

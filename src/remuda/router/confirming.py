@@ -1,8 +1,9 @@
 """While the store cannot be read: which replicas are still there, asked of those who run them.
 
 A table that cannot be refreshed goes on serving, but others may unload what is in it. So every routed replica
-has to be confirmed: by its worker, which names the very process; over the bus if that can be used, else, and
-for peers that name no process, by the replica's own health call. Requests never wait for any of this.
+has to be confirmed: by its worker, which names the very process, over the bus if that can be used, else over
+the worker's HTTP server. A health call proves less: another model may have the port by now. It is for peers
+that name no process, and for workers of an older release. Requests never wait for any of this.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from remuda.core.ids import NodeId
 from remuda.router.current import Tables
 from remuda.router.table import Route, RouteId
 from remuda.scheduler.model import ReplicaKey
-from remuda.scheduler.ports import Engine, Worker
+from remuda.scheduler.ports import Engine, Worker, WorkerHttp
 from remuda.wire.models import ModelsRunningReply
 
 log = structlog.get_logger(__name__)
@@ -59,6 +60,7 @@ class Confirming:
         self,
         tables: Tables,
         worker: Worker,
+        worker_http: WorkerHttp,
         engine: Engine,
         clock: Clock,
         *,
@@ -69,6 +71,7 @@ class Confirming:
         """It looks every so often. A table is stale when it was read from the store so long ago."""
         self._tables = tables
         self._worker = worker
+        self._worker_http = worker_http
         self._engine = engine
         self._clock = clock
         self._read_s = read_s
@@ -124,19 +127,33 @@ class Confirming:
         named = [route for route in routes if route.instance]
         answers = await self._ask_worker(node, named) if named else {}
         for route in routes:
-            if answers.get(route.id) is None:
+            if route.id not in answers:
                 answers[route.id] = await self._engine.healthy(route.endpoint)
         return answers
 
     async def _ask_worker(self, node: NodeId, routes: Sequence[Route]) -> dict[RouteId, bool | None]:
+        """Without an answer nothing is known of any of them; empty: this worker cannot be asked."""
+        reply = await self._over_bus(node)
+        if reply is None and (server := routes[0].worker) is not None:
+            try:
+                reply = await self._worker_http.running(server)
+            except RemudaError as error:
+                log.debug("worker_not_asked", node=node, reason=error.message)
+                return dict.fromkeys((route.id for route in routes), None)
+        if reply is None:
+            return {}
+        return {route.id: None if reply.error else _runs(route, reply) for route in routes}
+
+    async def _over_bus(self, node: NodeId) -> ModelsRunningReply | None:
+        """None: it did not answer, or could not tell."""
         with anyio.move_on_after(limits.CONFIRMATION_S):
             try:
                 reply = await self._worker.running(node)
-            except RemudaError as error:  # Without the bus the replicas themselves are asked.
-                log.debug("running_models_not_told", node=node, reason=error.message)
-                return {}
-            return {} if reply.error else {route.id: _runs(route, reply) for route in routes}
-        return {}
+            except RemudaError as error:
+                log.debug("worker_not_asked_over_bus", node=node, reason=error.message)
+                return None
+            return None if reply.error else reply
+        return None
 
 
 def _runs(route: Route, reply: ModelsRunningReply) -> bool:

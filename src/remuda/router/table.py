@@ -25,6 +25,7 @@ class Route:
     parallel: int = 0  # How many requests it takes at once; 0: nobody knows.
     vram_free: int = 0
     silent: bool = False  # Its node is overdue: others are preferred.
+    worker: Endpoint | None = None  # The HTTP server of the worker that runs it.
 
     @property
     def id(self) -> RouteId:

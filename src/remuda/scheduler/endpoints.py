@@ -17,3 +17,10 @@ def endpoint_of(replica: Replica, node: Node, tokens: NodeTokens) -> Endpoint:
         path=replica.path,
         token=own.http if replica.protocol == HTTP else own.grpc,
     )
+
+
+def worker_endpoint(node: Node, tokens: NodeTokens) -> Endpoint | None:
+    """The node's HTTP server; None where it has told no address of one."""
+    if not node.http_address:
+        return None
+    return Endpoint(node.http_address, HTTP, token=tokens.of(node).http)

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 import structlog
 
-from remuda.core.errors import BackendFailed, Invalid, Problem, RemudaError
+from remuda.core.errors import BackendFailed, Invalid, NodeUnreachable, Problem, RemudaError
 from remuda.core.reach import host_and_port
 from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import is_its_own
@@ -24,10 +24,11 @@ from remuda.ops.model import Step
 from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.deadlines import first_limit, load_entered, load_limit, pushed
-from remuda.scheduler.endpoints import HTTP, endpoint_of
+from remuda.scheduler.endpoints import HTTP, endpoint_of, worker_endpoint
 from remuda.scheduler.installing import Installing
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, makes_room_for
-from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker
+from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker, WorkerHttp
+from remuda.scheduler.vanished import until_vanished
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply
 
@@ -55,6 +56,7 @@ class Tools:
 
     store: ReplicaStore
     worker: Worker
+    worker_http: WorkerHttp
     engine: Engine
     catalogue: Catalogue
     standings: Callable[[], Awaitable[Sequence[Standing]]]
@@ -87,7 +89,8 @@ class Loader:
             if not over:  # Cancelled: nobody wants it any more.
                 await self._abandon(task.replica, stop=True)
         if problem is not None:
-            await self._abandon(task.replica, stop=task.overdue or bool(task.replica.address))
+            stop = not task.vanished and (task.overdue or bool(task.replica.address))
+            await self._abandon(task.replica, stop=stop)
         return problem
 
     async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem:
@@ -184,6 +187,7 @@ class _Load:
     def __init__(self, tools: Tools, step: Step, replica: Replica, model: Catalogued) -> None:
         self.replica = replica
         self.overdue = False  # Nobody heard what its worker has started by now.
+        self.vanished = False  # There is no worker to tell that anything is to be stopped.
         self._tools = tools
         self._step = step
         self._model = model
@@ -196,9 +200,12 @@ class _Load:
         with anyio.CancelScope(deadline=began_s + budget.total_seconds()) as scope:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(self._push_deadline, scope, began_s)
+                watch.start_soon(self._watch_machine, watch.cancel_scope)
                 problem = await self._go(scope)
                 watch.cancel_scope.cancel()
-            return problem
+                return problem
+            self.vanished = True
+            return self._no_machine()
         self.overdue = True
         return Problem(
             "load_timed_out",
@@ -215,6 +222,24 @@ class _Load:
             if moved > last:
                 last = moved
                 scope.deadline = pushed(anyio.current_time(), scope.deadline, began_s)
+
+    async def _watch_machine(self, load: anyio.CancelScope) -> None:
+        try:
+            node = (await self._standing()).node
+        except RemudaError:  # The load meets the same trouble, and says so.
+            return
+        server = worker_endpoint(node, self._tools.tokens)
+        if server is not None:
+            await until_vanished(node.id, server, self._tools.worker, self._tools.worker_http)
+            load.cancel()
+
+    def _no_machine(self) -> Problem:
+        name = self._step.node_name
+        return Problem(
+            NodeUnreachable.code,
+            f"{name} answers neither over HTTP nor over the bus",
+            hint=f"check that {name} is on and connected to the network",
+        )
 
     async def _go(self, scope: anyio.CancelScope) -> Problem | None:
         try:

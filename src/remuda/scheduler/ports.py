@@ -91,6 +91,18 @@ class Worker(Protocol):
     async def installed(self, node: NodeId) -> BackendListReply: ...
 
 
+class WorkerHttp(Protocol):
+    """A worker's HTTP server: a second way to ask it, apart from the bus."""
+
+    async def running(self, server: Endpoint) -> ModelsRunningReply | None:
+        """None: it runs a release that cannot be asked this way. NodeUnreachable when it does not answer."""
+        ...
+
+    async def answers(self, server: Endpoint) -> bool:
+        """Whether anything answers there in time, a LocalAI worker included, whatever it says."""
+        ...
+
+
 class Engine(Protocol):
     """A backend's process, as whoever loads a model sees it."""
 

@@ -4,6 +4,9 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 PROCESSES_PATH: Final = "/v1/processes/"
+RUNNING_PATH: Final = "/v1/processes"
+"""On a worker's HTTP server: the processes that run, as a ModelsRunningReply."""
+
 _INDEX_DIGITS_MAX = 9
 
 

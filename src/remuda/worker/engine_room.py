@@ -126,7 +126,7 @@ class EngineRoom:
         """What the worker answers over HTTP."""
         guard = TokenGuard(self._settings.tokens, open_without_token=self._settings.open_without_token)
         async with open_door(self._port_of) as door:
-            yield application(why_unready, guard, self._logs, door)
+            yield application(why_unready, guard, self._logs, door, self._commands.running)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that commands are taken. Cancelled, it ends every process; `close` is kinder."""

@@ -29,6 +29,7 @@ from remuda.worker.http.server import serve
 from remuda.worker.processes.logs import LogSink, ProcessLogs
 from remuda.worker.tokens import OpeningTokens
 from tests.support.frontends import LiveFrontend
+from tests.unit.worker.http.serving import nothing_runs
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +66,7 @@ async def logged(frontend: LiveFrontend, tmp_path_factory: pytest.TempPathFactor
         async with open_door(lambda _key: None) as door, anyio.create_task_group() as tasks:
             guard = TokenGuard(OpeningTokens(SecretStr(frontend.token)))
             stop = anyio.Event()
-            app = application(lambda: "", guard, logs, door)
+            app = application(lambda: "", guard, logs, door, nothing_runs)
             await tasks.start(partial(background_until, stop, partial(serve, app, socket)))
             node = await frontend.register(http_address=address)
             yield Logged(node["id"], sink, stop)

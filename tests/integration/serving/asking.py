@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
+import psutil
 
-from tests.support.processes import Frontend, Json
+from tests.support.processes import Frontend, Json, Process
 
 PATIENCE_S = 60.0
 
@@ -88,3 +89,14 @@ def add_echo(frontend: Frontend, name: str = "echo", *options: str, **keys: obje
 def replicas(frontend: Frontend) -> list[Json]:
     found: list[Json] = frontend.get("/api/replicas")["replicas"]
     return found
+
+
+def process_at(parent: Process, address: str) -> psutil.Process:
+    """The backend below `parent` that listens there."""
+    port = int(address.rpartition(":")[2])
+    for child in psutil.Process(parent.pid).children(recursive=True):
+        if any(
+            one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in child.net_connections()
+        ):
+            return child
+    raise AssertionError(f"nobody listens on {port}")

@@ -2,7 +2,7 @@
 
 import psutil
 
-from tests.integration.serving.asking import add_echo, chat, replicas, said
+from tests.integration.serving.asking import add_echo, chat, process_at, replicas, said
 from tests.support.processes import Frontend
 from tests.support.waiting import wait_until_blocking
 
@@ -11,16 +11,6 @@ def address_of(up: Frontend, model: str) -> str:
     """Where it is loaded; empty: nowhere."""
     rows = [one for one in replicas(up) if (one["model"], one["state"]) == (model, "loaded")]
     return rows[0]["address"] if rows else ""
-
-
-def process_at(up: Frontend, address: str) -> psutil.Process:
-    port = int(address.rpartition(":")[2])
-    for child in psutil.Process(up.pid).children(recursive=True):
-        if any(
-            one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in child.net_connections()
-        ):
-            return child
-    raise AssertionError(f"nobody listens on {port}")
 
 
 def _listening(process: psutil.Process) -> set[int]:

@@ -3,14 +3,18 @@ everything recovers by itself."""
 
 import os
 import signal
+import socket
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
 
-from tests.integration.serving.asking import add_echo, chat, open_stream, stream
-from tests.integration.serving.site import Site, answered, at_once
-from tests.support.processes import Frontend
+from tests.integration.serving.asking import add_echo, chat, open_stream, process_at, stream
+from tests.integration.serving.site import Site, answered, at_once, wait_for_replicas
+from tests.support.processes import Frontend, Worker
 from tests.support.waiting import wait_until_blocking
 
 REFUSED_WITHIN_S = 15.0  # More than a call to the store may take, and less than two of them.
@@ -18,10 +22,11 @@ REFUSED_WITHIN_S = 15.0  # More than a call to the store may take, and less than
 
 @pytest.fixture(scope="module", autouse=True)
 def models(pair: Site) -> None:
-    for name in ("loaded", "unloaded"):
+    for name in ("loaded", "unloaded", "replaced"):
         add_echo(pair.a, name)
     for frontend in pair.frontends:
-        wait_until_blocking(partial(answers, frontend, "loaded"), within=15)
+        for name in ("loaded", "replaced"):
+            wait_until_blocking(partial(answers, frontend, name), within=15)
 
 
 def answers(frontend: Frontend, model: str) -> bool:
@@ -46,6 +51,42 @@ def assert_refusing(pair: Site) -> None:
     assert time.monotonic() - began_s < REFUSED_WITHIN_S
 
 
+@contextmanager
+def another_process_at(worker: Worker, address: str) -> Iterator[None]:
+    """The process there is killed, and one that its worker does not know answers on its port instead."""
+    process = process_at(worker, address)
+    command = process.cmdline()
+    # Without the marks of the worker's own: it would end this one, and everybody in its session.
+    environ = {name: value for name, value in process.environ().items() if "REMUDA_PROCESS" not in name}
+    process.kill()
+    process.wait(10)
+    stranger = subprocess.Popen(command, env=environ, start_new_session=True)
+    try:
+        wait_until_blocking(partial(listens, address), within=20)
+        yield
+        assert stranger.poll() is None, "it was there all the time"
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=2):
+        return True
+    return False
+
+
+def assert_only_its_own_process_is_routed_to(pair: Site, address: str, side: str) -> None:
+    def not_routed(frontend: Frontend) -> bool:
+        return any("replaced#0" in event["replicas"] for event in frontend.events("replicas_unconfirmed"))
+
+    with another_process_at(pair.workers[side], address):
+        for frontend in pair.frontends:
+            wait_until_blocking(partial(not_routed, frontend), within=30, what="the worker's word over HTTP")
+            assert chat(frontend, "replaced").status_code == 503
+
+
 def test_hung_services_stop_no_loaded_model(pair: Site) -> None:
     with open_stream(pair.a, "loaded", "word " * 10, metadata={"echo_token_rate": "5"}) as answer:
         lines = answer.iter_lines()
@@ -64,10 +105,12 @@ def test_hung_services_stop_no_loaded_model(pair: Site) -> None:
 
 
 def test_dead_services_stop_no_loaded_model_and_their_return_heals_everything(pair: Site) -> None:
+    (replaced,) = wait_for_replicas(pair.a, "replaced", 1)
     pair.bus.kill()
     pair.postgres.kill()
     assert_serving(pair)
     assert_refusing(pair)
+    assert_only_its_own_process_is_routed_to(pair, replaced["address"], replaced["node"])
     assert_serving(pair)
 
     pair.postgres.start()
@@ -75,4 +118,4 @@ def test_dead_services_stop_no_loaded_model_and_their_return_heals_everything(pa
     for frontend in pair.frontends:
         wait_until_blocking(partial(answers, frontend, "unloaded"), within=60, what="the cold path again")
     assert_serving(pair)
-    assert set(pair.a.statuses().values()) == {"healthy"}
+    wait_until_blocking(lambda: set(pair.a.statuses().values()) == {"healthy"}, within=60)

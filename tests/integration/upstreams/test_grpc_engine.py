@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from remuda.core.errors import BackendFailed
+from remuda.core.errors import BackendFailed, NodeUnreachable
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
@@ -70,6 +70,23 @@ async def test_a_backend_that_dies_while_it_loads_has_failed(engine: GrpcEngine,
         pytest.raises(BackendFailed, match="loading polly failed: UNAVAILABLE"),
     ):
         await engine.load(Endpoint(process.address), _parrot("echo_load_crash:SIGKILL"), Place())
+
+
+async def test_load_into_a_port_from_which_nothing_comes_back_is_the_nodes_trouble(
+    engine: GrpcEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remuda.upstreams.http2.limits.CONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        endpoint = Endpoint(f"127.0.0.1:{mute.getsockname()[1]}")
+        with pytest.raises(NodeUnreachable, match="cannot be reached: it did not answer"):
+            await engine.load(endpoint, PARROT, Place())
+
+
+async def test_load_into_a_closed_port_is_the_backends_failure(engine: GrpcEngine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with pytest.raises(BackendFailed, match="UNAVAILABLE: connection refused"):
+        await engine.load(Endpoint(address), PARROT, Place())
 
 
 async def test_a_load_ends_when_nobody_waits_for_it(engine: GrpcEngine) -> None:

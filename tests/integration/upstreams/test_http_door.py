@@ -9,14 +9,19 @@ import pytest
 from pydantic import SecretStr
 
 from remuda.core.clock import SystemClock
+from remuda.core.errors import NodeUnreachable
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Endpoint
 from remuda.upstreams.http.client import Pool
 from remuda.upstreams.http.upstream import HttpUpstream
+from remuda.upstreams.http.worker import HttpWorker
+from remuda.wire.models import ModelsRunningReply, RunningModel
 from remuda.wire.process_keys import ProcessKey, door_path
 from remuda.worker.http.app import application
 from remuda.worker.http.door import open_door
 from remuda.worker.http.guard import TokenGuard
+from remuda.worker.http.probes import probes
+from remuda.worker.http.running import Running
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.tokens import OpeningTokens
 from tests.integration.upstreams.scripted_http import (
@@ -34,7 +39,7 @@ from tests.integration.upstreams.scripted_http import (
     scripted,
 )
 from tests.support.waiting import wait_until
-from tests.unit.worker.http.serving import listening
+from tests.unit.worker.http.serving import listening, nothing_runs
 
 pytestmark = pytest.mark.anyio
 
@@ -42,12 +47,14 @@ _KEY = ProcessKey("org/m", 0)
 
 
 @asynccontextmanager
-async def _worker(folder: Path, server: ScriptedServer | None) -> AsyncIterator[str]:
+async def _worker(
+    folder: Path, server: ScriptedServer | None, running: Running = nothing_runs
+) -> AsyncIterator[str]:
     """Its address. The server is ready if there is one."""
     port = None if server is None else int(server.address.partition(":")[2])
     async with open_door(lambda key: port if key == _KEY else None) as door:
         guard, logs = TokenGuard(OpeningTokens(SecretStr("right"))), ProcessLogs(folder, SystemClock())
-        async with listening(application(lambda: "", guard, logs, door)) as url:
+        async with listening(application(lambda: "", guard, logs, door, running)) as url:
             yield url.removeprefix("http://")
 
 
@@ -129,3 +136,31 @@ async def test_a_wrong_token_is_the_operators_trouble_and_not_the_clients(tmp_pa
             await _upstream(address, pool, token="wrong").serve(chat(), Notebook())
 
     assert (failed.value.status, failed.value.elsewhere) == (502, True)
+
+
+RUNNING = ModelsRunningReply(models=(RunningModel(model_id="org/m", instance="i-1"),))
+
+
+async def _one_runs() -> ModelsRunningReply:
+    return RUNNING
+
+
+async def test_worker_tells_over_http_which_processes_run(tmp_path: Path) -> None:
+    async with _worker(tmp_path, None, _one_runs) as address, opened_pool() as pool:
+        for _ in range(2):
+            assert await HttpWorker(pool).running(Endpoint(address, "http", token="right")) == RUNNING
+
+
+async def test_worker_that_does_not_tell_what_runs_is_unreachable(tmp_path: Path) -> None:
+    async with opened_pool() as pool:
+        async with _worker(tmp_path, None, _one_runs) as address:
+            with pytest.raises(NodeUnreachable, match="401"):
+                await HttpWorker(pool).running(Endpoint(address, "http", token="wrong"))
+        for gone in (address, "127.0.0.1"):
+            with pytest.raises(NodeUnreachable):
+                await HttpWorker(pool).running(Endpoint(gone, "http", token="right"))
+
+
+async def test_worker_without_that_route_cannot_be_asked_so(tmp_path: Path) -> None:
+    async with listening(probes(lambda: "")) as url, opened_pool() as pool:
+        assert await HttpWorker(pool).running(Endpoint(url.removeprefix("http://"), "http")) is None

@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from remuda.core.errors import BackendFailed
+from remuda.core.errors import BackendFailed, NodeUnreachable
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Call, Endpoint, Sink
 from remuda.models.config import ModelConfig
 from remuda.scheduler.ports import Place
+from remuda.wire.models import ModelsRunningReply
 from tests.sim.serving.workers import Process
 from tests.sim.serving.world import ServingWorld
 
@@ -59,6 +60,24 @@ class SimulatedEngine:
         if process is None:
             return False
         return None if self._dice.chance(0.2) else True
+
+
+class SimulatedWorkerHttp:
+    """Implements scheduler.ports.WorkerHttp."""
+
+    def __init__(self, world: ServingWorld) -> None:
+        self._world = world
+
+    async def running(self, server: Endpoint) -> ModelsRunningReply | None:
+        await anyio.sleep(_PROBE_S)
+        machine = self._world.machine_of(server.address)
+        if not machine.connected:
+            raise NodeUnreachable(f"{server.address} does not answer")
+        return machine.what_runs()
+
+    async def answers(self, server: Endpoint) -> bool:
+        await anyio.sleep(_PROBE_S)
+        return self._world.machine_of(server.address).connected
 
 
 class SimulatedUpstreams:

@@ -51,7 +51,7 @@ from remuda.store.replicas import SqlReplicaStore
 from tests.sim.clocks import elapsed_s
 from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
 from tests.sim.ops.frontends import FrontendHost
-from tests.sim.serving.engines import SimulatedEngine, SimulatedUpstreams
+from tests.sim.serving.engines import SimulatedEngine, SimulatedUpstreams, SimulatedWorkerHttp
 from tests.sim.serving.world import ServingWorld
 from tests.support.nodes import TOKENS
 
@@ -204,6 +204,7 @@ class Parts:
         self._model_store = SqlModelStore(host.database)
         self._catalogue = Catalogue(self._model_store, Path("/nowhere"))
         self._worker, self._engine = BusWorker(lines), SimulatedEngine(world, host)
+        self._worker_http = SimulatedWorkerHttp(world)
         self.signal = ChangeSignal(lines, host.id, world.pace.signal_gap)
         self.tables, self.ledger = Tables(), Ledger()
         self.keeper = self._make_keeper()
@@ -293,6 +294,7 @@ class Parts:
         tools = Tools(
             self._replicas,
             self._worker,
+            self._worker_http,
             self._engine,
             self._catalogue,
             self._host.standings,
@@ -366,6 +368,7 @@ class Parts:
         return Confirming(
             self.tables,
             self._worker,
+            self._worker_http,
             self._engine,
             self._host.clock,
             read_s=lambda: self.keeper.read_s,

@@ -149,6 +149,9 @@ class ServingWorker(OurWorker):
 
     async def running(self, payload: bytes) -> Message:
         await checkpoint()
+        return self.what_runs()
+
+    def what_runs(self) -> ModelsRunningReply:
         return ModelsRunningReply(
             models=tuple(
                 RunningModel(

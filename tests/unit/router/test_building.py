@@ -47,6 +47,7 @@ def test_loaded_replica_has_a_route() -> None:
         change=7,
         parallel=4,
         vram_free=route.vram_free,
+        worker=Endpoint("10.0.0.5:50050", "http", token="shared"),
     )
     assert 0 <= GPU.available_vram - route.vram_free < 1 << 28
 

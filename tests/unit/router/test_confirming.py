@@ -14,36 +14,44 @@ from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.model import ReplicaKey
 from remuda.wire.models import RunningModel
 from tests.unit.router.frontends import HandClock
-from tests.unit.scheduler.rig import ScriptedEngine, ScriptedWorker
+from tests.unit.scheduler.rig import ScriptedEngine, ScriptedWorker, ScriptedWorkerHttp
 
 pytestmark = pytest.mark.anyio
 
 OURS, PEER = NodeId("ours"), NodeId("peer")
+SERVER = Endpoint("ours:50050", "http", token="its-token")
 
 
 def a_route(index: int, node: NodeId = OURS) -> Route:
     instance = f"i-{index}" if node == OURS else ""
-    return Route(ReplicaKey("qwen", index), node, node, Endpoint(f"{node}:{index}"), instance)
+    key, endpoint = ReplicaKey("qwen", index), Endpoint(f"{node}:{index}")
+    return Route(key, node, node, endpoint, instance, worker=SERVER if node == OURS else None)
+
+
+def running(*indexes: int) -> Sequence[RunningModel]:
+    return [RunningModel(model_id="qwen", replica_index=index, instance=f"i-{index}") for index in indexes]
 
 
 class Rig:
-    """A frontend with two replicas on a node of ours, and one on a peer."""
+    """A frontend with two replicas on a node of ours, and one on a peer. Nobody answers before told to."""
 
     def __init__(self) -> None:
         self.clock, self.tables = HandClock(), Tables()
-        self.worker, self.engine = ScriptedWorker(), ScriptedEngine()
+        self.worker, self.engine, self.http = ScriptedWorker(), ScriptedEngine(), ScriptedWorkerHttp()
+        self.http.up = False
         self.read_s = self.clock.passed_s
         self.confirming = Confirming(
-            self.tables, self.worker, self.engine, self.clock, read_s=lambda: self.read_s
+            self.tables, self.worker, self.http, self.engine, self.clock, read_s=lambda: self.read_s
         )
         routes = (a_route(0), a_route(1), a_route(2, PEER))
         self.tables.replace(Table({"qwen": Entry(ModelConfig(name="qwen", backend="echo"), routes)}))
 
     def runs(self, *indexes: int) -> None:
         """What the worker of our node says."""
-        self.worker.runs[OURS] = [
-            RunningModel(model_id="qwen", replica_index=index, instance=f"i-{index}") for index in indexes
-        ]
+        self.worker.runs[OURS] = running(*indexes)
+
+    def answers_over_http(self, *running: RunningModel) -> None:
+        self.http.up, self.http.runs = True, running
 
     @property
     def routed(self) -> list[int]:
@@ -83,8 +91,29 @@ async def test_process_that_its_worker_does_not_have_is_not_routed_to() -> None:
     assert await rig.looks(times=1) == [[0, 2]]
 
 
-async def test_without_the_bus_the_replicas_themselves_are_asked() -> None:
+async def test_without_the_bus_the_worker_is_asked_over_http() -> None:
     rig = Rig()
+    rig.answers_over_http(*running(0, 1))
+    assert await rig.looks(times=10) == [[0, 1, 2]] * 10
+    assert {one.address for one in rig.engine.probed} == {"peer:2"}
+    assert set(rig.http.asked) == {SERVER}
+
+
+async def test_a_port_that_answers_for_another_model_confirms_nothing() -> None:
+    rig = Rig()
+    stranger = RunningModel(model_id="phi", replica_index=0, address="ours:1", instance="i-9")
+    rig.answers_over_http(*running(0), stranger)
+    assert await rig.looks(times=1) == [[0, 2]], "though a health call at its port would be answered"
+
+
+async def test_healthy_ports_do_not_stand_in_for_a_worker_that_answers_nobody() -> None:
+    rig = Rig()
+    assert await rig.looks(times=3) == [[0, 1, 2], [0, 1, 2], [2]]
+
+
+async def test_replicas_of_a_worker_of_an_older_release_are_asked_themselves() -> None:
+    rig = Rig()
+    rig.http.up = rig.http.older_release = True
     assert await rig.looks(times=10) == [[0, 1, 2]] * 10
 
 
@@ -97,13 +126,15 @@ async def test_replica_that_refuses_connections_is_not_routed_to() -> None:
 
 async def test_replica_that_nobody_confirms_for_15_seconds_is_not_routed_to_until_somebody_does() -> None:
     rig = Rig()
-    rig.engine.health = [None] * 9
-    assert await rig.looks(times=4) == [[0, 1, 2], [0, 1, 2], [], [0, 1, 2]]
+    rig.engine.health = [None] * 3
+    assert await rig.looks(times=3) == [[0, 1, 2], [0, 1, 2], []]
+    rig.answers_over_http(*running(0, 1))
+    assert await rig.looks(times=1) == [[0, 1, 2]]
 
 
 async def test_model_that_nobody_confirms_is_not_waited_for_as_if_it_were_about_to_come_back() -> None:
     rig = Rig()
-    rig.engine.health = [None] * 9
+    rig.engine.health = [None] * 3
     await rig.looks(times=3)
     assert not rig.tables.know("qwen")
 
@@ -120,13 +151,14 @@ async def test_store_that_is_back_is_believed() -> None:
 async def test_node_that_does_not_answer_holds_up_no_other() -> None:
     rig = Rig()
     asked: list[NodeId] = []
-    running = rig.worker.running
+    over_bus = rig.worker.running
 
     async def hang(node: NodeId) -> object:
         asked.append(node)
         await anyio.sleep_forever()
-        return await running(node)
+        return await over_bus(node)
 
     rig.worker.running = hang  # type: ignore[method-assign,assignment]
-    assert await rig.looks(times=1) == [[0, 1, 2]], "and its replicas are asked themselves"
+    rig.answers_over_http(*running(0))
+    assert await rig.looks(times=1) == [[0, 2]], "and it is asked over HTTP"
     assert asked == [OURS]

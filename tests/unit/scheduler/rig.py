@@ -166,6 +166,26 @@ class ScriptedWorker:
         return BackendListReply(backends=tuple(InstalledBackend(name=one) for one in self.builds))
 
 
+class ScriptedWorkerHttp:
+    """Implements scheduler.ports.WorkerHttp: the same worker everywhere."""
+
+    def __init__(self) -> None:
+        self.up = True
+        self.older_release = False
+        self.runs: Sequence[RunningModel] = ()
+        self.asked: list[Endpoint] = []
+
+    async def running(self, server: Endpoint) -> ModelsRunningReply | None:
+        self.asked.append(server)
+        if not self.up:
+            raise NodeUnreachable("it does not answer")
+        return None if self.older_release else ModelsRunningReply(models=tuple(self.runs))
+
+    async def answers(self, server: Endpoint) -> bool:
+        self.asked.append(server)
+        return self.up
+
+
 class ScriptedEngine:
     """Implements scheduler.ports.Engine."""
 
@@ -216,6 +236,7 @@ class Rig:
         self.operations = SqlOpStore(self.database)
         self.catalogue = InlineCatalogue(self.models, models_path)
         self.worker, self.engine, self.frontends = ScriptedWorker(), ScriptedEngine(), ScriptedFrontends()
+        self.worker_http = ScriptedWorkerHttp()
         self.machines = [Machine(NODE, "gpu-1"), Machine(OTHER_NODE, "gpu-2")]
         self.entropy = SeededEntropy(1)
         self.changes = 0
@@ -246,6 +267,7 @@ class Rig:
             Tools(
                 self.replicas,
                 self.worker,
+                self.worker_http,
                 self.engine,
                 self.catalogue,
                 self.standings,

@@ -18,7 +18,7 @@ from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import Work
 from tests.integration.ops.virtual import time_passes
 from tests.support.waiting import wait_until
-from tests.unit.scheduler.rig import Rig, a_model
+from tests.unit.scheduler.rig import NODE, Rig, a_model
 
 pytestmark = pytest.mark.anyio
 
@@ -205,6 +205,28 @@ async def test_worker_that_does_not_listen_ends_the_load(rig: Rig) -> None:
     _, step = await rig.claimed()
     assert (await problem_of(rig.loader(), step)).message == "nobody listens there"
     assert await rig.rows() == ()
+
+
+@pytest.mark.parametrize("phase", ["install", "load"])
+async def test_machine_that_answers_on_no_line_is_left_for_another_node(rig: Rig, phase: str) -> None:
+    rig.worker_http.up = False
+    rig.worker.takes_s, rig.engine.takes_s = (DAY_S, 0.0) if phase == "install" else (0.0, DAY_S)
+    _, step = await rig.claimed()
+    began_s = anyio.current_time()
+    problem = await problem_of(rig.loader(), step)
+    assert (problem.code, problem.retryable) == ("node_unreachable", False)
+    assert problem.message == "gpu-1 answers neither over HTTP nor over the bus"
+    assert anyio.current_time() - began_s < 60, "in virtual time: long before the load's own limit"
+    assert await rig.rows() == ()
+    assert rig.worker.stopped == [], "there is nobody to tell"
+
+
+async def test_worker_that_answers_on_one_line_is_waited_for(rig: Rig) -> None:
+    rig.worker_http.up = False
+    rig.worker.runs[NODE] = ()
+    rig.worker.takes_s = 100.0
+    _, step = await rig.claimed()
+    assert await rig.loader().load(step) is None
 
 
 async def test_process_that_refused_its_model_is_stopped(rig: Rig) -> None:

@@ -1,5 +1,7 @@
 """One connection and the calls over it: what a server may do, and what it may not."""
 
+import errno
+
 import anyio
 import pytest
 from hyperframe import frame as hyper
@@ -14,6 +16,7 @@ from remuda.upstreams.http2.failures import (
     Status,
     TurnedAway,
     Unprocessed,
+    Vanished,
 )
 from remuda.upstreams.http2.frames import Code
 from remuda.upstreams.http2.stream import Stream
@@ -92,6 +95,15 @@ async def test_messages_come_before_the_failure_that_followed_them() -> None:
 
     assert await next_of(stream) == b"one"
     assert isinstance(await _failure(stream), BrokenOff)
+
+
+@pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH])
+async def test_machine_that_acknowledges_nothing_is_told_from_a_process_that_died(number: int) -> None:
+    peer = Peer()
+    stream = peer.call()
+    peer.connection.connection_lost(OSError(number, "as the system says"))
+
+    assert isinstance(await _failure(stream), Vanished)
 
 
 async def test_padding_priorities_and_continued_headers_are_understood() -> None:

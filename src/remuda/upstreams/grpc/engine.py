@@ -5,7 +5,7 @@ from typing import Final
 import anyio
 from google.protobuf.message import DecodeError
 
-from remuda.core.errors import BackendFailed
+from remuda.core.errors import BackendFailed, NodeUnreachable, PeerFailed
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
@@ -19,7 +19,7 @@ from remuda.upstreams.grpc.troubles import words_of
 from remuda.upstreams.http.client import Address, Pool
 from remuda.upstreams.http.connection import TurnedAway
 from remuda.upstreams.http2 import failures
-from remuda.upstreams.http2.failures import CallFailed
+from remuda.upstreams.http2.failures import CallFailed, Unreachable, Vanished
 
 HTTP: Final = "http"
 _HEALTH: Final = pb.HealthMessage().SerializeToString()
@@ -45,8 +45,7 @@ class GrpcEngine:
             answer = await _answer(endpoint, "LoadModel", options.SerializeToString())
             result = pb.Result.FromString(answer)
         except CallFailed as failed:
-            words = words_of(failed)
-            raise BackendFailed(f"loading {model.id} failed: {failed.code.name}: {words}") from failed
+            raise _load_failure(model, failed) from failed
         except DecodeError as error:
             raise BackendFailed(f"loading {model.id} was answered with what cannot be understood") from error
         if not result.success:
@@ -74,6 +73,14 @@ class GrpcEngine:
             except UpstreamFailed:
                 pass  # It does not listen yet, or hangs up until it is ready.
             await anyio.sleep(limits.HTTP_POLL_S)
+
+
+def _load_failure(model: ModelConfig, failed: CallFailed) -> PeerFailed:
+    """A backend that refuses connections has failed; of one out of reach another node knows nothing yet."""
+    words = words_of(failed)
+    if isinstance(failed, Unreachable | Vanished) and not isinstance(failed, failures.TurnedAway):
+        return NodeUnreachable(f"the backend of {model.id} cannot be reached: {words}")
+    return BackendFailed(f"loading {model.id} failed: {failed.code.name}: {words}")
 
 
 async def _health(endpoint: Endpoint) -> bool | None:

@@ -15,6 +15,7 @@ from remuda.upstreams.http2.failures import (
     Status,
     TurnedAway,
     Unprocessed,
+    Vanished,
 )
 from remuda.upstreams.http2.frames import Code, Kind, Setting, Splitter, Violation
 from remuda.upstreams.http2.headers import HeaderReader
@@ -130,6 +131,8 @@ class Connection(asyncio.Protocol):
         self._transport = None
         if self._due is Kind.SETTINGS:
             self._give_out(TurnedAway("it closed the connection before it said anything"))
+        elif sockets.vanished(error):
+            self._give_out(Vanished())
         else:
             self._give_out(BrokenOff(Status.UNAVAILABLE, "the connection was lost"))
 

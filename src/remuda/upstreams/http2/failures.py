@@ -64,6 +64,13 @@ class BrokenOff(CallFailed):
     """The answer ended without saying how it went."""
 
 
+class Vanished(BrokenOff):
+    """The machine at the other end of an open connection does not acknowledge anything any more."""
+
+    def __init__(self) -> None:
+        super().__init__(Status.UNAVAILABLE, "its machine does not answer any more")
+
+
 class Garbled(CallFailed):
     """What came cannot be understood."""
 

@@ -95,7 +95,8 @@ class Commands:
             changed=files_changed,
         )
         shelving = Shelving(depot, self._holdings, self._work, orders.capability, files_changed)
-        processes, files = Stopping(supervision, whereabouts), ModelFiles(models)
+        self._processes = processes = Stopping(supervision, whereabouts)
+        files = ModelFiles(models)
         self._dispatcher = Dispatcher(
             (
                 Command(subjects.backend_install, BackendInstall, installs.install, BackendInstallReply),
@@ -126,6 +127,10 @@ class Commands:
 
     def account(self) -> Report:
         return self._account.account()
+
+    async def running(self) -> ModelsRunningReply:
+        """As `models.running` is answered."""
+        return await self._processes.running(ModelsRunning())
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that messages are taken. Until cancelled; what is at work then is given up."""

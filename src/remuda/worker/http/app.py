@@ -2,19 +2,22 @@
 
 from collections.abc import Callable
 
-from remuda.wire.process_keys import PROCESSES_PATH
+from remuda.wire.process_keys import PROCESSES_PATH, RUNNING_PATH
 from remuda.worker.http.asgi import App, Receive, Scope, Send, answer, raw_path
 from remuda.worker.http.door import Door
 from remuda.worker.http.guard import TokenGuard
 from remuda.worker.http.logs import LogPages
 from remuda.worker.http.probes import PATHS as PROBE_PATHS
 from remuda.worker.http.probes import probes
+from remuda.worker.http.running import Running, running_page
 from remuda.worker.processes.logs import ProcessLogs
 
 
-def application(why_unready: Callable[[], str], guard: TokenGuard, logs: ProcessLogs, door: Door) -> App:
+def application(
+    why_unready: Callable[[], str], guard: TokenGuard, logs: ProcessLogs, door: Door, running: Running
+) -> App:
     """`why_unready` says why the worker cannot receive work; empty when it can."""
-    probe = probes(why_unready)
+    probe, list_running = probes(why_unready), running_page(running)
     # By prefix, as ids in paths contain slashes. The first that fits counts.
     pages: tuple[tuple[str, App], ...] = (("/v1/backend-logs", LogPages(logs)), (PROCESSES_PATH, door))
 
@@ -26,6 +29,9 @@ def application(why_unready: Callable[[], str], guard: TokenGuard, logs: Process
             await answer(scope, send, 401, "unauthorized", more=[(b"www-authenticate", b"Bearer")])
             return
         path = raw_path(scope)
+        if path == RUNNING_PATH:
+            await list_running(scope, receive, send)
+            return
         page = next((page for prefix, page in pages if path.startswith(prefix)), _nothing)
         await page(scope, receive, send)
 

@@ -10,17 +10,23 @@ from pydantic import SecretStr
 
 from remuda.core.clock import SystemClock
 from remuda.host.ports import listen
+from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.http.app import application
 from remuda.worker.http.asgi import App
 from remuda.worker.http.door import open_door
 from remuda.worker.http.guard import TokenGuard
+from remuda.worker.http.running import Running
 from remuda.worker.http.server import serve
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.tokens import OpeningTokens
 
 TOKEN = "the-registration-token"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+async def nothing_runs() -> ModelsRunningReply:
+    return ModelsRunningReply()
 
 
 @asynccontextmanager
@@ -43,11 +49,12 @@ async def worker(
     find: Callable[[ProcessKey], int | None] = lambda _: None,
     guard: TokenGuard | None = None,
     headers: dict[str, str] = AUTHORIZED,
+    running: Running = nothing_runs,
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """A caller of the whole application."""
     guard = guard or TokenGuard(OpeningTokens(SecretStr(TOKEN)))
     async with open_door(find) as door:
-        app = application(lambda: "", guard, logs or ProcessLogs(folder, SystemClock()), door)
+        app = application(lambda: "", guard, logs or ProcessLogs(folder, SystemClock()), door, running)
         async with listening(app) as url:
             unlimited = aiohttp.TCPConnector(limit=0)
             async with aiohttp.ClientSession(url, connector=unlimited, headers=headers) as caller:

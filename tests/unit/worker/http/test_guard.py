@@ -14,7 +14,14 @@ from tests.unit.worker.http.serving import AUTHORIZED, TOKEN, worker
 
 pytestmark = pytest.mark.anyio
 
-PATHS = ["/v1/backend-logs", "/v1/backend-logs/x", "/v1/processes/x%230/v1/models", "/", "/metrics"]
+PATHS = [
+    "/v1/backend-logs",
+    "/v1/backend-logs/x",
+    "/v1/processes",
+    "/v1/processes/x%230/v1/models",
+    "/",
+    "/metrics",
+]
 
 
 @pytest.mark.parametrize(

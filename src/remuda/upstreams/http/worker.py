@@ -1,0 +1,84 @@
+"""A worker's own HTTP server, as a frontend asks it what it runs."""
+
+from typing import Final
+
+import anyio
+
+from remuda.core import limits
+from remuda.core.errors import Invalid, NodeUnreachable, TooLarge
+from remuda.inference.failures import UpstreamFailed
+from remuda.inference.model import Endpoint
+from remuda.upstreams.http.client import Address, Pool
+from remuda.upstreams.http.connection import Connection
+from remuda.wire.codec import PAYLOAD_BYTES_MAX, decode
+from remuda.wire.models import ModelsRunningReply
+from remuda.wire.process_keys import RUNNING_PATH
+
+_HEALTH_PATH: Final = "/healthz"
+_OK: Final = 200
+_MISSING: Final = 404
+
+
+class HttpWorker:
+    """Implements scheduler.ports.WorkerHttp."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def running(self, server: Endpoint) -> ModelsRunningReply | None:
+        try:
+            with anyio.fail_after(limits.CONFIRMATION_S):
+                status, body = await self._get(server, RUNNING_PATH)
+        except TimeoutError:
+            raise _unreachable(server, f"no answer within {limits.CONFIRMATION_S:g} s") from None
+        except UpstreamFailed as error:
+            raise _unreachable(server, error.message) from error
+        if status == _MISSING:
+            return None
+        if status != _OK:
+            raise _unreachable(server, f"HTTP status {status}")
+        try:
+            return decode(ModelsRunningReply, body)
+        except (Invalid, TooLarge) as error:
+            raise _unreachable(server, error.message) from error
+
+    async def answers(self, server: Endpoint) -> bool:
+        with anyio.move_on_after(limits.CONFIRMATION_S):
+            try:
+                await self._get(server, _HEALTH_PATH)
+            except (UpstreamFailed, NodeUnreachable):
+                return False
+            return True
+        return False
+
+    async def _get(self, server: Endpoint, path: str) -> tuple[int, bytes]:
+        lines = (
+            f"GET {path} HTTP/1.1",
+            f"Host: {server.address}",
+            *((f"Authorization: Bearer {server.token}",) if server.token else ()),
+        )
+        head = "\r\n".join((*lines, "", "")).encode()
+        answer = await self._pool.exchange(_address(server), head, b"")
+        try:
+            return answer.status, await _body(answer)
+        finally:
+            self._pool.release(answer)
+
+
+async def _body(answer: Connection) -> bytes:
+    """Slightly more than is allowed at most, which the codec then refuses."""
+    body = bytearray()
+    while len(body) <= PAYLOAD_BYTES_MAX and (piece := await answer.piece()):
+        body += piece
+    return bytes(body)
+
+
+def _address(server: Endpoint) -> Address:
+    host, _, port = server.address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise _unreachable(server, "not a HOST:PORT address")
+    return Address(host.strip("[]"), int(port))
+
+
+def _unreachable(server: Endpoint, why: str) -> NodeUnreachable:
+    return NodeUnreachable(f"the worker's HTTP server at {server.address} cannot be asked: {why}")
