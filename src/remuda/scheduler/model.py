@@ -153,7 +153,8 @@ class NodeOffer:
     slots: int = 1  # Replicas it may hold.
     slots_raised_by: str = "--max-replicas-per-model on its worker"
     vram_total: int = 0  # After its budget; 0: it has none.
-    vram_free: int = 0  # As reported, less what was set aside for replicas that do not use it yet.
+    # As reported, less what was set aside for replicas that do not use it yet; negative: too much is in use.
+    vram_free: int = 0
     ram_total: int = 0
     ram_free: int = 0
     unified: bool = False  # Its VRAM is its RAM: what one has taken, the other has not.

@@ -161,7 +161,8 @@ def _unified(figures: Resources) -> bool:
 
 def _free(node: Node, budget: int | None, rows: Sequence[Replica]) -> tuple[int, int]:
     """VRAM and RAM. A budget caps what replicas use together, whatever others on that machine leave free. So
-    does all RAM there is: a report takes weights that are only mapped for free."""
+    does all RAM there is: a report takes weights that are only mapped for free. Less than nothing, where more
+    is used than may be: whoever is to go has to make up for that as well."""
     figures = node.resources
     unified = _unified(figures)
     in_vram = [row for row in rows if row.in_vram]
@@ -172,7 +173,7 @@ def _free(node: Node, budget: int | None, rows: Sequence[Replica]) -> tuple[int,
     ram = min(figures.available_ram - _not_shown(in_ram, node), figures.total_ram - _bytes(in_ram))
     if unified:
         vram = min(vram, ram)
-    return max(vram, 0), max(ram, 0)
+    return vram, ram
 
 
 def _not_shown(rows: Sequence[Replica], node: Node) -> int:

@@ -187,7 +187,7 @@ def _too_full(
     need: Need, offer: NodeOffer, free: int, there: Sequence[Resident], *, in_vram: bool
 ) -> _Refusal:
     idle = [one for one in there if one.movable]
-    needs, are_free = _set_against(need, free, in_vram=in_vram)
+    needs, are_free = _set_against(need, max(free, 0), in_vram=in_vram)
     lacks = f"{needs}, {are_free} are free"
     if free + _bytes(there) >= (need.memory_bytes or _SOMETHING):
         return _Refusal(f"{lacks} and what else it holds is busy; try again later", waiting_helps=True)

@@ -102,8 +102,8 @@ def test_vram_of_its_own_is_not_ram() -> None:
     assert not offer(node=a_view(resources=replace(GPU, total_vram=0, total_ram=0))).unified
 
 
-def test_more_set_aside_than_free_leaves_nothing() -> None:
-    assert offer(a_row(state=ReplicaState.STAGING, gb=50)).vram_free == 0
+def test_more_set_aside_than_free_is_less_than_nothing() -> None:
+    assert offer(a_row(state=ReplicaState.STAGING, gb=50)).vram_free == -30 * GB
 
 
 def test_budget_caps_what_replicas_use_together() -> None:
@@ -113,6 +113,16 @@ def test_budget_caps_what_replicas_use_together() -> None:
     assert offer(a_row(gb=5), node=budget).vram_free == 7 * GB
     on_its_way = a_row("b", state=ReplicaState.STAGING, gb=4)
     assert offer(a_row(gb=5), on_its_way, node=budget).vram_free == 3 * GB
+
+
+def test_budget_below_what_is_in_use_is_made_up_for_before_anything_fits() -> None:
+    lowered = a_view(vram_budget="12GB")
+    got = offer(a_row("a", gb=9), a_row("b", gb=8), node=lowered)
+    assert got.vram_free == -5 * GB
+    assert isinstance(place(a_need(gb=4), [replace(got, has_file=True)]), Placed), "8 or 9 GB go"
+    placed = place(a_need(gb=8), [replace(got, has_file=True)])
+    assert isinstance(placed, Placed)
+    assert len(placed.evict) == 2, "one of them alone would leave more than 12 GB in use"
 
 
 def test_budget_does_not_make_more_than_is_free() -> None:
