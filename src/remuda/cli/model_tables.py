@@ -38,7 +38,7 @@ def replica_table(replicas: Sequence[ReplicaView], now: datetime, output: Consol
     columns = [
         Column("MODEL", [one.model for one in replicas]),
         Column("NODE", [one.node or one.node_id for one in replicas]),
-        Column("STATE", [one.state + (f" ({one.why})" if one.why else "") for one in replicas]),
+        Column("STATE", [_replica_state(one, now) for one in replicas]),
         Column("BUSY", [_busy(one) for one in replicas], right=True),
         Column("MEMORY", [_memory(one) for one in replicas], needed=1, right=True),
         Column("USED", [ago(one.last_used, now) if one.last_used else UNKNOWN for one in replicas], needed=2),
@@ -68,12 +68,20 @@ def _problem(model: ModelItem, names: Collection[str]) -> str:
 def _state(model: ModelItem, names: Collection[str], now: datetime) -> str:
     if model.alias:
         return f"alias of {model.alias}" if model.alias in names else "broken alias"
-    loaded = sum(one.state == "loaded" for one in model.replicas)
+    loaded = [one for one in model.replicas if one.state == "loaded"]
     if loaded:
-        return "loaded" if loaded == 1 else f"loaded on {loaded}"
+        where = "loaded" if len(loaded) == 1 else f"loaded on {len(loaded)}"
+        confirmed = any(one.unconfirmed_since is None for one in loaded)
+        return where if confirmed else f"{where}, not confirmed"
     if model.problem:
         return "failed" if model.failed_at is None else f"failed {ago(model.failed_at, now)}"
     return model.replicas[0].state if model.replicas else "not loaded"
+
+
+def _replica_state(replica: ReplicaView, now: datetime) -> str:
+    if replica.unconfirmed_since is not None:
+        return f"{replica.state}, not confirmed for {span(now - replica.unconfirmed_since)}"
+    return f"{replica.state} ({replica.why})" if replica.why else replica.state
 
 
 def _busy(replica: ReplicaView) -> str:

@@ -14,6 +14,7 @@ from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
+    from remuda.wire.operations import OpView
     from remuda.wire.serving import ModelAdded, ModelItem
 
 _ADD_S = 60.0
@@ -141,23 +142,37 @@ def load_model(asked: Asked, name: str, no_wait: bool) -> None:
 
 
 @group.command(
-    "unload", epilog=examples("remuda models unload qwen3-8b", "remuda models unload qwen3-8b --node gpu-1")
+    "unload",
+    epilog=examples(
+        "remuda models unload qwen3-8b",
+        "remuda models unload qwen3-8b --node gpu-1",
+        "remuda models unload --all",
+    ),
 )
-@model_argument
+@click.argument("name", metavar="[MODEL]", required=False, shell_complete=complete_models)
+@click.option("--all", "everything", is_flag=True, help="Every model.")
 @click.option("--node", default="", help="Only on this node.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is gone.")
 @client_command
-def unload_model(asked: Asked, name: str, node: str, no_wait: bool) -> None:
+def unload_model(asked: Asked, name: str | None, everything: bool, node: str, no_wait: bool) -> None:
     """Unload a model's replicas. What they are answering is finished first."""
+    if (name is None) is not everything:
+        raise click.UsageError("name one model, or give --all")
     from remuda.cli.ops_wait import Waiting, see_through
-    from remuda.wire.serving import ModelOps
 
     with connect(asked) as client:
-        body = {"node": node} if node else None
-        ops = client.call("POST", "api", "models", name, "unload", body=body).read(ModelOps).operations
+        names = [name] if name is not None else [one.name for one in _models(client) if not one.alias]
+        ops = [op for each in names for op in _unload(client, each, node)]
     if not ops and not asked.as_json:
-        click.echo(one_line(f"{name}: it was not loaded"))
+        click.echo(one_line("nothing was loaded" if name is None else f"{name}: it was not loaded"))
     click.get_current_context().exit(see_through(asked, ops, Waiting(wait=not no_wait), together=True))
+
+
+def _unload(client: "AdminClient", name: str, node: str) -> "tuple[OpView, ...]":
+    from remuda.wire.serving import ModelOps
+
+    body = {"node": node} if node else None
+    return client.call("POST", "api", "models", name, "unload", body=body).read(ModelOps).operations
 
 
 def _added(added: "ModelAdded") -> str:

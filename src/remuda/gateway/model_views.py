@@ -1,6 +1,7 @@
 """Models and replicas in the words of the API."""
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from remuda.fleet.fleet import Standing
@@ -17,11 +18,13 @@ from remuda.wire.serving import BackendState, LoadingView, MemoryUsage, ModelIte
 
 _ON_THEIR_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)
 UNREACHABLE: Final = "unreachable"
+_CONFIRMED_FOR: Final = timedelta(seconds=30)  # Longer than between two heartbeats.
 _OFFLINE: Final = (Reachability.GONE, Reachability.DEPARTED)
 
 
 def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) -> ReplicaView:
-    """Nobody can say of a node that is offline that anything is loaded there."""
+    """Nobody can say of a node that is offline that anything is loaded there. Of a silent one it is told when
+    that was last known."""
     standing = next((one for one in standings if one.node.id == row.node), None)
     state, why = row.state.value, row.why
     if row.state is ReplicaState.LOADED and standing is not None and standing.reachability in _OFFLINE:
@@ -43,9 +46,18 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
         in_vram=row.in_vram,
         op_id=row.op,
         why=why,
+        unconfirmed_since=_unconfirmed_since(standing) if state == ReplicaState.LOADED else None,
         last_used=row.last_used,
         unloads_at=idle_at,
     )
+
+
+def _unconfirmed_since(standing: Standing | None) -> datetime | None:
+    """A node that cannot be commanded is unhealthy as well, but goes on telling what it runs."""
+    if standing is None or standing.reachability is not Reachability.SILENT:
+        return None
+    heard = standing.node.cut_off and standing.silence < _CONFIRMED_FOR
+    return None if heard else standing.node.last_heartbeat
 
 
 async def model_rows(svc: Services) -> list[ModelRow]:

@@ -1,6 +1,6 @@
 """What people may do to models: have them, load and unload them, look at them. No call waits for a node."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
@@ -9,21 +9,26 @@ from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import NodeId
 from remuda.core.near_names import did_you_mean
 from remuda.fleet.fleet import Standing
+from remuda.fleet.health import Reachability
+from remuda.fleet.model import Node
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
 from remuda.models.reading import check_absolute_paths, check_new_name, read_model
-from remuda.ops.model import Kind, State, Step
+from remuda.ops.model import Kind, OpId, State, Step
 from remuda.ops.ports import Filter, OpStore, View
+from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import Placer
-from remuda.scheduler.model import Replica, ReplicaState, StoredModel, Unplaceable
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel, Unplaceable
 from remuda.scheduler.ports import ModelStore, ReplicaStore
 from remuda.scheduler.unloads import Unloads
+from remuda.wire.nodes import RunningReplica
 
 ADDED = "added"
 _TRIES = 5  # Others place replicas, too.
 _LOADS: Final = frozenset({Kind.LOAD})
 _LOADS_LOOKED_AT: Final = 200
+_NOT_RUNNING: Final = frozenset({"failed", "stopping", "waiting"})
 
 
 class Planner(Placer, Protocol):
@@ -172,10 +177,12 @@ class Models:
     async def unload(
         self, name: str, by: str, *, node: NodeId | None = None, why: str = "", known: bool = False
     ) -> Sequence[View]:
-        """An operation for each replica of it, on this node or anywhere."""
+        """An operation for each replica of it, on this node or anywhere: also for processes of it that no row
+        stands for, as their workers report them."""
         id = name if known else (await self.get(name)).config.id
         rows = (await self._replicas.replicas()).rows
-        meant = [row for row in rows if row.key.model == id and (node is None or row.node == node)]
+        found = [*rows, *unrecorded(rows, await self._standings())]
+        meant = [row for row in found if row.key.model == id and (node is None or row.node == node)]
         ops = [await self._unloads.ask(row, by, why or f"asked for by {by}") for row in meant]
         return [await self._operations.view(op) for op in ops]
 
@@ -222,6 +229,25 @@ class Models:
         on_its_way = (ReplicaState.STAGING, ReplicaState.LOADING)
         rows = (await self._replicas.replicas()).rows
         return next((row for row in rows if row.key.model == model and row.state in on_its_way), None)
+
+
+def unrecorded(rows: Iterable[Replica], standings: Iterable[Standing]) -> list[Replica]:
+    """Processes of models that run on nodes that are up, and that no row stands for, as if they had one."""
+    known = {(row.node, row.key) for row in rows}
+    return [
+        Replica(key, node.id, ReplicaState.LOADED, OpId(""), told.backend, "", instance=told.instance)
+        for standing in standings
+        if (node := standing.node) and standing.reachability is Reachability.UP
+        for told in _reported(node)
+        if (key := ReplicaKey(told.model_id, told.replica_index)) and (node.id, key) not in known
+    ]
+
+
+def _reported(node: Node) -> Sequence[RunningReplica]:
+    """A process under its backend's own name has no model in it."""
+    report = current_report(node)
+    told = () if report is None else report.replicas
+    return [one for one in told if one.model_id not in ("", one.backend) and one.state not in _NOT_RUNNING]
 
 
 def _why(step: Step) -> str:

@@ -18,6 +18,7 @@ from remuda.scheduler.idleness import IDLE, used_since
 from remuda.scheduler.loader import stop_key
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, Worker
+from remuda.wire.models import ModelStop
 
 log = structlog.get_logger(__name__)
 
@@ -75,8 +76,9 @@ class Unloader:
     async def _marked(self, step: Step) -> _Going | Problem | None:
         """From here on no frontend that reads the store sends anything there."""
         while True:
-            replica = await self._row(ReplicaKey(step.source.model, step.source.replica), step.node)
+            replica = await self._row(_key(step), step.node)
             if replica is None:
+                await self._stop_unrecorded(step)
                 return None
             if replica.state is ReplicaState.UNLOADING:  # Its process may have been told to stop already.
                 return _Going(replica)
@@ -91,6 +93,23 @@ class Unloader:
             if written is not None:
                 self._changed()
                 return _Going(written, idle_since)
+
+    async def _stop_unrecorded(self, step: Step) -> None:
+        """What its worker runs under this key, though there is no row of it. If that cannot be done now,
+        upkeep does it later, by the worker's reports."""
+        key, node = _key(step), step.node
+        try:
+            for one in (await self._worker.running(node)).models:
+                if key == (one.model_id, one.replica_index) and await self._row(key, node) is None:
+                    order = ModelStop(
+                        model_name=key.model,
+                        process_key=str(key),
+                        expected_address=one.address,
+                        instance=one.instance,
+                    )
+                    await self._worker.stop(node, order)
+        except RemudaError as error:
+            log.info("unrecorded_process_not_stopped", replica=str(key), node=node, reason=error.message)
 
     async def _row(self, key: ReplicaKey, node: NodeId) -> Replica | None:
         rows = (await self._store.replicas()).rows
@@ -130,6 +149,10 @@ class Unloader:
             and not self._frontends.in_flight(frontend, replica.key)
             for frontend in await self._frontends.alive()
         )
+
+
+def _key(step: Step) -> ReplicaKey:
+    return ReplicaKey(step.source.model, step.source.replica)
 
 
 def _loads(live: Iterable[Operation]) -> Collection[OpId]:

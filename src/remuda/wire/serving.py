@@ -39,6 +39,8 @@ class ReplicaView(Message):
     in_vram: bool = False
     op_id: str = ""  # The operation that loaded it.
     why: Annotated[str, OMIT_EMPTY] = ""  # For what reason it is unloading or unreachable.
+    # While its node is silent: when the node was last heard. What has become of the replica is not known.
+    unconfirmed_since: Annotated[Timestamp | None, OMIT_NONE] = None
     last_used: Annotated[Timestamp | None, OMIT_NONE] = None
     unloads_at: Annotated[Timestamp | None, OMIT_NONE] = None  # If nobody asks for it until then.
 

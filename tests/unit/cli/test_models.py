@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -20,8 +21,9 @@ from remuda.cli.target import Target
 from remuda.core.errors import Invalid, PeerFailed
 from remuda.models.reading import read_model
 from remuda.wire.codec import encode
-from remuda.wire.serving import ModelAdded, ModelItem, ReplicaView
+from remuda.wire.serving import ModelAdded, ModelItem, ModelItems, ModelOps, ReplicaView
 from tests.support.models import tiny_model
+from tests.unit.cli.ops_views import an_op
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -106,6 +108,46 @@ def test_model_that_cannot_answer_is_added_with_the_reason_and_not_to_be_tried(
     assert added.output == "nowhere: added, but no node can take it\n"
 
 
+class Serving(AdminClient):
+    """A frontend with two models and an alias, of which one model is loaded."""
+
+    unloads: ClassVar[list[tuple[str, ...]]] = []
+
+    def get(self, *path: str, **query: str) -> Answer:
+        models = (ModelItem(name="qwen"), ModelItem(name="phi"), ModelItem(name="gpt", alias="qwen"))
+        return Answer(200, encode(ModelItems(models=models)), None)
+
+    def call(
+        self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        self.unloads.append(path)
+        ops = (an_op(),) if "qwen" in path else ()
+        return Answer(202, encode(ModelOps(operations=ops)), None)
+
+
+@pytest.fixture
+def serving(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What it is asked for."""
+    Serving.unloads.clear()
+    monkeypatch.setattr(models, "connect", lambda *_: Serving(Target("http://127.0.0.1:1")))
+    return Serving.unloads
+
+
+def test_unload_of_all_asks_for_each_model_once(serving: list[tuple[str, ...]]) -> None:
+    done = CliRunner().invoke(models.group, ["unload", "--all", "--no-wait"])
+
+    assert done.exit_code == 0, done.output
+    assert [path[2] for path in serving] == ["qwen", "phi"]
+
+
+@pytest.mark.parametrize("words", [[], ["qwen", "--all"]])
+def test_unload_takes_one_model_or_all(serving: list[tuple[str, ...]], words: list[str]) -> None:
+    done = CliRunner().invoke(models.group, ["unload", *words])
+
+    assert (done.exit_code, serving) == (2, [])
+    assert "name one model, or give --all" in done.output
+
+
 def test_model_that_was_there_just_so_is_not_called_changed() -> None:
     same = ModelAdded(model=ModelItem(name="qwen"), replaced=True, unchanged=True)
 
@@ -175,6 +217,19 @@ def test_table_of_replicas_says_where_how_busy_and_until_when() -> None:
     assert row.split("  ")[0] == "qwen"
     for part in ("gpu-1", "loaded", "2/4", "3.0 GiB VRAM", "5s ago", "in 30m"):
         assert part in row
+
+
+def test_replica_of_a_silent_node_is_not_shown_as_simply_loaded() -> None:
+    replica = ReplicaView(
+        model="qwen", node="gpu-1", state="loaded", unconfirmed_since=NOON - timedelta(seconds=75)
+    )
+    output = Console(width=200, file=StringIO())
+    assert "loaded, not confirmed for 1m 15s" in shown(replica_table([replica], NOON, output))
+
+    confirmed = ReplicaView(model="qwen", node="gpu-2", state="loaded")
+    for replicas, state in (((replica,), "loaded, not confirmed"), ((replica, confirmed), "loaded on 2  ")):
+        item = ModelItem(name="qwen", replicas=replicas)
+        assert state in shown(model_table([item], NOON, output))
 
 
 def test_empty_tables_say_what_to_do() -> None:

@@ -1,5 +1,6 @@
 """Models in the words of the API."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -74,6 +75,12 @@ def test_replica_of_a_node_that_is_offline_is_not_shown_as_loaded() -> None:
     assert [shown(silent_s).state for silent_s in (1, 40, 90)] == ["loaded", "loaded", "unreachable"]
     gone = shown(90)
     assert (gone.why, gone.node, gone.unloads_at) == ("gpu-1 is offline", "gpu-1", None)
+
+
+def test_replica_of_a_silent_node_is_shown_with_when_it_was_last_known_to_be_there() -> None:
+    assert shown(1).unconfirmed_since is None
+    assert shown(40).unconfirmed_since == NOON - timedelta(seconds=40)
+    assert shown(90).unconfirmed_since is None, "it is not said to be loaded at all"
 
 
 def test_model_whose_only_replica_is_unreachable_is_not_busy() -> None:

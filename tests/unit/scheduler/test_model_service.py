@@ -284,6 +284,23 @@ async def test_unload_of_nothing_is_nothing(served: Served) -> None:
     assert await served.service.unload("qwen", "ada") == []
 
 
+async def test_unload_reaches_a_process_that_no_row_stands_for(served: Served) -> None:
+    row = await served.loaded()
+    served.machine.running = served.runs(row)
+    assert await served.replicas.remove(row)
+    [view] = await served.service.unload("qwen", "ada")
+    assert (view.steps[0].node, view.operation.kind) == (NODE, Kind.UNLOAD)
+    assert await served.service.unload("qwen", "ada", node=OTHER_NODE) == []
+
+
+@pytest.mark.parametrize("state", ["stopping", "failed"])
+async def test_process_that_is_about_to_be_gone_needs_no_unload(served: Served, state: str) -> None:
+    row = await served.loaded()
+    served.machine.running = served.runs(row, state=state)
+    assert await served.replicas.remove(row)
+    assert await served.service.unload("qwen", "ada") == []
+
+
 async def test_replicas_are_listed_in_order(served: Served) -> None:
     await served.configure(a_model("another"))
     for model in ("qwen", "another"):

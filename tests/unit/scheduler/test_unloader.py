@@ -12,7 +12,7 @@ from remuda.scheduler import wishes
 from remuda.scheduler.idleness import IDLE
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.unloader import Unloader
-from remuda.wire.models import ModelStop, ModelStopReply
+from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
 from tests.integration.ops.virtual import time_passes
 from tests.sim.clocks import START
 from tests.support.waiting import wait_until
@@ -60,6 +60,23 @@ class Going:
     async def run(self) -> None:
         self.problem = await unloader(self._rig).unload(self._step)
         self.over.set()
+
+
+async def test_process_without_a_row_is_stopped(rig: Rig) -> None:
+    replica = await rig.loaded()
+    assert await rig.replicas.remove(replica)
+    rig.worker.runs[NODE] = [
+        RunningModel(model_id="qwen", replica_index=index, address="10.0.0.5:50100", instance=f"i-{index}")
+        for index in (0, 1)
+    ]
+    assert await unloader(rig).unload(an_unload(replica)) is None
+    assert rig.worker.stopped == ["i-0"]
+
+
+async def test_unload_of_what_is_gone_with_its_node_is_done(rig: Rig) -> None:
+    replica = await rig.loaded()
+    assert await rig.replicas.remove(replica)
+    assert await unloader(rig).unload(an_unload(replica)) is None, "nobody answers there, nor has to"
 
 
 async def test_process_that_its_worker_started_in_place_of_a_crashed_one_is_stopped_too(rig: Rig) -> None:
