@@ -6,6 +6,7 @@ import anyio
 
 from remuda.core import limits
 from remuda.core.errors import Invalid, NodeUnreachable, TooLarge
+from remuda.core.reach import host_and_port
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import Endpoint
 from remuda.upstreams.http.client import Address, Pool
@@ -74,10 +75,10 @@ async def _body(answer: Connection) -> bytes:
 
 
 def _address(server: Endpoint) -> Address:
-    host, _, port = server.address.rpartition(":")
-    if not host or not port.isdecimal():
+    parts = host_and_port(server.address)
+    if parts is None:
         raise _unreachable(server, "not a HOST:PORT address")
-    return Address(host.strip("[]"), int(port))
+    return Address(*parts)
 
 
 def _unreachable(server: Endpoint, why: str) -> NodeUnreachable:
