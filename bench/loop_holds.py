@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 from pydantic import JsonValue
+from starlette.datastructures import QueryParams
 
 from remuda.core import gbnf, limits
 from remuda.core.errors import RemudaError
@@ -30,6 +31,7 @@ from remuda.inference.json_cost import CHEAP_BYTES_MAX, STEPS_MAX, check_json_co
 from remuda.inference.model import Call, Kind
 from remuda.models.config import ModelConfig
 from remuda.models.grammar import ToolSpec, grammar_of_schema, grammar_of_tools
+from remuda.models.reading import read_model
 from remuda.models.tool_text import tool_calls_in
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits as grpc_limits
@@ -39,6 +41,8 @@ from remuda.upstreams.grpc.predicting import Preset, chat_generations
 from remuda.upstreams.grpc.vectors import embedding_list
 from remuda.upstreams.http.renaming import Renamer
 from remuda.upstreams.http.upstream import RENAMED_AT_ONCE_BYTES
+from remuda.wire.codec import decode
+from remuda.wire.nodes import Heartbeat, Labels
 
 CHAT: Final = ASKS["/v1/chat/completions"]
 COMPLETION: Final = ASKS["/v1/completions"]
@@ -131,6 +135,21 @@ def _labels() -> Sliced[object]:
     labels = {f"key{number}": Label("x", LabelSource.WORKER) for number in range(limits.NODE_LABELS_MAX)}
     selector = {f"key{number}": "x" for number in range(50_000)}
     return done(lambda: any(matches(labels, selector) for _ in range(1000)))
+
+
+def _heartbeat(files: int) -> Sliced[object]:
+    """The smallest objects there are, which cost most for their length."""
+    sent = b'{"report":{"model_files":[%s]}}' % b",".join([b"{}"] * files)
+    return done(lambda: decode(Heartbeat, sent, containers_max=limits.BODY_CONTAINERS_MAX))
+
+
+def _label_body(count: int) -> Sliced[object]:
+    sent = b"{%s}" % b",".join(b'"k%d":"v"' % number for number in range(count))
+    return done(lambda: decode(Labels, sent, containers_max=limits.BODY_CONTAINERS_MAX))
+
+
+def _model_file(words: int) -> Sliced[object]:
+    return done(lambda: read_model(f"name: a\nstopwords: [{'a,' * words}]"))
 
 
 TYPES: Final[JsonValue] = {"type": ["object"] * 60_000}
@@ -247,6 +266,10 @@ PLACES: Final = (
         lambda: done(lambda: near_names("ab" * 50, [f"{number:04}" + "ab" * 48 for number in range(5000)])),
     ),
     Place("label selectors", _labels),
+    Place("admin body: objects", lambda: _heartbeat(4900), 1, lambda: _heartbeat(300_000)),
+    Place("admin body: values", lambda: _label_body(19_000), 1, lambda: _label_body(70_000)),
+    Place("a model's YAML", lambda: _model_file(4900), 1, lambda: _model_file(500_000)),
+    Place("query", lambda: done(lambda: QueryParams("a=b&" * (limits.QUERY_BYTES_MAX // 4)))),
     Place("an answer's marks", lambda: done(lambda: Renamer(b'"m"').feed(_MARKS))),
     Place("tool calls in a text", lambda: done(lambda: tool_calls_in("<tool_call>" * 20_000, ["a"]))),
 )

@@ -24,7 +24,10 @@ CLAIM_LIVES_S = 180.0  # A machine that wants a gone node's name and has asked w
 
 # Gateway.
 HEAD_BYTES_MAX = 64 << 10  # Request line and headers.
+HEADERS_MAX = 256  # Of one request: each is handled on its own, however short it is.
+QUERY_BYTES_MAX = 8 << 10
 BODY_BYTES_MAX = 1 << 20
+BODY_CONTAINERS_MAX = 5000  # Objects and lists in one body: checking each takes 5 microseconds.
 HEAD_READ_S = 60.0  # From a request's first byte, or a connection's beginning, to the end of the head.
 FRAMING_BYTES_MAX = 16 << 20  # Of one request, beside its body: sizes of chunks, trailers.
 LINGER_S = 30.0  # What follows a refusal is read for so long: many callers read only after they wrote it all.

@@ -6,7 +6,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remuda.core import limits
 from remuda.core.clock import Clock
-from remuda.core.errors import TooLarge
+from remuda.core.errors import HeadTooLarge, TooLarge
 from remuda.gateway.messages import refusal
 from remuda.gateway.metrics import Metrics
 
@@ -67,8 +67,8 @@ class Observation:
 
 
 class BodyLimit:
-    """Refuses bodies over the bound: before they are read where the length is announced, else as they
-    arrive."""
+    """Refuses queries and bodies over the bound; bodies before they are read where the length is announced,
+    else as they arrive."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -76,6 +76,10 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if len(scope["query_string"]) > limits.QUERY_BYTES_MAX:
+            error = HeadTooLarge(f"the query is longer than {limits.QUERY_BYTES_MAX} bytes")
+            await refusal(error, scope["path"])(scope, receive, send)
             return
         # The server has seen to it that this is a number.
         announced = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)

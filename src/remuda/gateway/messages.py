@@ -22,7 +22,8 @@ Described = dict[str, Any]  # A piece of the OpenAPI document, which is JSON: he
 
 async def read(request: Request, model: type[B]) -> B:
     """The request's body as a message. Raises Invalid or TooLarge in words that name the field."""
-    return decode(model, await body(request), bytes_max=limits.BODY_BYTES_MAX)
+    sent = await body(request)
+    return decode(model, sent, bytes_max=limits.BODY_BYTES_MAX, containers_max=limits.BODY_CONTAINERS_MAX)
 
 
 async def body(request: Request) -> bytes:

@@ -10,6 +10,7 @@ import structlog
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, RootModel
 
+from remuda.core import limits
 from remuda.core.errors import Invalid, Unauthorized
 from remuda.core.ids import BootId
 from remuda.core.reach import host_and_port
@@ -82,13 +83,17 @@ async def heartbeat(node_id: NodePath, request: Request, svc: Svc, caller: ByNod
     """Still here. A body that cannot be read costs its figures, not the sign of life."""
     sent, caller = await body(request), _speaking(caller, svc)
     try:
-        said = views.beat(node_id, caller, decode(wire.Heartbeat, sent))
+        said = views.beat(node_id, caller, _decoded(sent))
     except Invalid as error:
         log.warning("heartbeat_body_ignored", node=node_id, reason=error.message)
         said = views.beat(node_id, caller, wire.Heartbeat())
     with _as_token_error():
         await svc.registry.heartbeat(said)
     return answer(wire.HeartbeatReply())
+
+
+def _decoded(sent: bytes) -> wire.Heartbeat:
+    return decode(wire.Heartbeat, sent, containers_max=limits.BODY_CONTAINERS_MAX)
 
 
 @routes.post(

@@ -18,6 +18,7 @@ from remuda.core import limits
 from remuda.core.errors import HeadTooLarge, Invalid, RemudaError, RequestIncomplete
 from remuda.gateway.client_line import EXTENSION, Headers
 from remuda.gateway.messages import error_body
+from remuda.host.web_sockets import WebSocketProtocol
 
 
 class _Connection(HttpToolsProtocol):
@@ -83,6 +84,8 @@ class _Connection(HttpToolsProtocol):
         if self._refused:
             return
         super().data_received(data)
+        if self._refused:
+            return
         self._framing_bytes += len(data)
         if self._in_head and self._framing_bytes > limits.HEAD_BYTES_MAX:
             self._refuse(HeadTooLarge(f"the request's head has more than {limits.HEAD_BYTES_MAX} bytes"))
@@ -95,6 +98,11 @@ class _Connection(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]
         self._in_head, self._incoming, self._framing_bytes = True, True, 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > limits.HEADERS_MAX:
+            raise HeadTooLarge("the request has too many headers")  # Which stops the parser.
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -128,7 +136,13 @@ class _Connection(HttpToolsProtocol):
             self.loop.call_later(limits.LINGER_S, self._hang_up_on, self.cycle)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(Invalid("this is not an HTTP request"))
+        if len(self.headers) <= limits.HEADERS_MAX:
+            self._refuse(Invalid("this is not an HTTP request"))
+        elif self._in_head:
+            self._refuse(HeadTooLarge(f"the request has more than {limits.HEADERS_MAX} headers"))
+        else:  # Trailers: it may have been answered.
+            self._refused = True
+            self.transport.close()
 
     @property
     def _resting(self) -> bool:
@@ -198,7 +212,7 @@ async def serve(
         log_config=None,
         access_log=False,
         lifespan="off",
-        ws="websockets-sansio",
+        ws=WebSocketProtocol,
         ws_max_size=limits.LOG_SOCKET_BYTES_MAX,
         ws_ping_interval=limits.LOG_SOCKET_PING_S,
         ws_ping_timeout=limits.LOG_SOCKET_PONG_S,

@@ -24,6 +24,9 @@ from remuda.core.errors import Invalid, TooLarge
 from remuda.core.field_errors import field_error
 
 PAYLOAD_BYTES_MAX: Final = 1024 * 1024  # What a NATS server carries unless told otherwise.
+_BYTES_PER_CONTAINER: Final = 50  # Of what is allowed, unless a bound is given.
+_CONTAINERS_LEAST: Final = 1000
+_VALUES_PER_CONTAINER: Final = 4
 _ERRORS_NAMED_MAX: Final = 3
 
 NOTHING: Final = b"null"
@@ -122,13 +125,25 @@ def encode(message: BaseModel) -> bytes:
     return message.model_dump_json().encode()
 
 
-def decode(cls: type[M], payload: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) -> M:
+def decode(
+    cls: type[M],
+    payload: bytes,
+    *,
+    bytes_max: int = PAYLOAD_BYTES_MAX,
+    containers_max: int | None = None,
+) -> M:
     """The message in `payload`. Raises TooLarge, or Invalid naming each field that cannot be read.
 
-    `null` reads like `{}`, as it does in Go; no bytes at all do so only for an OptionalMessage.
+    `null` reads like `{}`, as it does in Go; no bytes at all do so only for an OptionalMessage. The number of
+    objects and lists is bounded, and that of all values to a multiple: a megabyte of empty objects takes
+    seconds to check.
     """
     if len(payload) > bytes_max:
         raise TooLarge(f"the message has {len(payload)} bytes, more than the {bytes_max} allowed")
+    if containers_max is None:
+        containers_max = max(bytes_max // _BYTES_PER_CONTAINER, _CONTAINERS_LEAST)
+    if max(_counts(payload)) > containers_max:
+        _check_counts(payload, containers_max)
     if not payload and issubclass(cls, OptionalMessage):
         return cls()
     try:
@@ -139,6 +154,21 @@ def decode(cls: type[M], payload: bytes, *, bytes_max: int = PAYLOAD_BYTES_MAX) 
         return cls.model_validate(document)
     except ValidationError as error:
         raise Invalid(_in_words(error)) from None  # The chain would carry the values, secrets included.
+
+
+def _counts(text: bytes) -> tuple[int, int]:
+    """At most how many objects and lists there are, and how many values as a share of what is allowed."""
+    return text.count(b"{") + text.count(b"["), text.count(b",") // _VALUES_PER_CONTAINER
+
+
+def _check_counts(payload: bytes, containers_max: int) -> None:
+    """Without what stands in texts."""
+    plain = payload.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in payload else payload
+    containers, values = _counts(b"".join(plain.split(b'"')[::2]))
+    if containers > containers_max:
+        raise Invalid(f"the message has more than {containers_max} objects and lists")
+    if values > containers_max:
+        raise Invalid(f"the message has more than {containers_max * _VALUES_PER_CONTAINER} values")
 
 
 def _in_words(error: ValidationError) -> str:

@@ -119,12 +119,14 @@ async def test_lines_are_followed_on_a_websocket(frontend: LiveFrontend, logged:
 
 
 async def test_a_websocket_is_refused_to_pages_of_other_origins(
-    frontend: LiveFrontend, logged: Logged
+    frontend: LiveFrontend, logged: Logged, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"ws://127.0.0.1:{frontend.port}/ws/nodes/{logged.node_id}/backend-logs/{MODEL}"
     with pytest.raises(InvalidStatus) as refused:
         await connect(url, proxy=None, origin="http://evil.example").__aenter__()  # type: ignore[arg-type]
     assert refused.value.response.status_code == 403
+    assert (await frontend.admin.get("/healthz")).status_code == 200
+    assert [line.message for line in caplog.records if line.levelname == "ERROR"] == []
 
 
 async def test_where_keys_are_needed_a_websocket_needs_one(open_frontend: LiveFrontend) -> None:

@@ -240,8 +240,10 @@ async def spoken(frontend: LiveFrontend, sent: Iterable[bytes]) -> bytes:
         [b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: ", *[b"x" * 65536] * 200],
         [b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n", *[b"X-Many: 1\r\n" * 6000] * 200],
         [b"GET /", *[b"x" * 65536] * 200],
+        [b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"X-Many: 1\r\n" * 300, b"\r\n"],
+        [b"GET /api/ops?" + b"a=b&" * 3000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"],
     ],
-    ids=["long header", "many headers", "long path"],
+    ids=["long header", "many headers", "long path", "short headers", "long query"],
 )
 async def test_a_head_without_end_is_refused(frontend: LiveFrontend, head: list[bytes]) -> None:
     answered = await spoken(frontend, head)

@@ -44,14 +44,14 @@ async def test_long_strings_are_set_aside_and_put_back() -> None:
     body = json.dumps({"a": PICTURE, "b": ["short", PICTURE], "c": 1}).encode()
     found = await outlined(body)
     assert (len(found.aside), len(found.text) < 100) == (2, True)
-    assert found.filled(found.text) == body
+    assert await found.filled(found.text) == body
 
 
 async def test_what_is_moved_about_takes_what_belongs_to_it_along() -> None:
     found = await outlined(json.dumps({"a": PICTURE, "b": PICTURE[::-1]}).encode())
     members = json.loads(found.text)
     turned = json.dumps({"b": members["b"], "a": members["a"]}).encode()
-    assert json.loads(found.filled(turned)) == {"b": PICTURE[::-1], "a": PICTURE}
+    assert json.loads(await found.filled(turned)) == {"b": PICTURE[::-1], "a": PICTURE}
 
 
 async def test_a_part_is_found_in_the_body_again() -> None:
@@ -89,7 +89,7 @@ async def test_an_outline_is_as_valid_as_its_body(body: bytes) -> None:
     with small_steps():
         found = await outlined(body)
     assert is_json(found.text) == is_json(body)
-    assert found.filled(found.text) == body
+    assert await found.filled(found.text) == body
 
 
 async def test_others_have_their_turns_meanwhile() -> None:

@@ -122,6 +122,23 @@ def test_payload_over_the_limit_is_refused() -> None:
         decode(Heartbeat, b'{"gpu_vendor":"amd"}', bytes_max=10)
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (b"{}," * 300_000 + b"{}", "the message has more than 20971 objects and lists"),
+        (b"1," * 500_000 + b"1", "the message has more than 83884 values"),
+    ],
+)
+def test_payload_that_would_take_long_to_check_is_refused(files: bytes, said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        decode(Heartbeat, b'{"report":{"model_files":[%s]}}' % files)
+
+
+def test_what_stands_in_texts_is_not_counted() -> None:
+    name = '[{,"' * 1000
+    assert decode(BackendListReply, encode(BackendListReply(error=name)), containers_max=10).error == name
+
+
 def test_whole_number_with_exponent_is_a_number_of_bytes() -> None:
     assert decode(Heartbeat, b'{"available_ram":1e3}').available_ram == 1000
 

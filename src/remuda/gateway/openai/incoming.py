@@ -1,6 +1,7 @@
 """An inference request as it comes in, and how its body is read."""
 
 from collections.abc import Mapping
+from io import BytesIO
 
 import anyio
 import msgspec
@@ -50,15 +51,19 @@ class Bodies:
         self._together_bytes -= exchange.body_bytes
 
     async def _received(self, request: Incoming) -> bytes:
-        parts, more = [], True
+        whole, more = (
+            BytesIO(),
+            True,
+        )  # Part by part: to join a large body at its end takes long.
         while more:
             message = await request.receive()
             if message["type"] == "http.disconnect":
                 raise InvalidField("the request ended before its body did")
-            parts.append(message.get("body", b""))
+            part = message.get("body", b"")
             more = message.get("more_body", False)
-            self._count(parts[-1], request.exchange)
-        return b"".join(parts)
+            self._count(part, request.exchange)
+            whole.write(part)
+        return whole.getvalue()  # Not a copy.
 
     def _count(self, part: bytes, exchange: Exchange) -> None:
         """A part of the body has come: refuse what is too much."""

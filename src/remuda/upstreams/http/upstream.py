@@ -144,7 +144,7 @@ async def renamed(body: bytes, name: str) -> bytes:
     if len(body) <= limits.PARSED_AT_ONCE_BYTES_MAX:
         return with_model(body, name)
     outline = await outlined(body)
-    return outline.filled(with_model(outline.text, name))
+    return await outline.filled(with_model(outline.text, name))
 
 
 def _renamer(call: Call, *, by_line: bool = False) -> Renamer:

@@ -3,6 +3,7 @@
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from remuda.core import limits
+from remuda.core.errors import HeadTooLarge
 
 
 class Connection(HttpToolsProtocol):
@@ -22,6 +23,11 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head, self._framing_bytes = True, 0
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > limits.HEADERS_MAX:
+            raise HeadTooLarge("the request has too many headers")  # Which stops the parser.
 
     def on_headers_complete(self) -> None:
         self._in_head = False

@@ -9,6 +9,7 @@ import uvicorn
 from anyio.abc import TaskStatus
 
 from remuda.core import limits
+from remuda.host.web_sockets import WebSocketProtocol
 from remuda.worker.http.asgi import App
 from remuda.worker.http.connection import Connection
 
@@ -21,7 +22,7 @@ async def serve(
         uvicorn.Config(
             app,
             http=Connection,
-            ws="websockets-sansio",
+            ws=WebSocketProtocol,
             ws_max_size=limits.LOG_SOCKET_BYTES_MAX,
             ws_ping_interval=limits.LOG_SOCKET_PING_S,
             ws_ping_timeout=limits.LOG_SOCKET_PONG_S,
