@@ -21,6 +21,7 @@ import httpx
 import nats
 import nkeys
 import psutil
+from nats.aio.msg import Msg
 from tests.support.postgres import postgres_server
 
 from bench.processes import Started, api_of, kind, remuda
@@ -73,6 +74,7 @@ class Worker:
             ping_interval=60,
         )
         await self._bus.subscribe(f"nodes.{self._id}.stop")
+        await self._bus.subscribe(f"nodes.{self._id}.backend.list", cb=_list_none)
         await self._bus.flush()
         self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
 
@@ -181,6 +183,11 @@ def main() -> None:
         measure(Load(given.nodes, given.interval, given.seconds), "SQLite", "")
         postgres = stack.enter_context(postgres_server())
         measure(Load(given.nodes, given.interval, given.seconds), "PostgreSQL", postgres.new_database())
+
+
+async def _list_none(request: Msg) -> None:
+    """The frontend asks for this to see whether commands reach the worker."""
+    await request.respond(b'{"backends":[]}')
 
 
 if __name__ == "__main__":

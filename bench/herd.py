@@ -88,6 +88,7 @@ class SimulatedWorker:
         self.told.node_id = reply.raise_for_status().json()["id"]
         self._bus = bus
         await bus.subscribe(f"nodes.{self.told.node_id}.backend.install", cb=self._install)
+        await bus.subscribe(f"nodes.{self.told.node_id}.backend.list", cb=_list_none)
         self._reader, self._writer = await asyncio.open_connection(host, int(port))
         await self._beat()
 
@@ -186,6 +187,11 @@ async def _join(order: Order, workers: Sequence[SimulatedWorker], buses: Sequenc
         await asyncio.gather(*(join(number, worker) for number, worker in enumerate(workers)))
     for bus in buses:
         await bus.flush()
+
+
+async def _list_none(request: Msg) -> None:
+    """The frontend asks for this to see whether commands reach the worker."""
+    await request.respond(b'{"backends":[]}')
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from remuda.core.errors import StoreUnusable
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import Beat, Heard
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.model import Dial, HistoryEntry, Node
+from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import Note
 from remuda.fleet.reception import Decision, Supersede
 from remuda.store.failures import unusable
@@ -86,6 +86,9 @@ class StoreOfFrontend:
 
     async def record_dials(self, dials: Sequence[Dial]) -> None:
         raise NotImplementedError("nobody dials in a simulation")
+
+    async def record_probes(self, probes: Sequence[CommandProbe]) -> None:
+        raise NotImplementedError("nobody probes in a simulation")
 
     async def history(self, node_name: str | None, limit: int) -> Sequence[HistoryEntry]:
         return await self._call(lambda: self._sql.history(node_name, limit))

@@ -41,8 +41,9 @@ class VerdictChecker:
             raise self._trace.violated("silence_was_listened_to", node.name, standing.silence, most_s)
         if most_s >= self._thresholds.unhealthy_after.total_seconds() or node.departed:
             return
-        # One that says itself that it cannot be commanded is believed at once.
-        if standing.reachability is not Reachability.UP and not node.cut_off:
+        # One that says itself that it cannot be commanded is believed at once, and one that has not
+        # reported yet may not have connected.
+        if standing.reachability is not Reachability.UP and not node.cut_off and not node.connecting:
             raise self._trace.violated("who_was_just_heard_is_up", node.name, standing.reachability)
 
     def _check_silence_grows(self, standing: Standing) -> None:

@@ -23,18 +23,23 @@ from remuda.bus.auth import (
 )
 from remuda.bus.client import Bus
 from remuda.bus.credentials import Account, ClusterKeys
+from remuda.bus.messages import Connected, NoResponders
 from remuda.bus.server import NatsServer
 from remuda.cli.settings import FrontendSettings
+from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.errors import BusUnusable, Misconfigured
+from remuda.core.errors import BusUnusable, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, NodeId
 from remuda.core.retry import Backoff
+from remuda.fleet.command_probe import CommandProber, Reply
+from remuda.fleet.health import Thresholds
 from remuda.fleet.model import NodeType
-from remuda.fleet.ports import BusCredentials, CredentialIssuer
+from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore
 from remuda.host.folder import DataFolder
 from remuda.wire import subjects
-from remuda.wire.codec import NOTHING
+from remuda.wire.backends import BackendList
+from remuda.wire.codec import NOTHING, encode
 
 log = structlog.get_logger()
 BUS_BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(seconds=10))
@@ -102,6 +107,31 @@ class BusPlan:
     open: Callable[[], Bus]  # Once the server, if ours, is up.
     issuer: CredentialIssuer
     url_for: Callable[[str], str]  # What a worker that reached us under this host is told.
+
+    def described(self) -> str:
+        """Which bus this is, for people on other machines."""
+        return self.url_for("") if self.server is None else f"port {self.server.port} of its machine"
+
+
+def command_prober(
+    frontend: FrontendId, store: FleetStore, bus: Bus, plan: BusPlan, clock: Clock, thresholds: Thresholds
+) -> CommandProber:
+    def steady() -> bool:
+        state = bus.state
+        long_enough = timedelta(seconds=limits.PROBE_BUS_STEADY_S)
+        return isinstance(state, Connected) and clock.now() - state.since >= long_enough
+
+    async def ask(node: NodeId) -> Reply:
+        limit = timedelta(seconds=limits.PROBE_S)
+        try:
+            await bus.request(subjects.backend_list(node), encode(BackendList()), limit)
+        except NoResponders:
+            return Reply.NO_RESPONDERS
+        except RemudaError:
+            return Reply.UNKNOWN
+        return Reply.ANSWERED
+
+    return CommandProber(frontend, store, ask, steady=steady, bus=plan.described, thresholds=thresholds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from remuda.accounts.keys import KeyScope
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected
 from remuda.cli import addresses
-from remuda.cli.bus_wiring import BusPlan, BusPlanner, BusStopSender
+from remuda.cli.bus_wiring import BusPlan, BusPlanner, BusStopSender, command_prober
 from remuda.cli.ops_wiring import Surroundings, open_ops
 from remuda.cli.options import registration_token
 from remuda.cli.running import Runner, Stop, background, log_as, run_until_signal, settle
@@ -110,10 +110,14 @@ async def running_frontend(
     policy: AdmissionPolicy,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
+    *,
+    probes_commands: bool = True,
 ) -> AsyncIterator[RunningFrontend]:
-    """A frontend that answers when the block begins. Misconfigured before anything has started."""
+    """A frontend that answers when the block begins. Misconfigured before anything has started.
+    `probes_commands`: nodes whose workers are not on the bus are found out."""
     async with AsyncExitStack() as stack:
         build = _Build(stack, settings, policy, clock or SystemClock(), entropy or SystemEntropy())
+        build.probes_commands = probes_commands
         listener = build.claim()
         database = await build.open_store()
         services = await build.assemble(database)
@@ -156,6 +160,7 @@ class _Build:
         self._policy = replace(policy, address_only=not settings.refuse_address_only)
         self.clock = clock
         self.entropy = entropy
+        self.probes_commands = True
         self._host = addresses.bind_host(settings)
         self._folder = DataFolder(settings.data_dir)
 
@@ -196,7 +201,9 @@ class _Build:
         registry = Registry(
             fleet, intake, plan.issuer, BusStopSender(bus), self._policy, thresholds, self.entropy, tokens
         )
+        prober = command_prober(frontend, fleet, bus, plan, self.clock, thresholds)
         runners: list[Runner] = [keyring.run, intake.run, ear.run, Dialer(frontend, fleet, thresholds).run]
+        runners += [prober.run] if self.probes_commands else []
         await self._stack.enter_async_context(background(*runners))
         around = Surroundings(
             settings,

@@ -5,9 +5,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from remuda.core.ids import NodeId
-from remuda.fleet.health import NodeStatus, Reachability, Thresholds, judge, reasons, wire_status
+from remuda.fleet.health import (
+    NodeStatus,
+    Reachability,
+    Thresholds,
+    judge,
+    reasons,
+    uncommandable,
+    wire_status,
+)
 from remuda.fleet.hearing import Hearing
-from remuda.fleet.model import Dial, Node
+from remuda.fleet.model import CommandProbe, Dial, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,7 @@ class Standing:
     silence: timedelta
     reasons: tuple[str, ...]
     unreached: Mapping[str, str] = field(default_factory=dict)  # Why, by each frontend that cannot dial it.
+    uncommandable: str = ""  # Why commands cannot reach its worker; empty: they can, as far as is known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +37,27 @@ class Fleet:
     hearing: Hearing
     nodes: Sequence[Node]
     dials: Mapping[NodeId, Sequence[Dial]] = field(default_factory=dict)
+    probes: Mapping[NodeId, Sequence[CommandProbe]] = field(default_factory=dict)
 
     def standing(self, node: Node, thresholds: Thresholds) -> Standing:
         silence = self.hearing.silence(node.last_heartbeat, self.now)
-        reachability = judge(node, silence, thresholds)
-        why = reasons(node, reachability, silence)
+        cut_off = uncommandable(node, self.probes.get(node.id, ()))
+        reachability = judge(node, silence, thresholds, cut_off)
+        why = reasons(node, reachability, silence, cut_off)
         unreached: dict[str, str] = {}
         if reachability in (Reachability.UP, Reachability.SILENT):
             failed = (dial for dial in self.dials.get(node.id, ()) if dial.problem)
             unreached = {dial.frontend: _unreachable(node, dial) for dial in failed}
         status = wire_status(node, reachability)
-        return Standing(node, reachability, status, silence, (*why, *unreached.values()), unreached)
+        return Standing(
+            node,
+            reachability,
+            status,
+            silence,
+            (*why, *dict.fromkeys(unreached.values())),
+            unreached,
+            cut_off,
+        )
 
     def standings(self, thresholds: Thresholds) -> list[Standing]:
         return [self.standing(node, thresholds) for node in sorted(self.nodes, key=lambda n: n.name)]

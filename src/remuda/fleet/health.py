@@ -1,11 +1,12 @@
 """From facts to verdicts: how well a node is heard, what its wire status is, and why. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
 from remuda.core.pasting import pasted
-from remuda.fleet.model import Node
+from remuda.fleet.model import CommandProbe, Node
 
 
 class Reachability(StrEnum):
@@ -31,13 +32,26 @@ class Thresholds:
     offline_after: timedelta
 
 
-def judge(node: Node, silence: timedelta, thresholds: Thresholds) -> Reachability:
+def uncommandable(node: Node, probes: Sequence[CommandProbe] = ()) -> str:
+    """Why commands cannot reach the node's worker; empty when they can, as far as anybody knows.
+
+    `probes` are those of the frontends that are there now. Where one of them is answered, the others have
+    trouble of their own.
+    """
+    if node.cut_off:
+        return f"its worker is not connected to the bus: {node.cut_off}"
+    if probes and all(probe.problem for probe in probes):
+        return probes[0].problem
+    return ""
+
+
+def judge(node: Node, silence: timedelta, thresholds: Thresholds, uncommandable: str = "") -> Reachability:
     """How well the node is heard, given how long it was silent while someone listened."""
     if node.departed:
         return Reachability.DEPARTED
     if silence >= thresholds.offline_after:
         return Reachability.GONE
-    if silence >= thresholds.unhealthy_after or node.cut_off:
+    if silence >= thresholds.unhealthy_after or uncommandable or node.connecting:
         return Reachability.SILENT
     return Reachability.UP
 
@@ -61,9 +75,10 @@ _START_AGAIN = {
 }
 
 
-def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple[str, ...]:
+def reasons(
+    node: Node, reachability: Reachability, silence: timedelta, uncommandable: str = ""
+) -> tuple[str, ...]:
     """Why the node takes no work, in words that say what would change it; empty when it does."""
-    seconds = int(silence.total_seconds())
     found: list[str] = []
     if not node.approved:
         found.append(f"waiting for approval: remuda nodes approve {pasted(node.name)}")
@@ -76,18 +91,25 @@ def reasons(node: Node, reachability: Reachability, silence: timedelta) -> tuple
         )
     if node.leaving and reachability is not Reachability.DEPARTED:
         found.append("its worker is shutting down")
-    if node.cut_off and reachability is not Reachability.DEPARTED:
-        found.append(f"its worker is not connected to the bus: {node.cut_off}")
+    if uncommandable and reachability is not Reachability.DEPARTED:
+        found.append(uncommandable)
+    return (*found, *_heard(node, reachability, silence, uncommandable))
+
+
+def _heard(node: Node, reachability: Reachability, silence: timedelta, uncommandable: str) -> tuple[str, ...]:
+    """What is to be said of how well it is heard."""
+    seconds = int(silence.total_seconds())
     match reachability:
         case Reachability.DEPARTED:
-            found.append(_departed(node))
+            return (_departed(node),)
         case Reachability.GONE:
-            found.append(f"not heard for {seconds} s; check its power, its network and its worker's log")
-        case Reachability.SILENT if not node.cut_off:
-            found.append(f"not heard for {seconds} s; waiting for its next heartbeat")
+            return (f"not heard for {seconds} s; check its power, its network and its worker's log",)
+        case Reachability.SILENT if node.connecting and not uncommandable:
+            return ("its worker is connecting to the bus",)
+        case Reachability.SILENT if not uncommandable:
+            return (f"not heard for {seconds} s; waiting for its next heartbeat",)
         case Reachability.UP | Reachability.SILENT:
-            pass
-    return tuple(found)
+            return ()
 
 
 def _departed(node: Node) -> str:

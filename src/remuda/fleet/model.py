@@ -165,6 +165,11 @@ class Node:
         return flag if self.version else variable
 
     @property
+    def connecting(self) -> bool:
+        """Whether our worker has yet to subscribe to its commands: its first report comes after that."""
+        return bool(self.version) and (self.report is None or self.report.boot_id != self.boot_id)
+
+    @property
     def identified_by(self) -> Identification:
         if not self.secret_hash:
             return Identification.ADDRESS
@@ -188,6 +193,17 @@ class Dial:
     problem: str  # Empty: it answered.
     checked_at: datetime
     boot_id: BootId | None = None  # The life of the worker that was called; None: any.
+
+
+@dataclass(frozen=True, slots=True)
+class CommandProbe:
+    """What one frontend found when it last asked a node's worker something over the bus."""
+
+    node_id: NodeId
+    frontend: str
+    problem: str  # Why commands from there do not reach the worker; empty: it answered.
+    checked_at: datetime
+    boot_id: BootId | None = None  # The boot of the worker that was asked; None: any.
 
 
 @dataclass(frozen=True, slots=True)

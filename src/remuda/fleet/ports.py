@@ -9,7 +9,7 @@ from typing import Protocol
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import Beat, Heard
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.model import Dial, HistoryEntry, Node, NodeType
+from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node, NodeType
 from remuda.fleet.reception import Decision, Pending, Supersede
 
 
@@ -88,6 +88,8 @@ class FleetStore(Protocol):
         ...
 
     async def record_dials(self, dials: Sequence[Dial]) -> None: ...
+
+    async def record_probes(self, probes: Sequence[CommandProbe]) -> None: ...
 
     async def history(self, node_name: str | None, limit: int) -> Sequence[HistoryEntry]:
         """The latest entries, newest first."""

@@ -73,7 +73,7 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
         unfit=why_unfit(view.standing) or ("" if foreign(node) else unreached) or fleet.unfit(node.id),
         approved=node.approved,
         unreached=bool(unreached),
-        passing=view.standing.reachability is Reachability.SILENT and not node.cut_off,
+        passing=view.standing.reachability is Reachability.SILENT and not view.standing.uncommandable,
         has_backend=any(need.backend in (one.name, one.alias) for one in _installed(view)),
         has_file=fleet.shared or has_file(view, need.file),
         files_told=_files_told(view),

@@ -1,11 +1,10 @@
 """FleetStore on SQL. Reads rows, lets the callables decide, writes rows: no rule of the fleet lives here."""
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
@@ -13,11 +12,12 @@ from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import Beat, Heard
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.model import Dial, HistoryEntry, Node
+from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import Known, Note
 from remuda.fleet.reception import Admit, Decision, Hold, Refuse, Supersede
 from remuda.store import hearing
 from remuda.store.database import Database
+from remuda.store.dials import DIALS, PROBES
 from remuda.store.nodes import (
     BY_ID,
     BY_NAME,
@@ -33,26 +33,13 @@ from remuda.store.nodes import (
     update_heard,
     update_node,
 )
-from remuda.store.schema import history, invites, node_dials, nodes, revoked_bus_keys
+from remuda.store.schema import history, invites, revoked_bus_keys
 
 Decide = Callable[[Known], Decision]
 Succeed = Callable[[Node, Fleet], Supersede]
 Change = Callable[[Node], Node]
 
 # Built once: these run again and again.
-_DIALS = select(node_dials).where(hearing.LISTENED_LATELY).order_by(node_dials.c.frontend)
-_DIALS_OF_NODE = _DIALS.where(node_dials.c.node_id == bindparam("node"))
-_DIALLED = (
-    select(nodes.c.id, nodes.c.boot_id)
-    .where(nodes.c.id.in_(bindparam("ids", expanding=True)))
-    .order_by(nodes.c.id)
-    .with_for_update(read=True, key_share=True)
-)
-_DELETE_DIAL = delete(node_dials).where(
-    node_dials.c.node_id == bindparam("dialled"), node_dials.c.frontend == bindparam("dialled_from")
-)
-_FORGET_DIALS = delete(node_dials).where(node_dials.c.node_id == bindparam("dialled"))
-_INSERT_DIAL = insert(node_dials)
 _INSERT_ENTRY = insert(history)
 _INVITE = select(invites.c.nonce).where(invites.c.name == bindparam("invited"))
 _FORGET_ENTRIES = delete(history).where(history.c.id <= bindparam("last_forgotten"))
@@ -102,7 +89,11 @@ class SqlFleetStore:
 
     async def record_dials(self, dials: Sequence[Dial]) -> None:
         if dials:
-            await self._database.transact(lambda c, now: _record_dials(c, dials))
+            await self._database.transact(lambda c, now: DIALS.record(c, dials))
+
+    async def record_probes(self, probes: Sequence[CommandProbe]) -> None:
+        if probes:
+            await self._database.transact(lambda c, now: PROBES.record(c, probes))
 
     async def history(self, node_name: str | None, limit: int) -> Sequence[HistoryEntry]:
         return await self._database.read(lambda c, now: _history(c, node_name, limit))
@@ -150,8 +141,9 @@ def _admit(connection: Connection, now: datetime, known: Node | None, node: Node
     update_node(connection, known, node)
     if (node.boot_id, node.http_address) != (known.boot_id, known.http_address):
         # What was found at the old address, or while the worker was down, says nothing of it now.
-        connection.execute(_FORGET_DIALS, {"dialled": node.id})
+        DIALS.forget(connection, node.id)
     if node.boot_id != known.boot_id:
+        PROBES.forget(connection, node.id)
         _note(connection, now, node, Note("restarted"))
     if node.identified_by is not known.identified_by:
         _note(connection, now, node, Note("identified", f"by {node.identified_by}"))
@@ -252,57 +244,21 @@ def _beat(connection: Connection, now: datetime, beats: Sequence[Beat]) -> list[
 
 
 def _all(connection: Connection, now: datetime, known: KnownNodes) -> Fleet:
-    found = known.read(connection)
-    return _snapshot(connection, now, found, connection.execute(_DIALS, hearing.lately(now)))
+    return _snapshot(connection, now, known.read(connection))
 
 
 def _one(connection: Connection, now: datetime, node_id: NodeId) -> Fleet:
-    this = {"node": node_id}
-    found = read_nodes(connection, BY_ID, this)
+    found = read_nodes(connection, BY_ID, {"node": node_id})
     if not found:
         raise unknown_node(node_id)
-    dialled = connection.execute(_DIALS_OF_NODE, {**hearing.lately(now), **this})
-    return _snapshot(connection, now, found, dialled)
+    return _snapshot(connection, now, found, node_id)
 
 
 def _snapshot(
-    connection: Connection, now: datetime, found: Sequence[Node], dialled: Iterable[Row[tuple[object]]]
+    connection: Connection, now: datetime, found: Sequence[Node], node_id: NodeId | None = None
 ) -> Fleet:
-    dials: defaultdict[NodeId, list[Dial]] = defaultdict(list)
-    for dial in dialled:
-        node_id = NodeId(dial.node_id)
-        dials[node_id].append(Dial(node_id, dial.frontend, dial.problem, dial.checked_at))
-    return Fleet(now, hearing.read_hearing(connection), found, dict(dials))
-
-
-def _record_dials(connection: Connection, dials: Sequence[Dial]) -> None:
-    """The latest word per node and frontend; nodes that were removed or restarted meanwhile are left out."""
-    asked = sorted({dial.node_id for dial in dials})
-    boots = {row.id: row.boot_id for row in connection.execute(_DIALLED, {"ids": asked})}
-    # Written in one order by everyone, for the sake of frontends that write the same rows at once.
-    in_order = sorted(dials, key=lambda dial: (dial.node_id, dial.frontend))
-    latest = {
-        (dial.node_id, dial.frontend): dial
-        for dial in in_order
-        if dial.node_id in boots and dial.boot_id in (None, boots[dial.node_id])
-    }
-    if not latest:
-        return
-    connection.execute(
-        _DELETE_DIAL, [{"dialled": node_id, "dialled_from": frontend} for node_id, frontend in latest]
-    )
-    connection.execute(
-        _INSERT_DIAL,
-        [
-            {
-                "node_id": dial.node_id,
-                "frontend": dial.frontend,
-                "problem": dial.problem,
-                "checked_at": dial.checked_at,
-            }
-            for dial in latest.values()
-        ],
-    )
+    dials, probes = (DIALS.read(connection, now, node_id), PROBES.read(connection, now, node_id))
+    return Fleet(now, hearing.read_hearing(connection), found, dials, probes)
 
 
 def _note(connection: Connection, now: datetime, node: Node, note: Note) -> None:

@@ -6,7 +6,9 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
+    Table,
     and_,
     bindparam,
     delete,
@@ -21,7 +23,7 @@ from sqlalchemy import (
 from remuda.core import limits
 from remuda.core.ids import FrontendId
 from remuda.fleet.hearing import Hearing, Span
-from remuda.store.schema import hearing_spans, node_dials, nodes
+from remuda.store.schema import command_probes, hearing_spans, node_dials, nodes
 
 _GAP_MAX = timedelta(seconds=limits.HEARING_GAP_MAX_S)
 _LATELY = timedelta(seconds=limits.LISTENING_LATELY_S)
@@ -42,8 +44,15 @@ _EXTEND = update(hearing_spans).where(hearing_spans.c.id == bindparam("span"))
 _UNBROKEN = select(hearing_spans.c.frontend).where(hearing_spans.c.until >= bindparam("unbroken_since"))
 _LISTENING = select(hearing_spans.c.frontend).where(hearing_spans.c.until >= bindparam("lately_since"))
 
-LISTENED_LATELY: Final = node_dials.c.frontend.in_(_LISTENING)
-"""The dials made by frontends that are still there, by the values of `lately`."""
+
+def listened_lately(table: Table) -> ColumnElement[bool]:
+    """Rows written by frontends that are still there, by the values of `lately`."""
+    return table.c.frontend.in_(_LISTENING)
+
+
+_FORGET_CALLS: Final = tuple(
+    delete(table).where(~listened_lately(table)) for table in (node_dials, command_probes)
+)
 
 
 def read_hearing(connection: Connection) -> Hearing:
@@ -100,4 +109,5 @@ def _forget_old(connection: Connection, now: datetime) -> None:
     never_grew = and_(spans.since == spans.until, spans.until < now - _GAP_MAX)
     newest = select(spans.id).order_by(spans.until.desc(), spans.id.desc()).limit(limits.HEARING_SPANS_MAX)
     connection.execute(delete(hearing_spans).where(or_(never_grew, spans.id.not_in(newest))))
-    connection.execute(delete(node_dials).where(~LISTENED_LATELY), lately(now))
+    for forget in _FORGET_CALLS:
+        connection.execute(forget, lately(now))

@@ -26,7 +26,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -120,6 +120,15 @@ node_labels = Table(
 
 node_dials = Table(
     "node_dials",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="CASCADE"), primary_key=True),
+    Column("frontend", Text, primary_key=True),
+    Column("problem", Text, nullable=False),
+    Column("checked_at", Instant, nullable=False),
+)
+
+command_probes = Table(
+    "command_probes",
     metadata,
     Column("node_id", Text, ForeignKey("nodes.id", ondelete="CASCADE"), primary_key=True),
     Column("frontend", Text, primary_key=True),

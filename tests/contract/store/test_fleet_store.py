@@ -10,7 +10,7 @@ from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import Heard, approve, with_admin_labels, without_label
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.model import BusTrouble, Dial, Label, LabelSource, Node, Report
+from remuda.fleet.model import BusTrouble, CommandProbe, Dial, Label, LabelSource, Node, Report
 from remuda.fleet.ports import FleetStore, Known, Note
 from remuda.fleet.reception import Admit, Refuse
 from remuda.store.database import Database
@@ -265,18 +265,23 @@ async def test_what_was_found_before_a_restart_says_nothing_of_the_worker_now(
     await fleet_store.listen(FRONTEND, resumed=True)
     node = await registered(fleet_store)
     refused = Dial(node.id, FRONTEND, "refused", node.created_at, node.boot_id)
+    unheard = CommandProbe(node.id, FRONTEND, "nobody listens", node.created_at, node.boot_id)
     await fleet_store.record_dials([refused])
-    assert (await fleet_store.one(node.id)).dials != {}
+    await fleet_store.record_probes([unheard])
+    found = await fleet_store.one(node.id)
+    assert found.dials == {node.id: [replace(refused, boot_id=None)]}
+    assert found.probes == {node.id: [replace(unheard, boot_id=None)]} == (await fleet_store.fleet()).probes
 
     def restart(known: Known) -> Admit:
         assert known.node is not None
         return Admit(replace(known.node, boot_id=BootId("boot-2")))
 
     await fleet_store.register("alpha", restart)
-    assert (await fleet_store.one(node.id)).dials == {}
-
-    await fleet_store.record_dials([refused])  # It was under way when the worker came back.
-    assert (await fleet_store.one(node.id)).dials == {}
+    for again in range(2):
+        after = await fleet_store.one(node.id)
+        assert (after.dials, after.probes) == ({}, {}), again
+        await fleet_store.record_dials([refused])  # It was under way when the worker came back.
+        await fleet_store.record_probes([unheard])
 
 
 async def test_snapshot_of_one_holds_that_one_with_labels_and_dials(fleet_store: FleetStore) -> None:

@@ -58,7 +58,7 @@ async def test_our_own_facts_stand_apart(frontend: LiveFrontend) -> None:
     identity = {"version": "1.2.3", "boot_id": "boot-7"}
     facts = (await frontend.node((await frontend.register(remuda=identity))["id"]))["remuda"]
     assert facts == {
-        "reachability": "up",
+        "reachability": "silent",
         "approved": True,
         "drained": False,
         "leaving": False,
@@ -66,7 +66,7 @@ async def test_our_own_facts_stand_apart(frontend: LiveFrontend) -> None:
         "boot_id": "boot-7",
         "identified_by": "address",
         "source": "127.0.0.1",
-        "reasons": [],
+        "reasons": ["its worker is connecting to the bus"],
     }
 
 

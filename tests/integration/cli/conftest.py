@@ -63,7 +63,8 @@ def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFrontend]
     data_dir = tmp_path_factory.mktemp("frontend")
     settings = FrontendSettings(data_dir=data_dir, port=0)
     with start_blocking_portal("asyncio") as portal:
-        running = running_frontend(settings, AdmissionPolicy(auto_approve=False))
+        policy = AdmissionPolicy(auto_approve=False)
+        running = running_frontend(settings, policy, probes_commands=False)
         with portal.wrap_async_context_manager(running) as live:
             assert live.token is not None
             yield LiveFrontend(live.local_url, live.token.get_secret_value(), data_dir)

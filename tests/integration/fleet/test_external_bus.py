@@ -18,7 +18,7 @@ from tests.support.nats_servers import (
     password_settings,
     plain_server,
 )
-from tests.support.processes import Ranch
+from tests.support.processes import Frontend, Ranch
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +84,16 @@ def test_worker_is_healthy_on_it(place: Ranch, kind: Kind) -> None:
         worker = place.join(frontend.url, "worker", **bus.worker)
         frontend.wait_for("worker")
         assert "hunter2" not in frontend.log + worker.log
+
+
+def test_worker_on_another_bus_than_its_frontend_is_unhealthy_and_says_so(
+    common: Ranch, up: Frontend, tmp_path: Path
+) -> None:
+    with served(plain_server(tmp_path)) as other:
+        worker = common.join(up.url, "astray", REMUDA_NATS_URL=other.url)
+        up.wait_for("astray")
+        said = up.wait_for("astray", "unhealthy")["remuda"]["reasons"]
+        assert "another bus" in said[0]
+        assert f"port {up.bus_port} " in said[0]
+        assert up.statuses()["up"] == "healthy"
+        worker.stop()

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.ids import BootId
-from remuda.fleet.health import NodeStatus, Reachability, judge, reasons, wire_status
+from remuda.fleet.health import NodeStatus, Reachability, judge, reasons, uncommandable, wire_status
 from remuda.fleet.model import BusTrouble, Report
 from tests.support.nodes import THRESHOLDS, node
 
 CUT_OFF = BusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222; open that port")
+REPORT = Report(BootId("boot-1"), 1, "{}")
 facts = st.fixed_dictionaries(
     {name: st.booleans() for name in ("approved", "drained", "leaving", "departed")}
 )
@@ -62,29 +63,32 @@ def test_more_silence_never_makes_a_node_better(
     assert order.index(judge(one, silence, THRESHOLDS)) <= order.index(judge(one, silence + more, THRESHOLDS))
 
 
-@given(facts, st.sampled_from([None, CUT_OFF]), silences)
+@given(facts, st.sampled_from([None, CUT_OFF]), st.sampled_from([None, REPORT]), silences)
 def test_every_no_has_a_reason_and_every_yes_has_none(
-    changes: dict[str, bool], trouble: BusTrouble | None, silence: timedelta
+    changes: dict[str, bool], trouble: BusTrouble | None, report: Report | None, silence: timedelta
 ) -> None:
-    one = node(**changes, bus_trouble=trouble)
-    reachability = judge(one, silence, THRESHOLDS)
+    one = node(**changes, bus_trouble=trouble, report=report)
+    cut_off = uncommandable(one)
+    reachability = judge(one, silence, THRESHOLDS, cut_off)
 
     healthy = wire_status(one, reachability) is NodeStatus.HEALTHY
-    assert healthy == (not reasons(one, reachability, silence))
+    assert healthy == (not reasons(one, reachability, silence, cut_off))
 
 
 def test_a_node_that_cannot_be_commanded_is_unhealthy_at_once_and_says_why() -> None:
     one = node(bus_trouble=CUT_OFF)
-    reachability = judge(one, timedelta(), THRESHOLDS)
+    cut_off = uncommandable(one)
+    reachability = judge(one, timedelta(), THRESHOLDS, cut_off)
 
     assert wire_status(one, reachability) is NodeStatus.UNHEALTHY
-    assert reasons(one, reachability, timedelta()) == (
+    assert reasons(one, reachability, timedelta(), cut_off) == (
         "its worker is not connected to the bus: no answer from nats://10.0.0.1:4222; open that port",
     )
 
 
 def test_a_node_that_cannot_be_commanded_still_goes_stale() -> None:
-    assert judge(node(bus_trouble=CUT_OFF), THRESHOLDS.offline_after, THRESHOLDS) is Reachability.GONE
+    silence = THRESHOLDS.offline_after
+    assert judge(node(bus_trouble=CUT_OFF), silence, THRESHOLDS, "cut off") is Reachability.GONE
 
 
 @pytest.mark.parametrize(
