@@ -58,6 +58,23 @@ class PostgresServer:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url(name)
 
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Every session, those already open included, can read and cannot write."""
+        self._set_read_only("on")
+        try:
+            yield
+        finally:
+            self._set_read_only("off")
+
+    def _set_read_only(self, value: str) -> None:
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(
+                sql.SQL("ALTER SYSTEM SET default_transaction_read_only = {}").format(sql.Literal(value))
+            )
+            connection.execute("SELECT pg_reload_conf()")
+
     def start(self) -> None:
         """Start, or start again on the same port and data; returns when it answers."""
         settings = {

@@ -359,7 +359,7 @@ def _not_reached(error: Exception, servers: Servers) -> str:
         case ssl.SSLError():  # An OSError too, whose numbers mean something else.
             return ""
         case ConnectionRefusedError():
-            return f"nothing listens at {servers}; start the NATS server there, or open that port"
+            return f"nothing listens at {servers}; check that the frontend or NATS server there runs"
         case TimeoutError():
             return f"no answer from {servers}; open that port in its firewall, or check the address"
         case socket.gaierror():

@@ -23,10 +23,11 @@ from remuda.cli.options import data_folder, resolve_settings, unknown_variables
 from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.cli.target import NotRunningHere, Target, alive, find_target
 from remuda.core.clock import Clock
-from remuda.core.errors import FrontendUnreachable, Misconfigured, RemudaError, Unauthorized
+from remuda.core.errors import FrontendUnreachable, Misconfigured, NotFound, RemudaError, Unauthorized
 from remuda.core.os_errors import os_reason
 from remuda.host.folder import DataFolder, read_json
 from remuda.host.ports import listen
+from remuda.wire.operations import OpView, OpViews
 from remuda.worker.addresses import AddressSettings, chosen_base_port, split
 from remuda.worker.hardware.detect import detect
 from remuda.worker.hardware.host import SystemHost
@@ -35,6 +36,7 @@ CHECK_S: Final = 15.0
 _CALL_S: Final = 4.0
 _NATS_PORT: Final = 4222
 _API: Final = "API"
+_OPS_MAX: Final = 20  # Operations that are looked at, the newest.
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ def check_frontend(patient: Patient) -> list[Finding]:
             ready = client.probe("GET", "readyz")
             theirs = _frontend_version(client)
     except NotRunningHere as error:
-        return [findings.versions(__version__, python, None), warning("frontend", error.message, error.hint)]
+        absent = _starting(patient.folder) or warning("frontend", error.message, error.hint)
+        return [findings.versions(__version__, python, None), absent]
     except RemudaError as error:
         return [findings.versions(__version__, python, None), problem("frontend", error.message, error.hint)]
     found = [findings.versions(__version__, python, theirs), *_answering(client.url, alive_answer)]
@@ -167,6 +170,16 @@ def check_nodes(patient: Patient) -> list[Finding]:
     return findings.fleet(nodes)
 
 
+def check_operations(patient: Patient) -> list[Finding]:
+    try:
+        with AdminClient(patient.target(), _CALL_S) as client:
+            listed = client.get("api", "ops", state="live", limit=str(_OPS_MAX)).read(OpViews)
+            ops = [client.get("api", "ops", op.id).read(OpView) for op in listed.operations]
+    except (FrontendUnreachable, NotFound, Unauthorized):
+        return []  # Other checks have said so, or it has just been put away.
+    return findings.operations(ops)
+
+
 CHECKS: Final[Mapping[str, Check]] = {
     "settings": check_settings,
     "data folder": check_folder,
@@ -176,6 +189,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "worker": check_worker,
     "gpu": check_gpu,
     "nodes": check_nodes,
+    "operations": check_operations,
 }
 
 
@@ -269,6 +283,13 @@ def _holder(port: int, ours: frozenset[int]) -> Holder | None:
 
 
 # Frontend and bus
+
+
+def _starting(folder: DataFolder) -> Finding | None:
+    if not folder.is_held_by("frontend"):
+        return None
+    text = (folder.root / "frontend.lock").read_text().strip()
+    return findings.starting(int(text) if text.isdigit() else None)
 
 
 def _answering(url: str, answer: Answer) -> list[Finding]:

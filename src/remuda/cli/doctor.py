@@ -19,7 +19,8 @@ from remuda.core.clock import SystemClock
 @config_option
 @client_command
 def command(asked: Asked, config: str | None) -> None:
-    """Look at settings, folder, disk, ports, frontend, store, bus, clock, GPU driver, versions and nodes."""
+    """Look at settings, folder, disk, ports, frontend, store, bus, clock, GPU driver, versions, nodes and
+    operations."""
     from remuda.cli.checks import Patient, examine
     from remuda.cli.findings import Level
     from remuda.core.log import configure

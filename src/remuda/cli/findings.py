@@ -8,9 +8,11 @@ from enum import StrEnum
 from typing import Final
 
 from remuda.cli.node_tables import UNREACHABLE, shown_status
+from remuda.cli.ops_picture import short_id, steps_of, title
 from remuda.cli.render import gib, span
 from remuda.core.pasting import pasted
 from remuda.wire.nodes import NodeView
+from remuda.wire.operations import OpView, StepView
 from remuda.worker.hardware.model import Hardware
 
 _DISK_LOW: Final = 5 << 30
@@ -21,7 +23,8 @@ _SKEW_MAX: Final = timedelta(seconds=5)
 _PARTS: Final = re.compile(r"; (?=the bus|the database|another frontend)")  # A part may hold "; " itself.
 _REMEDIES: Final = {
     "store": "check that the database runs, that it can be reached and written, and that its disk has room",
-    "bus": "check that the NATS server runs, and that the frontend's machine can reach it",
+    "bus": "a bundled NATS server is restarted by itself, and its log says more; if it is an external one "
+    "(--nats-url), check that it runs and that the frontend's machine can reach it",
     "frontend": "the frontend's log says more",
 }
 
@@ -108,6 +111,16 @@ def readiness(reason: str) -> list[Finding]:
     ]
 
 
+def starting(process: int | None) -> Finding:
+    """A frontend that holds its folder and does not answer yet."""
+    who = "" if process is None else f" (process {process})"
+    return warning(
+        "frontend",
+        f"one is starting here{who} and does not answer yet",
+        "it waits for its database and its NATS server; if this lasts, its log says which",
+    )
+
+
 def worker(reason: str, process: int) -> Finding:
     """What the worker on this machine says of itself: an empty reason when it can be commanded."""
     if not reason:
@@ -151,6 +164,24 @@ def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
     if not nodes:
         return [warning("nodes", "there are no nodes", "let a machine in with `remuda join`")]
     return [*found, ok("nodes", f"{healthy} of {len(nodes)} are healthy")]
+
+
+def operations(ops: Sequence[OpView]) -> list[Finding]:
+    """Those that are under way and whose attempts keep failing. `ops` have their steps."""
+    return [_failing(op, step) for op in ops for step in steps_of(op) if _fails_again(step)]
+
+
+def _fails_again(step: StepView) -> bool:
+    return step.state == "pending" and step.failures > 0 and step.problem is not None
+
+
+def _failing(op: OpView, step: StepView) -> Finding:
+    assert step.problem is not None, "only what fails is told"
+    times = "once" if step.failures == 1 else f"{step.failures} times"
+    message = f"{title(op)} on {step.node_name} has failed {times} and is tried again: {step.problem.message}"
+    show = f"remuda ops show {short_id(op.id)}"
+    remedy = f"{step.problem.hint}; {show} says more" if step.problem.hint else f"{show} says more"
+    return Finding("operations", Level.WARNING if step.failures == 1 else Level.PROBLEM, message, remedy)
 
 
 def variables(strays: Mapping[str, str]) -> list[Finding]:

@@ -1,23 +1,32 @@
 """PostgreSQL is stricter than SQLite about texts and numbers: what it cannot hold is refused before it is
 asked, and spoils nothing else."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import anyio
 import pytest
 
+from remuda.cli import findings
 from tests.support.frontends import LiveFrontend, live_frontend
-from tests.support.postgres import postgres_server
+from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
-async def frontend(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveFrontend]:
-    with postgres_server() as postgres:
-        url = postgres.new_database()
-        async with live_frontend(tmp_path_factory.mktemp("postgres"), database_url=url) as live:
-            yield live
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+async def frontend(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[LiveFrontend]:
+    url = postgres.new_database()
+    async with live_frontend(tmp_path_factory.mktemp("postgres"), database_url=url) as live:
+        yield live
 
 
 async def test_bad_heartbeats_do_not_spoil_those_written_with_them(frontend: LiveFrontend) -> None:
@@ -67,3 +76,22 @@ async def test_the_largest_figures_are_stored(frontend: LiveFrontend) -> None:
     shown = await frontend.node(node["id"])
     assert (shown["total_ram"], shown["available_disk"]) == (1 << 60, 1 << 60)
     assert shown["max_replicas_per_model"] == 2**31 - 1
+
+
+async def test_a_database_that_only_answers_questions_makes_the_frontend_unready(
+    postgres: PostgresServer, frontend: LiveFrontend
+) -> None:
+    async def reason() -> str:
+        reply = await frontend.worker.get("/readyz")
+        return "" if reply.status_code == 200 else str(reply.json()["reason"])
+
+    with postgres.read_only():
+        said = await wait_until(reason)
+        assert "read-only" in said
+        [found] = findings.readiness(said)
+        assert (found.check, found.level) == ("store", findings.Level.PROBLEM)
+
+    async def ready() -> bool:
+        return not await reason()
+
+    await wait_until(ready)

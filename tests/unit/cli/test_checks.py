@@ -182,6 +182,16 @@ def test_no_frontend_on_a_machine_that_runs_none_is_a_warning(environ: dict[str,
     ]
 
 
+def test_a_frontend_that_is_still_starting_is_said_to_be(environ: dict[str, str]) -> None:
+    folder = DataFolder(Path(environ["REMUDA_DATA_DIR"]))
+    folder.prepare()
+    with folder.held_by("frontend"):
+        found = checks.check_frontend(patient(environ))
+
+    assert (found[1].check, found[1].level) == ("frontend", Level.WARNING)
+    assert found[1].message == f"one is starting here (process {os.getpid()}) and does not answer yet"
+
+
 def test_a_frontend_that_was_named_and_does_not_answer_is_a_problem(environ: dict[str, str]) -> None:
     asked = Asked(url=f"http://127.0.0.1:{free_port('127.0.0.1')}")
 

@@ -11,7 +11,9 @@ from remuda.cli import findings
 from remuda.cli.findings import Finding, Holder, Level
 from remuda.cli.findings_page import page, verdict
 from remuda.wire.nodes import NodeFacts, NodeView
+from remuda.wire.operations import ProblemView
 from remuda.worker.hardware.model import Gpu, Hardware
+from tests.unit.cli.ops_views import a_step, an_op
 
 HARDWARE = Hardware("amd64", "linux", "", 8, 1, 1, 1, 1, (), "", "default", ())
 GPU = Gpu("nvidia", "H200", 140 << 30, None)
@@ -159,3 +161,22 @@ def test_the_page_shows_each_finding_with_what_to_do_and_the_sum() -> None:
 def test_the_verdict_counts() -> None:
     assert verdict(FOUND[:1]) == "all is well"
     assert verdict(FOUND[:2]) == "no problems, 1 warning"
+
+
+def test_operations_whose_attempts_keep_failing_are_told_with_the_reason() -> None:
+    refused = ProblemView(code="pull_failed", message="the registry answered 401", hint="log in there")
+    op = an_op(
+        a_step("attic", "pending", failures=3, problem=refused),
+        a_step("cellar", "pending", failures=1, problem=refused),
+        a_step("shed", "running", failures=0),
+        a_step("barn", "failed", failures=2, problem=refused),
+        kind="upgrade",
+    )
+    often, once = findings.operations([op])
+
+    assert (often.check, often.level, once.level) == ("operations", Level.PROBLEM, Level.WARNING)
+    assert often.message == (
+        "upgrade echo on attic has failed 3 times and is tried again: the registry answered 401"
+    )
+    assert often.remedy == "log in there; remuda ops show 3f2a1b0c says more"
+    assert verdict([often]) != "all is well"
