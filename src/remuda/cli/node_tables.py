@@ -42,8 +42,8 @@ def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> Rend
                 right=True,
             ),
             Column(
-                "DISK",
-                [_used(node, node.available_disk, node.total_disk) for node in nodes],
+                "DISK FREE",
+                [_free(node, node.available_disk, node.total_disk) for node in nodes],
                 needed=4,
                 right=True,
             ),
@@ -88,7 +88,7 @@ def _facts(node: NodeView, now: datetime) -> list[tuple[str, RenderableType]]:
         ("VRAM used", _vram(node)),
         ("VRAM budget", _budget(node)),
         ("RAM used", _used(node, node.available_ram, node.total_ram)),
-        ("Disk used", _used(node, node.available_disk, node.total_disk)),
+        ("Disk free", _free(node, node.available_disk, node.total_disk)),
         (
             "Replicas per model",
             f"{node.max_replicas_per_model}{_by_admin(node.max_replicas_per_model_manually_set)}",
@@ -167,6 +167,11 @@ def _used(node: NodeView, available: int, total: int) -> str:
     if node.status == "offline" and total > 0:
         return f"?/{gib(total)}"
     return used_of(total - available, total)
+
+
+def _free(node: NodeView, available: int, total: int) -> str:
+    """Of a disk only this is known: what is not free may be reserved by the system, and used by nobody."""
+    return f"?/{gib(total)}" if node.status == "offline" and total > 0 else used_of(available, total)
 
 
 def _budget(node: NodeView) -> str:
