@@ -18,7 +18,7 @@ from remuda.fleet.identity import Caller
 from remuda.fleet.model import Invite
 from remuda.gateway import views
 from remuda.gateway.guards import ByNode, TokenRefused, node_caller, same_secret
-from remuda.gateway.messages import Described, answer, body, gives, read, takes
+from remuda.gateway.messages import Described, answer, body, gives, read, refuses, takes
 from remuda.gateway.model_views import model_rows
 from remuda.gateway.paths import NodePath
 from remuda.gateway.services import Services, Svc
@@ -39,6 +39,7 @@ def _gives(model: type[BaseModel], *errors: int, status: int = 200) -> dict[int 
     return gives(model, *errors, status=status) | {401: {"model": wire.TokenError | wire.NodeError}}
 
 
+_TOKEN_REFUSED: dict[int | str, Described] = {401: {"model": wire.TokenError}}
 _FAREWELL = takes(wire.Farewell, required=False)
 routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(node_caller)])
 
@@ -72,6 +73,15 @@ async def register(request: Request, svc: Svc, caller: ByNode) -> Response:
         ),
         201,
     )
+
+
+@routes.get("/token", status_code=204, response_class=Response, responses=refuses() | _TOKEN_REFUSED)
+async def check_token(caller: ByNode) -> Response:
+    """Whether this is the registration token; nothing is changed. A machine that joins asks this before it
+    installs anything."""
+    if not caller.shared:
+        raise TokenRefused(wire.TOKEN_WRONG)
+    return Response(status_code=204)
 
 
 @routes.post(

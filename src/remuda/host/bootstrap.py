@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import NoReturn
@@ -37,7 +38,9 @@ if sys.version_info < (3, 11):  # noqa: UP036 - this file meets Pythons that the
 sys.excepthook = sys.__excepthook__  # The line that fetched this file had one for its own failures.
 PROGRAM = "remuda"
 LAUNCHER_MARK = "# Written by Remuda's join line."
+INVITE_PREFIX = "rmi_"
 DOWNLOAD_TIMEOUT_S = 60
+TOKEN_TIMEOUT_S = 10
 SHOWN_LINES_MAX = 8  # Of what a failed installer said.
 PYTHON = f"python3.{sys.version_info[1]}"
 
@@ -54,7 +57,9 @@ def main() -> None:
             lock, fcntl.LOCK_EX
         )  # Two joins at once on one machine: the second waits, then finds it made.
         if not is_ready(environment):
-            prepare(environment, ca=take_option(command, "--ca")[1])
+            ca = take_option(command, "--ca")[1]
+            check_token(command, ca)
+            prepare(environment, ca)
     if command[0] == PROGRAM:
         install_launcher(environment / "bin" / PROGRAM)
     program = str(environment / "bin" / command[0])
@@ -69,6 +74,29 @@ def hide_token(command: list[str]) -> None:
     interpreter_arguments = sys.orig_argv[1 : len(sys.orig_argv) - len(command)]
     restart = [sys.executable, *interpreter_arguments, *command_without]
     os.execve(sys.executable, restart, dict(os.environ, **{TOKEN_VARIABLE: token}))
+
+
+def check_token(command: list[str], ca: str | None) -> None:
+    """Stop for a token that the frontend refuses, before anything is downloaded. Whatever else goes wrong is
+    left to the program itself. An invite is valid for one name, which only the program knows."""
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if command[:2] != [PROGRAM, "join"] or token in ("", "-") or token.startswith(INVITE_PREFIX):
+        return
+    named = [word for word in command if word.startswith(("http://", "https://"))]
+    frontend = named[0].rstrip("/") if named else WHEEL_URL.rpartition("/join/")[0]
+    context = ssl.create_default_context(cafile=ca) if frontend.startswith("https:") else None
+    try:
+        headers = {"Authorization": f"Bearer {token}"}
+        question = urllib.request.Request(f"{frontend}/api/node/token", headers=headers)
+        urllib.request.urlopen(question, timeout=TOKEN_TIMEOUT_S, context=context).close()
+    except urllib.error.HTTPError as refusal:
+        if refusal.code == 401:
+            stop(
+                f"{frontend} refuses this registration token; copy the whole line again"
+                " ('remuda join-line' shows it on the frontend's machine). Nothing was installed"
+            )
+    except (OSError, ValueError):
+        return
 
 
 def take_option(arguments: list[str], flag: str) -> tuple[list[str], str | None]:

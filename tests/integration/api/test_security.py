@@ -19,6 +19,7 @@ NODE_ROUTES = [
     ("POST", "/api/node/x/deregister"),
     ("DELETE", "/api/node/x"),
     ("GET", "/api/node/x/models"),
+    ("GET", "/api/node/token"),
 ]
 ADMIN_ROUTES = [
     ("GET", "/api/nodes"),
@@ -50,6 +51,12 @@ def node_error(reply: httpx.Response) -> tuple[int, int, str]:
 
 def latin1(token: str) -> list[tuple[bytes, bytes]]:
     return [(b"Authorization", b"Bearer " + token.encode("latin-1"))]
+
+
+async def test_a_machine_can_ask_whether_its_token_is_the_right_one(frontend: LiveFrontend) -> None:
+    assert (await frontend.worker.get("/api/node/token")).status_code == 204
+    for other in ("rmn_somebody", "rmi_invited.x"):
+        assert (await frontend.anyone.get("/api/node/token", headers=bearer(other))).status_code == 401
 
 
 @pytest.mark.parametrize(("method", "path"), NODE_ROUTES)

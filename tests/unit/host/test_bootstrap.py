@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,36 @@ def test_a_frontend_that_cannot_be_reached_is_a_sentence() -> None:
     assert done.stderr.startswith(f"remuda: http://127.0.0.1:{port}/join.py cannot be fetched: ")
     assert "Connection refused" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_refused_token_is_told_before_anything_is_downloaded(tmp_path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers.get("Authorization", "")))
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        command = ["-c", script(f"{url}/join/remuda-1-py3-none-any.whl", "abc"), "remuda", "join", url]
+        done = subprocess.run(
+            [sys.executable, *command, "--token", "wrong"],
+            env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        server.shutdown()
+    assert done.returncode == 1
+    assert f"{url} refuses this registration token" in done.stderr
+    assert asked == [("/api/node/token", "Bearer wrong")]
 
 
 def test_an_old_python_is_told_the_line_for_uv() -> None:
