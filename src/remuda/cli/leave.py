@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from remuda.cli.commands import config_option, data_dir_option, examples, json_option
+from remuda.cli.plain import one_line
 from remuda.core import limits
+from remuda.core.pasting import pasted
 
 if TYPE_CHECKING:
     from remuda.host.folder import DataFolder
 
 _POLL_S: Final = 0.1
-FORGOTTEN: Final = ("joined.json", "endpoint.json")
+FORGOTTEN: Final = ("joined.json", "endpoint.json", "registration.json")
 """What a worker keeps about its fleet, below its folder. The machine's id and secret stay: with them it
 can come back under its name."""
 
@@ -32,8 +35,9 @@ can come back under its name."""
 @config_option
 @json_option
 def command(data_dir: str | None, config: str | None, as_json: bool) -> None:
-    """Stop this machine's worker in order, remove its service, and forget frontend, token and other settings
-    of `remuda join`. Installed backends and models stay."""
+    """Stop this machine's worker in order, tell the frontend, remove the service and the `remuda` command of
+    the join line, and forget frontend, token and other settings of `remuda join`. Installed backends and
+    models stay."""
     from remuda.cli.options import data_folder
     from remuda.core.errors import Misconfigured
     from remuda.host.folder import read_json
@@ -54,18 +58,25 @@ def command(data_dir: str | None, config: str | None, as_json: bool) -> None:
     with _said_to_be_for_good(folder):
         service = _remove_service(folder.root.absolute())
         stopped = _stop_worker(folder, running.get("pid"))
+    trouble = _tell_frontend(folder)
     for file in FORGOTTEN:
         (folder.worker / file).unlink(missing_ok=True)
+    launcher = _remove_launcher()
     if as_json:
         document = {"node": name, "service_removed": service, "worker_stopped": stopped}
-        click.echo(json.dumps({**document, "data_dir": str(folder.root)}))
+        left = {"frontend_not_told": trouble, "command_removed": launcher, "data_dir": str(folder.root)}
+        click.echo(json.dumps({**document, **left}))
         return
     if service:
         click.echo(f"{service} is stopped and removed.")
     if stopped:
         click.echo("The worker has stopped.")
     click.echo("This machine has left. Frontend, token and settings are forgotten.")
-    click.echo(f"  The frontend keeps a row for it; there: remuda nodes remove {name}")
+    if trouble:
+        click.echo(f"  The frontend could not be told: {one_line(trouble)}")
+    click.echo(f"  The frontend keeps a row for it; there: remuda nodes remove {pasted(name)}")
+    if launcher:
+        click.echo(f"  The command {launcher} is removed; the program itself is in {sys.prefix}.")
     click.echo(f"  Backends and models stay in {folder.root}; remove that folder if they are not needed.")
 
 
@@ -78,6 +89,59 @@ def _said_to_be_for_good(folder: "DataFolder") -> Iterator[None]:
         yield
     finally:
         folder.leaving.unlink(missing_ok=True)
+
+
+def _tell_frontend(folder: "DataFolder") -> str:
+    """Say goodbye for good, as the node that the worker was: it may have been stopped, or killed, before.
+    Answers why that could not be done; empty where it was, or where there is nobody to tell."""
+    from pydantic import SecretStr
+
+    from remuda.cli.client import AdminClient
+    from remuda.cli.target import Target
+    from remuda.core.entropy import SystemEntropy
+    from remuda.core.errors import NotFound, RemudaError, Unauthorized
+    from remuda.host.folder import read_json
+    from remuda.worker.identity import node_secret
+
+    was, joined = read_json(folder.registration), read_json(folder.joined)
+    node_id, url, ca = was.get("node_id"), was.get("frontend"), joined.get("ca")
+    if not isinstance(node_id, str) or not isinstance(url, str):
+        return ""
+    secret, token = node_secret(folder.worker, SystemEntropy()), joined.get("registration_token")
+    trouble = ""
+    # A frontend that knows nothing of secrets takes the registration token.
+    for bearer in (secret, *([SecretStr(token)] if isinstance(token, str) else ())):
+        target = Target(url.rstrip("/"), bearer, Path(ca) if isinstance(ca, str) else None)
+        try:
+            with AdminClient(target, limits.LEAVE_CALL_S) as client:
+                client.call("POST", "api", "node", node_id, "deregister", body={"for_good": True})
+        except Unauthorized as error:
+            trouble = error.message
+        except NotFound:
+            return ""  # It was removed there.
+        except RemudaError as error:
+            return error.message
+        else:
+            return ""
+    return trouble
+
+
+def _remove_launcher() -> str:
+    """Where the command was that the join line made, if it ran this very program; empty: there is none."""
+    from remuda.host.bootstrap import LAUNCHER_MARK, PROGRAM
+
+    program = Path(sys.prefix) / "bin" / PROGRAM
+    for folder in (Path.home() / ".local" / "bin", Path("/usr/local/bin")):
+        launcher = folder / PROGRAM
+        try:
+            text = launcher.read_text()
+            if LAUNCHER_MARK not in text or f'"{program}"' not in text:
+                continue
+            launcher.unlink()
+        except (OSError, ValueError):
+            continue
+        return str(launcher)
+    return ""
 
 
 def _remove_service(data_dir: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 import anyio
 import click
+import structlog
 from anyio.abc import TaskStatus
 from pydantic import SecretStr
 
@@ -51,6 +52,8 @@ from remuda.worker.service import MakeRoom, Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState
 
 NOT_YET: Final = "not connected yet"
+
+log = structlog.get_logger(__name__)
 
 
 class BusOfWorker:
@@ -108,8 +111,14 @@ async def work(
         async with open_engine_rooms(settings, folder, config, inventory) as make_room:
             worker = _assemble(settings, config, login, inventory, make_room)
             with _announced(folder, worker, config.frontend_url):
+
+                def registered(worker: Worker) -> None:
+                    _remember_node(folder, worker, config.frontend_url)
+                    if when_registered is not None:
+                        when_registered(worker)
+
                 async with background(
-                    partial(_tell, worker, settings), partial(_once_registered, worker, when_registered)
+                    partial(_tell, worker, settings), partial(_once_registered, worker, registered)
                 ):
                     await worker.run()
     return 0
@@ -229,16 +238,23 @@ async def _tell(
         click.echo(in_words(state, settings))
 
 
+def _remember_node(folder: DataFolder, worker: Worker, frontend_url: str) -> None:
+    """For `remuda leave`, which may be run when the worker is stopped."""
+    try:
+        write_json(folder.registration, {"node_id": worker.state.value.node_id, "frontend": frontend_url})
+    except OSError as error:
+        log.warning("node_id_not_kept", path=str(folder.registration), reason=str(error))
+
+
 async def _once_registered(
     worker: Worker,
-    act: Callable[[Worker], None] | None,
+    act: Callable[[Worker], None],
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     task_status.started()
-    if act is not None:
-        await worker.state.until(lambda state: state.node_id is not None)
-        act(worker)
+    await worker.state.until(lambda state: state.node_id is not None)
+    act(worker)
 
 
 def in_words(state: WorkerState, settings: WorkerSettings) -> str:

@@ -39,6 +39,11 @@ class DataFolder:
         return self.worker / "joined.json"
 
     @property
+    def registration(self) -> Path:
+        """As which node the worker of this folder was last registered, and with which frontend."""
+        return self.worker / "registration.json"
+
+    @property
     def leaving(self) -> Path:
         """There while `remuda leave` stops the worker, which then says that it leaves for good."""
         return self.worker / "leaving"

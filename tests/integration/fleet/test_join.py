@@ -76,8 +76,13 @@ def test_a_machine_that_leaves_says_goodbye_and_forgets(up: Frontend, common: Ra
     assert "has joined no fleet" in again.stderr
     said = up.nodes()["leaver"]["remuda"]["reasons"]
     assert said == ["left the fleet; remove it with: remuda nodes remove leaver"]
-    common.join(up.url, "leaver")  # The name is still its own.
+    worker = common.join(up.url, "leaver")  # The name is still its own.
     up.wait_for("leaver")
+
+    worker.kill()  # Now it cannot say goodbye itself.
+    done = common.remuda("leave", data="leaver")
+    assert (done.returncode, "could not be told" in done.stdout) == (0, False), done.stderr
+    assert up.nodes()["leaver"]["remuda"]["reasons"] == said
 
 
 def test_worker_waits_for_approval_and_then_gets_on_the_bus(place: Ranch) -> None:
