@@ -3,7 +3,9 @@
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -47,7 +49,7 @@ def command(asked: Asked, what: str, follow: bool, tail: int) -> None:
     with connect(asked, WAIT_S) as client:
         sources = _sources(client, what)
         if follow:
-            _follow_all(client, sources, tail, as_json=asked.as_json)
+            _follow_all(asked, sources, tail)
             return
         logs = [(source, _lines(client, source, tail)) for source in sources]
     if asked.as_json:
@@ -120,9 +122,10 @@ def _lines(client: "AdminClient", source: Source, tail: int) -> Sequence["LogLin
 # Following.
 
 
-def _follow_all(client: "AdminClient", sources: Sequence[Source], tail: int, *, as_json: bool) -> None:
+def _follow_all(asked: Asked, sources: Sequence[Source], tail: int) -> None:
     """Each log in a thread of its own, until all of them end or the command is interrupted."""
-    from remuda.core.errors import Invalid
+    from remuda.cli.log_follow import followed
+    from remuda.core.errors import Invalid, RemudaError
 
     if len(sources) > _FOLLOWED_MAX:
         raise Invalid(
@@ -132,9 +135,17 @@ def _follow_all(client: "AdminClient", sources: Sequence[Source], tail: int, *, 
     printing = threading.Lock()
 
     def follow(source: Source) -> None:
-        for text in _followed(client, source, tail, alone=len(sources) == 1, as_json=as_json):
+        def tell(words: str) -> None:
             with printing:
-                click.echo(text)
+                click.echo(f"{source.node}: {one_line(words)}", err=True)
+
+        try:
+            for line in followed(partial(_stream, asked, source), tail, tell, threading.Event().wait):
+                text = _as_text(source, line, alone=len(sources) == 1)
+                with printing:
+                    click.echo(json.dumps(as_json_line(source, line)) if asked.as_json else text)
+        except RemudaError as error:
+            tell(error.message)
 
     threads = [threading.Thread(target=follow, args=(source,), daemon=True) for source in sources]
     for thread in threads:
@@ -144,32 +155,16 @@ def _follow_all(client: "AdminClient", sources: Sequence[Source], tail: int, *, 
             thread.join(timeout=1)
 
 
-def _followed(
-    client: "AdminClient", source: Source, tail: int, *, alone: bool, as_json: bool
-) -> Iterator[str]:
-    from remuda.cli.sse import SseParser
-    from remuda.core.errors import RemudaError
-    from remuda.wire.codec import decode
-    from remuda.wire.logs import LogEnd, LogLine
-
+@contextmanager
+def _stream(asked: Asked, source: Source, tail: int) -> Iterator[Iterator[bytes]]:
+    """With a client of its own: a frontend that was started again may have another address and key."""
     path = ("api", "nodes", source.node_id, "backend-logs", source.name)
     query = {"follow": "true", "tail": str(tail)}
-    parser = SseParser()
-    try:
-        with client.stream(*path, query=query, headers={}, quiet_s=_QUIET_S) as chunks:
-            for event in (event for chunk in chunks for event in parser.feed(chunk)):
-                if event.name == "line":
-                    line = decode(LogLine, event.data.encode())
-                    yield (
-                        json.dumps(as_json_line(source, line))
-                        if as_json
-                        else _as_text(source, line, alone=alone)
-                    )
-                elif event.name == "end":
-                    end = decode(LogEnd, event.data.encode())
-                    click.echo(f"{source.node}: {one_line(end.message)}", err=True)
-    except RemudaError as error:
-        click.echo(f"{source.node}: {one_line(error.message)}", err=True)
+    with (
+        connect(asked, WAIT_S) as client,
+        client.stream(*path, query=query, headers={}, quiet_s=_QUIET_S) as chunks,
+    ):
+        yield chunks
 
 
 def _as_text(source: Source, line: "LogLine", *, alone: bool) -> str:

@@ -177,14 +177,20 @@ async def test_logs_of_nothing_name_what_there_is(frontend: LiveFrontend, logged
     assert MODEL in done.stderr
 
 
-async def test_logs_are_followed_until_their_worker_ends(frontend: LiveFrontend, logged: Logged) -> None:
+async def test_logs_are_followed_and_a_lost_connection_is_told(
+    frontend: LiveFrontend, logged: Logged
+) -> None:
     words = ["-m", "remuda", "logs", MODEL, "--follow", "--tail", "1", "--url", frontend.url]
     with anyio.fail_after(60):
         async with await anyio.open_process([sys.executable, *words]) as process:
             assert process.stdout is not None
+            assert process.stderr is not None
             shown = TextReceiveStream(process.stdout)
             assert await shown.receive() == "three\n"
             logged.sink.stdout(b"four\n")
             assert await shown.receive() == "four\n"
             logged.stop.set()
-            assert await process.wait() == 0
+            said = ""
+            while "connecting again" not in said:
+                said += (await process.stderr.receive()).decode()
+            process.terminate()
