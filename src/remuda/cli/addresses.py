@@ -2,11 +2,13 @@
 
 import ipaddress
 import socket
+from collections.abc import Mapping, Sequence
 
 from remuda.cli.settings import FrontendSettings
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANYWHERE = frozenset({"0.0.0.0", "::", ""})
+_VIRTUAL = ("br-", "cni", "docker", "podman", "veth", "virbr")  # Networks inside one machine.
 
 
 def bind_host(settings: FrontendSettings) -> str:
@@ -51,6 +53,40 @@ def _outward_address() -> str:
         try:
             probe.connect(("192.0.2.1", 9))  # An address reserved for documentation: nobody's.
             address: str = probe.getsockname()[0]
-        except OSError:
-            return socket.gethostname()
+        except OSError:  # There is no default route: the network may have none.
+            return lan_address(_own_addresses()) or socket.gethostname()
     return address
+
+
+def known_by_name_only(settings: FrontendSettings) -> bool:
+    """Whether `public_url` has to use this machine's name, which others may not be able to resolve."""
+    if settings.public_url or bind_host(settings) not in _ANYWHERE:
+        return False
+    return _outward_address() == socket.gethostname()
+
+
+def lan_address(addresses: Mapping[str, Sequence[str]]) -> str:
+    """The IPv4 address, by interface, under which other machines most likely reach this one; empty where
+    there is none. Pure."""
+
+    def likely(interface: str, address: ipaddress.IPv4Address) -> tuple[bool, bool, str, str]:
+        return interface.startswith(_VIRTUAL), not address.is_private, interface, str(address)
+
+    found = [
+        likely(interface, address)
+        for interface, texts in addresses.items()
+        for address in map(ipaddress.IPv4Address, texts)
+        if not address.is_loopback and not address.is_link_local
+    ]
+    return min(found)[3] if found else ""
+
+
+def _own_addresses() -> Mapping[str, Sequence[str]]:
+    import psutil
+
+    stats = psutil.net_if_stats()
+    return {
+        interface: [one.address for one in addresses if one.family == socket.AF_INET]
+        for interface, addresses in psutil.net_if_addrs().items()
+        if interface in stats and stats[interface].isup
+    }

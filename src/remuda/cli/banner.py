@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import click
 
 from remuda import __version__
+from remuda.cli.addresses import known_by_name_only
 from remuda.cli.frontend import RunningFrontend
 from remuda.cli.settings import FrontendSettings
 from remuda.fleet.fleet import Standing
@@ -22,7 +23,7 @@ def show_frontend(frontend: RunningFrontend, settings: FrontendSettings) -> None
             f"Remuda {__version__} frontend is {_ready(frontend)}",
             "",
             *_places(frontend, settings),
-            *_next(frontend, "remuda frontend"),
+            *_next(frontend, settings, "remuda frontend"),
         ]
     )
 
@@ -34,7 +35,7 @@ def show_up(frontend: RunningFrontend, settings: FrontendSettings, own: Standing
             "",
             *_places(frontend, settings),
             f"  This node   {_node(own)}",
-            *_next(frontend, "remuda up"),
+            *_next(frontend, settings, "remuda up"),
         ]
     )
 
@@ -66,7 +67,7 @@ def _hardware(resources: Resources) -> str:
     return f"{ram}, {resources.gpu_vendor} GPU with {resources.total_vram / _GIB:.0f} GiB"
 
 
-def _next(frontend: RunningFrontend, command: str) -> Iterable[str]:
+def _next(frontend: RunningFrontend, settings: FrontendSettings, command: str) -> Iterable[str]:
     yield ""
     if not frontend.open_to_network:
         yield f"  Only this machine can reach it. To let other machines in: {command} --lan"
@@ -78,6 +79,9 @@ def _next(frontend: RunningFrontend, command: str) -> Iterable[str]:
     if frontend.token is None:
         yield "  Anyone who can connect may join: --insecure-no-token is set."
         return
+    if known_by_name_only(settings):
+        yield "  No network address of this machine was found, so its name is used here. If other machines do"
+        yield "  not know that name, start with --public-url http://ADDRESS:PORT"
     token = frontend.token.get_secret_value()
     yield "  To add a machine, run on it (it needs Python 3.11 or newer, nothing else):"
     yield f"    {join_line(frontend.url, token)}"
