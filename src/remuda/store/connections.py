@@ -94,6 +94,7 @@ def postgres_connections(url: URL) -> Connections:
         use_native_hstore=False,  # Else each new connection asks the server about a type unused here.
         hide_parameters=True,
     )
+    event.listen(pool, "checkin", _as_the_server_says)
     return Connections(
         name=mask_url(url.set(drivername="postgresql").render_as_string()),
         pool=pool,
@@ -110,6 +111,15 @@ def _set_pragmas(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _as_the_server_says(connection: DBAPIConnection | None, _: ConnectionPoolEntry) -> None:
+    """SQLAlchemy makes a connection that was used for reading demand READ WRITE from then on, which would
+    override the setting of a server that is to be left alone."""
+    import psycopg
+
+    if isinstance(connection, psycopg.Connection) and not connection.closed:
+        connection.read_only = None
 
 
 def _begin_as_told(connection: Connection) -> None:
