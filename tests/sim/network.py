@@ -134,9 +134,9 @@ class CallsOfMachine:
         self._bearer = self._secret if self._secret and takes_secrets(reply) else self._token
         return reply
 
-    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
+    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> HeartbeatReply:
         self._sender.about_to_beat()
-        await self._call(f"{node}/heartbeat", HeartbeatReply, encode(beat))
+        return await self._call(f"{node}/heartbeat", HeartbeatReply, encode(beat))
 
     async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None:
         await self._call(f"{node}/bus-trouble", NodeMessage, encode(trouble))

@@ -236,6 +236,7 @@ class _Build:
             tokens=tokens,
             bus_url_for=plan.url_for,
             bus_connected=lambda: isinstance(bus.state, Connected),
+            uncommandable=prober.problem_of,
             readiness=partial(_readiness, database, bus, metrics, alone, ear),
             wheel=cache(own_wheel),
             join_lines=partial(_join_lines, settings, self._port, token),

@@ -114,6 +114,11 @@ class CommandProber:
         self._bus = bus
         self._thresholds = thresholds
         self._last: dict[NodeId, LastProbe] = {}
+        self._problems: dict[NodeId, str] = {}  # Of nodes whose workers were not found.
+
+    def problem_of(self, node_id: NodeId) -> str:
+        """Why commands from here do not reach the node's worker; empty when they do, as far as is known."""
+        return self._problems.get(node_id, "")
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -131,6 +136,9 @@ class CommandProber:
         standings = fleet.standings(self._thresholds)
         present = {standing.node.id for standing in standings}
         self._last = {node_id: probe for node_id, probe in self._last.items() if node_id in present}
+        self._problems = {
+            node_id: why for node_id, why in self._problems.items() if why and node_id in present
+        }
         nodes = due(standings, self._last, fleet.now)
         replies = await self._replies(nodes)
         if not self._steady():  # What was heard, or not, while the bus went away counts for nothing.
@@ -157,17 +165,14 @@ class CommandProber:
         return last.reached is not None and last.reached is not last.recorded
 
     async def _record(self, nodes: Sequence[Node], now: datetime) -> None:
-        probes = [
-            CommandProbe(
-                node.id,
-                self._frontend,
-                "" if self._last[node.id].reached else not_subscribed(node, self._bus()),
-                now,
-                node.boot_id,
-            )
+        problems = {
+            node.id: "" if self._last[node.id].reached else not_subscribed(node, self._bus())
             for node in nodes
-        ]
-        await self._store.record_probes(probes)
+        }
+        await self._store.record_probes(
+            [CommandProbe(node.id, self._frontend, problems[node.id], now, node.boot_id) for node in nodes]
+        )
+        self._problems.update(problems)
         for node in nodes:
             last = self._last[node.id]
             self._last[node.id] = LastProbe(last.boot_id, last.at, last.unheard, last.reached)

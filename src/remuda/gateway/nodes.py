@@ -99,7 +99,7 @@ async def heartbeat(node_id: NodePath, request: Request, svc: Svc, caller: ByNod
         said = views.beat(node_id, caller, wire.Heartbeat())
     with _as_token_error():
         await svc.registry.heartbeat(said)
-    return answer(wire.HeartbeatReply())
+    return answer(wire.HeartbeatReply(uncommandable=svc.uncommandable(node_id)))
 
 
 def _decoded(sent: bytes) -> wire.Heartbeat:

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from remuda.core import limits
 from remuda.core.entropy import Entropy
+from remuda.core.ids import NodeId
 from remuda.fleet.registry import Registry
 from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.keyring import KeyRing
@@ -105,6 +106,7 @@ class Services:
         [str], str
     ]  # From the host by which a worker reached us to the bus address it gets.
     bus_connected: Callable[[], bool]  # This frontend's own connection.
+    uncommandable: Callable[[NodeId], str]  # Why commands from here do not reach a node; empty: they do.
     readiness: Callable[[], Awaitable[Readiness]]
     wheel: Callable[[], tuple[str, bytes]]  # This program, for machines that join.
     join_lines: Callable[[], JoinLines]  # Raises Conflict where no other machine can join.

@@ -315,6 +315,7 @@ class HeartbeatReply(NodeMessage):
     """Frontend to worker: heard."""
 
     message: str = "heartbeat received"
+    uncommandable: Annotated[str, OMIT_EMPTY] = ""  # Ours: why this frontend's commands do not reach it.
 
 
 NODE_NOT_COMMANDABLE: Final = NodeMessage(message="node marked as not connected to the bus")

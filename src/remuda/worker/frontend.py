@@ -88,8 +88,8 @@ class Frontend:
         self._bearer = self._secret if self._secret and takes_secrets(reply) else self._token
         return reply
 
-    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
-        await self._call("POST", f"{node}/heartbeat", HeartbeatReply, encode(beat))
+    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> HeartbeatReply:
+        return await self._call("POST", f"{node}/heartbeat", HeartbeatReply, encode(beat))
 
     async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None:
         await self._call("POST", f"{node}/bus-trouble", NodeMessage, encode(trouble))

@@ -72,7 +72,7 @@ class Membership:
     def why_unready(self) -> str:
         """Why commands cannot reach this worker; empty when they can."""
         if self._line.reachable_as.value is not None:
-            return ""
+            return self._reporter.uncommandable
         state = self.state.value
         return f"{state.phase}: {state.reason}" if state.reason else state.phase.value
 

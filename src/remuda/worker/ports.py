@@ -12,6 +12,7 @@ from remuda.wire.nodes import (
     BusTrouble,
     Farewell,
     Heartbeat,
+    HeartbeatReply,
     ModelRow,
     RegisterReply,
     RegisterRequest,
@@ -26,7 +27,7 @@ class FrontendCalls(Protocol):
 
     async def register(self, request: RegisterRequest) -> RegisterReply: ...
 
-    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None: ...
+    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> HeartbeatReply: ...
 
     async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None: ...
 

@@ -55,6 +55,7 @@ class Reporter:
         self._news = anyio.Event()
         self._sequence = 0  # Grows over the whole boot, whatever the node is called meanwhile.
         self._heard = True
+        self.uncommandable = ""  # Why the frontend's commands do not reach us, in its words; empty: they do.
 
     def changed(self) -> None:
         """Something is new: report it now. Calls in quick succession make one heartbeat."""
@@ -119,13 +120,19 @@ class Reporter:
         account = self._source.account()
         report = account.model_copy(update={"boot_id": self._boot_id, "sequence": self._sequence})
         try:
-            await self._frontend.heartbeat(node, heartbeat(await self._hardware.current(), report))
+            reply = await self._frontend.heartbeat(node, heartbeat(await self._hardware.current(), report))
         except RemudaError as trouble:
             self._note_trouble(node, trouble)
         else:
             if not self._heard:
                 log.info("heartbeats_resumed", node=node)
             self._heard = True
+            self._note_reach(node, reply.uncommandable)
+
+    def _note_reach(self, node: NodeId, uncommandable: str) -> None:
+        if uncommandable and uncommandable != self.uncommandable:
+            log.error("commands_do_not_arrive", node=node, reason=uncommandable)
+        self.uncommandable = uncommandable
 
     def _note_trouble(self, node: NodeId, trouble: RemudaError) -> None:
         if self._heard:

@@ -19,6 +19,7 @@ from tests.support.nats_servers import (
     plain_server,
 )
 from tests.support.processes import Frontend, Ranch
+from tests.support.waiting import wait_until_blocking
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +97,6 @@ def test_worker_on_another_bus_than_its_frontend_is_unhealthy_and_says_so(
         assert "another bus" in said[0]
         assert f"port {up.bus_port} " in said[0]
         assert up.statuses()["up"] == "healthy"
+        wait_until_blocking(lambda: worker.events("commands_do_not_arrive"))
+        assert "another bus" in common.remuda("doctor", data="astray").stdout
         worker.stop()

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 import pytest
 
 from remuda.core.ids import BootId, NodeId
-from remuda.wire.nodes import BusTrouble, Farewell, Heartbeat, ModelRow, RegisterReply, RegisterRequest
+from remuda.wire.nodes import (
+    BusTrouble,
+    Farewell,
+    Heartbeat,
+    HeartbeatReply,
+    ModelRow,
+    RegisterReply,
+    RegisterRequest,
+)
 from remuda.worker.departure import depart
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +37,7 @@ class Said:
     async def register(self, request: RegisterRequest) -> RegisterReply:
         raise NotImplementedError
 
-    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> None:
+    async def heartbeat(self, node: NodeId, beat: Heartbeat) -> HeartbeatReply:
         raise NotImplementedError
 
     async def bus_trouble(self, node: NodeId, trouble: BusTrouble) -> None:
