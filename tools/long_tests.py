@@ -39,6 +39,7 @@ PARTS = (
     simulation("fleet", 300),
     simulation("operations", 500),
     simulation("serving", 150),
+    Part("registrations", "3,000 machines that ask to join", "bench.registrations"),
     Part("mutations", "deliberate breaks that tests must notice", "tools.mutate"),
     Part("storm-fleet", "5 minutes of kills", "bench.chaos_fleet", ("--minutes", "5")),
     Part("storm-operations", "5 minutes of kills, freezes and cuts", "bench.chaos_ops", ("--seconds", "300")),

@@ -25,7 +25,6 @@ PENDING_PER_SOURCE_MAX = 16  # Of those, from one address.
 PENDING_SILENCE_S = 3600.0  # Those not heard for so long make room when there are too many.
 CALLERS_LOOKED_UP_MAX = 2  # At once, of those who have not proven yet which node they are.
 CALLERS_WAITING_MAX = 200  # Of the same; beyond it they are told to retry.
-CALLERS_REMEMBERED_MAX = 10_000  # Who have proven it.
 CLAIM_LIVES_S = 180.0  # A machine that wants a gone node's name and has asked within this time comes first.
 
 # Gateway.

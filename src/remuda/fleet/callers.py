@@ -17,27 +17,32 @@ from remuda.fleet.model import Node
 LookUp = Callable[[NodeId], Awaitable[Node]]
 """The node of this id; NotFound."""
 
+Heard = Callable[[NodeId, Caller], bool]
+"""Whether a heartbeat of that caller was lately taken as that node's."""
+
 
 class Callers:
-    def __init__(self, look_up: LookUp) -> None:
+    def __init__(self, look_up: LookUp, heard: Heard) -> None:
         self._look_up = look_up
+        self._heard = heard
         self._lookups = anyio.CapacityLimiter(limits.CALLERS_LOOKED_UP_MAX)
-        self._proven: dict[NodeId, Caller] = {}  # Who last proved to be each node.
 
     async def prove(self, node_id: NodeId, caller: Caller) -> None:
         """Raises as `identify` does. Whoever writes decides again on what is stored by then."""
-        if self._proven.get(node_id) != caller:
-            await self.identify(node_id, caller)
+        if not self._heard(node_id, caller):
+            await self._identify_stranger(node_id, caller)
 
     async def identify(self, node_id: NodeId, caller: Caller) -> None:
         """NotFound for an unknown node, Unauthorized where the caller is not that node, Unavailable where too
-        many others are still being looked up."""
+        many others who were not heard before are still being looked up."""
+        if self._heard(node_id, caller):
+            proven(await self._look_up(node_id), caller)
+        else:
+            await self._identify_stranger(node_id, caller)
+
+    async def _identify_stranger(self, node_id: NodeId, caller: Caller) -> None:
         if self._lookups.statistics().tasks_waiting >= limits.CALLERS_WAITING_MAX:
             raise Unavailable("too many unidentified callers are being looked up", hint="send it again")
         async with self._lookups:
             node = await self._look_up(node_id)
         proven(node, caller)
-        self._proven.pop(node_id, None)
-        self._proven[node_id] = caller
-        while len(self._proven) > limits.CALLERS_REMEMBERED_MAX:
-            del self._proven[next(iter(self._proven))]

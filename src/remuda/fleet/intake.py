@@ -43,8 +43,10 @@ class HeartbeatIntake:
         """Returns when the heartbeat is written. NotFound: unknown node, or another boot's; Unauthorized: not
         the node's own; Unavailable: not written."""
         waiting = _Waiting(beat)
-        unproven = self._proven.get(beat.node_id) != beat.caller
-        if unproven and self._queued > limits.HEARTBEATS_WAITING_MAX // 2:
+        if (
+            not self.has_heard(beat.node_id, beat.caller)
+            and self._queued > limits.HEARTBEATS_WAITING_MAX // 2
+        ):
             # Whoever has not proven anything yet must not take the places of those who have.
             raise Unavailable("too many heartbeats are waiting to be written", hint="send it again")
         try:
@@ -57,6 +59,10 @@ class HeartbeatIntake:
             raise Unavailable("the heartbeat could not be written in time", hint="send it again")
         if waiting.failure is not None:
             raise waiting.failure
+
+    def has_heard(self, node_id: NodeId, caller: Caller) -> bool:
+        """Whether the last heartbeat that was taken as this node's came from that caller."""
+        return self._proven.get(node_id) == caller
 
     @property
     def _queued(self) -> int:

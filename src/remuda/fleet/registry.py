@@ -52,7 +52,7 @@ class Registry:
         self._thresholds = thresholds
         self._entropy = entropy
         self._tokens = tokens
-        self._callers = Callers(self._one)
+        self._callers = Callers(self._one, intake.has_heard)
 
     async def register(self, candidate: Candidate) -> Admitted:
         """Conflict for a name that is another machine's; Forbidden, Unauthorized or Unavailable for a peer
