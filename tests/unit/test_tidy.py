@@ -176,6 +176,18 @@ def family(base: type[C]) -> Iterator[type[C]]:
 def error_codes() -> Iterator[str]:
     for error in family(RemudaError):
         yield error.code
+    for place, call in found(ast.Call, "src"):
+        if ast.unparse(call.func).rpartition(".")[2] == "Problem" and call.args:
+            yield from _text(call.args[0], place)
+
+
+def _text(argument: ast.expr, place: str) -> Iterator[str]:
+    """A text that stands there, or that a constant of that module holds."""
+    if isinstance(argument, ast.Constant) and argument.value:
+        yield str(argument.value)
+    elif isinstance(argument, ast.Name) and argument.id.isupper():
+        module = place.partition(":")[0].removeprefix("src/").removesuffix(".py").replace("/", ".")
+        yield str(vars(importlib.import_module(module))[argument.id])
 
 
 def setting_names() -> Iterator[str]:

@@ -200,7 +200,9 @@ def label_changes(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         elif not equals and len(key) > 1 and key.endswith("-"):
             unwanted.append(key[:-1])
         else:
-            raise Invalid(f"{change!r} is no label", hint="write KEY=VALUE to set one, KEY- to take it off")
+            raise Invalid(
+                f"{change!r} is not a label", hint="write KEY=VALUE to set one, KEY- to take it off"
+            )
     return wanted, unwanted
 
 

@@ -103,7 +103,7 @@ def show_history(asked: Asked, clear: bool, limit: int, everything: bool) -> Non
     if clear:
         with connect(asked) as client:
             answer = client.call("DELETE", "api", "operations", "history")
-        click.echo(answer.body if asked.as_json else "what is over was put away")
+        click.echo(answer.body if asked.as_json else "finished operations cleared")
         return
     _list(asked, {"state": "finished", "dismissed": "true"}, None if everything else limit)
 

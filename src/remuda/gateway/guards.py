@@ -100,7 +100,7 @@ class AnyKey(SecurityBase):
         key = svc.keyring.holder(_presented_key(request))
         if key is None:
             raise Unauthorized(
-                "a key is required, and this is none in force",
+                "missing or invalid API key",
                 hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
             )
         return key

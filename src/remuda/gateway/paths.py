@@ -21,7 +21,7 @@ def node_id_text(text: str) -> NodeId:
 
 def _api_key(text: str) -> str:
     if not text.isprintable():
-        raise NotFound("no such key is in force")
+        raise NotFound("there is no key with this id")
     return text
 
 

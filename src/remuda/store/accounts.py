@@ -39,7 +39,7 @@ def _keys(connection: Connection) -> list[ApiKey]:
 def _add(connection: Connection, key: ApiKey) -> None:
     if connection.execute(_in_force.where(api_keys.c.name == key.name)).first() is not None:
         raise Conflict(
-            f"a key named {key.name!r} is in force already", hint="revoke it first, or choose another name"
+            f"a key named {key.name!r} exists already", hint="revoke it first, or choose another name"
         )
     connection.execute(
         insert(api_keys).values(
@@ -57,7 +57,7 @@ def _add(connection: Connection, key: ApiKey) -> None:
 def _revoke(connection: Connection, now: datetime, key_id: str) -> ApiKey:
     row = connection.execute(_in_force.where(api_keys.c.id == key_id).with_for_update()).one_or_none()
     if row is None:
-        raise NotFound(f"no key with the id {key_id} is in force", hint="list the keys to see their ids")
+        raise NotFound(f"there is no key with the id {key_id}", hint="list the keys to see their ids")
     connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(revoked_at=now))
     return _key(row)
 

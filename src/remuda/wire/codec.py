@@ -3,6 +3,7 @@
 Reading is tolerant about what is there and strict about types. A complaint names the field, never its value.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
@@ -28,6 +29,7 @@ _BYTES_PER_CONTAINER: Final = 50  # Of what is allowed, unless a bound is given.
 _CONTAINERS_LEAST: Final = 1000
 _VALUES_PER_CONTAINER: Final = 4
 _ERRORS_NAMED_MAX: Final = 3
+_POSITION: Final = re.compile(r"line (\d+) column (\d+)")
 
 NOTHING: Final = b"null"
 """The payload of a message that is all subject, as Go publishes it."""
@@ -149,7 +151,7 @@ def decode(
     try:
         document: object = from_json(payload, allow_inf_nan=False)
     except ValueError as error:
-        raise Invalid(f"the message is not JSON: {error}") from None
+        raise Invalid(_not_json(payload, str(error))) from None
     try:
         return cls.model_validate(document)
     except ValidationError as error:
@@ -169,6 +171,16 @@ def _check_counts(payload: bytes, containers_max: int) -> None:
         raise Invalid(f"the message has more than {containers_max} objects and lists")
     if values > containers_max:
         raise Invalid(f"the message has more than {containers_max * _VALUES_PER_CONTAINER} values")
+
+
+def _not_json(payload: bytes, said: str) -> str:
+    """Where it breaks; the parser's own words are about parsing."""
+    if not payload.strip():
+        return "the message is empty, which is not JSON"
+    found = _POSITION.search(said)
+    return (
+        f"the message is not JSON: line {found[1]}, column {found[2]}" if found else "the message is not JSON"
+    )
 
 
 def _in_words(error: ValidationError) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from remuda.cli.exits import Exit
 from tests.integration.cli.conftest import LiveFrontend
 
 LISTS = {
@@ -20,6 +21,7 @@ LISTS = {
     "backends search": "backends",
     "backends upgrades": "upgrades",
     "nodes drain listed": "nodes",
+    "config": "settings",
     "config check": "settings",
     "doctor": "findings",
 }
@@ -39,8 +41,28 @@ FAILURES = {
     "backends list --local --config {folder}/missing.toml": "misconfigured",
     "nodes --url http://127.0.0.1:1": "frontend_unreachable",
     "nodes --url nonsense": "misconfigured",
+    "keys revoke nobody": "not_found",
+    "logs nobody": "not_found",
+    "chat nothing hello": "model_not_found",
+    "backends gc --budget lots": "usage",
+    "config check --config {folder}/missing.toml": "misconfigured",
+    "leave --data-dir {folder}": "misconfigured",
+    "join-line": "conflict",
+    "up": "usage",
+    "completion bash": "usage",
     "nodes --bogus": "usage",
     "bogus": "usage",
+}
+
+
+EXITS = {
+    "usage": Exit.MISUSED,
+    "misconfigured": Exit.MISUSED,
+    "frontend_unreachable": Exit.UNREACHABLE,
+    "not_found": Exit.NOT_FOUND,
+    "model_not_found": Exit.NOT_FOUND,
+    "conflict": Exit.REJECTED,
+    "invalid": Exit.REJECTED,
 }
 
 
@@ -61,7 +83,7 @@ def test_a_failure_is_an_object_with_a_code(
 
     result = frontend.remuda(*words.format(folder=tmp_path).split(), "--json")
 
-    assert result.exit_code != 0
+    assert result.exit_code == EXITS[code]
     assert result.stdout == ""
     assert json.loads(result.stderr.splitlines()[-1])["error"]["code"] == code
 

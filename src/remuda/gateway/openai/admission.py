@@ -38,7 +38,7 @@ class Admission:
         if self._keys_required:
             if key is None:
                 raise InvalidKey(
-                    "a key is required, and this is none in force",
+                    "missing or invalid API key",
                     hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
                 )
             return key

@@ -28,7 +28,7 @@ _ABOUT: Final = {
 _STREAMS: Final = (Kind.CHAT, Kind.COMPLETION)
 _REFUSALS: Final[Mapping[int, str]] = {
     400: "`param` names what is wrong in the request.",
-    401: "A key is required, and this is none in force.",
+    401: "Missing or invalid API key.",
     403: "The key is not for this model, or a web page asks on loopback.",
     404: "There is no such model; similar names are told.",
     413: "Too large.",
