@@ -5,6 +5,7 @@ from typing import Final
 
 from pydantic_core import ErrorDetails
 
+_PLACE_CHARS_MAX: Final = 120  # Keys of maps are whatever somebody wrote.
 _KINDS: Final = {
     "int": "a whole number",
     "float": "a number",

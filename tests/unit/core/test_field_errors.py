@@ -60,3 +60,9 @@ def test_no_kind_of_error_is_told_in_the_words_of_the_library() -> None:
         for kind, words in told.items()
         if not words.startswith(("must ", "is ", "cannot ", "has "))
     } == {}
+
+
+def test_a_long_name_is_not_repeated_in_full() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Sample.model_validate({"x" * 10_000: 1})
+    assert len(field_error(caught.value.errors()[0])) < 200
