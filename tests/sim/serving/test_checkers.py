@@ -135,7 +135,7 @@ BREAKS = {
         "every_model_is_served",
     ),
     "a peer that has lost an install is waited for": Break(
-        {"remuda.scheduler.installing.by_lists": wait_on}, "every_model_is_served", first_seed=78
+        {"remuda.scheduler.installing.by_lists": wait_on}, "every_model_is_served", first_seed=112
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.building._routable": routed_though_drained}, "nodes_that_take_no_work_are_not_asked"
