@@ -271,6 +271,7 @@ class ServingRig:
             self._worker,
             changed=self._keeper.notify,
             refresh=self._keeper.refresh,
+            note_lost=self._ground.registry.note_lost,
         )
 
     def _confirming(self) -> Confirming:
@@ -292,6 +293,7 @@ class ServingRig:
             store.live,
             self._keeper.notify,
             reload=partial(models.load, by=BY),
+            note_lost=self._ground.registry.note_lost,
         )
         return Upkeep(
             self._replicas,

@@ -7,7 +7,7 @@ from datetime import datetime
 import structlog
 
 from remuda.core.entropy import Entropy
-from remuda.core.errors import BusUnusable, NotFound
+from remuda.core.errors import BusUnusable, NotFound, RemudaError
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import AdmissionPolicy, Beat
@@ -153,6 +153,14 @@ class Registry:
     async def identify(self, node_id: NodeId, caller: Caller) -> None:
         """NotFound for an unknown node, Unauthorized where the caller is not that node."""
         await self._callers.identify(node_id, caller)
+
+    async def note_lost(self, node_id: NodeId, detail: str) -> None:
+        """Note in the node's history that a replica is gone without being unloaded. If that cannot be written
+        now, the log alone has it."""
+        try:
+            await self._store.amend(node_id, lambda node: node, Note("replica_lost", detail))
+        except RemudaError as error:
+            log.warning("lost_replica_not_noted", node=node_id, detail=detail, reason=error.message)
 
     async def remove(self, node_id: NodeId, actor: str) -> Node:
         """Stop the worker, forget the node, and shut its bus credentials out; its history stays."""

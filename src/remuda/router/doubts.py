@@ -19,7 +19,7 @@ from remuda.router.current import Tables
 from remuda.router.table import Route, RouteId
 from remuda.scheduler.loader import stop_process
 from remuda.scheduler.model import Replica
-from remuda.scheduler.ports import Engine, ReplicaStore, Worker
+from remuda.scheduler.ports import Engine, NoteLost, ReplicaStore, Worker
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +50,7 @@ class Doubts:
         *,
         changed: Callable[[], None],
         refresh: Callable[[], Awaitable[None]],
+        note_lost: NoteLost,
     ) -> None:
         self._tables = tables
         self._store = store
@@ -57,6 +58,7 @@ class Doubts:
         self._worker = worker
         self._changed = changed
         self._refresh = refresh
+        self._note_lost = note_lost
         self._tasks: TaskGroup | None = None
         self._open: dict[RouteId, anyio.Event] = {}
         self._away: dict[RouteId, NodeId] = {}
@@ -114,6 +116,8 @@ class Doubts:
         # For what follows nobody has to wait.
         if forgotten is not None and fault is Fault.NOT_LOADED:
             await self._stop(forgotten)
+        elif forgotten is not None:
+            await self._note_lost(route.node, f"{route.key}: its process on {route.node_name} is gone")
         if route.id in self._away:
             await self._until_back(route)
 

@@ -1,6 +1,6 @@
 """What the scheduler needs of the store, of workers and of backends."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -89,6 +89,10 @@ class Worker(Protocol):
     async def running(self, node: NodeId) -> ModelsRunningReply: ...
 
     async def installed(self, node: NodeId) -> BackendListReply: ...
+
+
+NoteLost = Callable[[NodeId, str], Awaitable[None]]
+"""Writes into a node's history that a replica there is gone without being unloaded, with what is known."""
 
 
 class WorkerHttp(Protocol):

@@ -12,7 +12,7 @@ from remuda.ops.model import Kind
 from remuda.ops.ports import Live
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import ReplicaKey, Replicas
-from remuda.scheduler.ports import ReplicaStore, Worker
+from remuda.scheduler.ports import NoteLost, ReplicaStore, Worker
 from remuda.scheduler.truth import Drop, Memory, Scene, Stray, compare, to_ask
 from remuda.wire.models import ModelStop, RunningModel
 
@@ -32,6 +32,7 @@ class TruthKeeper:
         live: Callable[[], Awaitable[Live]],
         changed: Callable[[], None],
         reload: Callable[[str], Awaitable[object]],
+        note_lost: NoteLost,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -39,6 +40,7 @@ class TruthKeeper:
         self._live = live
         self._changed = changed
         self._reload = reload
+        self._note_lost = note_lost
         self._memory = Memory()
 
     async def look(self, replicas: Replicas) -> None:
@@ -85,6 +87,7 @@ class TruthKeeper:
             log.warning("replica_forgotten", replica=str(drop.replica.key), reason=drop.why)
             self._changed()
             if drop.reload:
+                await self._note_lost(drop.replica.node, f"{drop.replica.key}: {drop.why}")
                 await self._load_again(drop.replica.key)
 
     async def _load_again(self, key: ReplicaKey) -> None:

@@ -3,7 +3,7 @@
 import psutil
 
 from tests.integration.serving.asking import add_echo, chat, process_at, replicas, said
-from tests.support.processes import Frontend
+from tests.support.processes import Frontend, Json
 from tests.support.waiting import wait_until_blocking
 
 
@@ -35,6 +35,11 @@ def backends(up: Frontend) -> int:
     )
 
 
+def lost(up: Frontend) -> list[Json]:
+    """What the history of nodes has of replicas that went by themselves."""
+    return [entry for entry in up.get("/api/history") if entry["event"] == "replica_lost"]
+
+
 def test_killed_replica_is_loaded_again_where_its_worker_restarted_it(alone: Frontend) -> None:
     dead = kill_backend(alone, "mortal")
 
@@ -44,6 +49,7 @@ def test_killed_replica_is_loaded_again_where_its_worker_restarted_it(alone: Fro
     wait_until_blocking(moved, within=30, what="the replica at another address, though nobody asked for it")
     assert said(chat(alone, "mortal")) == "one two three"
     assert len([one for one in replicas(alone) if one["model"] == "mortal"]) == 1
+    assert any("mortal#0" in entry["detail"] for entry in lost(alone))
 
 
 def test_request_for_a_killed_replica_is_answered_by_the_next(alone: Frontend) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from remuda.core.errors import RemudaError
-from remuda.core.ids import FrontendId
+from remuda.core.ids import FrontendId, NodeId
 from remuda.gallery.model import Reading
 from remuda.inference.model import Call, Kind
 from remuda.inference.requests import ChatRequest, Message
@@ -223,6 +223,7 @@ class Parts:
             self._worker,
             changed=self.keeper.notify,
             refresh=self.keeper.refresh,
+            note_lost=_not_noted,
         )
         self._demand = self._make_demand()
         self.dispatcher = self._make_dispatcher()
@@ -388,6 +389,7 @@ class Parts:
                 live,
                 notify,
                 reload=partial(self.models().load, by=BY),
+                note_lost=_not_noted,
             ),
             self._unloads,
             in_flight=self.peers.everywhere,
@@ -415,4 +417,8 @@ class Parts:
 
 
 async def _meanwhile(status: LoadStatus) -> None:
+    return None
+
+
+async def _not_noted(node: NodeId, detail: str) -> None:
     return None

@@ -57,6 +57,7 @@ class Asking(DemandRig):
             self.worker,
             changed=self.changed,
             refresh=anyio.lowlevel.checkpoint,
+            note_lost=self.note_lost,
         )
 
     @property

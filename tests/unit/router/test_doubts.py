@@ -45,6 +45,7 @@ class Doubting(Rig):
             self.worker,
             changed=self.changed,
             refresh=self.refresh,
+            note_lost=self.note_lost,
         )
 
     async def refresh(self) -> None:
@@ -163,6 +164,7 @@ async def test_refused_twice_is_forgotten_by_everybody(doubting: Doubting) -> No
     assert await doubting.rows() == ()
     assert doubting.changes == 1
     assert doubting.worker.stopped == [], "there is nothing to stop"
+    await wait_until(lambda: doubting.lost == [(NODE, "qwen#0: its process on gpu-1 is gone")])
 
 
 async def test_process_with_another_model_is_forgotten_and_stopped(doubting: Doubting) -> None:

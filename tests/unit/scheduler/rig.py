@@ -240,11 +240,15 @@ class Rig:
         self.machines = [Machine(NODE, "gpu-1"), Machine(OTHER_NODE, "gpu-2")]
         self.entropy = SeededEntropy(1)
         self.changes = 0
+        self.lost: list[tuple[NodeId, str]] = []
         self.moved = 0.0
         self.views_of = NodeViews()
 
     def changed(self) -> None:
         self.changes += 1
+
+    async def note_lost(self, node: NodeId, detail: str) -> None:
+        self.lost.append((node, detail))
 
     @property
     def machine(self) -> Machine:

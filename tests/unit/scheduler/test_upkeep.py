@@ -37,7 +37,15 @@ class Kept(Rig):
             self.replicas,
             live,
             self.catalogue,
-            TruthKeeper(self.replicas, self.worker, self.nodes, live, self.changed, reload=self.load_again),
+            TruthKeeper(
+                self.replicas,
+                self.worker,
+                self.nodes,
+                live,
+                self.changed,
+                reload=self.load_again,
+                note_lost=self.note_lost,
+            ),
             Unloads(self.operations, self.standings, self.clock, self.entropy, self.changed),
             in_flight=lambda key: self.busy,
             changed=self.changed,
@@ -97,6 +105,7 @@ async def test_process_that_crashed_is_forgotten_at_once_and_loaded_again(kept: 
     await kept.looks(10)
     assert await kept.rows() == ()
     assert kept.reloaded == ["qwen"]
+    assert kept.lost == [(NODE, "qwen#0: its process on gpu-1 ended")]
 
 
 async def test_requests_in_flight_keep_no_row_whose_process_is_gone(kept: Kept) -> None:
