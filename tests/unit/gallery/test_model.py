@@ -47,11 +47,11 @@ def test_unknown_fields_and_nulls_are_skipped() -> None:
         ("{", "not JSON"),
         ("", "not JSON"),
         ('{"name":"a"}', "list"),
-        ('[{"name":"a"}]', "0.url"),
-        ('[{"name":"a","url":"b"},{"url":"b"}]', "1.name"),
-        ('[{"name":"","url":"b"}]', "0.name"),
-        ('[{"name":"a","url":"b","mirrors":"c"}]', "0.mirrors"),
-        ('[{"name":"a","url":"b","mirrors":[' + ",".join(['"c"'] * 17) + "]}]", "0.mirrors"),
+        ('[{"name":"a"}]', r"\[0\]\.url"),
+        ('[{"name":"a","url":"b"},{"url":"b"}]', r"\[1\]\.name"),
+        ('[{"name":"","url":"b"}]', r"\[0\]\.name"),
+        ('[{"name":"a","url":"b","mirrors":"c"}]', r"\[0\]\.mirrors"),
+        ('[{"name":"a","url":"b","mirrors":[' + ",".join(['"c"'] * 17) + "]}]", r"\[0\]\.mirrors"),
     ],
 )
 def test_a_list_that_cannot_be_used_names_the_place(text: str, named: str) -> None:
