@@ -94,7 +94,7 @@ def check_grammar(text: str) -> Sliced[None]:
 def _expand(expansion: Expansion, token: re.Match[str]) -> None:
     match token.lastgroup:
         case "literal" | "class" | "other":
-            expansion.text(empty="" in (token["text"], token["set"]))
+            expansion.text(token[0], empty="" in (token["text"], token["set"]))
         case "name":
             expansion.refer(token[0])
         case "rule":

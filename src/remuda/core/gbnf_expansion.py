@@ -17,8 +17,7 @@ from remuda.core.slices import Budget, Sliced
 STEPS_MAX: Final = 80_000
 BEGINNINGS_MAX: Final = 12_500
 
-_CHARACTER: Final = -1  # In place of a rule: something that is not empty.
-_Sequence = list[int]  # Of rules, or _CHARACTER.
+_Sequence = list[int]  # Of rules. Numbers below 0 stand for texts and classes, which are not empty.
 
 
 class _Times(NamedTuple):
@@ -38,6 +37,7 @@ class _Cost(NamedTuple):
         return max(self.empty, self.steps) > STEPS_MAX or self.beginnings > BEGINNINGS_MAX
 
 
+_NOTHING: Final = -1
 _Rule = list[_Sequence] | _Times
 _FREE: Final = _Cost(1, 0, 0)
 _TERMINAL: Final = _Cost(0, 1, 1)
@@ -53,12 +53,13 @@ class Expansion:
         self._ways: list[_Sequence] = []  # Of the rule or group that is being read.
         self._sequence: _Sequence = []
         self._around: list[tuple[list[_Sequence], _Sequence]] = []
+        self._texts: dict[str, int] = {}
         self._name = ""
 
     def define(self) -> None:
         """The reference before this was the name of a rule that begins here."""
-        number = self._sequence.pop() if self._sequence else _CHARACTER
-        rule = self._rules[number] if number != _CHARACTER else None
+        number = self._sequence.pop() if self._sequence else _NOTHING
+        rule = self._rules[number] if number >= 0 else None
         if not isinstance(rule, list):
             raise Invalid("the grammar has ::= without the name of a rule before it")
         self._name, self._ways = self._names[number], rule
@@ -70,8 +71,8 @@ class Expansion:
             self._numbers[name] = self._new([], name)
         self._sequence.append(self._numbers[name])
 
-    def text(self, *, empty: bool) -> None:
-        self._sequence.append(self._new([[]]) if empty else _CHARACTER)
+    def text(self, text: str, *, empty: bool) -> None:
+        self._sequence.append(self._new([[]]) if empty else self._texts.setdefault(text, ~len(self._texts)))
 
     def open(self) -> None:
         group: list[_Sequence] = []
@@ -93,7 +94,8 @@ class Expansion:
             self._sequence[-1] = self._new(_Times(self._sequence[-1], least, most))
 
     def check(self, budget: Budget) -> Sliced[None]:
-        """Invalid names the rule that expands too far, or without end."""
+        """Invalid names the rule that expands too far, or without end, or keeps too many ways open."""
+        yield from self._check_ambiguity(budget)
         empty = yield from self._empty_rules(budget)
         costs: dict[int, _Cost] = {}
         entered: set[int] = set()
@@ -115,6 +117,22 @@ class Expansion:
                 if not entered.isdisjoint(ahead):
                     raise self._endless(rule)
                 path += ahead
+
+    def _check_ambiguity(self, budget: Budget) -> Sliced[None]:
+        """Alternatives that begin alike, up to and with the rule itself, and end differently: each level is
+        another choice that stays open, so that the ways double with each. Not all ambiguous grammars are
+        found so; whoever runs an engine has to look how long it takes."""
+        for number, rule in enumerate(self._rules):
+            if isinstance(rule, _Times):
+                continue
+            endings: dict[tuple[int, ...], tuple[int, ...]] = {}
+            for way in rule:
+                if budget.spend(1 + len(way)):
+                    yield
+                at = way.index(number) + 1 if number in way else len(way)
+                rest = tuple(way[at:])
+                if rest and endings.setdefault(tuple(way[:at]), rest) != rest:
+                    raise self._ambiguous(number)
 
     def _new(self, rule: _Rule, name: str | None = None) -> int:
         self._rules.append(rule)
@@ -151,7 +169,7 @@ class Expansion:
         sequences: list[tuple[int, _Sequence]] = []
         for number, rule in enumerate(self._rules):
             ways = [[rule.part] if rule.least else []] if isinstance(rule, _Times) else rule
-            sequences += [(number, way) for way in ways if _CHARACTER not in way]
+            sequences += [(number, way) for way in ways if min(way, default=0) >= 0]
             if budget.spend(1 + len(ways)):
                 yield
         return sequences
@@ -162,12 +180,12 @@ class Expansion:
         if isinstance(rule, _Times):
             if rule.part in empty and rule.most is None:
                 yield number
-            if rule.part != _CHARACTER:
+            if rule.part >= 0:
                 yield rule.part
             return
         for way in rule:
             for part in way:
-                if part != _CHARACTER:
+                if part >= 0:
                     yield part
                 if part not in empty:
                     break
@@ -175,7 +193,7 @@ class Expansion:
     def _cost(self, number: int, costs: dict[int, _Cost]) -> _Cost:
         rule = self._rules[number]
         if isinstance(rule, _Times):
-            part = costs[rule.part] if rule.part != _CHARACTER else _TERMINAL
+            part = costs[rule.part] if rule.part >= 0 else _TERMINAL
             cost = _repeated(part, rule.least, rule.most)
         else:
             ways = [_in_turn(way, costs) for way in rule]
@@ -195,6 +213,14 @@ class Expansion:
             hint="make fewer parts of it optional, above all rules that are named twice in one place",
         )
 
+    def _ambiguous(self, number: int) -> Invalid:
+        name = self._names[number]
+        return Invalid(
+            f"the grammar is too ambiguous: two alternatives of the rule {name} begin alike and contain "
+            f"{name} itself, so that the ways in which a text may go on double each time",
+            hint="let them share their beginning, as in a ::= x a (y | z) instead of a ::= x a y | x a z",
+        )
+
     def _endless(self, number: int) -> Invalid:
         return Invalid(
             f"the grammar expands without end: the rule {self._names[number]} can repeat or name itself "
@@ -206,7 +232,7 @@ class Expansion:
 def _in_turn(way: _Sequence, costs: dict[int, _Cost]) -> _Cost:
     total = _FREE
     for part in way:
-        total = _then(total, costs[part] if part != _CHARACTER else _TERMINAL)
+        total = _then(total, costs[part] if part >= 0 else _TERMINAL)
         if not total.empty or total.too_much():
             break
     return total

@@ -93,6 +93,33 @@ def test_what_expands_without_end_is_refused(grammar: str) -> None:
         at_once(check_grammar(grammar))
 
 
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        's ::= [a-z ] s "a" | [a-z ] s "b"',
+        'root ::= x\nx ::= "(" x ")" | "." | "(" x "]"',
+        'root ::= x\nx ::= y x y | y x "b" y | "."\ny ::= [a-z]',
+    ],
+)
+def test_ways_that_double_with_each_level_are_refused(grammar: str) -> None:
+    with pytest.raises(Invalid, match=r"too ambiguous: two alternatives of the rule [sx] begin alike"):
+        at_once(check_grammar(grammar))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'x ::= "(" x ")" | "[" x "]" | "."',
+        'x ::= "(" x (")" | "]") | "."',
+        "x ::= [a-z] x | [a-z]",
+        'x ::= "a" x "b" | "a" x "b" | "a" x',
+        'e ::= t | t "+" e\nt ::= [0-9]+ | "(" e ")"',
+    ],
+)
+def test_what_is_only_a_little_ambiguous_passes(grammar: str) -> None:
+    at_once(check_grammar(grammar))
+
+
 def test_nothing_hides_behind_the_end_of_a_text() -> None:
     with pytest.raises(Invalid, match="NUL"):
         at_once(check_grammar('root ::= "a" \0 "b"'))
