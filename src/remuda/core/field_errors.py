@@ -68,9 +68,8 @@ def wanted(kind: str, ctx: Mapping[str, object]) -> str:
 
 def place(location: tuple[int | str, ...]) -> str:
     """Where it is, as `messages[0].role`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(
-        "."
-    )
+    steps = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return "".join(steps).removeprefix(".")[:_PLACE_CHARS_MAX]
 
 
 def _at_least(ctx: Mapping[str, object], what: str) -> str:
