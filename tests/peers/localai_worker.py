@@ -56,6 +56,7 @@ class LocalAiWorker:
         self.id = ""
         self.registrations = 0  # That were answered.
         self.subscribed = 0  # How often: once for each login to the bus.
+        self._bus = Client()
         self.received: list[tuple[str, object]] = []  # Subject below the node, and payload.
         self._options = options
         self._stop = anyio.Event()
@@ -76,19 +77,19 @@ class LocalAiWorker:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with self._http:
             await self._register()
-            bus = await self._connect()
+            self._bus = await self._connect()
             try:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._heartbeats, bus)
-                    tasks.start_soon(self._refreshes, bus)
-                    await self._subscribe(bus, tasks)
+                    tasks.start_soon(self._heartbeats)
+                    tasks.start_soon(self._refreshes, tasks)
+                    await self._subscribe(self._bus, tasks)
                     task_status.started()
                     await self._stop.wait()
                     tasks.cancel_scope.cancel()
                 await self._leave()
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(2):
-                    await bus.close()
+                    await self._bus.close()
 
     # The frontend.
 
@@ -111,9 +112,9 @@ class LocalAiWorker:
             await anyio.sleep(delay_s)
             delay_s = min(delay_s * 2, _MOST_RETRY_S)
 
-    async def _refreshes(self, bus: Client) -> None:
+    async def _refreshes(self, tasks: TaskGroup) -> None:
         """Registers again after three quarters of its credentials' life. When the server hangs up on expired
-        ones, Go's client logs in with those it has by then; this library's would close, so it is sooner."""
+        ones, Go's client logs in with those it has by then; this library's gives up, so that is done here."""
         while self._jwt:
             claims = self._jwt.split(".")[1]
             expires = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))).get("exp")
@@ -122,7 +123,9 @@ class LocalAiWorker:
             left_s = expires - time.time()  # noqa: TID251 - peers have nothing of ours.
             await anyio.sleep(max(0.75 * left_s, 0.5))
             await self._register()
-            await bus.force_reconnect()
+            await self._bus.close()
+            self._bus = await self._connect()
+            await self._subscribe(self._bus, tasks)
 
     def _introduction(self) -> JSON:
         body: JSON = {
@@ -143,12 +146,12 @@ class LocalAiWorker:
         }
         return body | ({"token": self._options.token} if self._options.token else {})
 
-    async def _heartbeats(self, bus: Client) -> None:
+    async def _heartbeats(self) -> None:
         """The first after one full interval; none while the bus is down; answers are not looked at."""
         body = {"available_ram": 8 << 30, "total_disk": 1 << 40, "available_disk": 1 << 39}
         while True:
             await anyio.sleep(self._options.heartbeat_s)
-            if bus.is_connected:
+            if self._bus.is_connected:
                 try:
                     await self._http.post(f"/{self.id}/heartbeat", json=body)
                 except httpx.HTTPError:
@@ -178,14 +181,10 @@ class LocalAiWorker:
         if not self._jwt:
             return await nats.connect(self._options.nats_url, max_reconnect_attempts=-1)
 
-        async def reconnected() -> None:
-            self.subscribed += 1
-
         return await nats.connect(
             self._options.nats_url,
             max_reconnect_attempts=-1,
             user_jwt_cb=lambda: self._jwt.encode(),
-            reconnected_cb=reconnected,
             signature_cb=lambda nonce: _sign(self._seed, nonce),
         )
 
