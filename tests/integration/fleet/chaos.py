@@ -14,6 +14,7 @@ from tests.support.processes import START_S, Frontend, Json, Ranch, Worker
 from tests.support.waiting import wait_until_blocking
 
 NODES: Final = ("up", "joined")
+CONNECTING: Final = "its worker is connecting to the bus"
 _CONVERGED_S: Final = 60.0
 _PAUSE_S_MAX: Final = 0.5
 
@@ -63,9 +64,14 @@ class Herd:
         assert {node["status"] for node in nodes.values()} == {"healthy"}
 
     def troubles(self) -> list[Json]:
-        """Every moment at which a frontend thought ill of a node. That an admin drains one is none."""
+        """Every moment at which a frontend thought ill of a node. That an admin drains one is none, nor that
+        a worker that was started again has yet to connect."""
         changes = [change for up in self.frontends for change in up.events("node_status_changed")]
-        return [change for change in changes if change["now"] not in ("healthy", "draining")]
+        return [
+            change
+            for change in changes
+            if change["now"] not in ("healthy", "draining") and change["why"] != [CONNECTING]
+        ]
 
     def _start_up(self) -> None:
         up = self._place.begin_up("up", *self._settings)
