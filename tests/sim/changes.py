@@ -53,6 +53,13 @@ def own_drain_is_the_workers(ledger: Ledger, write: Write, old: NodeRow, new: No
     return write.kind == "register" or write.amends("resumed")
 
 
+def farewells_are_of_this_boot(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow) -> bool:
+    """What an earlier life said on its way out is not held against the next."""
+    goes = (new.leaving and not old.leaving) or (new.departed and not old.departed)
+    said = {(new.id, new.boot_id), (new.id, None)}
+    return not goes or not said.isdisjoint(ledger.farewells)
+
+
 def only_the_worker_is_heard(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow) -> bool:
     """No admin, no timer and no frontend makes a node look alive; nor does any of them say its goodbye."""
     if old.last_heartbeat != new.last_heartbeat and write.kind not in ("register", "beat"):
@@ -139,6 +146,7 @@ OF_NODES: tuple[Callable[[Ledger, Write, NodeRow, NodeRow], bool], ...] = (
     drain_is_an_admins,
     overrides_are_an_admins,
     own_drain_is_the_workers,
+    farewells_are_of_this_boot,
     only_the_worker_is_heard,
     reports_go_forward,
 )

@@ -99,6 +99,7 @@ class Ledger:
     heard_count: dict[NodeId, int] = field(default_factory=dict)
     sequences: dict[tuple[NodeId, BootId], int] = field(default_factory=dict)
     removed: set[NodeId] = field(default_factory=set)
+    farewells: set[tuple[NodeId, BootId | None]] = field(default_factory=set)  # None: it tells no boot.
 
     def intend(self, event: str, node_id: NodeId, value: str = "") -> None:
         """An admin asks for this. It may be done later, or never, or twice."""

@@ -62,6 +62,10 @@ class Life:
         return self.machine.host
 
     @property
+    def boot_told(self) -> BootId | None:
+        return self.boot_id if isinstance(self.machine, OurMachine) else None
+
+    @property
     def bus_connected(self) -> bool:
         return self._bus is not None and isinstance(self._bus.state, Connected)
 
@@ -280,6 +284,7 @@ class Impostor:
     connected = True
     source = "10.66.6.6"
     who = "impostor"
+    boot_told = BootId("impostor")
 
     def __init__(self, network: Network) -> None:
         self._calls = CallsOfMachine(network, self)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, RootModel
 
 from remuda.core import limits
 from remuda.core.errors import FrontendUnreachable
-from remuda.core.ids import NodeId
+from remuda.core.ids import BootId, NodeId
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
     BusTrouble,
@@ -57,6 +57,11 @@ class Sender(Protocol):
         """A checker's moment: may this machine register now?"""
         ...
 
+    @property
+    def boot_told(self) -> BootId | None:
+        """In which it lives, if it is one who tells frontends."""
+        ...
+
     def about_to_beat(self) -> None:
         """The same: may it send a heartbeat?"""
         ...
@@ -79,6 +84,10 @@ class Network:
                 )
             self._world.tasks.start_soon(self._carry, sender.who, call, exchange, self._delay_s(path))
         return exchange
+
+    def farewell(self, node: NodeId, sender: Sender) -> None:
+        """Somebody says that it leaves, truly in this boot, whatever its message says."""
+        self._world.ledger.farewells.add((node, sender.boot_told))
 
     async def _carry(self, who: str, call: Call, exchange: Exchange, delay_s: float) -> None:
         weather, trace, path = self._world.weather, self._world.trace, call.path
@@ -142,9 +151,11 @@ class CallsOfMachine:
         await self._call(f"{node}/bus-trouble", NodeMessage, encode(trouble))
 
     async def drain(self, node: NodeId, farewell: Farewell) -> None:
+        self._network.farewell(node, self._sender)
         await self._call(f"{node}/drain", NodeMessage, encode(farewell))
 
     async def deregister(self, node: NodeId, farewell: Farewell) -> None:
+        self._network.farewell(node, self._sender)
         await self._call(f"{node}/deregister", NodeMessage, encode(farewell))
 
     async def models(self, node: NodeId) -> Sequence[ModelRow]:

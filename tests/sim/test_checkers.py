@@ -9,7 +9,7 @@ import pytest
 
 from remuda.core.ids import NodeId
 from remuda.fleet import admission, identity, reception
-from remuda.fleet.admission import AdmissionPolicy
+from remuda.fleet.admission import AdmissionPolicy, Beat, Heard
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.hearing import Hearing
@@ -18,13 +18,15 @@ from remuda.fleet.ports import Note
 from remuda.fleet.reception import Decision, Desk, Supersede
 from remuda.fleet.registry import Registry
 from remuda.store.fleet import SqlFleetStore
+from remuda.wire.nodes import Farewell
 from remuda.worker.line import Line
 from remuda.worker.ports import WorkerBus
 from tests.sim.simulation import run_seed
 
 SEEDS_MOST = 10
 _readmit, _standings, _remove = admission.readmit, Registry.standings, SqlFleetStore.remove
-_recognised, _may_speak, _receive = (
+_hears, _recognised, _may_speak, _receive = (
+    admission.hears,
     identity.recognised,
     identity.may_speak,
     reception.receive,
@@ -46,6 +48,10 @@ def silence_on_the_wall_clock(_: Hearing, last_heard: datetime, now: datetime) -
 
 def newest_arrival_wins(held: Report | None, report: Report | None) -> Report | None:
     return report or held
+
+
+def any_boot_is_heard(beat: Beat, node: Node | None) -> Heard:
+    return _hears(replace(beat, report=None), node)
 
 
 def name_is_enough(candidate: Candidate, known: Node) -> bool:
@@ -91,8 +97,6 @@ class Break:
     first_seed: int = 0  # Nearer to where it is noticed, for those that take a rare chain of events.
 
 
-# What late messages of a former boot may not do takes too rare a chain of events to be met here within a few
-# seeds: tests/unit/fleet/test_admission.py has it.
 BREAKS = {
     "time in which nobody listened counts": Break(
         "remuda.fleet.hearing.Hearing.silence", silence_on_the_wall_clock, "silence_was_listened_to"
@@ -149,6 +153,21 @@ BREAKS = {
     ),
     "an overtaken report wins": Break(
         "remuda.fleet.admission._newer", newest_arrival_wins, "reports_go_forward"
+    ),
+    "a late farewell drains the next boot": Break(
+        "remuda.fleet.admission._still",
+        lambda node, boot_id: node,
+        "farewells_are_of_this_boot",
+        first_seed=33,
+    ),
+    "a worker takes leave without its boot": Break(
+        "remuda.worker.departure.Farewell",
+        lambda **said: Farewell(for_good=said["for_good"]),
+        "farewells_are_of_this_boot",
+        first_seed=33,
+    ),
+    "a late registration keeps the next boot out": Break(
+        "remuda.fleet.admission.hears", any_boot_is_heard, "reports_go_forward", first_seed=53
     ),
     "a removed node keeps its bus key": Break(
         "remuda.store.fleet.SqlFleetStore.remove", remove_without_revoking, "removed_keys_are_revoked"
