@@ -94,7 +94,8 @@ def _machines(world: ServingWorld, bus: SimulatedBus, dice: Dice) -> list[Servin
     return machines
 
 
-async def _live_through(world: ServingWorld) -> None:
+async def begin(world: ServingWorld) -> None:
+    """Models are configured, machines and frontends come up."""
     models = SqlModelStore(InlineDatabase(world.tables.connections))
     for number, name in enumerate(world.sizes):
         text = model_text(name, zoned=number % 3 == 2)
@@ -105,6 +106,10 @@ async def _live_through(world: ServingWorld) -> None:
         worker.start()
     for frontend in world.frontends:
         world.tasks.start_soon(frontend.run)
+
+
+async def _live_through(world: ServingWorld) -> None:
+    await begin(world)
     await Storm(world).run()
     await settle(world)
     for worker in world.machines:
