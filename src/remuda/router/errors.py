@@ -39,6 +39,12 @@ class NoCapacity(Unavailable):
     code = "no_capacity"
 
 
+class BackendMissing(NoCapacity):
+    """No node has the model's backend, and no gallery knows it."""
+
+    code = "backend_missing"
+
+
 class Overloaded(Unavailable):
     """As many wait as may wait."""
 

@@ -11,7 +11,7 @@ from remuda.ops.model import OpId
 from remuda.ops.overlay import Overlay, overlaid
 from remuda.router.current import Tables
 from remuda.router.doubts import Doubts
-from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded, NoCapacity
+from remuda.router.errors import BackendMissing, LoadFailed, ModelLoading, ModelUnloaded, NoCapacity
 from remuda.router.load_status import status_of
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.table import Route
@@ -127,9 +127,7 @@ def _too_late(status: LoadStatus, answer: Answer, wait_s: float) -> Exception:
 def _nowhere(model: str, refused: Unplaceable) -> NoCapacity:
     if not refused.reasons:
         return NoCapacity(f"no node can take {model}: there are no nodes", hint="remuda join adds one")
-    told = [
-        f"{node}: {why}" for node, why in sorted(refused.reasons.items()) if node not in refused.unapproved
-    ]
+    told = refused.told(leaving_out=refused.unapproved)
     # Strangers chose their names, and whoever asks for an answer cannot approve them.
     match len(refused.unapproved):
         case 0:
@@ -138,4 +136,5 @@ def _nowhere(model: str, refused: Unplaceable) -> NoCapacity:
             told.append("1 node waits for approval")
         case waiting:
             told.append(f"{waiting} nodes wait for approval")
-    return NoCapacity(f"no node can take {model}: {'; '.join(told)}")
+    kind = BackendMissing if refused.backend_unknown else NoCapacity
+    return kind(f"no node can take {model}: {'; '.join(told)}")

@@ -1,6 +1,7 @@
 """Replicas, and what is known when one is to be placed. Data only."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -9,6 +10,8 @@ from typing import Final, NamedTuple
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import OpId
 from remuda.wire.nodes import CutOffFile
+
+_NAMED_MAX: Final = 8  # Nodes that have the same reason, out of many.
 
 
 class ReplicaState(StrEnum):
@@ -181,3 +184,17 @@ class Unplaceable:
     waiting_helps: bool = False
     backend_unknown: bool = False
     unapproved: frozenset[str] = frozenset()
+
+    def told(self, leaving_out: Collection[str] = ()) -> list[str]:
+        """`a, b: why` for the nodes that have the same reason; the reason that most have comes first."""
+        nodes = defaultdict[str, list[str]](list)
+        for node, why in sorted(self.reasons.items()):
+            if node not in leaving_out:
+                nodes[why].append(node)
+        groups = sorted(nodes.items(), key=lambda group: (-len(group[1]), group[1]))
+        return [f"{_named(names)}: {why}" for why, names in groups]
+
+
+def _named(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _NAMED_MAX
+    return f"{', '.join(nodes[:_NAMED_MAX])} and {more} more" if more > 0 else ", ".join(nodes)

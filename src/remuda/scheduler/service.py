@@ -255,8 +255,7 @@ def _why(step: Step) -> str:
 
 
 def _nowhere(model: str, refused: Unplaceable) -> str:
-    told = "; ".join(f"{node}: {why}" for node, why in sorted(refused.reasons.items()))
-    return f"no node can take {model}: {told or 'there are no nodes'}"
+    return f"no node can take {model}: {'; '.join(refused.told()) or 'there are no nodes'}"
 
 
 def _name(model: Catalogued) -> str:

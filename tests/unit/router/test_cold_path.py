@@ -231,8 +231,8 @@ async def test_model_that_no_node_can_take_is_refused_at_once_with_reasons(askin
     await asking.ask()
     [error] = asking.refused
     assert isinstance(error, NoCapacity)
-    assert error.message.startswith("no node can take qwen: gpu-1: ")
-    assert "; gpu-2: " in error.message
+    assert error.message.startswith("no node can take qwen: gpu-1, gpu-2: ")
+    assert error.code == "no_capacity"
     assert anyio.current_time() < 1
 
 
@@ -243,7 +243,7 @@ async def test_nodes_that_wait_for_approval_are_counted_and_not_named(asking: As
     await asking.ask()
     [error] = asking.refused
     assert isinstance(error, NoCapacity)
-    assert error.message.startswith("no node can take qwen: gpu-1: ")
+    assert error.message.startswith("no node can take qwen: gpu-1, gpu-2: ")
     assert error.message.endswith("; 3 nodes wait for approval")
     assert "stranger" not in error.message
 
@@ -275,7 +275,8 @@ async def test_backend_that_nobody_has_is_named_soon(asking: Asking) -> None:
     await asking.ask()
     [error] = asking.refused
     assert isinstance(error, NoCapacity)
-    assert "gpu-1: it has no llama-cpp, and no gallery has a backend called llama-cpp" in error.message
+    assert error.code == "backend_missing"
+    assert "gpu-1, gpu-2: it has no llama-cpp, and no gallery has a backend called llama-cpp" in error.message
     assert 2 <= anyio.current_time() < 5
 
 
