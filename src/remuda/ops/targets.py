@@ -278,7 +278,16 @@ class _Planner:
                 f"no node{where} has {self.wanted.source.backend} installed",
                 hint="`remuda backends` shows what is installed where",
             )
+        if self.wanted.roll_out.proves and all(has[0].unprovable for _, has in having):
+            self._warn_of_no_proof()
         return [self._upgraded_on(node, has[0]) for node, has in having]
+
+    def _warn_of_no_proof(self) -> None:
+        self.warnings.append(
+            f"no model has run with {self.bare} on any of these nodes, so nothing shows that a new version "
+            "works: unless its remuda.yaml has a `check`, the first node returns to the version before, and "
+            "the roll-out stops; run a model with it on one node first, or upgrade without --rolling"
+        )
 
     def _upgraded_on(self, node: NodeView, has: InstalledArtifact) -> Draft:
         """The build that it has, whatever it would be given today."""

@@ -18,13 +18,15 @@ def blocked(
     steps: Iterable[Step],
     away: Collection[NodeId],
     lost: Collection[Key] = (),
+    unprovable: Collection[Key] = (),
 ) -> dict[Key, str]:
     """The pending steps whose turn it is not, and why. `steps` are all that belong to these operations.
 
-    Nodes that are away hold nobody up, but for a canary: for that the others wait until it is `lost`.
+    Nodes that are away hold nobody up, but for a canary: for that the others wait until it is `lost`. Nodes
+    where nothing could start the new version (`unprovable`) go first only if all are so.
     """
     by_operation = defaultdict[OpId, list[Step]](list)
-    for step in sorted(steps, key=lambda step: step.node):
+    for step in sorted(steps, key=lambda step: (step.key in unprovable, step.node)):
         by_operation[step.op].append(step)
     waits: dict[Key, str] = {}
     # Who goes first for a backend on a node: who is at work there, then who asked first. The two differ when

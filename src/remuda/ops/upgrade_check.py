@@ -1,7 +1,7 @@
 """Looks now and then what the tags of installed images stand for, and says what could be upgraded."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -9,6 +9,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.gallery.model import Reading
 from remuda.ops.pinning import pin_all
@@ -40,10 +41,11 @@ class UpgradeCheck:
     """What was heard is remembered; what follows from it is computed from what nodes have now."""
 
     def __init__(
-        self, look: Look, pinner: Pinner, *, first: timedelta = FIRST, every: timedelta = EVERY
+        self, look: Look, pinner: Pinner, clock: Clock, *, first: timedelta = FIRST, every: timedelta = EVERY
     ) -> None:
         self._look = look
         self._pinner = pinner
+        self._clock = clock
         self._first = first
         self._every = every
         self._heard: dict[str, Heard] = {}
@@ -82,11 +84,11 @@ class UpgradeCheck:
 
     async def _ask(self, uris: Collection[str]) -> Mapping[str, Heard]:
         """A registry that cannot be asked takes nothing back of what it said before."""
+        asked_at = self._clock.now()
         pins = await pin_all(self._pinner, [Build(uri) for uri in uris])
         return {
-            build.uri: Heard(pin.digest or self._before(build.uri), pin.trouble)
+            build.uri: Heard(pin.digest, at=asked_at)
+            if pin.digest
+            else replace(self._heard.get(build.uri, Heard()), trouble=pin.trouble)
             for build, pin in pins.items()
         }
-
-    def _before(self, uri: str) -> str:
-        return self._heard[uri].digest if uri in self._heard else ""

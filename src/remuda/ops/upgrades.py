@@ -6,6 +6,7 @@ It judges what nodes have now, so that an upgrade which has happened is an upgra
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from remuda.gallery.lookup import Found, find
@@ -16,6 +17,7 @@ from remuda.ops.sightings import NodeView
 
 _DEVELOPMENT: Final = "-development"
 NOT_ASKED: Final = "it was not asked yet"
+NOT_ASKED_SINCE: Final = "it was not asked since the last install"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Heard:
 
     digest: str = ""
     trouble: str = ""  # Why nobody could say when it was last asked about.
+    at: datetime | None = None  # When the digest was heard.
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,13 @@ class _Installed:
             references.add(self.entry.uri)
         return frozenset(uri for uri in references if is_image(uri) and "@" not in uri)
 
+    def holders_of(self, uri: str) -> list[Holding]:
+        """Those that this image is the newest version for."""
+        named = [one for one in self.by_reference if one.artifact.uri == uri]
+        if self.entry is not None and self.entry.uri == uri:
+            named += [one for one in self.holders if one not in self.by_reference]
+        return named
+
 
 def candidates(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> dict[str, frozenset[str]]:
     """The installed backends that only a digest can tell apart, with the images to ask about."""
@@ -72,8 +82,7 @@ def upgrades(
     nodes: Sequence[NodeView], readings: Sequence[Reading], heard: Mapping[str, Heard]
 ) -> dict[str, Upgrade]:
     """By name. `heard` has what each image's tag stands for now, where that is known."""
-    digests = {uri: one.digest for uri, one in heard.items() if one.digest}
-    judged = {one.name: _judge(one, digests) for one in _compared(nodes, readings)}
+    judged = {one.name: _judge(one, heard) for one in _compared(nodes, readings)}
     return {name: upgrade for name, upgrade in judged.items() if upgrade is not None}
 
 
@@ -83,9 +92,12 @@ def unchecked(
     """Whom nobody could ask, so that what is not listed as an upgrade may be one all the same."""
     reasons: dict[str, str] = {}
     names = defaultdict[str, set[str]](set)
-    for name, images in candidates(nodes, readings).items():
-        for uri in images:
+    for one in _compared(nodes, readings):
+        name = one.name
+        for uri in one.images:
             trouble = heard[uri].trouble if uri in heard else NOT_ASKED
+            if not trouble and any(_outran(holder, heard[uri]) for holder in one.holders_of(uri)):
+                trouble = NOT_ASKED_SINCE
             if trouble:
                 source = f"registry {registry(uri)}"
                 reasons.setdefault(source, trouble)
@@ -137,33 +149,50 @@ def _installed(name: str, holders: tuple[Holding, ...], found: Found | None) -> 
     return _Installed(name, entry, holders, by_reference)
 
 
-def _judge(one: _Installed, digests: Mapping[str, str]) -> Upgrade | None:
+def _judge(one: _Installed, heard: Mapping[str, Heard]) -> Upgrade | None:
     told = [holder for holder in one.holders if not _never_told(one, holder)]
     if not told:
         return None
     version, digest = _majority(told)
     drift = tuple(holder for holder in told if _pair(holder) != (version, digest))
     by_gallery = [holder for holder in told if holder not in one.by_reference]
-    outdated = [holder for holder in one.by_reference if holder in told and _moved(holder, digests)]
-    available = digests.get(outdated[0].artifact.uri, "") if outdated else ""
+    outdated = [
+        holder
+        for holder in one.by_reference
+        if holder in told and _moved(holder, heard.get(holder.artifact.uri, _UNHEARD))
+    ]
+    available = heard[outdated[0].artifact.uri].digest if outdated else ""
     if one.entry is not None and one.entry.version and by_gallery:
         # Nothing recorded counts as old: there is no telling, and after an upgrade there is.
         if drift or outdated or any(holder.artifact.version != one.entry.version for holder in by_gallery):
             return Upgrade(one.name, version, one.entry.version, digest, available, drift)
         return None
     if one.entry is not None and by_gallery:
-        offered = digests.get(one.entry.uri, "")
-        if offered and any(holder.artifact.digest != offered for holder in by_gallery):
-            outdated, available = by_gallery, offered
+        offered = heard.get(one.entry.uri, _UNHEARD)
+        if any(_moved(holder, offered) for holder in by_gallery):
+            outdated, available = by_gallery, offered.digest
     if not outdated and not drift:
         return None
     return Upgrade(one.name, installed_digest=digest, available_digest=available, drift=drift)
 
 
-def _moved(holder: Holding, digests: Mapping[str, str]) -> bool:
-    """The tag it was installed from stands for something else now."""
-    available = digests.get(holder.artifact.uri, "")
-    return bool(available) and holder.artifact.digest != available
+_UNHEARD: Final = Heard()
+
+
+def _moved(holder: Holding, heard: Heard) -> bool:
+    """The tag it comes from stands for something else now than what is installed."""
+    other = bool(heard.digest) and holder.artifact.digest != heard.digest
+    return other and not _outran(holder, heard)
+
+
+def _outran(holder: Holding, heard: Heard) -> bool:
+    """What it has was installed after the tag was last looked at: then what was heard may be the older."""
+    if not heard.digest or holder.artifact.digest == heard.digest or heard.at is None:
+        return False
+    try:
+        return datetime.fromisoformat(holder.artifact.installed_at) > heard.at
+    except (ValueError, TypeError):  # Not told, or without a time zone.
+        return False
 
 
 def _majority(holders: Iterable[Holding]) -> tuple[str, str]:

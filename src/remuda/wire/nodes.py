@@ -209,6 +209,7 @@ class InstalledArtifact(Message):
     installed_at: Annotated[str, OMIT_EMPTY] = ""
     is_system: Annotated[bool, OMIT_EMPTY] = False  # It belongs to the machine, not to its worker.
     is_meta: Annotated[bool, OMIT_EMPTY] = False
+    unprovable: Annotated[bool, OMIT_EMPTY] = False  # It starts only with a model, and none has run with it.
 
 
 class RunningReplica(Message):

@@ -343,6 +343,15 @@ def test_a_roll_out_says_before_it_starts_who_cannot_go_back() -> None:
     assert any("theirs cannot return to the version before" in warning for warning in plan.warnings)
 
 
+def test_a_roll_out_says_before_it_starts_that_no_node_can_prove_the_new_version() -> None:
+    idle = artifact("cpu-llama-cpp").model_copy(update={"unprovable": True})
+    alone = planned("llama-cpp", a_node("one", idle), kind=Kind.UPGRADE, rolling=True)
+    assert any("no model has run with llama-cpp" in warning for warning in alone.warnings)
+    able = a_node("two", artifact("cpu-llama-cpp"))
+    assert not planned("llama-cpp", a_node("one", idle), able, kind=Kind.UPGRADE, rolling=True).warnings
+    assert not planned("llama-cpp", a_node("one", idle), kind=Kind.UPGRADE).warnings
+
+
 # Remove.
 
 

@@ -46,6 +46,15 @@ def test_with_a_canary_one_node_goes_first() -> None:
     assert set(waits.values()) == {"one node has to succeed before the others begin"}
 
 
+def test_a_node_that_has_nothing_to_start_the_new_version_with_does_not_go_first() -> None:
+    steps = [a_step(node=f"n{number}") for number in range(3)]
+    operations = [an_operation(roll_out=ROLLING)]
+    waits = blocked(operations, steps, away=(), unprovable={steps[0].key, steps[2].key})
+    assert {node for _, node in waits} == {"n0", "n2"}
+    waits = blocked(operations, steps, away=(), unprovable={step.key for step in steps})
+    assert {node for _, node in waits} == {"n1", "n2"}, "unless all are so"
+
+
 def test_the_canary_is_not_joined_by_others_between_its_stages() -> None:
     between = a_step(node="n0", attempt=1)
     waits = blocked([an_operation(roll_out=ROLLING)], [between, a_step(node="n1")], away=())

@@ -7,6 +7,7 @@ from datetime import timedelta
 import anyio
 import pytest
 
+from remuda.core.clock import SystemClock
 from remuda.core.errors import StoreUnusable
 from remuda.gallery.model import Reading
 from remuda.ops.pins import Build, Pin
@@ -46,7 +47,7 @@ class Around:
 
 @asynccontextmanager
 async def checking(around: Around, first: timedelta, every: timedelta) -> AsyncIterator[UpgradeCheck]:
-    check = UpgradeCheck(around.look, around, first=first, every=every)
+    check = UpgradeCheck(around.look, around, SystemClock(), first=first, every=every)
     async with anyio.create_task_group() as tasks:
         await tasks.start(check.run)
         yield check
@@ -66,7 +67,7 @@ async def test_registries_are_asked_by_itself_and_again() -> None:
 
 async def test_what_has_been_upgraded_is_gone_from_the_list_without_asking_again() -> None:
     around = Around()
-    check = UpgradeCheck(around.look, around)
+    check = UpgradeCheck(around.look, around, SystemClock())
     assert (await check.check()).upgrades["lone"].available_digest == NEW
     around.digest = NEW
     assert (await check.current()).upgrades == {}
@@ -75,7 +76,7 @@ async def test_what_has_been_upgraded_is_gone_from_the_list_without_asking_again
 
 async def test_a_registry_that_does_not_answer_takes_nothing_back() -> None:
     around = Around()
-    check = UpgradeCheck(around.look, around)
+    check = UpgradeCheck(around.look, around, SystemClock())
     await check.check()
     around.available, around.trouble = "", "cannot be reached"
     checked = await check.check()
@@ -87,7 +88,7 @@ async def test_a_registry_that_does_not_answer_takes_nothing_back() -> None:
 
 async def test_galleries_are_read_afresh_for_a_check_alone() -> None:
     around = Around()
-    check = UpgradeCheck(around.look, around)
+    check = UpgradeCheck(around.look, around, SystemClock())
     assert [one.reason for one in (await check.current()).unchecked] == [NOT_ASKED]
     assert around.afresh == 0
     assert (await check.check()).unchecked == ()

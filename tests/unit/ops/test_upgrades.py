@@ -1,12 +1,23 @@
 """What could be upgraded, told from what nodes have and what registries say."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from remuda.ops.holdings import to_ask
 from remuda.ops.sightings import NodeView
-from remuda.ops.upgrades import NOT_ASKED, Heard, Unchecked, Upgrade, candidates, unchecked, unread, upgrades
+from remuda.ops.upgrades import (
+    NOT_ASKED,
+    NOT_ASKED_SINCE,
+    Heard,
+    Unchecked,
+    Upgrade,
+    candidates,
+    unchecked,
+    unread,
+    upgrades,
+)
 from remuda.wire.nodes import InstalledArtifact
 from tests.unit.ops.fleet import MINE, NEW, OLD, READINGS, a_node, artifact
 
@@ -32,6 +43,23 @@ def test_a097_the_check_looks_at_what_nodes_have() -> None:
 def test_a098_a_digest_that_was_never_recorded_is_flagged_until_a_real_reinstall(foreign: bool) -> None:
     assert "lone" in found(has("a", artifact("lone", ""), foreign=foreign))
     assert found(has("a", artifact("lone", NEW), foreign=foreign)) == {}
+
+
+def test_what_was_heard_before_an_install_is_not_offered_in_its_place() -> None:
+    """The tag may have moved on in between: what is remembered is then the older version."""
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    heard = {LONE: Heard(OLD, at=noon)}
+
+    def installed(at: str) -> list[NodeView]:
+        return [has("a", artifact("lone", NEW).model_copy(update={"installed_at": at}))]
+
+    later = installed("2026-01-01T12:00:01Z")
+    assert upgrades(later, READINGS, heard) == {}
+    assert [one.reason for one in unchecked(later, READINGS, heard)] == [NOT_ASKED_SINCE]
+    earlier = installed("2026-01-01T11:59:59Z")
+    assert upgrades(earlier, READINGS, heard)["lone"].available_digest == OLD
+    assert unchecked(earlier, READINGS, heard) == []
+    assert unchecked(later, READINGS, {LONE: Heard(NEW, at=noon)}) == []
 
 
 def test_a099_when_every_node_has_been_upgraded_nothing_is_left() -> None:

@@ -16,9 +16,12 @@ from remuda.worker.commands.model_listing import ModelListing
 from remuda.worker.commands.whereabouts import Whereabouts
 from remuda.worker.commands.work import WorkInHand
 from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.last_start import read_last_start
 from remuda.worker.depot.listing import Backend
 from remuda.worker.depot.metadata import read_record
+from remuda.worker.depot.places import Places
 from remuda.worker.depot.watch import tell_changes
+from remuda.worker.launching.starting import starts_alone
 from remuda.worker.processes.model import Protocol, Replica
 from remuda.worker.processes.ports import Supervision
 
@@ -81,7 +84,7 @@ class Account:
 
     async def _look(self) -> None:
         listed = await self._depot.installed(await self._capability())
-        installed = await run_sync(_artifacts, listed.reported)
+        installed = await run_sync(_artifacts, listed.reported, self._depot.places)
         if installed != self._installed:
             self._installed = installed
             self._changed()
@@ -100,7 +103,7 @@ class Account:
         )
 
 
-def _artifacts(backends: tuple[Backend, ...]) -> tuple[InstalledArtifact, ...]:
+def _artifacts(backends: tuple[Backend, ...], places: Places) -> tuple[InstalledArtifact, ...]:
     """Blocks on the disk."""
     return tuple(
         InstalledArtifact(
@@ -114,6 +117,13 @@ def _artifacts(backends: tuple[Backend, ...]) -> tuple[InstalledArtifact, ...]:
             installed_at=backend.metadata.installed_at,
             is_system=backend.system,
             is_meta=backend.meta,
+            unprovable=not starts_alone(backend.folder) and not _has_run(backend.folder.name, places),
         )
         for backend in backends
     )
+
+
+def _has_run(name: str, places: Places) -> bool:
+    """A model whose file is still there was served by it."""
+    start = read_last_start(places.last_start(name))
+    return start is not None and start.possible

@@ -197,6 +197,7 @@ class Installs:
         start = LastStart(model_id=request.model_id, model_path=request.model_path, options=request.options)
         try:
             await self._depot.note_start(run_file.parent.name, start)
+            self._changed()  # From now on a new version of it can be proven.
         except OSError as error:
             log.warning("backend_start_not_noted", backend=run_file.parent.name, error=str(error))
 

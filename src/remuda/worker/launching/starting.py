@@ -56,6 +56,16 @@ class Starting:
         return http_recipe(manifest, folder, self.environ, needs(request))
 
 
+def starts_alone(folder: Path) -> bool:
+    """Whether a backend can be started without a model; taken for granted where its file cannot be read, for
+    that is found out by starting it. Blocks on the disk."""
+    try:
+        manifest = _manifest(folder)
+    except Invalid:
+        return True
+    return manifest is None or manifest.protocol is Protocol.GRPC or bool(manifest.check)
+
+
 def needs(request: BackendInstall) -> HttpNeeds:
     """Two options have names of their own in manifests; the others are passed on as they are."""
     named = dict[str, int]()

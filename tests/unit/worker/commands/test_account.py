@@ -61,6 +61,21 @@ async def test_what_another_process_registers_is_news_at_once(rig: Rig) -> None:
     await wait_until(lambda: rig.commands.account().installed == ())
 
 
+async def test_server_that_nothing_could_be_proven_with_is_told_until_a_model_has_run_with_it(
+    rig: Rig,
+) -> None:
+    def unprovable() -> dict[str, bool]:
+        return {one.name: one.unprovable for one in rig.commands.account().installed}
+
+    serves = "protocol: http\ncommand: [serve, '{port}', '{model_path}']\n"
+    await rig.depot.register("alone", f"{serves}check: [serve, '{{port}}']\n")
+    await rig.depot.register("needy", serves)
+    await wait_until(lambda: unprovable() == {"alone": False, "needy": True})
+    rig.http_backends.add("needy")
+    await rig.install(BackendInstall(backend="needy", model_id="m", model_path="org/m", protocol="http"))
+    await wait_until(lambda: unprovable() == {"alone": False, "needy": False})
+
+
 async def test_alias_of_an_installed_backend_is_told(rig: Rig) -> None:
     uri = f"file://{rig.source('x')}"
     await rig.install(BackendInstall(backend="cpu-echo", uri=uri, alias="echo"))
