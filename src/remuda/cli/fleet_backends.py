@@ -24,7 +24,7 @@ from remuda.core.errors import RemudaError
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient, Answer
     from remuda.cli.ops_wait import Waiting
-    from remuda.wire.operations import BackendItem, OpSubmitted, UncheckedItem
+    from remuda.wire.operations import BackendItem, OpSubmitted, OpView, UncheckedItem
 
 P = ParamSpec("P")
 _UP_TO_DATE = "everything is up to date"
@@ -387,18 +387,29 @@ def _submit(client: "AdminClient", *path: str, body: Mapping[str, object]) -> "A
 def _follow_up(
     terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool, told: Sequence[str] = ()
 ) -> Exit:
-    from remuda.cli.ops_picture import short_id
     from remuda.cli.ops_wait import see_through
 
     for one in submitted:
         if one.joined:
-            joined = f"operation {short_id(one.operation.id)} does this already; it is joined"
-            click.echo(one_line(joined), err=True)
+            click.echo(one_line(_joined(one.operation)), err=True)
         for warning in one.warnings:
             if warning not in told:
                 click.echo(one_line(f"warning: {warning}"), err=True)
     ops = [one.operation for one in submitted]
     return see_through(terms.asked, ops, terms.waiting, together=together)
+
+
+def _joined(op: "OpView") -> str:
+    """What a wish was joined to. Only by its idempotency key can that be an operation that is over."""
+    from remuda.cli.ops_picture import short_id
+
+    if op.finished_at is None:
+        return f"operation {short_id(op.id)} does this already; it is joined"
+    ended = "was cancelled" if op.status == "cancelled" else op.status
+    return (
+        f"this key was used before, for operation {short_id(op.id)}, which {ended}; nothing new was begun "
+        "(another key, or none, begins a new operation)"
+    )
 
 
 def _tell_plan(asked: Asked, body: bytes) -> None:

@@ -158,8 +158,10 @@ class Operations:
         return await self._planned_by(asked, op, afresh=True)
 
     async def _planned_by(self, asked: Asked, op: OpId, *, afresh: bool) -> tuple[Plan, Wanted]:
-        nodes, readings = await self._look(asked.source.galleries, afresh=afresh)
-        source = asked.source
+        source, readings = asked.source, tuple[Reading, ...]()
+        nodes = await self.nodes()
+        if asked.kind is not Kind.INSTALL or not source.uri:  # No gallery has a say in a plain reference.
+            readings = await self._shelf.readings(source.galleries, afresh=afresh)
         if not source.uri and not source.galleries:
             # Whole, so that a retry next week means the same galleries.
             source = replace(source, galleries=galleries_to_json(tuple(one.gallery for one in readings)))
@@ -207,10 +209,7 @@ class Operations:
 
     async def look(self, *, afresh: bool = False) -> tuple[list[NodeView], tuple[Reading, ...]]:
         """The fleet, and what galleries offer; `afresh`: whatever copies there are."""
-        return await self._look("", afresh=afresh)
-
-    async def _look(self, galleries: str, *, afresh: bool) -> tuple[list[NodeView], tuple[Reading, ...]]:
-        return await self.nodes(), await self._shelf.readings(galleries, afresh=afresh)
+        return await self.nodes(), await self._shelf.readings(afresh=afresh)
 
     async def view(self, op: OpId) -> View:
         """NotFound for an unknown one."""

@@ -189,7 +189,7 @@ def test_the_same_key_asks_once(rig: FleetRig) -> None:
     again = rig.remuda(*words, "--no-wait", "--json")
 
     assert json.loads(again.stdout)["id"] == first["id"]
-    assert "does this already; it is joined" in again.stderr
+    assert f"this key was used before, for operation {first['id'][:8]}, which succeeded" in again.stderr
 
 
 def test_a_node_that_is_not_ready_in_time_fails_by_name_and_reason_and_can_be_retried(rig: FleetRig) -> None:

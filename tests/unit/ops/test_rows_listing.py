@@ -1,17 +1,19 @@
-"""Whom a frontend asks what they have."""
+"""Whom a frontend asks what they have, and whom it need not ask."""
 
 from collections.abc import Iterable, Sequence
 
 import pytest
 
 from remuda.core.entropy import SeededEntropy
+from remuda.core.errors import Unavailable
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.gallery.model import Gallery, Reading
+from remuda.ops.model import Kind, Source
 from remuda.ops.pins import Build, Pin
 from remuda.ops.progress_board import ProgressBoard
-from remuda.ops.service import Operations, Policy
+from remuda.ops.service import Asked, Operations, Policy
 from remuda.ops.shelf import Shelf
 from remuda.ops.sightings import NodeView
 from remuda.store.ops import SqlOpStore
@@ -49,35 +51,51 @@ class _Listener:
         self.asked += [node for node, _ in nodes]
 
 
+def operations_over(nodes: Sequence[NodeView], lister: _Listener) -> Operations:
+    """Their galleries are never read: nobody runs the shelf."""
+    clock = HostClock()
+    store = SqlOpStore(fresh_database(clock)[0])
+
+    async def standings() -> Sequence[Standing]:
+        return [node.standing for node in nodes]
+
+    def none_of(galleries: tuple[Gallery, ...]) -> _NoGalleries:
+        return _NoGalleries()
+
+    return Operations(
+        store,
+        standings,
+        Shelf(_NoGalleries(), none_of),
+        _NoRegistry(),
+        lister,
+        ProgressBoard(store, clock),
+        clock=clock,
+        entropy=SeededEntropy(1),
+        policy=Policy(),
+        changed=lambda: None,
+    )
+
+
 def asked_of(*nodes: NodeView) -> set[str]:
     lister = _Listener()
 
     async def look() -> None:
-        clock = HostClock()
-        store = SqlOpStore(fresh_database(clock)[0])
-
-        async def standings() -> Sequence[Standing]:
-            return [node.standing for node in nodes]
-
-        def none_of(galleries: tuple[Gallery, ...]) -> _NoGalleries:
-            return _NoGalleries()
-
-        operations = Operations(
-            store,
-            standings,
-            Shelf(_NoGalleries(), none_of),
-            _NoRegistry(),
-            lister,
-            ProgressBoard(store, clock),
-            clock=clock,
-            entropy=SeededEntropy(1),
-            policy=Policy(),
-            changed=lambda: None,
-        )
-        await operations.nodes()
+        await operations_over(nodes, lister).nodes()
 
     run_virtually(look)
     return {node.removeprefix("id-") for node in lister.asked}
+
+
+def test_an_install_from_a_plain_reference_does_not_wait_for_galleries() -> None:
+    async def submit() -> None:
+        operations = operations_over([a_node("one")], _Listener())
+        source = Source("mine", uri="registry.example/me/mine:v1", name="mine")
+        accepted = await operations.submit(Asked(Kind.INSTALL, source))
+        assert [step.node_name for step in accepted.view.steps] == ["one"]
+        with pytest.raises(Unavailable, match="being read for the first time"):
+            await operations.submit(Asked(Kind.INSTALL, Source("llama-cpp")))
+
+    run_virtually(submit)
 
 
 def test_the_nodes_below_are_what_they_are_called() -> None:
