@@ -1,7 +1,7 @@
 """Operations as people see them. Pure: from the frontend's answers to words, lines and tables."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -30,6 +30,7 @@ _STYLES: Final = {
     "stopping": "yellow",
     "cancelling": "yellow",
     "paused": "yellow",
+    "retrying": "yellow",
 }
 _WORDS: Final = {"pending": "waiting", "succeeded": "done"}
 _PLANNED: Final = {"pending": "to do", "succeeded": "done"}
@@ -39,6 +40,7 @@ _STAGES: Final = {"prove": "proving", "roll_back": "rolling back"}
 Place = tuple[str, str]
 """An operation and a node of it, by their ids."""
 _NOBODY: Final[Mapping[Place, int]] = {}
+_NO_RETRIES: Final[Mapping[Place, float]] = {}
 _MOST_TELLING: Final = ("failed", "running", "stopping", "pending", "cancelled", "skipped", "succeeded")
 _COUNTED: Final = ("running", "stopping", "pending", "failed", "skipped", "cancelled")
 
@@ -69,12 +71,22 @@ def step_word(step: StepView) -> str:
     return _PHASES.get(phase, phase) or "at work"
 
 
-def note(step: StepView) -> str:
-    """Why it waits, or how it ended; with what went wrong last, where that is not the same."""
+def note(step: StepView, retry_in_s: float | None = None) -> str:
+    """Why it waits, or how it ended; with what went wrong last, where that is not the same. `retry_in_s`:
+    until its next attempt now, where the step was told some time ago."""
     problem = "" if step.problem is None or step.state == "succeeded" else step.problem.message
-    if problem and problem not in step.reason:
-        return f"{step.reason}; last: {problem}" if step.reason else problem
-    return step.reason
+    reason = retrying(step, retry_in_s) or step.reason
+    if problem and problem not in reason:
+        return f"{reason}; last: {problem}" if reason else problem
+    return reason
+
+
+def retrying(step: StepView, retry_in_s: float | None = None) -> str:
+    """`retrying in 30s`; empty for a step that does not wait for its next attempt."""
+    left_s = step.retry_in_s if retry_in_s is None else retry_in_s
+    if step.state != "pending" or step.retry_in_s is None or left_s is None:
+        return ""
+    return f"retrying in {span(timedelta(seconds=left_s))}" if left_s >= 1 else "retrying now"
 
 
 def amount(progress: ProgressView) -> str:
@@ -166,11 +178,15 @@ def plan_table(steps: Sequence[StepView]) -> Table:
 
 
 def progress_table(
-    ops: Sequence[OpView], rows_max: int, width: int, stalled_s: Mapping[Place, int] = _NOBODY
+    ops: Sequence[OpView],
+    rows_max: int,
+    width: int,
+    stalled_s: Mapping[Place, int] = _NOBODY,
+    retry_in_s: Mapping[Place, float] = _NO_RETRIES,
 ) -> RenderableType:
     """One bar per node. Where there are more nodes than rows, those that tell most come first; where the
     terminal is narrow, the figures give way to the nodes' names. `stalled_s`: nodes whose progress stands
-    still, and for how long."""
+    still, and for how long. `retry_in_s`: how long each has to wait now for its next attempt."""
     rows = [(op, step) for op in ops for step in steps_of(op)]
     shown = rows
     if len(rows) > rows_max:
@@ -183,7 +199,9 @@ def progress_table(
     for columns in (widest, _WORD_CHARS, bar, room):
         table.add_column(width=columns, no_wrap=True, overflow="ellipsis")
     for name, (op, step) in zip(names, shown, strict=True):
-        said = _figures(step, stalled_s.get((op.id, step.node_id), 0), narrow=width < _NARROW)
+        place = (op.id, step.node_id)
+        noted = note(step, retry_in_s.get(place))
+        said = _figures(step, noted, stalled_s.get(place, 0), narrow=width < _NARROW)
         table.add_row(one_line(name), _styled(step.state, step_word(step)), _bar(step, bar), said)
     if len(shown) == len(rows):
         return table
@@ -199,9 +217,9 @@ def _bar(step: StepView, chars: int) -> RenderableType:
     return ProgressBar(completed=done, width=chars, complete_style="cyan", finished_style="green")
 
 
-def _figures(step: StepView, stalled_s: int, *, narrow: bool) -> Text:
+def _figures(step: StepView, noted: str, stalled_s: int, *, narrow: bool) -> Text:
     """Bytes, rate and time left, or for how long nothing moved; and what else there is to say."""
-    said = one_line(note(step))
+    said = one_line(noted)
     progress = step.progress
     if progress is None or step.state not in AT_WORK or not measured(step):
         return Text(said)

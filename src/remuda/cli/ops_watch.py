@@ -3,10 +3,10 @@
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import Event, Lock, Thread
-from typing import IO, Final, Protocol
+from typing import IO, Final, Protocol, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,7 +15,7 @@ from rich.text import Text
 from remuda.cli.commands import Asked, connect
 from remuda.cli.event_stream import EventStream, Lost, Patience
 from remuda.cli.ops_picture import AT_WORK, Picture, steps_of, title
-from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, step_word
+from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
 from remuda.cli.options import ask_for
 from remuda.cli.plain import one_line
 from remuda.cli.sse import SseEvent
@@ -23,6 +23,8 @@ from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import PeerFailed, Rejected
 from remuda.wire.operations import OpView, StepView
+
+M = TypeVar("M")
 
 _QUIET_S: Final = 16.0  # A frontend that has nothing to tell says so every 2 s, older ones every 5 or 15 s.
 _SILENT_S: Final = 6.0  # Then a person is told that nothing comes.
@@ -151,6 +153,14 @@ class JsonLines:
         print(json.dumps(line), file=self._file, flush=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """After which attempt, and for how long from when that was told."""
+
+    attempt: int
+    retry_in_s: float
+
+
 class Bars:
     """What was over before anybody looked is not shown. Bars that nothing is heard about say so, and for how
     long: the line to the frontend may be dead, or a node's."""
@@ -163,11 +173,13 @@ class Bars:
         self._trouble = ""
         self._heard_s = clock.monotonic()
         self._moved: dict[Place, tuple[object, float]] = {}  # How far each node was, and since when.
+        self._waits: dict[Place, tuple[_Wait, float]] = {}  # For which attempt each waits, and since when.
 
     def show(self, picture: Picture, event: SseEvent) -> None:
         self._seen |= {op.id for op in picture.ops.values() if op.finished_at is None}
         self._ops = tuple(op for op in picture.ops.values() if op.id in self._seen)
-        self._moved = {place: self._since(place, mark) for place, mark in _marks(self._ops)}
+        self._moved = {place: self._since(self._moved, place, mark) for place, mark in _marks(self._ops)}
+        self._waits = {place: self._since(self._waits, place, wait) for place, wait in _waits(self._ops)}
         self.heard()
 
     def heard(self) -> None:
@@ -178,7 +190,7 @@ class Bars:
 
     def render(self) -> RenderableType:
         """Called by another thread: it takes what there is once."""
-        ops, moved, now_s = self._ops, self._moved, self._clock.monotonic()
+        ops, moved, waits, now_s = self._ops, self._moved, self._waits, self._clock.monotonic()
         silent_s = now_s - self._heard_s
         trouble = self._trouble
         if not trouble and silent_s >= _SILENT_S:
@@ -189,12 +201,21 @@ class Bars:
             if not trouble and now_s - since_s >= _STALLED_S
         }
         rows = max(self.console.height - _LINES_KEPT - bool(trouble), 1)
-        table = progress_table(ops, rows, self.console.width, stalled)
+        retry_in_s = {place: wait.retry_in_s - (now_s - since_s) for place, (wait, since_s) in waits.items()}
+        table = progress_table(ops, rows, self.console.width, stalled, retry_in_s)
         return Group(Text(trouble, style="yellow"), table) if trouble else table
 
-    def _since(self, place: Place, mark: object) -> tuple[object, float]:
-        known = self._moved.get(place)
-        return known if known is not None and known[0] == mark else (mark, self._clock.monotonic())
+    def _since(self, known: Mapping[Place, tuple[M, float]], place: Place, mark: M) -> tuple[M, float]:
+        """The mark, and since when it has been the same."""
+        before = known.get(place)
+        return before if before is not None and before[0] == mark else (mark, self._clock.monotonic())
+
+
+def _waits(ops: Sequence[OpView]) -> Iterator[tuple[Place, _Wait]]:
+    for op in ops:
+        for step in steps_of(op):
+            if step.retry_in_s is not None:
+                yield (op.id, step.node_id), _Wait(step.attempt, step.retry_in_s)
 
 
 def _marks(ops: Sequence[OpView]) -> Iterator[tuple[Place, object]]:
@@ -209,13 +230,15 @@ def _marks(ops: Sequence[OpView]) -> Iterator[tuple[Place, object]]:
 
 
 class Lines:
-    """One for each change of state or phase of a node, and each tenth of its way."""
+    """One for each change of state or phase of a node, and each tenth of its way. The reason of a failure is
+    told in full once, however often it is met again."""
 
     def __init__(self, file: IO[str], clock: Clock) -> None:
         self._file = file
         self._clock = clock
         self._ops: Mapping[str, OpView] = {}
-        self._told: dict[tuple[str, str], tuple[object, ...]] = {}
+        self._told: dict[Place, tuple[object, ...]] = {}
+        self._failures: dict[Place, str] = {}
         self._turn = Lock()  # `look` is called by another thread.
         self._down = False
         self._heard_s = clock.monotonic()
@@ -257,7 +280,19 @@ class Lines:
             mark, key = _mark(step), (op.id, step.node_id)
             if self._told.get(key) != mark:
                 self._told[key] = mark
-                self._print(f"{title(op)} on {step.node_name}: {_told(step)}")
+                said = self._said(key, step)
+                self._print(f"{title(op)} on {step.node_name}: {_told(step)}{f': {said}' if said else ''}")
+
+    def _said(self, place: Place, step: StepView) -> str:
+        if step.state in AT_WORK:  # What failed before was told then.
+            return step.reason
+        failure = "" if step.problem is None else step.problem.message
+        known = self._failures.get(place)
+        self._failures[place] = failure
+        again = retrying(step)
+        if again and known == failure:
+            return f"attempt {step.attempt} failed for the same reason; {again}"
+        return note(step)
 
     def _print(self, text: str) -> None:
         print(one_line(text), file=self._file, flush=True)
@@ -266,12 +301,12 @@ class Lines:
 def _mark(step: StepView) -> tuple[object, ...]:
     progress = step.progress if step.state in AT_WORK else None
     tenth = int(progress.percentage) // _LINE_EVERY_PERCENT if progress else 0
-    return step.state, step.attempt, step_word(step), tenth, note(step)
+    failure = "" if step.problem is None or step.state in AT_WORK else step.problem.message
+    return step.state, step.attempt, step_word(step), tenth, step.reason, failure
 
 
 def _told(step: StepView) -> str:
     parts = [step_word(step)]
     if step.progress is not None and step.state in AT_WORK and measured(step):
         parts += [f"{step.progress.percentage:.0f}%", *filter(None, [amount(step.progress)])]
-    said = note(step)
-    return ", ".join(parts) + (f": {said}" if said else "")
+    return ", ".join(parts)

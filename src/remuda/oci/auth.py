@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, SecretStr, ValidationError
 from yarl import URL
 
 from remuda.core.clock import Clock
-from remuda.core.errors import Unauthorized
+from remuda.core.errors import Misconfigured, Unauthorized
 from remuda.oci import limits
 from remuda.oci.errors import RegistryFailed
 from remuda.oci.keychain import Credentials
@@ -161,7 +161,11 @@ def _realm(registry: str, bearer: Challenge, base: URL) -> URL:
     except ValueError:
         realm = URL()
     if not realm.host or realm.scheme not in ("https", base.scheme):
-        raise RegistryFailed(f"{registry} names no usable token server: {str(realm)!r}")
+        raise Misconfigured(
+            f"{registry} names no usable token server: {str(realm)!r}",
+            hint="its token server must have an https address unless the registry itself is plain HTTP: "
+            "correct the registry's configuration, or use another registry or mirror",
+        )
     return realm
 
 

@@ -12,7 +12,7 @@ import structlog
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.errors import Forbidden, NotFound, RemudaError, Unauthorized
+from remuda.core.errors import Forbidden, Misconfigured, NotFound, RemudaError, Unauthorized
 from remuda.oci import limits
 from remuda.oci.answers import raise_for_status
 from remuda.oci.auth import Authorizer, Form, Keys, pull_scope
@@ -116,6 +116,7 @@ class RegistryClient:
         endpoints = [*(mirror for mirror in mirrors if mirror.registry not in avoid), registry]
         turn %= len(endpoints)
         headers = range_header(offset)
+        failure: RemudaError | None = None
         async with AsyncExitStack() as stack:
             for endpoint in (*endpoints[turn:], *endpoints[:turn]):
                 exchange = self._exchange(
@@ -130,10 +131,12 @@ class RegistryClient:
                 try:
                     answer = await stack.enter_async_context(exchange)
                 except _ELSEWHERE as error:
-                    failure: RemudaError = error
+                    # What may pass elsewhere outlives what has to be configured here.
+                    failure = failure if failure and isinstance(error, Misconfigured) else error
                     continue
                 yield stream_of(answer, blob.digest, "" if endpoint is registry else endpoint.registry)
                 return
+            assert failure is not None, "somebody was asked"
             raise failure
 
     async def _document(self, reference: Reference) -> tuple[str, Manifest | Index]:
@@ -168,6 +171,7 @@ class RegistryClient:
         """The first good answer of a mirror or the registry itself, whose verdict is the one that counts."""
         patience = Patience(self.retry, self.entropy, str(reference))
         endpoints = self._registries.endpoints(reference.registry)
+        unusable: Misconfigured | None = None  # A mirror that could help if it were configured rightly.
         while True:
             for endpoint in endpoints:
                 try:
@@ -179,10 +183,13 @@ class RegistryClient:
                     )
                 except (*_ELSEWHERE, ContentRefused) as error:
                     failure = error
+                    unusable = error if isinstance(error, Misconfigured) else unusable
                 if endpoint is not endpoints[-1]:
                     log.warning("mirror_skipped", mirror=endpoint.registry, reason=failure.message)
             if not isinstance(failure, RegistryFailed):
                 raise failure
+            if unusable is not None:
+                raise unusable
             await patience.pause(failure)
 
     @asynccontextmanager
@@ -237,7 +244,7 @@ class RegistryClient:
             raise RegistryFailed(f"the token server {url.host} took too long") from error
 
 
-_ELSEWHERE = (RegistryFailed, NotFound, Unauthorized, Forbidden)
+_ELSEWHERE = (RegistryFailed, NotFound, Unauthorized, Forbidden, Misconfigured)
 """Failures after which another place may still have what is wanted."""
 
 

@@ -125,7 +125,7 @@ class Transport:
         if not target.host or not (
             safe or (target.scheme == "http" and self._registries.may_be_plain(target))
         ):
-            raise RegistryFailed(
+            raise Misconfigured(
                 f"{url.host} redirects to {target.scheme}://{target.host}, which is not encrypted",
                 hint=f"if this is meant, add {target.authority} to insecure-registries",
             )
@@ -191,13 +191,13 @@ def _in_our_words(url: URL) -> Iterator[None]:
             f"(REMUDA_INSECURE_REGISTRIES) of the frontend and of each worker",
         ) from None
     except AddressRefused as error:
-        raise RegistryFailed(f"{place} is not asked: {error.strerror}", hint=_HINT.format(place)) from None
+        raise Misconfigured(f"{place} is not asked: {error.strerror}", hint=_HINT.format(place)) from None
     except TimeoutError as error:
         raise RegistryFailed(f"{place} went silent") from error
     except aiohttp.ClientConnectorError as error:
         if isinstance(error.os_error, AddressRefused):
             reason = f"{place} is not asked: {error.os_error.strerror}"
-            raise RegistryFailed(reason, hint=_HINT.format(place)) from None
+            raise Misconfigured(reason, hint=_HINT.format(place)) from None
         raise RegistryFailed(f"{place} cannot be reached: {os_reason(error.os_error)}") from error
     except aiohttp.ClientPayloadError as error:
         raise RegistryFailed(f"{place} broke the connection in the middle of an answer") from error

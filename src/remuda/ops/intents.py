@@ -72,6 +72,20 @@ def asked_again(step: Step) -> Step:
     return replace(step, failures=0, wait_until=waits, replaced_by=None)
 
 
+def woken(steps: Iterable[Step], new: Collection[Step]) -> list[Step]:
+    """Of the steps of other operations from the same source: those that wait for their next attempt on a node
+    where a new operation wants the same. The new step has to wait behind them, so they are tried now."""
+    wanted = {step.node: step.kind for step in new}
+    return [
+        asked_again(step)
+        for step in steps
+        if step.state is State.PENDING
+        and step.wait_until is not None
+        and step.node in wanted
+        and not _opposite(step.kind, wanted[step.node])
+    ]
+
+
 def _wanted(operation: Operation) -> tuple[Kind, Source, RollOut]:
     return operation.kind, operation.source, operation.roll_out
 

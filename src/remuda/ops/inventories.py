@@ -74,13 +74,16 @@ class Inventories:
     async def _ask(self, node: NodeId, boot: BootId) -> None:
         try:
             async with self._slots:
+                asked_s = self._clock.monotonic()
                 question = encode(BackendList())
                 answer = await self._lines.request(subjects.backend_list(node), question, _ANSWER)
             listed = decode(BackendListReply, answer)
             if listed.error:  # With an error the list says nothing.
                 log.warning("backends_not_listed", node=node, reason=listed.error)
                 return
-            await self._store.note_inventory(node, boot, [_artifact(one) for one in listed.backends])
+            # It tells of some moment after the question, and is taken to tell of none later than that.
+            age = timedelta(seconds=self._clock.monotonic() - asked_s)
+            await self._store.note_inventory(node, boot, [_artifact(one) for one in listed.backends], age)
         except RemudaError as error:
             log.warning("backends_not_listed", node=node, reason=error.message)
             return

@@ -201,6 +201,7 @@ class Patience:
     silence: timedelta = timedelta(hours=2)  # For a worker without reports, beyond `answer`.
     stop: timedelta = timedelta(minutes=5)  # For work that nobody wants any more to end.
     failures_max: int = 10
+    doubtful_failures_max: int = 3  # Of failures that are most likely permanent.
     rollback_failures_max: int = 4  # A node between two versions waits for a person before long.
     backoff_first: timedelta = timedelta(seconds=30)
     backoff_most: timedelta = timedelta(minutes=15)

@@ -11,7 +11,7 @@ from remuda.ops.model import Attempt, State, Step
 from remuda.ops.overlay import NOTHING_LIVE, Overlay
 from remuda.ops.ports import Progress, View
 from remuda.ops.summary import Status
-from remuda.ops.wire_view import failures, node_status, percentage, summary_of
+from remuda.ops.wire_view import failures, node_status, percentage, retry_in, summary_of
 from remuda.wire.operations import AttemptView, OpView, ProblemView, ProgressView, RollOutView, StepView
 
 _AT_WORK = (State.RUNNING, State.STOPPING)
@@ -68,6 +68,7 @@ def with_steps(
 def step_view(
     step: Step, now: datetime, progress: ProgressView | None = None, attempts: Sequence[Attempt] = ()
 ) -> StepView:
+    left = retry_in(step, now)
     return StepView(
         node_id=step.node,
         node_name=step.node_name,
@@ -83,6 +84,7 @@ def step_view(
         reason=step.reason,
         problem=_problem(step.problem),
         not_before=step.wait_until if step.state is State.PENDING else None,
+        retry_in_s=None if left is None else round(left.total_seconds(), 1),
         replaced_by=step.replaced_by or "",
         progress=progress,
         attempts=tuple(_attempt(attempt) for attempt in attempts),

@@ -77,7 +77,8 @@ class _Moves:
         self._requests = {(one.op, one.node, one.attempt): one for one in live.requests}
         away = {node for node, view in nodes.items() if why_away(view.standing)}
         lost = {step.key for step in live.steps if _lost(step, nodes.get(step.node))}
-        self._blocked = turns.blocked(live.operations, live.steps, away, lost)
+        unprovable = {step.key for step in live.steps if _unprovable(step, nodes.get(step.node))}
+        self._blocked = turns.blocked(live.operations, live.steps, away, lost, unprovable)
         self._proven = {step.op for step in live.steps if turns.proven(step)}
         self._after = {step.key: step for step in live.steps}
         self._dispatches: dict[Key, Dispatch] = {}
@@ -146,7 +147,9 @@ class _Moves:
             for step in self._after.values()
             if step.state in _AT_WORK
             and (
-                (step.answer_by is not None and step.answer_by <= self._live.now) or self._reply_missed(step)
+                step.kind is Kind.INSTALL  # Ended by what is there, also while its request is open.
+                or (step.answer_by is not None and step.answer_by <= self._live.now)
+                or self._reply_missed(step)
             )
         )
 
@@ -242,6 +245,13 @@ def _lost(step: Step, view: NodeView | None) -> bool:
         return False
     kept = view.standing.reachability is Reachability.UP and step.state is State.PENDING
     return kept or view.standing.silence >= _CANARY_AWAY
+
+
+def _unprovable(step: Step, view: NodeView | None) -> bool:
+    """Its worker says that it has nothing to start such a backend with."""
+    if not step.proves or view is None or view.report is None:
+        return False
+    return any(one.unprovable for one in view.report.installed if one.name in step.goal.names)
 
 
 def _worth_writing(before: Step, after: Step) -> bool:

@@ -134,13 +134,18 @@ class OpStore(Protocol):
         """The reply has come. Only the first counts, and only for the attempt that is at work."""
         ...
 
-    async def note_progress(self, heard: Mapping[tuple[OpId, NodeId], Progress]) -> None:
-        """Kept only for attempts at work, and only where it does not fall."""
+    async def note_progress(
+        self, heard: Mapping[tuple[OpId, NodeId], Progress], silent_for: timedelta = timedelta()
+    ) -> None:
+        """Kept only for attempts at work, and only where it does not fall. `silent_for`: only of attempts of
+        which nobody has kept anything for so long."""
         ...
 
     async def note_inventory(
-        self, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact]
-    ) -> None: ...
+        self, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact], age: timedelta = timedelta()
+    ) -> None:
+        """What a worker has, as it was `age` ago."""
+        ...
 
     async def wish(self, op: OpId, wish: Wish) -> Operation:
         """NotFound for an unknown one; Conflict for one that is over."""

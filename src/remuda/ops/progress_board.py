@@ -1,6 +1,6 @@
 """Progress as this frontend hears it, laid over what is stored. Neither read nor written per event."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -25,12 +25,13 @@ Key = tuple[OpId, NodeId]
 AttemptKey = tuple[OpId, NodeId, int]
 WRITE_EVERY: Final = timedelta(seconds=2)
 REST_S: Final = 0.1
+OWNER_SILENT: Final = timedelta(seconds=15)  # Then another frontend writes for the one that sent it.
 SHARE: Final = 0.1  # Of this process' time at most, however many nodes tell how far they are.
 
 
 class ProgressBoard:
-    """Events of attempts at work are shown, whichever frontend has sent them; each frontend writes down those
-    of its own."""
+    """Events of attempts at work are shown, whichever frontend has sent them. Each frontend writes down those
+    of its own, and now and then what was heard of others whose frontend writes nothing any more."""
 
     def __init__(self, store: OpStore, clock: Clock, write_every: timedelta = WRITE_EVERY) -> None:
         self._store = store
@@ -42,6 +43,7 @@ class ProgressBoard:
         self._arrived = anyio.Event()
         self._live: dict[Key, LiveProgress] = {}
         self._kept: dict[Key, LiveProgress] = {}
+        self._others_due_s = 0.0
         self._changed = anyio.Event()
 
     @property
@@ -148,15 +150,22 @@ class ProgressBoard:
         news = {
             key: live
             for key, live in self._live.items()
-            if (*key, live.attempt) in self._own
-            and not live.ended
-            and worth_keeping(self._kept.get(key), live)
+            if not live.ended and worth_keeping(self._kept.get(key), live)
         }
+        own = {key: live for key, live in news.items() if (*key, live.attempt) in self._own}
+        await self._write(own)
+        if self._clock.monotonic() >= self._others_due_s and len(own) < len(news):
+            self._others_due_s = self._clock.monotonic() + OWNER_SILENT.total_seconds()
+            others = {key: live for key, live in news.items() if key not in own}
+            await self._write(others, silent_for=OWNER_SILENT)
+
+    async def _write(self, news: Mapping[Key, LiveProgress], silent_for: timedelta = timedelta()) -> None:
         if not news:
             return
         now = self._clock.now()
+        heard = {key: live.stored(now) for key, live in news.items()}
         try:
-            await self._store.note_progress({key: live.stored(now) for key, live in news.items()})
+            await self._store.note_progress(heard, silent_for)
         except RemudaError as error:
             log.warning("progress_not_written", reason=error.message)
             return

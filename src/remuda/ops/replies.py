@@ -9,6 +9,7 @@ from typing import Final
 
 from remuda.core.errors import Problem, RemudaError
 from remuda.core.ids import NodeId
+from remuda.ops.failures import classified
 from remuda.ops.model import OpId, Step, Verb
 from remuda.ops.steps import NOT_PROVEN, PROOF_FAILED
 from remuda.wire import subjects
@@ -126,7 +127,8 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
         failed = _NOT_TRIED
     if verb is Verb.ROLL_BACK and _nothing_to_return_to(reply):
         failed = replace(failed, retryable=False)
-    return replace(failed, message=f"{failed.message}: {reply.error or 'the worker gave no reason'}")
+    failed = replace(failed, message=f"{failed.message}: {reply.error or 'the worker gave no reason'}")
+    return classified(failed, reply.code, reply.error) if verb in (Verb.INSTALL, Verb.UPGRADE) else failed
 
 
 def _unproven(reply: BackendInstallReply) -> Problem | None:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from remuda.core.errors import Problem
 from remuda.core.retry import Backoff
+from remuda.ops.failures import DOUBTFUL
 from remuda.ops.model import Dispatch, Kind, Moment, Patience, Sighting, Stage, State, Step, Verb, Wish
 
 Change = tuple[Step, Dispatch | None]
@@ -18,6 +19,7 @@ _APPLY = {
 }
 _JITTER = 0.25
 
+WAITS_TO_RETRY = "waiting to retry"
 NOT_PROVEN = "not_proven"  # Nobody's fault: there was nothing to start it with.
 
 LOST = Problem("attempt_lost", "the worker no longer has this in hand", retryable=True)
@@ -102,7 +104,7 @@ def _why_not_yet(step: Step, seen: Sighting, wish: Wish, now: datetime) -> str:
     if seen.away or seen.blocked:
         return seen.away or seen.blocked
     if step.wait_until is not None and now < step.wait_until:
-        return "the next attempt comes later"
+        return WAITS_TO_RETRY
     return ""
 
 
@@ -147,14 +149,23 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
                 replace(step, problem=None), State.SUCCEEDED, f"{problem.message}; others have run it"
             )
         return _succeeded(step, "") if problem is None else _failed(step, problem, at)
+    listed = _listed_before_its_reply(step, seen)
     # What a report shows at work is at work in that life, though it was meant for the one before.
-    if seen.away or (seen.working and (seen.reports or seen.boot == step.boot)):
+    if seen.away or (seen.working and not listed and (seen.reports or seen.boot == step.boot)):
         return None
     # Of a worker without reports the reply is the truth for as long as it may come on time.
     overdue = seen.reports or not seen.awaited or step.answer_by is None or at.now >= step.answer_by
-    if step.stage is Stage.APPLY and overdue and (how := _goal_met(step, seen)):
+    if step.stage is Stage.APPLY and (overdue or listed) and (how := _goal_met(step, seen)):
         return _succeeded(step, how)
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
+
+
+def _listed_before_its_reply(step: Step, seen: Sighting) -> bool:
+    """Whether a worker without reports has put in place what it was asked to install. Its reply may have been
+    lost on the way, and nobody would notice. What is to be replaced is told apart by its digest only."""
+    if seen.reports or step.kind is not Kind.INSTALL or not seen.installed:
+        return False
+    return not step.goal.replaces or (step.goal.digest != "" and seen.digest == step.goal.digest)
 
 
 def _succeeded(step: Step, how: str) -> Step:
@@ -175,7 +186,7 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
         return replace(_idle(step), state=State.PENDING)
     if step.kind.of_model and problem.code == State.CANCELLED:  # Whoever carried it out saw no need for it.
         return _close(_idle(step), State.CANCELLED, problem.message)
-    failures, patience = step.failures + 1, _patience_with(step, at.patience)
+    failures, patience = step.failures + 1, _patience_with(step, problem, at.patience)
     spent = failures >= patience.failures_max
     # A worker that is lost again and again over a proof may be lost because of it.
     unproven = problem.code in (PROOF_FAILED, NOT_PROVEN) or (spent and problem.code == LOST.code)
@@ -187,13 +198,17 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     # What made it go back is what a person has to know, not what keeps it from going back now.
     kept = step.problem if step.stage is Stage.ROLL_BACK and step.problem is not None else problem
     delay = Backoff(patience.backoff_first, patience.backoff_most, _JITTER).delay(failures, at.fraction)
-    return replace(step, state=State.PENDING, problem=kept, wait_until=at.now + delay)
+    until = at.now + delay
+    return replace(step, state=State.PENDING, problem=kept, wait_until=until, reason=WAITS_TO_RETRY)
 
 
-def _patience_with(step: Step, patience: Patience) -> Patience:
-    if step.stage is not Stage.ROLL_BACK:
-        return patience
-    return replace(patience, failures_max=min(patience.failures_max, patience.rollback_failures_max))
+def _patience_with(step: Step, problem: Problem, patience: Patience) -> Patience:
+    most = patience.failures_max
+    if problem.code in DOUBTFUL:
+        most = min(most, patience.doubtful_failures_max)
+    if step.stage is Stage.ROLL_BACK:
+        most = min(most, patience.rollback_failures_max)
+    return replace(patience, failures_max=most)
 
 
 def _given_up(step: Step, problem: Problem) -> Step:

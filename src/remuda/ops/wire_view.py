@@ -1,12 +1,13 @@
 """Operations in the contract's shapes. Everything here is computed from what is stored, each time. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, Operation, State, Step, Wish
 from remuda.ops.ports import Progress, View
+from remuda.ops.steps import WAITS_TO_RETRY
 from remuda.ops.summary import Status, Summary, summarise
 from remuda.wire.broadcasts import GalleryStatus, NodeProgress
 from remuda.wire.operations import JobView, OperationItem, PastItem
@@ -15,6 +16,7 @@ from remuda.wire.sizes import install_size
 NodeStatus = Literal["queued", "downloading", "running_on_worker", "success", "error"]
 COMPLETED: Final = "completed"
 QUEUED: Final = "queued"
+_WAITING: Final = frozenset({Status.QUEUED, Status.RETRYING})
 UNKNOWN_JOB: Final = JobView(message="Operation queued", queued=True)
 
 
@@ -65,11 +67,11 @@ def _item(view: View, summary: Summary, now: datetime) -> OperationItem:
         progress=int(percentage(summary)),
         taskType="deletion" if operation.kind is Kind.REMOVE else "Installation",
         isDeletion=operation.kind is Kind.REMOVE,
-        isQueued=summary.status is Status.QUEUED,
+        isQueued=summary.status in _WAITING,
         cancellable=not summary.status.final,
         message=message(summary),
         nodeID=only_node(view),
-        phase=QUEUED if summary.status is Status.QUEUED else latest.phase,
+        phase=QUEUED if summary.status in _WAITING else latest.phase,
         currentBytes=latest.current_bytes,
         totalBytes=latest.total_bytes,
         error=failures(view.steps),
@@ -100,21 +102,30 @@ def _node_item(view: View, step: Step, heard: Progress | None, now: datetime) ->
         total=install_size(tick.total_bytes) if tick.total_bytes else "",
         percentage=100.0 if done else round(100 * tick.fraction, 2),
         phase=tick.phase,
-        error="paused" if paused else said(step),
+        error="paused" if paused else said(step, now),
     )
 
 
-def said(step: Step) -> str:
+def said(step: Step, now: datetime) -> str:
     """What there is to say about a step, beyond its status."""
     match step.state:
         case State.SKIPPED | State.CANCELLED if not step.reason.startswith(step.state.value):
             return f"{step.state.value}: {step.reason}"
         case State.PENDING if step.problem is not None:
-            return f"{step.reason or 'waiting'}; last: {step.problem.message}"
+            left = retry_in(step, now)
+            why = step.reason or "waiting" if left is None else f"retrying in {left.total_seconds():.0f} s"
+            return f"{why}; last: {step.problem.message}"
         case State.SUCCEEDED:
             return ""
         case _:
             return step.reason
+
+
+def retry_in(step: Step, now: datetime) -> timedelta | None:
+    """How long until the next attempt of a step that waits for nothing else."""
+    if step.state is not State.PENDING or step.wait_until is None or step.reason != WAITS_TO_RETRY:
+        return None
+    return max(step.wait_until - now, timedelta())
 
 
 def failures(steps: Sequence[Step]) -> str:
@@ -173,7 +184,7 @@ def raw_status(view: View, now: datetime) -> GalleryStatus:
         processed=summary.status.final,
         message=message(summary),
         progress=percentage(summary),
-        phase=QUEUED if summary.status is Status.QUEUED else latest.phase,
+        phase=QUEUED if summary.status in _WAITING else latest.phase,
         file_size=install_size(latest.total_bytes) if latest.total_bytes else "",
         downloaded_size=install_size(latest.current_bytes) if latest.current_bytes else "",
         gallery_element_name=element(operation),

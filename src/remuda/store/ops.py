@@ -72,13 +72,17 @@ class SqlOpStore:
         await self._database.transact(lambda c, now: ops_attempts.answer(c, now, first))
         return [None] * len(replies)
 
-    async def note_progress(self, heard: Mapping[tuple[OpId, NodeId], Progress]) -> None:
+    async def note_progress(
+        self, heard: Mapping[tuple[OpId, NodeId], Progress], silent_for: timedelta = timedelta()
+    ) -> None:
         if heard:
-            await self._change(lambda c, now: ops_attempts.note_progress(c, now, heard))
+            await self._change(lambda c, now: ops_attempts.note_progress(c, now, heard, silent_for))
 
-    async def note_inventory(self, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact]) -> None:
+    async def note_inventory(
+        self, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact], age: timedelta = timedelta()
+    ) -> None:
         await self._database.transact(
-            lambda c, now: ops_attempts.note_inventory(c, now, node, boot, backends)
+            lambda c, now: ops_attempts.note_inventory(c, now - age, node, boot, backends)
         )
 
     async def inventories(self) -> Sequence[Inventory]:

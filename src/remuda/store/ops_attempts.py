@@ -31,7 +31,7 @@ _HELD = select(
 _OF_STEP = (attempts.c.op_id == bindparam("row_op"), attempts.c.node == bindparam("row_node"))
 _OPEN = (*_OF_STEP, attempts.c.number == bindparam("row_number"), attempts.c.ended_at.is_(None))
 _UPDATE_OPEN = update(attempts).where(*_OPEN)
-_PROGRESS = select(*(attempts.c[name] for name in ("op_id", "node", "number", "progress"))).where(
+_PROGRESS = select(*(attempts.c[name] for name in ("op_id", "node", "number", "begun_at", "progress"))).where(
     attempts.c.op_id.in_(bindparam("ops", expanding=True)),
     tuple_(attempts.c.op_id, attempts.c.node, attempts.c.number).in_(bindparam("keys", expanding=True)),
     attempts.c.ended_at.is_(None),
@@ -149,7 +149,10 @@ def answer(connection: Connection, now: datetime, replies: Mapping[AttemptKey, O
 
 
 def note_progress(
-    connection: Connection, now: datetime, heard: Mapping[tuple[OpId, NodeId], Progress]
+    connection: Connection,
+    now: datetime,
+    heard: Mapping[tuple[OpId, NodeId], Progress],
+    silent_for: timedelta = timedelta(),
 ) -> None:
     latest = take_turn(connection)
     rows = [
@@ -161,7 +164,8 @@ def note_progress(
         }
         for batch in batches((op, node, progress.attempt) for (op, node), progress in heard.items())
         for row in connection.execute(_PROGRESS, {"ops": list({op for op, *_ in batch}), "keys": batch}).all()
-        if row.progress is None or row.progress.fraction <= heard[row.op_id, row.node].fraction
+        if (row.progress is None or row.progress.fraction <= heard[row.op_id, row.node].fraction)
+        and now - _last_kept(row) >= silent_for
     ]
     if not rows:
         return
@@ -170,11 +174,17 @@ def note_progress(
     number_changes(connection, latest, sorted({OpId(row["row_op"]) for row in rows}))
 
 
+def _last_kept(row: Held) -> datetime:
+    kept_at: datetime | None = None if row.progress is None else row.progress.at
+    begun_at: datetime = row.begun_at
+    return kept_at or begun_at
+
+
 def note_inventory(
-    connection: Connection, now: datetime, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact]
+    connection: Connection, at: datetime, node: NodeId, boot: BootId, backends: Sequence[InstalledArtifact]
 ) -> None:
     """The latest word of a node; nothing where it has been removed meanwhile."""
-    listed = {"boot": boot, "listed_at": now, "backends": tuple(backends)}
+    listed = {"boot": boot, "listed_at": at, "backends": tuple(backends)}
     of_node = node_inventories.c.node_id == node
     if connection.execute(update(node_inventories).where(of_node).values(listed)).rowcount:
         return

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Select, bindparam, select
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
-from remuda.ops.intents import asked_again, opposites, replaced, same_as
-from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step
+from remuda.ops.intents import asked_again, opposites, replaced, same_as, woken
+from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
 from remuda.ops.ports import Submitted, View
 from remuda.store import joined_keys, ops_views
 from remuda.store.ops_changes import number_changes, take_turn
@@ -135,6 +135,8 @@ class _Meeting:
         )
         new = [replace(step, expires=expires) for step in one.steps]
         self._mark(replaced(new, [met for step in new for met in self._unended[step.node].values()]))
+        if not operation.kind.of_model:
+            self._wake(operation, new)
         self._new[operation.id] = self._by_id[operation.id] = operation
         if operation.idempotency_key:
             self._by_key[operation.idempotency_key] = operation
@@ -143,6 +145,12 @@ class _Meeting:
         for step in new:
             self._steps[step.key] = self._unended[step.node][step.key] = step
         return operation.id
+
+    def _wake(self, wished: Operation, new: Sequence[Step]) -> None:
+        others = [step for other, its in self._alike[wished.source] if other.wish is Wish.RUN for step in its]
+        current = (self._steps.get(step.key) or self._marked.get(step.key) or step for step in others)
+        reason = f"asked for again by {wished.asked_by}"
+        self._mark([replace(step, reason=reason) for step in woken(current, new)])
 
     def _next_asked_at(self) -> datetime:
         """Now, and later than all that is under way: who goes first goes by it, and clocks jump back."""

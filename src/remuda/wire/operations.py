@@ -381,6 +381,7 @@ class StepView(Message):
     reason: Annotated[str, OMIT_EMPTY] = ""
     problem: Annotated[ProblemView | None, OMIT_NONE] = None
     not_before: Annotated[Timestamp | None, OMIT_NONE] = None  # Of the next attempt.
+    retry_in_s: Annotated[Number | None, OMIT_NONE] = None  # The same by the frontend's clock.
     replaced_by: Annotated[str, OMIT_EMPTY] = ""
     progress: Annotated[ProgressView | None, OMIT_NONE] = None
     attempts: Annotated[Many[AttemptView], OMIT_EMPTY] = ()

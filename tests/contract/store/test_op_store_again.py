@@ -174,3 +174,25 @@ async def test_load_that_is_joined_is_left_as_it_is(op_store: OpStore) -> None:
     waits = await in_backoff(op_store)
     assert await submitted(op_store, an_operation("op-2", Kind.LOAD)) == OP
     assert list(await the_steps(op_store)) == [waits]
+
+
+async def test_wider_wish_tries_a_narrower_one_in_backoff_now(op_store: OpStore) -> None:
+    """On the node that both want, the narrower one goes first: the wider one would wait out its backoff."""
+    narrow = an_operation()
+    await op_store.submit(narrow, its_steps(narrow, "node-1"))
+    await in_backoff(op_store)
+    wide = an_operation("op-2")
+    got = await op_store.submit(wide, its_steps(wide, "node-1", "node-2"))
+    assert not got.joined
+    [woken] = (await op_store.view(OP)).steps
+    assert (woken.state, woken.failures, woken.wait_until) == (State.PENDING, 0, None)
+    assert woken.reason == "asked for again by ada"
+
+
+async def test_wish_for_other_nodes_wakes_nobody(op_store: OpStore) -> None:
+    narrow = an_operation()
+    await op_store.submit(narrow, its_steps(narrow, "node-1"))
+    waits = await in_backoff(op_store)
+    elsewhere = an_operation("op-2")
+    await op_store.submit(elsewhere, its_steps(elsewhere, "node-2"))
+    assert list((await op_store.view(OP)).steps) == [waits]

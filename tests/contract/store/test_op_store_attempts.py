@@ -263,6 +263,21 @@ async def test_progress_never_falls_within_an_attempt(op_store: OpStore) -> None
     assert await progress_of(op_store) == [(1, 0.75)]
 
 
+async def test_progress_of_others_is_kept_only_where_their_frontend_has_kept_nothing_for_a_while(
+    op_store: OpStore,
+) -> None:
+    await submitted(op_store)
+    await begin(op_store)
+    minute = timedelta(minutes=1)
+    await op_store.note_progress({(OP, NODE): Progress(1, 0.1)}, minute)
+    assert await progress_of(op_store) == [], "the attempt has just begun: its own frontend will tell"
+    await op_store.note_progress({(OP, NODE): Progress(1, 0.2)})
+    await op_store.note_progress({(OP, NODE): Progress(1, 0.3)}, minute)
+    assert await progress_of(op_store) == [(1, 0.2)]
+    await op_store.note_progress({(OP, NODE): Progress(1, 0.4)}, timedelta(microseconds=1))
+    assert await progress_of(op_store) == [(1, 0.4)]
+
+
 async def test_progress_of_another_attempt_is_ignored(op_store: OpStore) -> None:
     await submitted(op_store)
     await op_store.note_progress({(OP, NODE): Progress(1, 0.5)})

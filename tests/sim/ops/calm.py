@@ -18,6 +18,7 @@ async def settle(world: World) -> None:
     while True:
         await anyio.sleep(world.pace.look_every_s)
         _resume_paused(world)
+        world.claims.what_is_listed_is_soon_done()
         left = unsettled(world)
         if not left:
             world.claims.look_at_everything()

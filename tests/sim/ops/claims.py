@@ -1,6 +1,7 @@
 """What must hold of operations, whatever happens. Looked at after every transaction, every request that is
 sent and everything that a worker begins; apart from the code that is watched."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from remuda.core.ids import NodeId
@@ -23,12 +24,14 @@ class Claims:
         self.operations: dict[OpId, OperationRow] = {}
         self.steps: dict[Key, StepRow] = {}
         self.retried: dict[OpId, float] = {}  # When a person asked for it again, last.
+        self.wished: Counter[tuple[Kind, str, frozenset[NodeId]]] = Counter()
         self._change = 0
         self._sent: set[tuple[NodeId, str, bytes]] = set()
         self._before: dict[Key, str] = {}  # What a node had when its upgrade began.
         self._begun_s: dict[Key, float] = {}  # When its present attempt began, of those with a canary.
         self._progress: dict[tuple[OpId, NodeId, int], float] = {}
         self._keyed: dict[str, OpId] = {}
+        self._listed_s: dict[tuple[OpId, NodeId, int], float] = {}  # Since when what is wanted is there.
         self._shown: dict[tuple[str, OpId, NodeId, int], float] = {}
 
     def of(self, op: OpId) -> list[StepRow]:
@@ -87,7 +90,7 @@ class Claims:
             new.failures,
             new.reason,
         )
-        if old.state.final and not new.state.final and new.op not in self.retried:
+        if old.state.final and not new.state.final and not self._asked_again(row):
             self._world.violated("terminal_stays_terminal", old, new)
         if old.state.final and new.state.final and old.state is not new.state:
             self._world.violated("terminal_stays_terminal", old, new)
@@ -102,6 +105,11 @@ class Claims:
             self._check_failure(old, new)
         if new.state is not old.state:
             self._check_end(row, new)
+
+    def _asked_again(self, row: OperationRow) -> bool:
+        """By its id, or by the same wish once more, which may have been on its way with the first."""
+        wish = (row.kind, row.backend, frozenset(step.node for step in self.of(row.id)))
+        return row.id in self.retried or self.wished[wish] > 1
 
     def _check_failure(self, old: StepRow, new: StepRow) -> None:
         """Nobody who is still at it has failed. A foreign worker may take longer than anybody waits; and one
@@ -196,6 +204,28 @@ class Claims:
         """Answered to somebody who sent this key, and may have been told of another operation before."""
         if self._keyed.setdefault(key, op) != op:
             self._world.violated("a_key_stands_for_one_operation", key, self._keyed[key], op)
+
+    # Now and then, once it is calm.
+
+    def what_is_listed_is_soon_done(self) -> None:
+        """An install that a worker without reports has on its disk ends soon, also if its reply was lost."""
+        there: dict[tuple[OpId, NodeId, int], float] = {}
+        for step in self.steps.values():
+            if self._is_listed(step):
+                place = (step.op, step.node, step.attempt)
+                there[place] = self._listed_s.get(place, elapsed_s())
+                if elapsed_s() - there[place] > self._world.pace.listed_within_s:
+                    self._world.violated("what_is_listed_is_soon_done", step)
+        self._listed_s = there
+
+    def _is_listed(self, step: StepRow) -> bool:
+        """Somebody could ask, and would be told so."""
+        worker, row = self._world.workers.get(step.node), self.operations[step.op]
+        if worker is None or worker.reports or not worker.hears("backend.list") or not self._world.up:
+            return False
+        away = self._world.roster.away(step.node)
+        at_work = step.state is State.RUNNING and row.kind is Kind.INSTALL
+        return at_work and not away and build_of(row.backend) in worker.disk
 
     # When something is sent, and when a worker begins it.
 

@@ -35,6 +35,13 @@ class Pace:
         unanswered = self.timeouts.install + patience.silence
         return 3 * patience.failures_max * attempt_s + 2 * unanswered.total_seconds()
 
+    @property
+    def listed_within_s(self) -> float:
+        """The longest that an install may go on whose backend is there: the frontend that could ask has just
+        been started, the question before is not answered yet, and what follows takes its usual way."""
+        ask_s = 2 * self.list_every.total_seconds() + 3 * self.looks.busy_every.total_seconds()
+        return ask_s + 12 * self.heartbeat_s + self.late_most_s + 10 * self.store_most_s + self.look_every_s
+
 
 BRISK = Pace(
     name="brisk",

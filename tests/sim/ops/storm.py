@@ -59,6 +59,7 @@ class Storm(Trouble):
     def _note_asked_again(self, kind: Kind, backend: str, nodes: set[NodeId]) -> None:
         """The same wish joins what is under way, and what failed of that is begun afresh."""
         claims = self._world.claims
+        claims.wished[kind, backend, frozenset(nodes)] += 1
         for row in claims.operations.values():
             same_nodes = {step.node for step in claims.of(row.id)} == nodes
             if (row.kind, row.backend) == (kind, backend) and same_nodes and not row.finished:

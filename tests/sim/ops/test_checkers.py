@@ -86,7 +86,7 @@ BREAKS = {
     ),
     "everybody goes at once": Break("remuda.ops.turns._paced", lambda *_: {}, "the_canary_goes_alone"),
     "nobody goes first on a node": Break(
-        "remuda.ops.turns._behind_others", lambda *_: {}, "success_has_the_pinned_digest", first_seed=125
+        "remuda.ops.turns._behind_others", lambda *_: {}, "success_has_the_pinned_digest", first_seed=19
     ),
     "any version is the one that is wanted": Break(
         "remuda.ops.steps._goal_met", goal_is_met_by_any_version, "success_has_the_pinned_digest"
@@ -102,6 +102,9 @@ BREAKS = {
     ),
     "what is lost is waited for": Break(
         "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=2
+    ),
+    "nobody is asked what they have": Break(
+        "remuda.ops.inventories.Inventories.want", lambda *_, **__: None, "what_is_listed_is_soon_done"
     ),
     "keys of wishes that join another are forgotten": Break(
         "remuda.store.joined_keys.insert_all",

@@ -61,6 +61,37 @@ def test_lines_say_why_a_node_waits() -> None:
     assert lines(op_event(an_op(waiting))) == [told]
 
 
+def test_lines_tell_the_reason_of_a_failure_once_and_when_the_next_attempt_is() -> None:
+    def failed(attempt: int, in_s: float) -> SseEvent:
+        waits = a_step(
+            state="pending", attempt=attempt, reason="waiting to retry", problem=FULL, retry_in_s=in_s
+        )
+        return op_event(an_op(waits))
+
+    def again(attempt: int) -> SseEvent:
+        return op_event(an_op(a_step(attempt=attempt, problem=FULL)))
+
+    assert lines(failed(1, 30), failed(1, 12), again(2), failed(2, 61), again(3)) == [
+        "install echo on attic: waiting: retrying in 30s; last: the disk is full",
+        "install echo on attic: at work",
+        "install echo on attic: waiting: attempt 2 failed for the same reason; retrying in 1m 1s",
+        "install echo on attic: at work",
+    ]
+
+
+def test_bars_count_down_to_the_next_attempt() -> None:
+    clock = HandClock()
+    bars = Bars(Console(file=StringIO(), width=200, height=25, markup=False), clock)
+    waits = a_step(state="pending", reason="waiting to retry", problem=FULL, retry_in_s=30)
+    shown(bars, op_event(an_op(waits)))
+    clock.passed_s += 12
+    bars.heard()
+    assert "retrying in 18s; last: the disk is full" in rendered(bars.render())
+    clock.passed_s += 60
+    bars.heard()
+    assert "retrying now" in rendered(bars.render())
+
+
 def test_lines_do_not_tell_what_was_over_before() -> None:
     assert lines(op_event(an_op(a_step(state="succeeded"), finished_at=NOON))) == []
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 from yarl import URL
 
-from remuda.core.errors import Unauthorized
+from remuda.core.errors import Misconfigured, Unauthorized
 from remuda.oci.auth import Authorizer, Challenge, Form, parse_challenges, pull_scope
 from remuda.oci.errors import RegistryFailed
 from remuda.oci.keychain import Credentials
@@ -105,7 +105,7 @@ async def test_passwords_are_not_sent_to_a_token_server_in_clear_text() -> None:
     server = TokenServer({"token": "t1"})
     authorizer = Authorizer(OneKey(Credentials("u", SecretStr("hunter2"))), server, HandClock())
 
-    with pytest.raises(RegistryFailed, match="no usable token server"):
+    with pytest.raises(Misconfigured, match="no usable token server"):
         await authorizer.answer("r", SCOPE, None, 'Bearer realm="http://tokens.example"', BASE)
 
     assert server.forms == []

@@ -6,7 +6,6 @@ from anyio.abc import ByteStream, SocketAttribute
 from yarl import URL
 
 from remuda.core.errors import Misconfigured
-from remuda.oci.errors import RegistryFailed
 from remuda.oci.registries import Registries
 from remuda.oci.transport import open_transport
 
@@ -46,10 +45,10 @@ async def test_a_registry_cannot_send_us_to_where_it_does_not_lie_itself(target:
     registry = URL(f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/v2/")
     async with listener, open_transport(Registries()) as transport, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, redirect)
-        with pytest.raises(RegistryFailed, match="is not asked: it leads to"):
+        with pytest.raises(Misconfigured, match="is not asked: it leads to"):
             async with transport.request("GET", registry):
                 pass
-        with pytest.raises(RegistryFailed, match="is not asked: it leads to"):
+        with pytest.raises(Misconfigured, match="is not asked: it leads to"):
             async with transport.request("GET", URL(target), named_by=registry):  # As a token server.
                 pass
         tasks.cancel_scope.cancel()
@@ -69,7 +68,7 @@ async def test_a_registry_elsewhere_cannot_send_us_to_this_machine_but_to_what_t
         tasks.start_soon(listener.serve, answer)
         for host in ("127.0.0.1", "localhost", "0.0.0.0"):
             async with open_transport(Registries()) as transport:
-                with pytest.raises(RegistryFailed, match="a loopback address"):
+                with pytest.raises(Misconfigured, match="a loopback address"):
                     async with transport.request("GET", URL(f"http://{host}:{port}/"), named_by=elsewhere):
                         pass
         async with (

@@ -92,6 +92,22 @@ def test_a_frontend_hears_of_progress_that_another_life_of_it_asked_for() -> Non
     virtually(test, reconciles=True, patience=AS_SHIPPED)
 
 
+def test_progress_that_another_life_asked_for_is_stored_once_that_has_stored_nothing_for_a_while() -> None:
+    async def test(world: World) -> None:
+        step = await begun(world, Kind.UPGRADE)  # Committed, and sent by nobody who is here.
+        await time_passes(5)
+        await world.worker.tell(OP, seq=1, overall=40.0)
+        await time_passes(5)
+        assert not (await world.frontend.store.view(OP)).progress, "its own frontend may still write it"
+        await time_passes(10)
+        await world.worker.tell(OP, seq=2, overall=50.0)
+        await time_passes(20)
+        [(_, kept)] = (await world.frontend.store.view(OP)).progress
+        assert (kept.attempt, kept.fraction) == (step.attempt, 0.5)
+
+    virtually(test, reconciles=True, patience=AS_SHIPPED)
+
+
 def test_progress_is_subscribed_to_as_soon_as_the_bus_allows_it() -> None:
     async def test(world: World) -> None:
         world.lines.refuses_subscriptions = True

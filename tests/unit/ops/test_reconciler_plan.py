@@ -135,8 +135,35 @@ def test_an_old_list_says_nothing_about_a_step_that_has_not_begun() -> None:
     assert len(decided.dispatches) == 1
 
 
-def test_a_worker_without_reports_is_asked_for_its_list_once_its_reply_is_overdue() -> None:
+def test_a_worker_without_reports_is_asked_for_its_list_during_an_install() -> None:
+    """Its reply may be lost on its side of the bus, which nobody here would notice."""
     step = running(wait_until=NOW + timedelta(hours=3))
+    request = a_request(step, open_until=NOW + timedelta(hours=1))
+    assert a_pass(step, views=(a_view(reports=False),), requests=(request,), after_s=60).list_from
+    assert not a_pass(step, views=(a_view(),), requests=(request,), after_s=60).list_from
+
+
+def test_a_list_with_the_backend_ends_an_install_whose_request_is_still_open() -> None:
+    step = running(wait_until=NOW + timedelta(hours=3))
+    request = a_request(step, open_until=NOW + timedelta(hours=1))
+    listed = Inventory(NODE, BOOT, NOW + timedelta(seconds=31), (THERE,))
+    view = a_view(reports=False, inventory=listed)
+    (_, after), *_ = a_pass(step, views=(view,), requests=(request,), after_s=35).changes
+    assert (after.state, after.attempt) == (State.SUCCEEDED, 1)
+
+
+def test_a_list_without_the_backend_says_nothing_while_the_request_is_open() -> None:
+    step = running(wait_until=NOW + timedelta(hours=3))
+    request = a_request(step, open_until=NOW + timedelta(hours=1))
+    view = a_view(reports=False, inventory=Inventory(NODE, BOOT, NOW + timedelta(seconds=31), ()))
+    decided = a_pass(step, views=(view,), requests=(request,), after_s=35)
+    assert not decided.dispatches
+    assert all(after.attempt == 1 for _, after in decided.changes)
+
+
+@pytest.mark.parametrize("kind", [Kind.UPGRADE, Kind.REMOVE])
+def test_a_worker_without_reports_is_asked_for_its_list_once_its_reply_is_overdue(kind: Kind) -> None:
+    step = running(kind, wait_until=NOW + timedelta(hours=3))
     request, view = a_request(step, open_until=NOW + timedelta(hours=1)), a_view(reports=False)
     assert not a_pass(step, views=(view,), requests=(request,), after_s=60).list_from
     late = a_pass(step, views=(view,), requests=(request,), after_s=901)
@@ -166,7 +193,7 @@ def missed(*steps: Step, after_s: float = 25, listed_s: float | None = None, the
 
 
 def test_after_a_missed_reply_the_worker_is_asked_for_its_list_at_once() -> None:
-    step = running(wait_until=NOW + timedelta(hours=3))
+    step = running(Kind.UPGRADE, wait_until=NOW + timedelta(hours=3))
     assert not missed(step, after_s=19).list_from
     assert missed(step, after_s=20).list_from == {(NODE, BOOT)}
 
@@ -220,7 +247,7 @@ def test_presence_on_one_node_ends_nothing_on_another() -> None:
 
 
 def test_a_pass_is_due_when_the_soonest_wait_is_over() -> None:
-    waits = a_step(wait_until=NOW + timedelta(seconds=30), reason="the next attempt comes later", attempt=1)
+    waits = a_step(wait_until=NOW + timedelta(seconds=30), reason="waiting to retry", attempt=1)
     assert a_pass(waits).wake_at == NOW + timedelta(seconds=30)
 
 

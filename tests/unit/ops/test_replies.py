@@ -88,6 +88,53 @@ def test_a_reply_without_success_is_a_failure_that_names_its_reason(verb: Verb, 
     assert problem.message.endswith(": no such image")
 
 
+@pytest.mark.parametrize(
+    ("code", "retryable"),
+    [
+        ("misconfigured", False),
+        ("unauthorized", False),
+        ("platform_missing", False),
+        ("not_found", False),
+        ("content_refused", True),  # A few times; see the steps.
+        ("forbidden", True),
+    ],
+)
+@pytest.mark.parametrize("verb", [Verb.INSTALL, Verb.UPGRADE])
+def test_a_failure_that_lasts_has_the_workers_code_and_is_not_retried_like_a_passing_one(
+    verb: Verb, code: str, retryable: bool
+) -> None:
+    payload = encode(BackendInstallReply(error="r.example:5000 does not speak HTTPS (add it)", code=code))
+    problem = problem_in(verb, payload, a_step())
+    assert problem is not None
+    assert (problem.code, problem.retryable) == (code, retryable)
+    assert problem.message.endswith("does not speak HTTPS (add it)")
+
+
+@pytest.mark.parametrize("code", ["registry_failed", "unavailable", "disk_full", "conflict", ""])
+def test_a_failure_that_may_pass_is_retried(code: str) -> None:
+    problem = problem_in(Verb.INSTALL, encode(BackendInstallReply(error="reset", code=code)), a_step())
+    assert problem is not None
+    assert (problem.code, problem.retryable) == ("install_failed", True)
+
+
+@pytest.mark.parametrize(
+    ("said_by_a_peer", "code"),
+    [
+        ("GET https://r/v2/x/manifests/1: MANIFEST_UNKNOWN: manifest unknown", "not_found"),
+        ("GET https://r/token: UNAUTHORIZED: authentication required", "unauthorized"),
+        ("no child with platform linux/arm64 in index r/x:1", "platform_missing"),
+        ("http: server gave HTTP response to HTTPS client", "misconfigured"),
+    ],
+)
+def test_a_peer_without_codes_is_understood_by_what_its_registry_client_says(
+    said_by_a_peer: str, code: str
+) -> None:
+    problem = problem_in(Verb.INSTALL, encode(BackendInstallReply(error=said_by_a_peer)), a_step())
+    assert problem is not None
+    assert (problem.code, problem.retryable) == (code, False)
+    assert problem.hint
+
+
 @pytest.mark.parametrize("payload", [b"", b"x", b"[]", b'{"success":"yes"}'])
 def test_a_reply_that_cannot_be_read_is_a_failure(payload: bytes) -> None:
     problem = replies.problem_in(Verb.INSTALL, payload, a_step())

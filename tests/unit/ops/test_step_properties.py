@@ -59,7 +59,7 @@ def test_every_history_keeps_the_rules(step: Step, history: History) -> None:
             assert after.boot is not None
             assert (after.wait_until is None) == bool(seen.away), "silence is bounded while the node is there"
         if seen.working and seen.outcome is None and seen.boot == step.boot and seen.exists:
-            assert after.failures == step.failures, "still at work is no failure"
+            assert after.failures <= step.failures, "still at work is no failure"
         step = after
 
 

@@ -8,8 +8,8 @@ import pytest
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId
 from remuda.ops import turns
-from remuda.ops.model import Dispatch, Kind, Outcome, Sighting, Stage, State, Step, Verb, Wish
-from remuda.ops.steps import NOT_PROVEN, advance
+from remuda.ops.model import Dispatch, Goal, Kind, Outcome, Sighting, Stage, State, Step, Verb, Wish
+from remuda.ops.steps import NOT_PROVEN, WAITS_TO_RETRY, advance
 from tests.unit.ops.build import BOOT, NODE, NOW, OP, PINNED, a_step, at, running
 
 UP = Sighting(boot=BOOT, installed=False)
@@ -153,6 +153,19 @@ def test_a_failure_that_trying_again_cannot_help_ends_at_once() -> None:
     assert after(running(), replace(UP, outcome=Outcome(1, HOPELESS))).state is State.FAILED
 
 
+def test_bytes_that_are_not_as_promised_are_asked_for_a_few_times_only() -> None:
+    refused = Outcome(1, Problem("content_refused", "it has another digest", retryable=True))
+    assert after(running(failures=1), replace(UP, outcome=refused)).state is State.PENDING
+    given_up = after(running(failures=2), replace(UP, outcome=refused))
+    assert (given_up.state, given_up.reason) == (State.FAILED, "it has another digest")
+
+
+def test_a_step_in_backoff_says_so_from_the_start() -> None:
+    waits = after(running(), replace(UP, outcome=Outcome(1, BROKEN)))
+    assert (waits.state, waits.reason) == (State.PENDING, WAITS_TO_RETRY)
+    assert after(waits, UP, seconds=1) is waits, "and that is not written again"
+
+
 def test_a_step_is_not_begun_again_before_its_time() -> None:
     waiting = a_step(attempt=1, failures=1, wait_until=NOW + timedelta(seconds=30))
     assert sent(waiting, UP, seconds=29) is None
@@ -194,11 +207,29 @@ def test_silence_while_the_node_is_away_does_not_count() -> None:
     assert resumed.wait_until == NOW + timedelta(seconds=90_060)
 
 
-def test_of_a_worker_without_reports_presence_ends_an_install_only_after_the_time_for_its_reply() -> None:
-    seen = replace(FOREIGN, installed=True)
-    late = timedelta(hours=2, minutes=15)
-    assert after(running(wait_until=NOW + late), seen, seconds=60).state is State.RUNNING
-    assert after(running(wait_until=NOW + late), seen, seconds=900).state is State.SUCCEEDED
+@pytest.mark.parametrize("working", [True, False])
+def test_of_a_worker_without_reports_presence_ends_an_install_though_its_request_is_open(
+    working: bool,
+) -> None:
+    seen = replace(FOREIGN, installed=True, working=working)
+    step = running(wait_until=NOW + timedelta(hours=2, minutes=15))
+    assert after(step, seen, seconds=60).state is State.SUCCEEDED
+    assert after(step, replace(seen, installed=False), seconds=60) == step, "and nothing is said again"
+
+
+def test_presence_does_not_end_an_install_that_replaces_what_has_its_name() -> None:
+    replaces = running(wait_until=NOW + timedelta(hours=2), goal=Goal(("mine",), PINNED, replaces=True))
+    seen = replace(FOREIGN, installed=True, working=True)
+    assert after(replaces, seen, seconds=60).state is State.RUNNING
+    assert after(replaces, replace(seen, digest=PINNED), seconds=60).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("kind", [Kind.UPGRADE, Kind.REMOVE])
+def test_of_a_worker_without_reports_only_the_reply_ends_an_upgrade_or_removal(kind: Kind) -> None:
+    installed = kind is Kind.UPGRADE
+    seen = replace(FOREIGN, installed=installed, digest=PINNED if installed else "", working=True)
+    step = running(kind, wait_until=NOW + timedelta(hours=2), goal=a_step(digest=PINNED).goal)
+    assert after(step, seen, seconds=60).state is State.RUNNING
 
 
 def test_of_a_worker_without_reports_an_unheard_upgrade_is_not_repeated() -> None:

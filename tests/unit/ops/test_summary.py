@@ -1,12 +1,15 @@
 """An operation as a whole."""
 
+from datetime import timedelta
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
 from remuda.ops.model import State, Step, Wish
 from remuda.ops.summary import Status, summarise
-from tests.unit.ops.build import a_step, an_operation, running
+from tests.unit.ops.build import NOW, a_step, an_operation, running
 
 everything = st.lists(st.builds(lambda state: a_step(state=state), st.sampled_from(tuple(State))))
 
@@ -41,3 +44,13 @@ def test_an_operation_is_paused_once_nothing_is_at_work() -> None:
     paused = an_operation(wish=Wish.PAUSE)
     assert summarise(paused, [a_step()], {}).status is Status.PAUSED
     assert summarise(paused, [a_step(state=State.STOPPING)], {}).status is Status.RUNNING
+
+
+def test_nodes_that_wait_for_their_next_attempt_are_not_merely_queued() -> None:
+    down = Problem("install_failed", "registry:5000 cannot be reached", retryable=True)
+    waits = a_step(attempt=1, failures=1, problem=down, wait_until=NOW + timedelta(seconds=30))
+    summary = summarise(an_operation(), [waits], {})
+    assert summary.status is Status.RETRYING
+    assert summary.message.endswith(f"1 to be retried. {waits.node_name}: registry:5000 cannot be reached")
+    busy = [waits, a_step(node="node-2", state=State.RUNNING)]
+    assert summarise(an_operation(), busy, {}).status is Status.RUNNING

@@ -1,0 +1,53 @@
+"""Which failures of installs and upgrades last until somebody changes something. Pure."""
+
+from dataclasses import replace
+from typing import Final
+
+from remuda.core.errors import Problem
+
+# Codes of workers' errors that a further attempt cannot change.
+_PERMANENT: Final = frozenset(
+    {
+        "invalid",
+        "misconfigured",
+        "not_found",
+        "platform_missing",
+        "rejected",
+        "signature_required",
+        "unauthorized",
+    }
+)
+# Most likely permanent as well, but a proxy that damages bytes or a signed address that has expired looks
+# the same: these are tried a few times.
+DOUBTFUL: Final = frozenset({"content_refused", "forbidden"})
+
+# LocalAI's workers send no code. These are words of the container library that they pull with.
+_SAID_BY_PEERS: Final = (
+    ("server gave HTTP response to HTTPS client", "misconfigured"),
+    ("x509: ", "misconfigured"),
+    ("MANIFEST_UNKNOWN", "not_found"),
+    ("NAME_UNKNOWN", "not_found"),
+    ("UNAUTHORIZED", "unauthorized"),
+    ("DENIED", "forbidden"),
+    ("no child with platform", "platform_missing"),
+)
+_HINTS: Final = {
+    "misconfigured": "change what the message names on that node, then retry",
+    "unauthorized": "log in to the registry on that node (`docker login`), then retry",
+    "forbidden": "log in to the registry on that node with a user who may read the image, then retry",
+    "not_found": "check the name and tag, then ask for a new operation",
+    "platform_missing": "install a backend that has a build for that node, or leave the node out",
+    "content_refused": "the registry or something in between is broken: push the image again, or use another "
+    "source",
+}
+_HINT: Final = "change what the message names, then retry"
+
+
+def classified(failed: Problem, code: str, error: str) -> Problem:
+    """The failure with the worker's own code where that decides whether another attempt may help."""
+    code = code or next((known for words, known in _SAID_BY_PEERS if words in error), "")
+    if code not in _PERMANENT and code not in DOUBTFUL:
+        return failed
+    # Our workers end their sentence with a hint of their own.
+    hint = "" if error.endswith(")") else _HINTS.get(code, _HINT)
+    return replace(failed, code=code, hint=hint, retryable=code in DOUBTFUL)
