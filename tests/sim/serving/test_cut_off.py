@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from remuda.router import confirming
+from tests.integration.ops.virtual import time_passes
 from tests.sim.loop import run_virtually
 from tests.sim.ops.simulation import defects_told
 from tests.sim.ops.world import Weather
@@ -34,9 +35,9 @@ def told(story: Story) -> None:
                 stack.enter_context(as_simulated())
                 await begin(world)
                 first, second = world.hosts[:2]
-                await anyio.sleep(30)
+                await time_passes(30)
                 await answered(world, first)
-                await anyio.sleep(15)
+                await time_passes(15)
                 await answered(world, second)
                 second.database.cut = True
                 await story(world, first, second)
@@ -60,18 +61,18 @@ def requests_of(world: ServingWorld, host: ServingFrontend) -> int:
 async def asks_in_vain(world: ServingWorld, host: ServingFrontend) -> None:
     before = requests_of(world, host)
     host.ask(MODEL, 5.0)
-    await anyio.sleep(10)
+    await time_passes(10)
     assert requests_of(world, host) == before, "nobody was asked"
 
 
 def test_it_serves_what_it_had_for_as_long_as_that_is_there() -> None:
     async def story(world: ServingWorld, first: ServingFrontend, second: ServingFrontend) -> None:
-        await anyio.sleep(120)
+        await time_passes(120)
         await answered(world, second)
         for machine in world.machines:
             for process in list(machine.processes.values()):
                 machine.lose(process, again=False)
-        await anyio.sleep(30)
+        await time_passes(30)
         await asks_in_vain(world, second)
 
     told(story)
@@ -82,9 +83,9 @@ def test_it_sends_nothing_to_what_another_frontend_unloads(monkeypatch: pytest.M
     monkeypatch.setattr(confirming, "unconfirmed", lambda at, now_s: frozenset())
 
     async def story(world: ServingWorld, first: ServingFrontend, second: ServingFrontend) -> None:
-        await anyio.sleep(60)
+        await time_passes(60)
         first.unload(MODEL)
-        await anyio.sleep(10)
+        await time_passes(10)
         await asks_in_vain(world, second)
 
     told(story)
