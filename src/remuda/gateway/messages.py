@@ -77,5 +77,5 @@ def gives_raw(media_type: str, *errors: int) -> dict[int | str, Described]:
 
 
 def refuses(*errors: int) -> dict[int | str, Described]:
-    """These errors, and those that stand before every route: a foreign host, a body that is too large."""
-    return {code: {"model": NodeError} for code in sorted({*errors, 403, 413})}
+    """These errors, and those before every route: a foreign host, a body or head that is too large."""
+    return {code: {"model": NodeError} for code in sorted({*errors, 403, 413, 431})}

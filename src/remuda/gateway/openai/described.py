@@ -32,13 +32,14 @@ _REFUSALS: Final[Mapping[int, str]] = {
     403: "The key is not for this model, or a web page asks on loopback.",
     404: "There is no such model; similar names are told.",
     413: "Too large.",
+    431: "The head of the request is too large.",
     429: "As many wait as may wait.",
     500: "A defect; the frontend's log has the details.",
     502: "The backend failed.",
     503: "The model is being loaded (`loading` says how far it is), or no node can take it.",
     504: "The backend said nothing for too long.",
 }
-_OF_PAGES: Final = (401, 403, 404)
+_OF_PAGES: Final = (401, 403, 404, 431)
 _REQUEST_ID: Final[Described] = {
     "x-request-id": {"description": "The client's own, or a new one.", "schema": {"type": "string"}}
 }
