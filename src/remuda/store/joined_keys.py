@@ -20,7 +20,7 @@ _NEWEST = (
     select(joined_keys.c.key)
     .where(joined_keys.c.op_id == bindparam("op"))
     .order_by(joined_keys.c.joined_at.desc(), joined_keys.c.key)
-    .limit(limits.JOINED_KEYS_KEPT_MAX)
+    .limit(bindparam("most"))
 )
 _FORGET = delete(joined_keys).where(
     joined_keys.c.op_id == bindparam("op"), joined_keys.c.key.not_in(_NEWEST.scalar_subquery())
@@ -47,4 +47,4 @@ def insert_all(connection: Connection, now: datetime, joined: Mapping[str, Opera
             ],
         )
     for op in {operation.id for operation in joined.values()}:
-        connection.execute(_FORGET, {"op": op})
+        connection.execute(_FORGET, {"op": op, "most": limits.JOINED_KEYS_KEPT_MAX})
