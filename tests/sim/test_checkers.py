@@ -104,9 +104,7 @@ BREAKS = {
     "a clock that was set back is not followed": Break(
         "remuda.store.hearing._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=285
     ),
-    "nobody is ever gone": Break(
-        "remuda.fleet.fleet.judge", lambda node, silence, thresholds: Reachability.UP, "settles_in_time"
-    ),
+    "nobody is ever gone": Break("remuda.fleet.fleet.judge", lambda *_: Reachability.UP, "settles_in_time"),
     "the status forgets approval": Break(
         "remuda.fleet.fleet.wire_status", status_of_the_heard, "unapproved_is_pending"
     ),
@@ -143,7 +141,7 @@ BREAKS = {
         "only_the_node_speaks_for_itself",
     ),
     "the token of another node will do": Break(
-        "remuda.fleet.identity.may_speak", lambda caller, node: True, "only_the_node_speaks_for_itself"
+        "remuda.fleet.identity.may_speak", lambda caller, node: True, "farewells_are_of_this_boot"
     ),
     "another machine takes a gone one's place unasked": Break(
         "remuda.fleet.reception._claimed", place_is_taken_at_once, "ids_are_stable", first_seed=13
