@@ -41,6 +41,11 @@ class Backend:
         """What goes on beside the calls; cancelled when the process is about to end."""
         task_status.started()
 
+    async def failed(self) -> str:
+        """Returns once the backend cannot go on, with the reason. Its process ends then."""
+        await anyio.sleep_forever()
+        return ""
+
     async def close(self) -> None:
         """Called once, when the last call has ended and the process is about to."""
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -58,7 +58,8 @@ def parse_address(text: str) -> Address:
 def serve(backend: Backend, argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run `backend` until SIGTERM, SIGINT or the end of its parent; returns the process's exit code.
 
-    `argv` is what follows the program's name. Raises SystemExit(2) when it cannot be understood.
+    When the backend fails, the process ends here. `argv` is what follows the program's name. Raises
+    SystemExit(2) when it cannot be understood.
     """
     address = _address_of(argv)
     _fill_standard_descriptors()
@@ -105,15 +106,35 @@ async def _serve(backend: Backend, address: Address, token: str) -> None:
             await tasks.start(backend.run)
             await server.start()
             log.info("listening address=%s token_required=%s", Address(address.host, port), bool(token))
-            async for number in signals:
-                log.info("stopping signal=%s", signal.Signals(number).name)
-                break
-            _exit_in_time()
-            await server.stop(limits.DRAIN_S)
+            failed = await _until_failed(backend, signals)
+            _exit_in_time(int(failed))
+            await server.stop(limits.FAILED_DRAIN_S if failed else limits.DRAIN_S)
             tasks.cancel_scope.cancel()
         with anyio.move_on_after(limits.CLOSE_S):
             await backend.close()
         log.info("stopped")
+        if failed:
+            os._exit(1)  # At once: until it is gone, the worker takes this process for one that can serve.
+
+
+async def _until_failed(backend: Backend, signals: AsyncIterator[signal.Signals]) -> bool:
+    """Or until it is told to stop, which is no failure."""
+    failed = False
+
+    async def watch() -> None:
+        nonlocal failed
+        reason = await backend.failed()
+        log.error("stopping reason=%r", reason)
+        failed = True
+        either.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as either:
+        either.start_soon(watch)
+        async for number in signals:
+            log.info("stopping signal=%s", signal.Signals(number).name)
+            break
+        either.cancel_scope.cancel()
+    return failed
 
 
 class _CannotListen(Exception):
@@ -149,8 +170,8 @@ def _end_as_if_told() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _exit_in_time() -> None:
+def _exit_in_time(code: int = 0) -> None:
     """From here on the process ends, whatever an engine's threads and destructors do."""
-    last_resort = threading.Timer(limits.EXIT_S, os._exit, (0,))
+    last_resort = threading.Timer(limits.EXIT_S, os._exit, (code,))
     last_resort.daemon = True
     last_resort.start()

@@ -13,12 +13,10 @@ from tests.integration.backends.llama_cpp_process import (
     gone,
     holding,
     loaded,
-    said,
     started,
 )
 from tests.peers.backend_client import BackendClient, CallFailed
 from tests.support.models import tiny_model, tiny_reranker
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -138,7 +136,7 @@ async def test_who_leaves_while_waiting_for_the_whole_answer_stops_it_too(tmp_pa
             await client.predict(Prompt="a", Tokens=1)
 
 
-async def test_an_engine_that_is_killed_is_noticed_and_can_be_replaced(tmp_path: Path) -> None:
+async def test_the_end_of_the_engine_ends_the_backend_and_the_log_says_why(tmp_path: Path) -> None:
     async with holding(tmp_path, ContextSize=LONG) as (process, client):
         stream = client.predict_stream(**ENDLESS)
         await anext(stream)
@@ -146,18 +144,17 @@ async def test_an_engine_that_is_killed_is_noticed_and_can_be_replaced(tmp_path:
         with pytest.raises(CallFailed) as under_way:
             _ = [reply async for reply in stream]
         assert under_way.value.code == "UNAVAILABLE"
+        assert process.wait() == 1
+    assert process.log.count("ERROR") == 1
+    assert "stopping reason='the engine was ended by SIGKILL'" in process.log
 
-        async def noticed() -> bool:
-            return (await client.status()).state == "ERROR"
 
-        await wait_until(noticed, what="the end of the engine to be noticed")
-        after = await failure(client)
-        assert (after.code, after.details) == (
-            "FAILED_PRECONDITION",
-            "model not loaded: its engine was ended by SIGKILL",
-        )
-        await loaded(client)
-        assert (await said(client, Prompt="a", Tokens=2, IgnoreEOS=True))[-1].tokens == 2
+async def test_an_idle_backend_ends_with_its_engine_too(tmp_path: Path) -> None:
+    async with holding(tmp_path) as (process, client):
+        assert (await client.free()).success
+        await loaded(client)  # Only the engine that is loaded counts, not those before it.
+        engine_of(process).kill()
+        assert process.wait() == 1
 
 
 async def test_a_backend_that_is_killed_leaves_no_engine(tmp_path: Path) -> None:
@@ -179,7 +176,7 @@ async def test_a_backend_told_to_stop_ends_its_engine_and_itself(tmp_path: Path)
 AMBIGUOUS = 'root ::= s\ns ::= [a-z ] s "a" | [a-y ] s "b"'
 
 
-async def test_an_engine_held_by_a_grammar_is_ended_and_can_be_replaced(tmp_path: Path) -> None:
+async def test_an_engine_held_by_a_grammar_is_ended_and_each_call_told_why(tmp_path: Path) -> None:
     options = {"ContextSize": LONG, "Options": ["step_seconds:1"]}
     async with holding(tmp_path, **options) as (process, client):
         engine = engine_of(process)
@@ -192,21 +189,20 @@ async def test_an_engine_held_by_a_grammar_is_ended_and_can_be_replaced(tmp_path
         assert "the grammar of this request" in refused.value.details
         with pytest.raises(CallFailed) as under_way:
             _ = [reply async for reply in other]
-        after = await failure(client)
-        for one in (under_way.value, after):
-            assert (one.code, one.details.startswith("model not loaded")) == ("FAILED_PRECONDITION", True)
-        assert (await client.status()).state == "ERROR"
-        await loaded(client, **options)
-        assert (await client.predict(Prompt="the house", Tokens=3, IgnoreEOS=True)).tokens == 3
+        assert under_way.value.code == "FAILED_PRECONDITION"
+        assert under_way.value.details.startswith("model not loaded")
+        assert process.wait() == 1
+    assert "stopping reason='the engine was ended by its watchdog: one step took more than" in process.log
 
 
 async def test_a_grammar_holds_the_engine_no_longer_when_its_caller_has_left(tmp_path: Path) -> None:
     ways = [f'[^\\x{number:02x}] s "{number}"' for number in range(1, 32)]
     wide = f"root ::= s\ns ::= {' | '.join(ways)}"
-    async with holding(tmp_path, Options=["step_seconds:1"]) as (process, client):
+    async with holding(tmp_path, Options=["step_seconds:1"]) as (process, _):
         engine = engine_of(process)
         async with BackendClient(process.address, TOKEN, call_s=0.5) as hasty:
             with pytest.raises(CallFailed, match="DEADLINE_EXCEEDED"):
                 await hasty.predict(Prompt="the house", Tokens=200, Grammar=wide)
         assert gone(engine)
-        assert "with a grammar" in (await failure(client)).details
+        assert process.wait() == 1
+    assert "s of CPU time with a grammar'" in process.log

@@ -35,11 +35,18 @@ class LlamaCppBackend(Backend):
         self._options = pb.ModelOptions()
         self._loading = False
         self._watches: TaskGroup | None = None
+        self._failure = ""
+        self._failed = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with anyio.create_task_group() as self._watches:
             task_status.started()
             await anyio.sleep_forever()
+
+    async def failed(self) -> str:
+        """A model whose engine has ended is not loaded, and only the end of this process tells everybody."""
+        await self._failed.wait()
+        return self._failure
 
     async def LoadModel(self, request: pb.ModelOptions, context: Context) -> pb.Result:
         if self._engine is not None and not self._engine.ended and request == self._options:
@@ -57,7 +64,7 @@ class LlamaCppBackend(Backend):
         finally:
             self._loading = False
         if self._watches is not None:
-            self._watches.start_soon(self._engine.watch)
+            self._watches.start_soon(self._watch, self._engine)
         self._options = request
         log.info(
             "model_loaded path=%r slots=%d context=%d", plan.path, plan.parallel, self._engine.context_size
@@ -189,6 +196,12 @@ class LlamaCppBackend(Backend):
             raise Refused(grpc.StatusCode.UNAVAILABLE, str(error)) from error
         except TimeoutError as error:
             raise Refused(grpc.StatusCode.UNAVAILABLE, "the engine does not answer") from error
+
+    async def _watch(self, loaded: Engine) -> None:
+        await loaded.watch()
+        if loaded is self._engine:  # Else it was unloaded.
+            self._failure = f"the engine was ended by {loaded.ended}"
+            self._failed.set()
 
     async def _unload(self) -> None:
         if self._engine is not None:

@@ -99,9 +99,12 @@ class Engine:
             self._free_slots.release()
 
     async def watch(self) -> None:
-        """Until `stop`: end the process if one step takes too long."""
+        """Until `stop`, or the end of the process: end it if one step takes too long."""
         with self._watching:
-            await self._watchdog.run(self._process.kill)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watchdog.run, self._process.kill)
+                await self._process.wait()
+                tasks.cancel_scope.cancel()
 
     async def stop(self) -> None:
         """The process and what it held are gone when this returns; calls under way fail."""

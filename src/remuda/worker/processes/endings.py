@@ -20,6 +20,7 @@ _OLD_DRIVER = re.compile(
     r"CUDA driver version is insufficient|forward compatibility was attempted", re.IGNORECASE
 )
 _OLD_LIBC = re.compile(r"version [`'](GLIBC\w*_[\d.]+)' not found")
+_ENGINE_ENDED = re.compile(r" stopping reason=(['\"])(the engine was ended by (.+))\1$", re.MULTILINE)
 _NOT_READY = " before it became ready"
 
 
@@ -79,7 +80,15 @@ def port_in_use(stderr: Sequence[str]) -> bool:
 def likely_cause(code: int | None, stderr: Sequence[str]) -> str:
     """What a person should look at, or nothing when it cannot be guessed. `code` is None while it lives."""
     text = "\n".join(stderr)
-    return _by_words(text) or _by_code(code)
+    engine = _ENGINE_ENDED.search(text)
+    return _by_engine(engine, text) if engine else _by_words(text) or _by_code(code)
+
+
+def _by_engine(ended: re.Match[str], text: str) -> str:
+    """A built-in backend ends because its engine did, a process of its own."""
+    what, by = ended[2], signal.Signals.__members__.get(ended[3])
+    cause = "" if by is None else _by_words(text) or _by_code(-by)
+    return f"{what} ({cause})" if cause else what
 
 
 def _by_words(text: str) -> str:

@@ -52,5 +52,23 @@ def test_usual_causes_are_recognised(code: int, line: str, cause: str) -> None:
     assert cause in likely_cause(code, [line])
 
 
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("SIGKILL", "the engine was ended by SIGKILL (probably out of memory: the kernel kills what is too"),
+        ("SIGABRT", "the engine was ended by SIGABRT (the program itself crashed"),
+        ("exit code 3", "the engine was ended by exit code 3"),
+        (
+            "its watchdog: one step took more than 10 s",
+            "the engine was ended by its watchdog: one step took more than 10 s",
+        ),
+    ],
+)
+def test_a_backend_that_ends_with_its_engine_is_told_as_such(reason: str, cause: str) -> None:
+    line = f"03:12:37 ERROR remuda.backends.serving stopping reason={f'the engine was ended by {reason}'!r}"
+    story = told(Ended(1), ["loaded", line, "03:12:37 INFO remuda.backends.serving stopped"], was_ready=True)
+    assert story.startswith(f"it ended with exit code 1: {cause}")
+
+
 def test_an_unknown_cause_is_not_guessed() -> None:
     assert likely_cause(1, ["something odd"]) == ""
