@@ -49,7 +49,8 @@ def test_killed_replica_is_loaded_again_where_its_worker_restarted_it(alone: Fro
     wait_until_blocking(moved, within=30, what="the replica at another address, though nobody asked for it")
     assert said(chat(alone, "mortal")) == "one two three"
     assert len([one for one in replicas(alone) if one["model"] == "mortal"]) == 1
-    assert any("mortal#0" in entry["detail"] for entry in lost(alone))
+    [entry] = [entry for entry in lost(alone) if "mortal#0" in entry["detail"]]
+    assert "ended: it was killed by SIGKILL" in entry["detail"]
 
 
 def test_request_for_a_killed_replica_is_answered_by_the_next(alone: Frontend) -> None:

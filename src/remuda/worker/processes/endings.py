@@ -21,6 +21,7 @@ _OLD_DRIVER = re.compile(
 )
 _OLD_LIBC = re.compile(r"version [`'](GLIBC\w*_[\d.]+)' not found")
 _ENGINE_ENDED = re.compile(r" stopping reason=(['\"])(the engine was ended by (.+))\1$", re.MULTILINE)
+_LAST_LINES = "; its last lines:"
 _NOT_READY = " before it became ready"
 
 
@@ -61,7 +62,12 @@ def told(over: Over, stderr: Sequence[str], *, was_ready: bool) -> str:
             what = "did not get its port" if code is None else how(code) + _NOT_READY
             cause = f"another program took port {port}"
     lines = "".join(f"\n  {line}" for line in stderr)
-    return f"it {what}{cause and f': {cause}'}{lines and f'; its last lines:{lines}'}"
+    return f"it {what}{cause and f': {cause}'}{lines and f'{_LAST_LINES}{lines}'}"
+
+
+def without_lines(story: str) -> str:
+    """What `told` tells, short enough to be reported again and again."""
+    return story.partition(_LAST_LINES)[0]
 
 
 def how(code: int) -> str:

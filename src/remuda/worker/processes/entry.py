@@ -15,7 +15,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
 from remuda.host.restarts import GiveUp, Restart, after_exit
-from remuda.worker.processes.endings import Ended, Over, PortLost, port_in_use, told
+from remuda.worker.processes.endings import Ended, Over, PortLost, port_in_use, told, without_lines
 from remuda.worker.processes.life import Life
 from remuda.worker.processes.model import Launch, Phase, Protocol, Replica, Stopped
 from remuda.worker.processes.patience import Patience
@@ -64,6 +64,7 @@ class Entry:
         self._free_first = True
         self._stamp = ""
         self._was_ever_ready = False
+        self._last_ending = ""  # Frontends may hear of it only once the next process runs.
         self._moved = anyio.Event()
         self.replica = Replica(
             launch.key,
@@ -140,6 +141,7 @@ class Entry:
 
     async def _before_next(self, ending: _Ending, short_lives: int) -> int:
         """Wait as policy says, for ever once it has given up; a stop cuts either short."""
+        self._last_ending = without_lines(ending.reason)
         match after_exit(self._around.patience.restarts, short_lives, ending.lived):
             case Restart(delay, count):
                 self._move(Phase.WAITING, ending.reason)
@@ -252,6 +254,8 @@ class Entry:
     def _move(self, phase: Phase, trouble: str = "") -> None:
         if self.stopping:
             phase = Phase.STOPPING
+        if phase in (Phase.STARTING, Phase.READY):
+            trouble = trouble or self._last_ending
         self._was_ever_ready = self._was_ever_ready or phase is Phase.READY
         self.replica = self.replica.moved(phase, self._around.clock.now(), trouble)
         self._announce()

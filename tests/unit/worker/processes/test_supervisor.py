@@ -251,6 +251,7 @@ def test_a_crash_after_readiness_starts_it_again_as_another_instance() -> None:
         second = await until(rig, Phase.READY)
         assert second.instance != first.instance
         assert second.restarts == 1
+        assert second.trouble == waiting.trouble, "whoever did not look meanwhile is told, too"
         assert second.port != first.port, "callers of the former process must not meet the new one unknowing"
 
     supervised(scene, scripts(Script(exits_s=5, code=-9), Script()))
