@@ -152,7 +152,7 @@ class LlamaCppBackend(Backend):
 
     async def GetMetrics(self, request: pb.MetricsRequest, context: Context) -> pb.MetricsResponse:
         with self._asked() as loaded:
-            return answers.metrics_response((await loaded.connection.get("/metrics")).decode())
+            return await loaded.metrics()
 
     async def ModelMetadata(self, request: pb.ModelOptions, context: Context) -> pb.ModelMetadataResponse:
         with self._asked() as loaded:

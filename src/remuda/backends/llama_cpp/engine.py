@@ -17,12 +17,14 @@ import anyio.abc
 import grpc
 
 from remuda.backends.llama_cpp import limits
+from remuda.backends.llama_cpp.answers import metrics_response
 from remuda.backends.llama_cpp.connection import Connection, EngineGone, Json
 from remuda.backends.llama_cpp.load_log import reason_in
 from remuda.backends.llama_cpp.load_options import LoadPlan
 from remuda.backends.llama_cpp.watchdog import BusiestThread, StepLimit, Watchdog
 from remuda.backends.refusal import Refused
 from remuda.core.entropy import Entropy
+from remuda.rpc import backend_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Engine:
         properties: Json,
         pools: bool,
         token_s: float,
+        at_load: pb.MetricsResponse,
     ) -> None:
         self._process = process
         limit = StepLimit(plan.step_s, token_s, plan.parallel, int(plan.settings["n_batch"]))
@@ -53,6 +56,7 @@ class Engine:
         self.connection = connection
         self.plan = plan
         self.properties = properties
+        self._at_load = at_load
         self.pools = pools  # One vector for a text, or one for each token of it.
 
     @property
@@ -63,6 +67,13 @@ class Engine:
     def context_size(self) -> int:
         """Tokens that one call may use, prompt and answer together."""
         return int(self.properties["default_generation_settings"]["n_ctx"])
+
+    async def metrics(self) -> pb.MetricsResponse:
+        """Of what clients asked for: what the load itself cost is not counted."""
+        told = await _metrics(self.connection)
+        told.tokens_generated -= self._at_load.tokens_generated
+        told.prompt_tokens_processed -= self._at_load.prompt_tokens_processed
+        return told
 
     @property
     def template_has_tools(self) -> bool:
@@ -140,9 +151,14 @@ async def _meet(process: anyio.abc.Process, connection: Connection, plan: LoadPl
         properties = json.loads(await connection.get("/props"))
         pools = plan.embeds and await _pools(connection)
         token_s = 0.0 if plan.embeds or plan.reranks else await _token_s(process.pid, connection)
+        at_load = await _metrics(connection)
     except (EngineGone, Refused, TimeoutError) as error:
         raise LoadFailed(f"the engine loaded the model, but does not answer: {error}") from error
-    return Engine(process, connection, plan, properties, pools, token_s)
+    return Engine(process, connection, plan, properties, pools, token_s, at_load)
+
+
+async def _metrics(connection: Connection) -> pb.MetricsResponse:
+    return metrics_response((await connection.get("/metrics")).decode())
 
 
 async def _pools(connection: Connection) -> bool:
