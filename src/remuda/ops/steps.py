@@ -84,7 +84,7 @@ def _goal_met(step: Step, seen: Sighting) -> str:
         return ""
     match step.kind:
         case Kind.INSTALL if seen.installed and not _other_bytes(step, seen):
-            return "it is installed" if step.attempt else "it was installed already"
+            return _kept(step, seen) or ("it is installed" if step.attempt else "it was installed already")
         case Kind.UPGRADE if seen.installed and step.goal.digest and seen.digest == step.goal.digest:
             return "it has this version" if step.attempt else "it had this version already"
         case Kind.REMOVE if not seen.installed:
@@ -148,7 +148,7 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
             return _close(
                 replace(step, problem=None), State.SUCCEEDED, f"{problem.message}; others have run it"
             )
-        return _succeeded(step, "") if problem is None else _failed(step, problem, at)
+        return _succeeded(step, _kept(step, seen)) if problem is None else _failed(step, problem, at)
     listed = _listed_before_its_reply(step, seen)
     # What a report shows at work is at work in that life, though it was meant for the one before.
     if seen.away or (seen.working and not listed and (seen.reports or seen.boot == step.boot)):
@@ -158,6 +158,18 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
     if step.stage is Stage.APPLY and (overdue or listed) and (how := _goal_met(step, seen)):
         return _succeeded(step, how)
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
+
+
+def _kept(step: Step, seen: Sighting) -> str:
+    """A worker without reports that is asked to install what it has says yes, and keeps what it has."""
+    if seen.reports or step.kind is not Kind.INSTALL or not seen.installed or step.goal.replaces:
+        return ""
+    if not step.goal.digest or seen.digest in ("", step.goal.digest):
+        return ""
+    return (
+        f"the node lists {seen.digest}, which is not what the reference stands for now: LocalAI's workers "
+        "keep what they have until it is upgraded"
+    )
 
 
 def _listed_before_its_reply(step: Step, seen: Sighting) -> bool:

@@ -82,7 +82,11 @@ def test_an_install_with_a_pin_is_not_done_by_other_bytes(digest: str) -> None:
 def test_of_a_worker_without_reports_an_install_is_done_whatever_its_list_says_of_bytes() -> None:
     pinned = running(goal=a_step(digest=PINNED).goal, answer_by=NOW)
     listed = replace(FOREIGN, installed=True, digest="sha256:" + "b" * 64)
-    assert after(pinned, listed, seconds=1).state is State.SUCCEEDED
+    for seen in (listed, replace(listed, outcome=Outcome(1))):
+        done = after(pinned, seen, seconds=1)
+        assert done.state is State.SUCCEEDED
+        assert done.reason.startswith("the node lists sha256:bbb"), "and that is said"
+    assert after(pinned, replace(listed, digest=PINNED, outcome=Outcome(1))).reason == ""
 
 
 def test_an_install_without_a_pin_is_done_by_whatever_is_there() -> None:
