@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 _RETIREMENT = timedelta(hours=1)
 _ANSWER_LATER_S = 600.0
+_LOSS_NOTED_S = 0.1  # A link can be unusable a moment before its loss is noted: meanwhile others have to run.
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +212,7 @@ class Bus:
     async def _attach(self, receiver: Receiver) -> None:
         try:
             while not await self._stands(receiver):
+                await anyio.sleep(_LOSS_NOTED_S)
                 await self.wait_connected()
         except BaseException:
             receiver.close()
@@ -344,6 +346,7 @@ class Bus:
                 await self.wait_connected()
                 with suppress(BusUnusable):
                     return await self.publish(inbox, payload)
+                await anyio.sleep(_LOSS_NOTED_S)
         raise BusUnusable("the bus was down for too long")
 
     def _become(self, state: State) -> None:
