@@ -17,6 +17,7 @@ from remuda.core.errors import Invalid
 BYTES_MAX: Final = 1 << 20
 PARTS_MAX: Final = 5000  # With what aliases stand for. They are read in 50 ms, on the event loop.
 DEPTH_MAX: Final = 32
+NUMBER_CHARS_MAX: Final = 64  # Reading a number takes time by the square of its length.
 
 Value = str | list["Value"] | dict[str, "Value"] | None
 
@@ -99,10 +100,11 @@ def _value(node: Node, depth: int = 0) -> Value:
 def _scalar(node: ScalarNode) -> str | None:
     if not node.style and node.tag == f"{_TAGS}null":
         return None
-    if not node.style and node.tag.removeprefix(_TAGS) in ("int", "float", "bool"):
+    numeric = not node.style and node.tag.removeprefix(_TAGS) in ("int", "float", "bool")
+    if numeric and len(node.value) <= NUMBER_CHARS_MAX:
         try:
             meant = _CONSTRUCTOR.construct_object(node)
-        except ValueError:  # Such as more digits than Python reads.
+        except (ValueError, KeyError, OverflowError):  # A tag says what it is, and it is not.
             return str(node.value)
         if math.isfinite(meant):
             plain = Plain(node.value)

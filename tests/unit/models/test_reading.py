@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
 from remuda.models.config import Function, Grammar, ModelConfig, Parameters, Template
-from remuda.models.document import BYTES_MAX
+from remuda.models.document import BYTES_MAX, parse
 from remuda.models.keep_alive import FOR_EVER
 from remuda.models.reading import read_model, write_model
 
@@ -244,3 +244,14 @@ def test_a_file_outside_the_folder_of_models_is_refused(text: str) -> None:
 
 def test_a_name_with_dots_in_it_is_no_way_out() -> None:
     assert read_model("parameters: {model: org/llama-3..1.gguf}").file == "org/llama-3..1.gguf"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1" + ":59" * 200_000, "0x" + "f" * 900_000, "1" + ":59" * 100 + ":59.5", "!!bool zz", "!!int 1x"],
+    ids=["base 60", "hexadecimal", "fraction of base 60", "no truth value", "no number"],
+)
+def test_what_only_looks_like_a_number_stays_text_and_takes_no_time(value: str) -> None:
+    read = parse(f"x: {value}\n")
+    assert isinstance(read, dict)
+    assert read["x"] == value.removeprefix("!!bool ").removeprefix("!!int ")
