@@ -14,6 +14,7 @@ DIALS_AT_ONCE_MAX = 16
 PROBE_LOOK_EVERY_S = 3.0  # How often a frontend looks whose command path is to be probed over the bus.
 PROBE_EVERY_S = 30.0  # How often a worker that answered is asked again.
 PROBE_S = 3.0  # For a worker to answer; none in time says nothing about it.
+PROBES_UNHEARD = 3  # Without a subscriber, with heartbeats between them: the worker is on another bus.
 PROBES_AT_ONCE_MAX = 16
 PROBES_PER_LOOK_MAX = 64  # The others are asked at the next look.
 PROBE_BUS_STEADY_S = 10.0  # After the bus came back, workers get this long to reconnect to it.

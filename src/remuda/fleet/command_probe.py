@@ -2,7 +2,7 @@
 connected to another bus sends them all the same, and no command ever reaches it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -33,13 +33,17 @@ class LastProbe:
 
     boot_id: BootId
     at: datetime
-    unheard: int = 0  # Probes in a row without a subscriber.
+    unheard: int = (
+        0  # Probes in a row without a subscriber, each after a heartbeat that followed the one before.
+    )
     recorded: bool | None = None  # Whether it was last written down as reached; None: nothing was.
+    unheard_at: datetime | None = None  # When the latest of the unheard was sent.
 
     @property
     def reached(self) -> bool | None:
-        """None: one probe without a subscriber proves nothing, for workers reconnect."""
-        if self.unheard == 1:
+        """None: not known. Nobody listens for a worker that reconnects, nor for one that was killed or whose
+        machine sleeps: only heartbeats between the probes show that it lives, and listens elsewhere."""
+        if 0 < self.unheard < limits.PROBES_UNHEARD:
             return None
         return self.unheard == 0
 
@@ -78,9 +82,11 @@ def after_probe(node: Node, before: LastProbe | None, reply: Reply, now: datetim
         case Reply.ANSWERED:
             return LastProbe(node.boot_id, now, 0, before.recorded)
         case Reply.NO_RESPONDERS:
-            return LastProbe(node.boot_id, now, before.unheard + 1, before.recorded)
+            if before.unheard_at is None or node.last_heartbeat > before.unheard_at:
+                return LastProbe(node.boot_id, now, before.unheard + 1, before.recorded, now)
+            return replace(before, at=now)
         case Reply.UNKNOWN:
-            return LastProbe(node.boot_id, now, before.unheard, before.recorded)
+            return replace(before, at=now)
 
 
 def not_subscribed(node: Node, bus: str) -> str:
@@ -175,6 +181,6 @@ class CommandProber:
         self._problems.update(problems)
         for node in nodes:
             last = self._last[node.id]
-            self._last[node.id] = LastProbe(last.boot_id, last.at, last.unheard, last.reached)
+            self._last[node.id] = replace(last, recorded=last.reached)
             if not last.reached:
                 log.warning("node_not_on_our_bus", node=node.name, id=node.id, bus=self._bus())

@@ -41,7 +41,9 @@ class Fleet:
 
     def standing(self, node: Node, thresholds: Thresholds) -> Standing:
         silence = self.hearing.silence(node.last_heartbeat, self.now)
-        cut_off = uncommandable(node, self.probes.get(node.id, ()))
+        # Nobody listens for a worker that is not there: probes tell something only while it is heard.
+        probes = self.probes.get(node.id, ()) if silence < thresholds.unhealthy_after else ()
+        cut_off = uncommandable(node, probes)
         reachability = judge(node, silence, thresholds, cut_off)
         why = reasons(node, reachability, silence, cut_off)
         unreached: dict[str, str] = {}

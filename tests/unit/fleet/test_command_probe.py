@@ -17,8 +17,9 @@ pytestmark = pytest.mark.anyio
 LATER = NOON + timedelta(seconds=1)
 
 
-def standing(shown: Node, *probes: CommandProbe) -> Standing:
-    fleet = Fleet(NOON, Hearing.of([Span(NOON, NOON)]), [shown], probes={shown.id: probes})
+def standing(shown: Node, *probes: CommandProbe, silent_s: float = 0) -> Standing:
+    now = NOON + timedelta(seconds=silent_s)
+    fleet = Fleet(now, Hearing.of([Span(NOON, now)]), [shown], probes={shown.id: probes})
     return fleet.standing(shown, THRESHOLDS)
 
 
@@ -50,11 +51,40 @@ def test_a_worker_of_ours_is_connecting_until_its_first_report() -> None:
     assert standing(node(version="")).status is NodeStatus.HEALTHY, "a peer reports nothing"
 
 
-def test_one_probe_without_a_subscriber_proves_nothing() -> None:
-    first = after_probe(node(), None, Reply.NO_RESPONDERS, NOON)
-    second = after_probe(node(), first, Reply.NO_RESPONDERS, LATER)
-    assert (first.reached, second.reached) == (None, False)
-    assert after_probe(node(), second, Reply.ANSWERED, LATER).reached is True
+@pytest.mark.parametrize(("silent_s", "status"), [(30, NodeStatus.UNHEALTHY), (60, NodeStatus.OFFLINE)])
+def test_a_node_that_is_not_heard_is_not_said_to_be_on_another_bus(silent_s: int, status: NodeStatus) -> None:
+    found = standing(node(), probe("its worker is elsewhere"), silent_s=silent_s)
+    assert (found.status, found.uncommandable) == (status, "")
+    assert [reason.split(";")[0] for reason in found.reasons] == [f"not heard for {silent_s} s"]
+
+
+def unheard(*heartbeats_s: float) -> list[bool | None]:
+    """Whether the worker counts as reached after each of several probes, 10 s apart, without a subscriber.
+    The probes see these latest heartbeats."""
+    last: LastProbe | None = None
+    found = []
+    for number, heartbeat_s in enumerate(heartbeats_s):
+        asked = node(last_heartbeat=NOON + timedelta(seconds=heartbeat_s))
+        last = after_probe(asked, last, Reply.NO_RESPONDERS, NOON + timedelta(seconds=10 * number))
+        found.append(last.reached)
+    return found
+
+
+def test_a_worker_whose_heartbeats_go_on_and_that_nobody_finds_on_the_bus_is_not_reached() -> None:
+    assert unheard(-1, 9, 19) == [None, None, False]
+    assert unheard(-1, -1, 19, 19, 39) == [None, None, None, None, False], "heartbeats rarer than probes"
+
+
+def test_a_worker_that_sent_no_heartbeat_since_it_was_asked_is_not_judged() -> None:
+    assert unheard(-1, -1, -1, -1) == [None] * 4, "killed, or asleep"
+    assert unheard(-1, 9, 9, 9, 9) == [None] * 5, "one heartbeat was under way"
+
+
+def test_an_answer_clears_the_probes_that_nobody_heard() -> None:
+    lost = LastProbe(BootId("boot-1"), NOON, limits.PROBES_UNHEARD, False, NOON)
+    answered = after_probe(node(), lost, Reply.ANSWERED, LATER)
+    assert answered == LastProbe(BootId("boot-1"), LATER, 0, False)
+    assert answered.reached is True
 
 
 def test_a_worker_that_does_not_answer_in_time_is_not_judged() -> None:
@@ -64,7 +94,9 @@ def test_a_worker_that_does_not_answer_in_time_is_not_judged() -> None:
 
 def test_what_an_earlier_boot_answered_says_nothing() -> None:
     lost = LastProbe(BootId("boot-0"), NOON, 5, False)
-    assert after_probe(node(), lost, Reply.NO_RESPONDERS, NOON) == LastProbe(BootId("boot-1"), NOON, 1, None)
+    assert after_probe(node(), lost, Reply.NO_RESPONDERS, NOON) == LastProbe(
+        BootId("boot-1"), NOON, 1, None, NOON
+    )
 
 
 def test_nodes_are_asked_in_each_boot_and_then_once_in_a_while() -> None:
@@ -113,6 +145,8 @@ class Probed:
     def __init__(self) -> None:
         self.reply = Reply.NO_RESPONDERS
         self.steady = True
+        self.alive = True
+        self.now = self.heard = NOON
         self.problems: list[str] = []
         self.prober = CommandProber(
             FrontendId("fe-1"),
@@ -127,7 +161,11 @@ class Probed:
         return self.reply
 
     async def fleet(self) -> Fleet:
-        return Fleet(NOON, Hearing.of([Span(NOON, NOON)]), [node()])
+        """As it is a few seconds later each time."""
+        self.now += timedelta(seconds=3)
+        if self.alive:
+            self.heard = self.now
+        return Fleet(self.now, Hearing.of([Span(NOON, self.now)]), [node(last_heartbeat=self.heard)])
 
     async def record_probes(self, probes: list[CommandProbe]) -> None:
         self.problems += [probe.problem for probe in probes]
@@ -135,13 +173,23 @@ class Probed:
 
 async def test_a_change_is_written_down_once() -> None:
     at = Probed()
-    for _ in range(3):
+    for _ in range(4):
         await at.prober.probe_once()
     assert at.problems == [not_subscribed(node(), "nats://bus:4222")]
     at.reply = Reply.ANSWERED
     for _ in range(2):
         await at.prober.probe_once()
     assert at.problems[1:] == [""]
+
+
+async def test_nothing_is_written_down_of_a_worker_that_was_killed() -> None:
+    at = Probed()
+    at.reply = Reply.ANSWERED
+    await at.prober.probe_once()
+    at.reply, at.alive = Reply.NO_RESPONDERS, False
+    for _ in range(30):
+        await at.prober.probe_once()
+    assert at.problems == [""]
 
 
 async def test_a_frontend_whose_bus_has_just_come_back_judges_nobody() -> None:
