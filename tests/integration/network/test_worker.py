@@ -51,10 +51,12 @@ class Site:
         standings = await self.frontend.running.registry.standings()
         return next((one for one in standings if one.node.name == NAME), None)
 
-    async def wait_for(self, status: NodeStatus) -> Standing:
+    async def wait_for(self, status: NodeStatus, because: str = "") -> Standing:
         async def arrived() -> Standing | None:
             found = await self.node()
-            return found if found is not None and found.status is status else None
+            if found is None or found.status is not status:
+                return None
+            return found if because in " ".join(found.reasons) else None
 
         found = await wait_until(arrived, within=20, what=f"the node to be {status}")
         assert found is not None
@@ -167,12 +169,9 @@ async def test_a_worker_that_cannot_connect_to_the_bus_says_so_on_both_machines(
     async with site(tmp_path, FIVE_MINUTES) as far, httpx.AsyncClient(trust_env=False) as client:
         far.bus.reset_next = 1000  # As a firewall does that rejects connections.
         async with running(far.url, token=far.token) as worker:
-            unhealthy = await far.wait_for(NodeStatus.UNHEALTHY)
+            why = f"its worker is not connected to the bus: the bus at nats://{HOST}:{far.bus.port}"
+            unhealthy = await far.wait_for(NodeStatus.UNHEALTHY, why)
             assert len(unhealthy.reasons) == 1
-            assert (
-                f"its worker is not connected to the bus: the bus at nats://{HOST}:{far.bus.port}"
-                in (unhealthy.reasons[0])
-            )
             answer = await client.get(f"http://{unhealthy.node.http_address}/readyz")
             assert answer.status_code == 503
             assert f"nats://{HOST}:{far.bus.port}" in answer.text
