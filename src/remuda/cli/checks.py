@@ -21,7 +21,7 @@ from remuda.cli.commands import Asked
 from remuda.cli.findings import Finding, Holder, ok, problem, warning
 from remuda.cli.options import data_folder, resolve_settings, unknown_variables
 from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
-from remuda.cli.target import NotRunningHere, Target, alive, find_target
+from remuda.cli.target import EndedHere, NotRunningHere, Target, alive, find_target
 from remuda.core.clock import Clock
 from remuda.core.errors import FrontendUnreachable, Misconfigured, NotFound, RemudaError, Unauthorized
 from remuda.core.os_errors import os_reason
@@ -123,7 +123,8 @@ def check_frontend(patient: Patient) -> list[Finding]:
             ready = client.probe("GET", "readyz")
             theirs = _frontend_version(client)
     except NotRunningHere as error:
-        absent = _starting(patient.folder) or warning("frontend", error.message, error.hint)
+        verdict = problem if isinstance(error, EndedHere) else warning
+        absent = _starting(patient.folder) or verdict("frontend", error.message, error.hint)
         return [findings.versions(__version__, python, None), absent]
     except RemudaError as error:
         return [findings.versions(__version__, python, None), problem("frontend", error.message, error.hint)]

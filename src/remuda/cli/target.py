@@ -27,6 +27,10 @@ class NotRunningHere(FrontendUnreachable):
     """No frontend was named, and none runs on this machine's data folder."""
 
 
+class EndedHere(NotRunningHere):
+    """The one that ran there was killed or lost its machine: a clean shutdown removes its endpoint file."""
+
+
 def find_target(asked: Asked, environ: Mapping[str, str]) -> Target:
     """Raises NotRunningHere when there is nothing to talk to, Misconfigured when what is set is no use."""
     key = _given_key(asked, environ)
@@ -68,9 +72,11 @@ def _local(folder: DataFolder) -> Target:
     if not isinstance(url, str) or not isinstance(pid, int):
         raise Misconfigured(f"{folder.endpoint} does not say where the frontend is", hint="remove it")
     if not alive(pid):
-        raise NotRunningHere(
-            f"remuda up is not running here: its process {pid} has ended (data folder {folder.root})",
-            hint=_START_OR_NAME,
+        raise EndedHere(
+            f"the frontend that ran here did not shut down cleanly: its process {pid} has ended "
+            f"(data folder {folder.root})",
+            hint="start it again with `remuda up` or `remuda frontend`, as before, "
+            "or name another with --url or REMUDA_URL",
         )
     return Target(
         checked_url(url, str(folder.endpoint)),

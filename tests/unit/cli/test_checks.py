@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -180,6 +181,19 @@ def test_no_frontend_on_a_machine_that_runs_none_is_a_warning(environ: dict[str,
         ("versions", Level.OK),
         ("frontend", Level.WARNING),
     ]
+
+
+def test_a_frontend_that_was_killed_is_a_problem(environ: dict[str, str]) -> None:
+    with subprocess.Popen(["true"]) as killed:
+        killed.wait()
+    endpoint = {"url": "http://127.0.0.1:1", "api_key": "k", "pid": killed.pid}
+    write_json(DataFolder(Path(environ["REMUDA_DATA_DIR"])).endpoint, endpoint)
+
+    found = checks.check_frontend(patient(environ))
+
+    assert (found[1].check, found[1].level) == ("frontend", Level.PROBLEM)
+    assert f"its process {killed.pid} has ended" in found[1].message
+    assert "`remuda up` or `remuda frontend`" in found[1].remedy
 
 
 def test_a_frontend_that_is_still_starting_is_said_to_be(environ: dict[str, str]) -> None:
