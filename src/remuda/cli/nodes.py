@@ -103,7 +103,7 @@ def approve_nodes(asked: Asked, names: tuple[str, ...]) -> None:
 
 @group.command("invite", epilog=examples("remuda nodes invite attic", "remuda nodes invite attic --withdraw"))
 @click.argument("name")
-@click.option("--withdraw", is_flag=True, help="The invite is no longer valid.")
+@click.option("--withdraw", is_flag=True, help="End the invite: its node is shut out.")
 @client_command
 def invite_node(asked: Asked, name: str, withdraw: bool) -> None:
     """Print a registration token that lets in one machine, under this name only.

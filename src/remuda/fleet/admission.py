@@ -156,6 +156,15 @@ def succeed(candidate: Candidate, former: Node, now: datetime, new_id: NodeId, *
     return with_max_replicas_override(copied, former.max_replicas_override)
 
 
+def without_invite(node: Node) -> Node:
+    """Its invite was withdrawn. The token no longer speaks for the node, and the approval that came with it
+    is gone. What remains to recognise it by is its address. The nonce stays until it registers again: until
+    then it has not shown that it knows the shared token, so it must not be sent that (NodeTokens.of)."""
+    if node.identified_by is not Identification.INVITE:
+        return node
+    return replace(node, secret_hash="", approved=False)
+
+
 def hears(beat: Beat, node: Node | None) -> Heard:
     """Whether the heartbeat is the node's own, and of the boot that registered last, as far as it says.
 
@@ -276,10 +285,9 @@ def _proof(candidate: Candidate, known: Node | None = None) -> _Proof:
         return {"secret_hash": candidate.secret_hash, "invite": ""}
     if candidate.invite is not None:
         return {"secret_hash": candidate.invite.token_hash, "invite": candidate.invite.nonce}
-    return {
-        "secret_hash": known.secret_hash if known else "",
-        "invite": known.invite if known else "",
-    }
+    if known is None or not known.secret_hash:  # Also where its invite was withdrawn.
+        return {"secret_hash": "", "invite": ""}
+    return {"secret_hash": known.secret_hash, "invite": known.invite}
 
 
 def _merged_resources(candidate: Candidate, known: Node) -> Resources:

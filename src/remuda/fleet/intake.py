@@ -96,6 +96,8 @@ class HeartbeatIntake:
             waiting.settle(_refusal(what))
             if what is Heard.TAKEN:
                 taken.append(waiting.beat)
+            elif what is Heard.UNPROVEN and self.has_heard(waiting.beat.node_id, waiting.beat.caller):
+                del self._proven[waiting.beat.node_id]  # It was the node's own until its token was withdrawn.
         self._remember(taken)
         if any([self._is_news(beat) for beat in taken]):
             self._news()

@@ -139,7 +139,7 @@ class Node:
     bus_trouble: BusTrouble | None = None  # The latest; see `cut_off` for whether it still holds.
     source: str = ""  # Where its last registration came from; empty in rows of releases that did not note it.
     secret_hash: str = field(default="", repr=False)  # Of what its worker proves itself with; empty: nothing.
-    invite: str = ""  # The nonce of the invite it came with; empty unless that is what it is recognised by.
+    invite: str = ""  # The nonce of the invite it came with last; without a secret hash it was withdrawn.
     claim: Claim | None = None
     left: bool = False  # Of a departed node: it left the fleet, so that nobody is to wait for it.
     contested_from: str = ""  # Who was refused under this name while the node lived; empty: nobody.

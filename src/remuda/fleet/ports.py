@@ -37,6 +37,7 @@ class Known:
     fleet: Fleet
     invite: str = ""  # The nonce of the invite in force; empty: there is none.
     pending: Sequence[Pending] = ()  # Nodes that wait for approval; only where `node` is None.
+    names: Sequence[str] = ()  # Of all nodes and invites; only where `node` is None.
 
 
 class FleetStore(Protocol):
@@ -53,11 +54,20 @@ class FleetStore(Protocol):
 
     async def invite(self, name: str, nonce: str, note: Note) -> str:
         """Write down that a peer of this name is invited. Answers the nonce in force, which is an earlier
-        invite's if there is one. Conflict where the name is a node's that no invite could take it from."""
+        invite's if there is one. Conflict where the name is a node's that no invite could take it from, and
+        what `new_name_problem` says of a name that no node has."""
         ...
 
-    async def withdraw_invite(self, name: str, note: Note) -> None:
-        """NotFound where nobody of that name was invited."""
+    async def withdraw_invite(
+        self,
+        name: str,
+        change: Callable[[Node], Node],
+        keys_of: Callable[[NodeId], Sequence[str]],
+        note: Note,
+    ) -> Node | None:
+        """Delete the invite and change the node of that name. Where that makes a difference, remember the
+        node's bus keys as revoked and answer the changed node. NotFound where nobody of that name was
+        invited."""
         ...
 
     async def amend(self, node_id: NodeId, change: Callable[[Node], Node], note: Note | None = None) -> Node:

@@ -1,11 +1,11 @@
 """What becomes of a registration: whether its name is free, its own, or another machine's. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from remuda.core import limits
-from remuda.core.errors import Conflict, Forbidden, RemudaError, Unauthorized, Unavailable
+from remuda.core.errors import Conflict, Forbidden, Invalid, RemudaError, Unauthorized, Unavailable
 from remuda.core.ids import NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import AdmissionPolicy
@@ -29,13 +29,14 @@ class Pending:
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What a registration is judged by. `heard` tells of `known`, the node of that name, if there is one;
-    `pending` is filled in where there is none."""
+    `pending` and `names` are filled in where there is none."""
 
     now: datetime
     known: Node | None
     heard: Reachability = Reachability.GONE
     invite: str = ""  # The nonce of the invite to this name that is in force; empty: there is none.
     pending: Sequence[Pending] = ()
+    names: Sequence[str] = ()  # Of all nodes and invites.
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,24 @@ def receive(candidate: Candidate, desk: Desk, new_id: NodeId, policy: AdmissionP
     return _taken_name(candidate, desk.known, desk, new_id)
 
 
+def new_name_problem(name: str, names: Iterable[str]) -> RemudaError | None:
+    """Why no new node or invite may have this name: people could not tell it from another. `names` are those
+    of all nodes and invites. Nodes that are already stored under such a name keep it."""
+    if name != name.strip():
+        return Invalid("name: must not begin or end with white space")
+    folded = name.casefold()
+    alike = next((other for other in names if other != name and other.casefold() == folded), None)
+    if alike is None:
+        return None
+    return Conflict(
+        f"the name {name!r} differs from {alike!r} only in upper and lower case",
+        hint="give this machine another name with --name (LOCALAI_NODE_NAME)",
+    )
+
+
 def _new_name(candidate: Candidate, desk: Desk, new_id: NodeId, policy: AdmissionPolicy) -> Decision:
+    if (problem := new_name_problem(candidate.name, desk.names)) is not None:
+        return Refuse(problem)
     if desk.invite and candidate.invite is None:
         return Refuse(
             Conflict(

@@ -112,7 +112,13 @@ class Registry:
         return self._tokens.invite(name, nonce)
 
     async def withdraw_invite(self, name: str, actor: str) -> None:
-        await self._store.withdraw_invite(name, Note("invite_withdrawn", actor=actor))
+        """End the invite's token, and with it the approval and the bus credentials of the node that came
+        with it. That node can come back with a new invite, or from its address with the shared token."""
+        note = Note("invite_withdrawn", actor=actor)
+        node = await self._store.withdraw_invite(name, admission.without_invite, self._keys_of, note)
+        if node is not None:
+            await self._issuer.revoke(await self._store.revoked())
+        log.info("invite_withdrawn", node=name, id=node.id if node else None, actor=actor)
 
     async def drain(self, node_id: NodeId, actor: str) -> None:
         await self._store.amend(
@@ -216,7 +222,7 @@ class Registry:
     def _desk(self, known: Known) -> Desk:
         now, node = known.fleet.now, known.node
         if node is None:
-            return Desk(now, None, invite=known.invite, pending=known.pending)
+            return Desk(now, None, invite=known.invite, pending=known.pending, names=known.names)
         heard = known.fleet.standing(node, self._thresholds).reachability
         return Desk(now, node, heard, known.invite)
 

@@ -30,14 +30,12 @@ class NodeTokens:
 
     def of(self, node: Node) -> WorkerTokens:
         """What to present to this node: its own tokens, its invite, or else what all workers share."""
-        match node.identified_by:
-            case Identification.SECRET:
-                return WorkerTokens(self._derived(_HTTP, node.id), self._derived(_GRPC, node.id))
-            case Identification.INVITE:
-                invite = self.invite(node.name, node.invite)
-                return WorkerTokens(invite, invite)
-            case Identification.ADDRESS:
-                return WorkerTokens(self._shared, self._shared)
+        if node.invite:  # Even a withdrawn one: that node was never told the shared token.
+            invite = self.invite(node.name, node.invite)
+            return WorkerTokens(invite, invite)
+        if node.identified_by is Identification.SECRET:
+            return WorkerTokens(self._derived(_HTTP, node.id), self._derived(_GRPC, node.id))
+        return WorkerTokens(self._shared, self._shared)
 
     def invite(self, name: str, nonce: str) -> str:
         """The registration token of this invite."""

@@ -14,7 +14,7 @@ from remuda.fleet.admission import Beat, Heard
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import Known, Note
-from remuda.fleet.reception import Admit, Decision, Hold, Refuse, Supersede
+from remuda.fleet.reception import Admit, Decision, Hold, Refuse, Supersede, new_name_problem
 from remuda.store import hearing
 from remuda.store.database import Database
 from remuda.store.dials import DIALS, PROBES
@@ -27,6 +27,7 @@ from remuda.store.nodes import (
     insert_node,
     lock_node,
     lock_without_labels,
+    read_names,
     read_nodes,
     read_pending,
     unknown_node,
@@ -38,10 +39,13 @@ from remuda.store.schema import history, invites, revoked_bus_keys
 Decide = Callable[[Known], Decision]
 Succeed = Callable[[Node, Fleet], Supersede]
 Change = Callable[[Node], Node]
+KeysOf = Callable[[NodeId], Sequence[str]]
 
 # Built once: these run again and again.
 _INSERT_ENTRY = insert(history)
 _INVITE = select(invites.c.nonce).where(invites.c.name == bindparam("invited"))
+_INVITE_KEPT = _INVITE.with_for_update(read=True)  # Cannot be withdrawn until the transaction ends.
+_INVITED = select(invites.c.name)
 _FORGET_ENTRIES = delete(history).where(history.c.id <= bindparam("last_forgotten"))
 
 
@@ -61,8 +65,10 @@ class SqlFleetStore:
     async def invite(self, name: str, nonce: str, note: Note) -> str:
         return await self._database.transact(lambda c, now: _invite(c, now, name, nonce, note))
 
-    async def withdraw_invite(self, name: str, note: Note) -> None:
-        await self._database.transact(lambda c, now: _withdraw_invite(c, now, name, note))
+    async def withdraw_invite(self, name: str, change: Change, keys_of: KeysOf, note: Note) -> Node | None:
+        return await self._database.transact(
+            lambda c, now: _withdraw_invite(c, now, name, change, keys_of, note)
+        )
 
     async def amend(self, node_id: NodeId, change: Change, note: Note | None = None) -> Node:
         return await self._database.transact(lambda c, now: _amend(c, now, node_id, change, note))
@@ -103,14 +109,16 @@ class SqlFleetStore:
 
 
 def _register(connection: Connection, now: datetime, name: str, decide: Decide) -> Decision:
+    invite = connection.scalar(_INVITE_KEPT, {"invited": name}) or ""
     held = read_nodes(connection, BY_NAME, {"node_name": name}, lock=True)
     known = held[0] if held else None
     decision = decide(
         Known(
             known,
             Fleet(now, hearing.read_hearing(connection), ()),
-            invite=connection.scalar(_INVITE, {"invited": name}) or "",
+            invite=invite,
             pending=() if held else read_pending(connection),
+            names=() if held else _names(connection),
         )
     )
     match decision:
@@ -190,15 +198,31 @@ def _invite(connection: Connection, now: datetime, name: str, nonce: str, note: 
             f"the node {name!r} proves itself with a secret of its own and needs no invite",
             hint="to let another machine have the name, remove the node first: remuda nodes remove",
         )
+    if not known and (problem := new_name_problem(name, _names(connection))) is not None:
+        raise problem
     connection.execute(insert(invites), {"name": name, "nonce": nonce, "created_at": now})
     _write_note(connection, now, known[0].id if known else None, name, note)
     return nonce
 
 
-def _withdraw_invite(connection: Connection, now: datetime, name: str, note: Note) -> None:
+def _names(connection: Connection) -> list[str]:
+    return [*read_names(connection), *connection.scalars(_INVITED)]
+
+
+def _withdraw_invite(
+    connection: Connection, now: datetime, name: str, change: Change, keys_of: KeysOf, note: Note
+) -> Node | None:
     if connection.execute(delete(invites).where(invites.c.name == name)).rowcount == 0:
         raise NotFound(f"there is no invite for a node named {name!r}")
-    _write_note(connection, now, None, name, note)
+    held = read_nodes(connection, BY_NAME, {"node_name": name}, lock=True)
+    known = held[0] if held else None
+    _write_note(connection, now, known.id if known else None, name, note)
+    if known is None or (node := change(known)) == known:
+        return None
+    node = replace(node, updated_at=now)
+    update_node(connection, known, node)
+    _revoke(connection, now, keys_of(node.id))
+    return node
 
 
 def _amend(connection: Connection, now: datetime, node_id: NodeId, change: Change, note: Note | None) -> Node:

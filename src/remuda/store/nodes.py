@@ -22,6 +22,7 @@ Found = Row[tuple[object]]
 _NODES = select(nodes)
 _LABELS = select(node_labels.c.node_id, node_labels.c.key, node_labels.c.value, node_labels.c.source)
 _PENDING = select(nodes.c.id, nodes.c.source, nodes.c.last_heartbeat).where(nodes.c.approved.is_(False))
+_NAMES = select(nodes.c.name)
 _INSERT = insert(nodes)
 _DELETE = delete(nodes).where(nodes.c.id.in_(bindparam("ids", expanding=True)))
 _UPDATE = update(nodes).where(nodes.c.id == bindparam("row_id"))
@@ -108,6 +109,10 @@ def lock_without_labels(connection: Connection, ids: Iterable[NodeId]) -> dict[N
 
 def read_pending(connection: Connection) -> list[Pending]:
     return [Pending(NodeId(row.id), row.source, row.last_heartbeat) for row in connection.execute(_PENDING)]
+
+
+def read_names(connection: Connection) -> list[str]:
+    return list(connection.scalars(_NAMES))
 
 
 def delete_nodes(connection: Connection, ids: Iterable[NodeId]) -> None:

@@ -288,6 +288,42 @@ async def test_an_invite_that_is_withdrawn_lets_nobody_in(frontend: LiveFrontend
     assert (await registering(frontend, body, token=token)).status_code == 401
 
 
+async def test_a_node_whose_invite_is_withdrawn_is_shut_out_until_it_has_a_new_one(
+    strict_frontend: LiveFrontend,
+) -> None:
+    frontend, body = strict_frontend, {"name": "guest-2", "address": "127.0.0.1:50051"}
+    token = await invited(frontend, "guest-2")
+    node = (await registering(frontend, body, token=token)).json()
+    path = f"/api/node/{node['id']}"
+    async with calling(frontend, token) as peer:
+        assert (await peer.post(f"{path}/heartbeat")).status_code == 200
+        assert (await frontend.admin.delete("/api/nodes/invites/guest-2")).status_code == 200
+        for method, verb in CALLS:
+            refused = await peer.request(method, f"{path}{verb}")
+            assert (refused.status_code, refused.json()) == (401, WRONG), verb
+    assert (await registering(frontend, body, token=token)).status_code == 401
+    assert await frontend.status(node["id"]) == "pending"
+    assert (await registering(frontend, body, source=ELSEWHERE)).status_code == 409
+    newer = await invited(frontend, "guest-2")
+    assert newer != token
+    back = (await registering(frontend, body, token=newer)).json()
+    assert (back["status"], bool(back["nats_jwt"])) == ("healthy", True)
+    for bearer, status in ((newer, 200), (token, 401)):
+        async with calling(frontend, bearer) as peer:
+            assert (await peer.post(f"/api/node/{back['id']}/heartbeat")).status_code == status
+
+
+async def test_names_that_look_like_a_nodes_are_refused(frontend: LiveFrontend) -> None:
+    name = str((await registering(frontend, ours(frontend))).json()["name"])
+    for other, status in ((f"{name} ", 400), (f" {name}", 400), (name.upper(), 409)):
+        refused = await registering(frontend, frontend.registration(other))
+        assert refused.status_code == status, refused.text
+        invite = await frontend.admin.post("/api/nodes/invites", json={"name": other})
+        assert invite.status_code == status, invite.text
+    assert words(refused, "--name", name) == ["--name", name]
+    assert (await registering(frontend, ours(frontend, name))).status_code == 201
+
+
 async def test_an_invite_replaces_a_peer_known_by_address_only(frontend: LiveFrontend) -> None:
     node = await frontend.register()
     token = await invited(frontend, node["name"])

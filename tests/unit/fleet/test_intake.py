@@ -103,6 +103,17 @@ async def test_callers_that_proved_nothing_leave_room_for_those_that_did(
         tasks.cancel_scope.cancel()
 
 
+async def test_a_caller_that_speaks_for_the_node_no_more_is_not_taken_for_it_any_longer() -> None:
+    intake = HeartbeatIntake(Beats())  # type: ignore[arg-type]
+    intake._proven[IMPOSTOR.node_id] = IMPOSTOR.caller
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(intake.run)
+        with pytest.raises(Unauthorized):
+            await intake.take(IMPOSTOR)
+        assert not intake.has_heard(IMPOSTOR.node_id, IMPOSTOR.caller)
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_heartbeat_that_cannot_be_written_fails_alone() -> None:
     outcomes = await sent(Beats(), GOOD, UNWRITABLE, UNKNOWN, GOOD)
     assert outcomes == ["written", Invalid.__name__, NotFound.__name__, "written"]

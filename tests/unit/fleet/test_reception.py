@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from remuda.core import limits
-from remuda.core.errors import Conflict, Forbidden, Unauthorized, Unavailable
+from remuda.core.errors import Conflict, Forbidden, Invalid, Unauthorized, Unavailable
 from remuda.core.ids import MachineId, NodeId
-from remuda.fleet.admission import AdmissionPolicy
+from remuda.fleet.admission import AdmissionPolicy, without_invite
 from remuda.fleet.health import Reachability
 from remuda.fleet.identity import Caller, is_its_own, may_speak, recognised
 from remuda.fleet.model import Candidate, Claim, Invite, Node
@@ -191,6 +191,69 @@ def test_a_withdrawn_invite_and_the_shared_token_under_an_invited_name_are_refus
     assert isinstance(old, Refuse)
     assert isinstance(shared, Refuse)
     assert (type(old.error), type(shared.error)) == (Unauthorized, Conflict)
+
+
+def guest_whose_invite_was_withdrawn() -> Node:
+    return without_invite(known(secret_hash="token-hash", invite="nonce"))
+
+
+def test_a_withdrawn_invite_speaks_for_its_node_no_more() -> None:
+    row = guest_whose_invite_was_withdrawn()
+    assert not row.approved
+    assert not may_speak(Caller(HERE, "token-hash"), row)
+    assert without_invite(node(secret_hash="its-own")) == node(secret_hash="its-own")
+    assert without_invite(known()) == known()
+
+
+@pytest.mark.parametrize("policy", [OPEN, CLOSED])
+def test_a_node_whose_invite_was_withdrawn_comes_back_from_its_address_like_any_peer(
+    policy: AdmissionPolicy,
+) -> None:
+    row = guest_whose_invite_was_withdrawn()
+    back = decided(peer(), row, Reachability.UP, policy)
+    assert isinstance(back, Admit)
+    assert (back.node.id, back.node.approved, back.node.invite) == (row.id, policy.auto_approve, "")
+    assert isinstance(decided(peer(source=ELSEWHERE), row, Reachability.UP, policy), Refuse)
+
+
+@pytest.mark.parametrize(("source", "same_node"), [(HERE, True), (ELSEWHERE, False)])
+def test_a_node_whose_invite_was_withdrawn_comes_back_with_a_new_one(source: str, same_node: bool) -> None:
+    row, guest = guest_whose_invite_was_withdrawn(), peer(source=source, invite=Invite("newer", "newer-hash"))
+    back = decided(guest, row, Reachability.UP, CLOSED, invite="newer")
+    assert isinstance(back, Admit if same_node else Supersede)
+    assert (back.node.id == row.id, back.node.approved, back.node.invite) == (same_node, True, "newer")
+    assert may_speak(Caller(ELSEWHERE, "newer-hash"), back.node)
+    former = decided(
+        replace(guest, invite=Invite("nonce", "token-hash")), row, Reachability.UP, invite="newer"
+    )
+    assert isinstance(former, Refuse)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("hub ", Invalid),
+        (" hub", Invalid),
+        ("Hub", Conflict),
+        ("STRASSE", Conflict),
+        ("hub 2", None),
+        ("hub2", None),
+    ],
+)
+def test_a_new_name_must_not_look_like_another(name: str, error: type[Exception] | None) -> None:
+    wanted = peer(name=name)
+    decision = decided(wanted, None, Reachability.GONE, names=["hub", "stra\u00dfe"])
+    if error is None:
+        assert isinstance(decision, Admit)
+    else:
+        assert isinstance(decision, Refuse)
+        assert isinstance(decision.error, error)
+        assert error is Invalid or "--name" in (decision.error.hint or "")
+
+
+@pytest.mark.parametrize("name", ["hub ", "Hub"])
+def test_a_node_that_has_such_a_name_keeps_it(name: str) -> None:
+    assert isinstance(decided(peer(name=name), known(name=name), Reachability.UP, names=["hub", name]), Admit)
 
 
 def test_peers_that_prove_nothing_can_be_refused() -> None:

@@ -1,6 +1,7 @@
 """Tokens that are derived: whose they are, and that nobody else's will do."""
 
 from remuda.core.ids import NodeId
+from remuda.fleet.admission import without_invite
 from remuda.fleet.tokens import NodeTokens
 from tests.support.nodes import node
 
@@ -20,6 +21,11 @@ def test_an_invited_node_is_opened_by_its_invite_and_others_by_the_shared_token(
     invited = node(secret_hash="h", invite="nonce")
     assert TOKENS.of(invited).grpc == TOKENS.of(invited).http == TOKENS.invite("gpu-1", "nonce")
     assert TOKENS.of(node()).grpc == TOKENS.of(node()).http == "shared"
+
+
+def test_a_node_whose_invite_was_withdrawn_is_not_sent_the_shared_token() -> None:
+    row = without_invite(node(secret_hash="h", invite="nonce"))
+    assert TOKENS.of(row).grpc == TOKENS.of(row).http == TOKENS.invite("gpu-1", "nonce")
 
 
 def test_an_invite_is_to_one_name() -> None:

@@ -91,8 +91,9 @@ async def invite_node(request: Request, svc: Svc, admin: Admin) -> Response:
 
 @routes.delete("/nodes/invites/{name}", responses=gives(wire.NodeMessage, 401, 404, 503))
 async def withdraw_invite(name: str, svc: Svc, admin: Admin) -> Response:
-    """The invite is no longer valid. A node that has registered with it stays until its next registration."""
+    """The invite is no longer valid, and neither is the approval of the node that registered with it."""
     await svc.registry.withdraw_invite(name, admin)
+    await svc.serving.fleet_changed()
     return answer(wire.INVITE_WITHDRAWN)
 
 
