@@ -1,7 +1,7 @@
-"""How a new wish meets those that are not fulfilled yet: the newest wins over its opposite, and the same is
-done once. Pure."""
+"""How a new wish meets those that are not fulfilled yet: the newest wins over its opposite and
+over one with other bytes, and the same is done once. Pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,14 +12,33 @@ RETRIED: Final = frozenset({State.FAILED, State.CANCELLED})  # Steps that ended 
 
 
 def same_as(
-    operation: Operation, nodes: Collection[NodeId], live: Iterable[tuple[Operation, Collection[NodeId]]]
+    operation: Operation, steps: Iterable[Step], live: Sequence[tuple[Operation, Collection[Step]]]
 ) -> OpId | None:
-    """An operation under way that wants just this, on the same nodes; a new one would add nothing."""
-    for other, others_nodes in live:
-        alike = _wanted(other) == _wanted(operation) and set(others_nodes) == set(nodes)
+    """An operation under way that wants just this, on the same nodes; a new one would add nothing. `live` are
+    those from the same source, the oldest first. None is joined that is pinned to other bytes than this or
+    than one that came after it: some of its nodes may be done, and would keep those."""
+    steps = tuple(steps)
+    nodes, pins = {step.node for step in steps}, _pins(steps)
+    for other, its in reversed(live):
+        if any(_differs(step, pins.get(step.node, "")) for step in its):
+            return None
+        alike = _wanted(other) == _wanted(operation) and {step.node for step in its} == nodes
         if alike and other.wish is Wish.RUN:
             return other.id
+        pins = _pins(its) | pins
     return None
+
+
+def _pins(steps: Iterable[Step]) -> dict[NodeId, str]:
+    return {step.node: step.goal.digest for step in steps if step.goal.digest}
+
+
+def _differs(step: Step, pin: str) -> bool:
+    """Whether a step leaves its node with other bytes than these. Without a pin of its own, it fetches what
+    the reference stands for when it begins; what it has fetched already, nobody knows."""
+    if pin in ("", step.goal.digest):
+        return False
+    return step.goal.digest != "" or step.state is State.SUCCEEDED
 
 
 def replaced(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
@@ -33,13 +52,27 @@ def replaced(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
     return gone
 
 
+def outdated(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
+    """The live steps from the same source that wait to do the same with other bytes, marked as replaced. What
+    has begun goes on, so that no node is left half-way, and the new step follows it."""
+    wanted = {step.node: step for step in new if not step.state.final}
+    return [
+        replace(step, replaced_by=newer.op)
+        for step in live
+        if (newer := wanted.get(step.node)) is not None
+        and (step.kind, step.state, step.stage) == (newer.kind, State.PENDING, Stage.APPLY)
+        and step.goal.digest
+        and _differs(step, newer.goal.digest)
+    ]
+
+
 def opposites(kinds: Iterable[Kind]) -> frozenset[Kind]:
     """The kinds that want the opposite of one of these."""
     return frozenset(other for one in kinds for other in Kind if _opposite(one, other))
 
 
 def wish_for(step: Step, operation: Operation) -> Wish:
-    """What is wanted of a step: a newer operation that wants the opposite cancels it."""
+    """What is wanted of a step: a newer operation that wants the opposite, or other bytes, cancels it."""
     return Wish.CANCEL if step.replaced_by is not None else operation.wish
 
 
@@ -80,6 +113,7 @@ def woken(steps: Iterable[Step], new: Collection[Step]) -> list[Step]:
         asked_again(step)
         for step in steps
         if step.state is State.PENDING
+        and step.replaced_by is None
         and step.wait_until is not None
         and step.node in wanted
         and not _opposite(step.kind, wanted[step.node])

@@ -107,7 +107,7 @@ class Step:
     # then; None while the node is away, for silence says nothing meanwhile.
     problem: Problem | None = None  # Of the last attempt that failed.
     reason: str = ""  # Why it waits, or how it ended.
-    replaced_by: OpId | None = None  # A newer operation wants the opposite.
+    replaced_by: OpId | None = None  # A newer operation wants the opposite, or other bytes.
     version: int = 0
 
     @property

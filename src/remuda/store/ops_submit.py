@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, bindparam, select
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
-from remuda.ops.intents import asked_again, opposites, replaced, same_as, woken
+from remuda.ops.intents import asked_again, opposites, outdated, replaced, same_as, woken
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
 from remuda.ops.ports import Submitted, View
 from remuda.store import joined_keys, ops_views
@@ -96,11 +96,10 @@ class _Meeting:
 
     def take(self, one: Wished) -> OpId | Conflict:
         """The operation that stands for this wish: one that is there, or its own."""
-        operation, nodes = one.operation, [step.node for step in one.steps]
+        operation = one.operation
         there = self._by_id.get(operation.id) or self._by_key.get(operation.idempotency_key)
         if there is None:
-            alike = self._alike[operation.source]
-            same = same_as(operation, nodes, [(other, [step.node for step in its]) for other, its in alike])
+            same = same_as(operation, one.steps, self._alike[operation.source])
             return self._add(one) if same is None else self._join(same, operation)
         if there.id == operation.id or _content(there) == _content(operation):
             return there.id
@@ -136,6 +135,7 @@ class _Meeting:
         new = [replace(step, expires=expires) for step in one.steps]
         self._mark(replaced(new, [met for step in new for met in self._unended[step.node].values()]))
         if not operation.kind.of_model:
+            self._mark(outdated(new, self._from_same_source(operation)))
             self._wake(operation, new)
         self._new[operation.id] = self._by_id[operation.id] = operation
         if operation.idempotency_key:
@@ -147,10 +147,19 @@ class _Meeting:
         return operation.id
 
     def _wake(self, wished: Operation, new: Sequence[Step]) -> None:
-        others = [step for other, its in self._alike[wished.source] if other.wish is Wish.RUN for step in its]
-        current = (self._steps.get(step.key) or self._marked.get(step.key) or step for step in others)
         reason = f"asked for again by {wished.asked_by}"
-        self._mark([replace(step, reason=reason) for step in woken(current, new)])
+        others = self._from_same_source(wished, Wish.RUN)
+        self._mark([replace(step, reason=reason) for step in woken(others, new)])
+
+    def _from_same_source(self, wished: Operation, *wishes: Wish) -> list[Step]:
+        """The steps of operations from its source as they are now: of all, or only of those so wished."""
+        others = [
+            step
+            for other, its in self._alike[wished.source]
+            if not wishes or other.wish in wishes
+            for step in its
+        ]
+        return [self._steps.get(step.key) or self._marked.get(step.key) or step for step in others]
 
     def _next_asked_at(self) -> datetime:
         """Now, and later than all that is under way: who goes first goes by it, and clocks jump back."""

@@ -9,7 +9,7 @@ import pytest
 from remuda.core import limits
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind, OpId, RollOut, State, Step
+from remuda.ops.model import Kind, Operation, OpId, RollOut, State, Step
 from remuda.ops.ports import Filter, OpStore
 from remuda.store import ops_submit
 from remuda.store.database import Database
@@ -22,7 +22,9 @@ from tests.contract.store.op_builders import (
     TROUBLE,
     an_operation,
     begin,
+    begun,
     end,
+    ended,
     its_steps,
     submitted,
     the_steps,
@@ -198,3 +200,83 @@ async def test_wish_for_other_nodes_wakes_nobody(op_store: OpStore) -> None:
     elsewhere = an_operation("op-2")
     await op_store.submit(elsewhere, its_steps(elsewhere, "node-2"))
     assert list((await op_store.view(OP)).steps) == [waits]
+
+
+# A reference that has moved.
+
+
+def pinned_anew(operation: Operation, digest: str = "sha256:" + "b" * 64) -> list[Step]:
+    return [
+        replace(step, goal=replace(step.goal, digest=digest))
+        for step in its_steps(operation, "node-1", "node-2")
+    ]
+
+
+async def done_on_one_node(store: OpStore) -> Step:
+    """The other one is away, which keeps the operation open."""
+    await submitted(store, an_operation(key="first"), ["node-1", "node-2"])
+    done, waits = await the_steps(store)
+    [running] = await store.commit([begun(done)], ONE, OPEN_FOR)
+    await store.commit([ended(running, State.SUCCEEDED)], ONE, OPEN_FOR)
+    return waits
+
+
+async def test_wish_for_other_bytes_is_carried_out_everywhere_and_replaces_what_waits(
+    op_store: OpStore,
+) -> None:
+    await done_on_one_node(op_store)
+    moved = an_operation("op-2", key="second")
+    got = await op_store.submit(moved, pinned_anew(moved))
+    assert (got.joined, got.operation.id) == (False, "op-2")
+    assert [(step.state, step.goal) for step in await the_steps(op_store, "op-2")] == [
+        (State.PENDING, step.goal) for step in pinned_anew(moved)
+    ]
+    done, waits = await the_steps(op_store)
+    assert (done.state, done.replaced_by) == (State.SUCCEEDED, None)
+    assert (waits.state, waits.replaced_by) == (State.PENDING, "op-2")
+
+
+async def test_wish_whose_bytes_nobody_knows_joins_the_newest(op_store: OpStore) -> None:
+    await done_on_one_node(op_store)
+    unpinned = an_operation("op-2")
+    assert (await op_store.submit(unpinned, pinned_anew(unpinned, ""))).operation.id == OP
+    moved = an_operation("op-3")
+    await op_store.submit(moved, pinned_anew(moved))
+    for digest in ("", "sha256:" + "b" * 64):
+        again = an_operation("op-4")
+        got = await op_store.submit(again, pinned_anew(again, digest))
+        assert (got.joined, got.operation.id) == (True, "op-3")
+    assert [step.replaced_by for step in await the_steps(op_store)] == [None, "op-3"]
+
+
+async def test_keys_keep_their_meaning_when_a_reference_has_moved(op_store: OpStore) -> None:
+    """Sent again under its key, a wish is the one that it was, whatever the reference stands for now."""
+    waits = await done_on_one_node(op_store)
+    again = an_operation("op-2", key="first")
+    got = await op_store.submit(again, pinned_anew(again))
+    assert (got.joined, got.operation.id) == (True, OP)
+    assert (await the_steps(op_store))[1] == waits
+
+
+async def test_step_in_backoff_with_other_bytes_is_replaced_and_not_tried_again(op_store: OpStore) -> None:
+    await submitted(op_store)
+    waits = await in_backoff(op_store)
+    moved = an_operation("op-2")
+    await op_store.submit(moved, pinned_anew(moved)[:1])
+    assert list(await the_steps(op_store)) == [
+        replace(waits, replaced_by=OpId("op-2"), version=waits.version + 1)
+    ]
+
+
+async def test_wishes_for_other_bytes_that_come_at_once_meet_each_other(
+    database: Database, op_store: OpStore
+) -> None:
+    one, two, three = (an_operation(f"op-{number}") for number in (1, 2, 3))
+    wished = [
+        Wished(one, tuple(its_steps(one, "node-1", "node-2"))),
+        Wished(two, tuple(pinned_anew(two))),
+        Wished(three, tuple(its_steps(three, "node-1", "node-2"))),
+    ]
+    await database.transact(lambda c, now: ops_submit.submit(c, now, wished))
+    by = [[step.replaced_by for step in await the_steps(op_store, op.id)] for op in (one, two, three)]
+    assert by == [["op-2", "op-2"], ["op-3", "op-3"], [None, None]]

@@ -1,23 +1,98 @@
 """New wishes and those under way."""
 
-from remuda.core.ids import NodeId
-from remuda.ops.intents import asked_again, replaced, retried, same_as, wish_for
-from remuda.ops.model import Kind, Source, Stage, State, Wish
-from tests.unit.ops.build import NODE, NOW, OP, a_step, an_operation, running
+import pytest
+
+from remuda.ops.intents import asked_again, outdated, replaced, retried, same_as, wish_for, woken
+from remuda.ops.model import Kind, Source, Stage, State, Step, Wish
+from tests.unit.ops.build import NODE, NOW, OP, PINNED, a_step, an_operation, running
+
+OTHER = "sha256:" + "b" * 64
+TWO = "two"
 
 
 def test_an_identical_operation_under_way_is_joined() -> None:
-    assert same_as(an_operation("new"), [NODE], [(an_operation(), [NODE])]) == OP
+    assert same_as(an_operation("new"), [a_step(op="new")], [(an_operation(), [a_step()])]) == OP
 
 
 def test_another_source_or_other_nodes_make_another_operation() -> None:
-    live = [(an_operation(), [NODE])]
-    assert same_as(an_operation("new", source=Source("whisper")), [NODE], live) is None
-    assert same_as(an_operation("new"), [NODE, NodeId("two")], live) is None
+    live = [(an_operation(), [a_step()])]
+    assert same_as(an_operation("new", source=Source("whisper")), [a_step(op="new")], live) is None
+    both = [a_step(op="new"), a_step(op="new", node=TWO)]
+    assert same_as(an_operation("new"), both, live) is None
 
 
 def test_nobody_joins_what_is_being_cancelled() -> None:
-    assert same_as(an_operation("new"), [NODE], [(an_operation(wish=Wish.CANCEL), [NODE])]) is None
+    live = [(an_operation(wish=Wish.CANCEL), [a_step()])]
+    assert same_as(an_operation("new"), [a_step(op="new")], live) is None
+
+
+# A reference that has moved.
+
+
+def pinned(digest: str, op: str = "new", state: State = State.PENDING) -> list[Step]:
+    """On one node it is in some state, on the other it waits."""
+    return [a_step(op=op, digest=digest, state=state), a_step(op=op, node=TWO, digest=digest)]
+
+
+def test_a_wish_for_other_bytes_is_another_one() -> None:
+    live = [(an_operation(), pinned(PINNED, OP, state=State.SUCCEEDED))]
+    assert same_as(an_operation("new"), pinned(OTHER), live) is None
+    assert same_as(an_operation("new"), pinned(PINNED), live) == OP
+    assert same_as(an_operation("new"), pinned(""), live) == OP, "the registry was not asked"
+
+
+def test_a_wish_joins_one_without_a_pin_unless_that_has_fetched_something_already() -> None:
+    waits = [(an_operation(), pinned("", OP))]
+    assert same_as(an_operation("new"), pinned(PINNED), waits) == OP
+    done = [(an_operation(), pinned("", OP, state=State.SUCCEEDED))]
+    assert same_as(an_operation("new"), pinned(PINNED), done) is None
+
+
+@pytest.mark.parametrize("wish", Wish)
+def test_nobody_joins_an_operation_after_which_other_bytes_were_wanted(wish: Wish) -> None:
+    """Where the newer one is done, the older one would not be carried out again."""
+    older = (an_operation(), pinned(PINNED, OP, state=State.SUCCEEDED))
+    newer = (an_operation("newer", wish=wish), pinned(OTHER, "newer", state=State.SUCCEEDED))
+    assert same_as(an_operation("new"), pinned(PINNED), [older, newer]) is None
+    for again in (pinned(OTHER), pinned("")):
+        found = same_as(an_operation("new"), again, [older, newer])
+        assert found == ("newer" if wish is Wish.RUN else None)
+
+
+def test_what_waits_to_fetch_other_bytes_is_replaced() -> None:
+    [gone] = outdated(pinned(OTHER), pinned(PINNED, OP, state=State.SUCCEEDED))
+    assert (gone.op, gone.node, gone.replaced_by) == (OP, TWO, "new")
+    assert wish_for(gone, an_operation()) is Wish.CANCEL
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        a_step(digest=PINNED, node="elsewhere"),
+        a_step(digest=OTHER),
+        a_step(),
+        a_step(Kind.UPGRADE, digest=PINNED),
+        a_step(digest=PINNED, stage=Stage.ROLL_BACK),
+        a_step(digest=PINNED, state=State.RUNNING),
+        a_step(digest=PINNED, state=State.FAILED),
+    ],
+)
+def test_nothing_else_is_replaced_by_a_wish_for_other_bytes(step: Step) -> None:
+    assert outdated(pinned(OTHER), [step]) == []
+    assert outdated(pinned(""), [step]) == []
+
+
+def test_a_wish_that_a_node_cannot_fulfil_replaces_nothing_there() -> None:
+    assert outdated([a_step(op="new", digest=OTHER, state=State.SKIPPED)], [a_step(digest=PINNED)]) == []
+
+
+def test_what_is_replaced_is_not_tried_again() -> None:
+    waits = a_step(digest=PINNED, wait_until=NOW, failures=2)
+    assert len(woken([waits], pinned(OTHER))) == 1
+    assert woken(outdated(pinned(OTHER), [waits]), pinned(OTHER)) == []
+
+
+# Opposites.
 
 
 def test_the_newest_wish_replaces_its_opposite_on_the_same_node() -> None:
