@@ -118,7 +118,7 @@ async def _serve(backend: Backend, address: Address, token: str) -> None:
 
 
 async def _until_failed(backend: Backend, signals: AsyncIterator[signal.Signals]) -> bool:
-    """Or until it is told to stop, which is no failure."""
+    """Returns when it fails, or when it is told to stop (not a failure)."""
     failed = False
 
     async def watch() -> None:

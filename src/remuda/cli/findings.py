@@ -176,7 +176,7 @@ def _fails_again(step: StepView) -> bool:
 
 
 def _failing(op: OpView, step: StepView) -> Finding:
-    assert step.problem is not None, "only what fails is told"
+    assert step.problem is not None, "only failing steps are listed"
     times = "once" if step.failures == 1 else f"{step.failures} times"
     message = f"{title(op)} on {step.node_name} has failed {times} and is tried again: {step.problem.message}"
     show = f"remuda ops show {short_id(op.id)}"

@@ -93,7 +93,7 @@ def _said_to_be_for_good(folder: "DataFolder") -> Iterator[None]:
 
 def _tell_frontend(folder: "DataFolder") -> str:
     """Say goodbye for good, as the node that the worker was: it may have been stopped, or killed, before.
-    Answers why that could not be done; empty where it was, or where there is nobody to tell."""
+    Returns why it failed; empty on success, or if there is no frontend to tell."""
     from pydantic import SecretStr
 
     from remuda.cli.client import AdminClient

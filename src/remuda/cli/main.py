@@ -95,7 +95,7 @@ def _misuse(error: click.UsageError) -> str:
 
 
 def _of_the_system(error: OSError) -> Problem:
-    """A file, folder or connection that the operating system refused, where nobody has better words."""
+    """An operating-system error that no command has a better message for."""
     where = f"{error.filename}: " if error.filename else ""
     return Problem(
         "system_refused", f"{where}{os_reason(error)}", "check that it exists and that you may use it"

@@ -163,7 +163,7 @@ def _vram(node: NodeView) -> str:
 
 
 def _used(node: NodeView, available: int, total: int) -> str:
-    """How much an offline node uses nobody knows; what it has does not change so soon."""
+    """The usage of an offline node is unknown; its totals hardly change."""
     if node.status == "offline" and total > 0:
         return f"?/{gib(total)}"
     return used_of(total - available, total)

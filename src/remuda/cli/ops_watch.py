@@ -27,7 +27,7 @@ from remuda.wire.operations import OpView, StepView
 M = TypeVar("M")
 
 _QUIET_S: Final = 16.0  # A frontend that has nothing to tell says so every 2 s, older ones every 5 or 15 s.
-_SILENT_S: Final = 6.0  # Then a person is told that nothing comes.
+_SILENT_S: Final = 6.0  # After which the user is told that the frontend has gone silent.
 _LOOK_EVERY_S: Final = 1.0
 _STALLED_S: Final = 5.0
 _GRACE_S: Final = 5.0
@@ -107,7 +107,7 @@ def displaying(*, as_json: bool, watch: bool, file: IO[str]) -> Iterator[Display
 
 @contextmanager
 def _looked_at(lines: "Lines") -> Iterator["Lines"]:
-    """Whoever waits for the frontend's next word cannot say that none comes: another thread does."""
+    """Watches from another thread: the one that reads the stream is blocked while nothing arrives."""
     over = Event()
 
     def look() -> None:

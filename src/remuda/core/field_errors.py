@@ -5,7 +5,7 @@ from typing import Final
 
 from pydantic_core import ErrorDetails
 
-_PLACE_CHARS_MAX: Final = 120  # Keys of maps are whatever somebody wrote.
+_PLACE_CHARS_MAX: Final = 120  # Map keys come from the client and may be long.
 _KINDS: Final = {
     "int": "a whole number",
     "float": "a number",

@@ -25,7 +25,7 @@ PENDING_NODES_MAX = 256  # That wait for approval: anybody who has the token can
 PENDING_PER_SOURCE_MAX = 16  # Of those, from one address.
 PENDING_SILENCE_S = 3600.0  # Those not heard for so long make room when there are too many.
 CALLERS_LOOKED_UP_MAX = 2  # At once, of those who have not proven yet which node they are.
-CALLERS_WAITING_MAX = 200  # Of the same; beyond it they are told to retry.
+CALLERS_WAITING_MAX = 200  # Callers waiting to be looked up; further ones get 503.
 CLAIM_LIVES_S = 180.0  # A machine that wants a gone node's name and has asked within this time comes first.
 
 # Gateway.

@@ -44,7 +44,7 @@ class LlamaCppBackend(Backend):
             await anyio.sleep_forever()
 
     async def failed(self) -> str:
-        """A model whose engine has ended is not loaded, and only the end of this process tells everybody."""
+        """Why this process has to exit: with its engine gone, the model is no longer loaded."""
         await self._failed.wait()
         return self._failure
 

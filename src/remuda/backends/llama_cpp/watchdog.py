@@ -46,7 +46,7 @@ class StepLimit:
 class Work:
     """A call that the engine works on."""
 
-    bound: bool  # By a grammar, whoever made it.
+    bound: bool  # By a grammar: the request's, or one made from its schema or tools.
     generating: bool = False  # Past its prompt.
     left_at: float = 0.0  # When its caller left; the engine learns of that between two steps.
 
