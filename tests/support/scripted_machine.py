@@ -92,6 +92,9 @@ class ScriptedProcess:
             self.die(SIGKILL)
         return True
 
+    def oom_killed(self) -> bool | None:
+        return None
+
     def stderr_tail(self, lines: int) -> Sequence[str]:
         return self.script.stderr[-lines:]
 

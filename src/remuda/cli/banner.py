@@ -83,7 +83,7 @@ def _next(frontend: RunningFrontend, settings: FrontendSettings, command: str) -
         yield "  No network address of this machine was found, so its name is used here. If other machines do"
         yield "  not know that name, start with --public-url http://ADDRESS:PORT"
     token = frontend.token.get_secret_value()
-    yield "  To add a machine, run on it (it needs Python 3.11 or newer, nothing else):"
+    yield "  To add a machine, run on it (needs Python 3.11 or newer and a Python package index):"
     yield f"    {join_line(frontend.url, token)}"
     yield "  or, where uv is installed:"
     yield f"    {uvx_line(frontend.url, token, own_wheel_name())}"

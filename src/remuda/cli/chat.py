@@ -17,7 +17,7 @@ from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 _QUIET_S = 600.0
 _SHOW_NODE = {"x-remuda-show-node": "1"}
 _NODE = re.compile(rb"^: node (.+)$", re.MULTILINE)
-_PIPE = 'such as: echo "Why is the sky blue?" | remuda chat MODEL'
+_PIPE = 'for example: echo "Why is the sky blue?" | remuda chat MODEL'
 _BYE = frozenset({"/bye", "/exit", "/quit"})
 
 
@@ -39,14 +39,17 @@ class Reply:
         "remuda chat",
         "remuda chat smollm2-135m-instruct",
         'remuda chat smollm2-135m-instruct "Why is the sky blue?"',
+        'remuda chat smollm2-135m-instruct --system "Answer in French." "Why is the sky blue?"',
         'echo "Why is the sky blue?" | remuda chat smollm2-135m-instruct',
     ),
 )
 @click.argument("model", required=False, shell_complete=complete_models)
 @click.argument("prompt", required=False)
-@click.option("--system", default="", help="What the model is told before the conversation.")
-@click.option("--max-tokens", type=WholeNumber(1), help="The longest answer, in tokens.")
-@click.option("--temperature", type=Amount(), help="Sampling temperature.")
+@click.option("--system", default="", help="System prompt. Default: none.")
+@click.option(
+    "--max-tokens", type=WholeNumber(1), help="Longest answer, in tokens. Default: the model's own."
+)
+@click.option("--temperature", type=Amount(), help="Sampling temperature. Default: the model's own.")
 @client_command
 def chat(
     asked: Asked,
@@ -56,12 +59,13 @@ def chat(
     max_tokens: int | None,
     temperature: float | None,
 ) -> None:
-    """Talk to a model: answers appear as they are made, with their speed and the node they come from.
+    """Chat with a model. Answers are streamed, and followed by their speed and the node they came from.
 
-    With PROMPT, or from a pipe, that is one message and only the answer is printed. /bye ends a conversation.
+    With PROMPT, or text on standard input, one message is sent and only the answer is printed. /bye ends a
+    conversation. MODEL can be left out where there is only one.
     """
     if asked.as_json and prompt is None and sys.stdin.isatty():
-        raise click.UsageError("--json is for one message: give a PROMPT, or pipe it in")
+        raise click.UsageError("--json needs one message: give a PROMPT, or pipe it in")
     name = model or _only_model(asked)
     body = {"model": name, "stream": True, "stream_options": {"include_usage": True}}
     given = {"max_tokens": max_tokens, "temperature": temperature}
@@ -70,11 +74,11 @@ def chat(
     if prompt is not None or not sys.stdin.isatty():
         if not (said := (sys.stdin.read() if prompt is None else prompt).strip()):
             source = "standard input" if prompt is None else "PROMPT"
-            raise Invalid(f"there is nothing to say: {source} is empty", hint=_PIPE)
+            raise Invalid(f"nothing to send: {source} is empty", hint=_PIPE)
         messages.append({"role": "user", "content": said})
         _once(asked, {**body, "messages": messages})
         return
-    click.echo(one_line(f"{name}: say something; /bye ends it"), err=True)
+    click.echo(one_line(f"{name}: type a message; /bye ends the conversation"), err=True)
     _converse(asked, body, messages, _lines())
 
 
@@ -147,7 +151,7 @@ def _pieces(event: dict[str, object], reply: Reply) -> Iterator[str]:
     """The new text of one event. Events are OpenAI's, so anything may be in them."""
     error = event.get("error")
     if isinstance(error, dict):
-        raise PeerFailed(str(error.get("message", "the answer broke off")))
+        raise PeerFailed(str(error.get("message", "the answer was cut off")))
     usage = event.get("usage")
     if isinstance(usage, dict):
         reply.tokens = int(usage.get("completion_tokens", 0))
@@ -168,7 +172,7 @@ def _about(reply: Reply) -> str:
         if reply.tokens > 1 and after_first_s > 0:
             told.append(f"{(reply.tokens - 1) / after_first_s:.1f} tok/s")
     if reply.first_s is not None:
-        told.append(f"first word after {reply.first_s:.1f} s")
+        told.append(f"first token after {reply.first_s:.1f} s")
     return ", ".join(told)
 
 
@@ -193,5 +197,5 @@ def _only_model(asked: Asked) -> str:
     if not names:
         raise NotFound("there are no models yet", hint="remuda models add FILE.gguf adds one")
     if len(names) > 1:
-        raise Invalid("which model?", hint=f"one of {', '.join(names[:10])}")
+        raise Invalid("there are several models: name one", hint=f"one of {', '.join(names[:10])}")
     return names[0]

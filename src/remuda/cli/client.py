@@ -49,7 +49,6 @@ _KINDS: Final[Mapping[int, type[RemudaError]]] = {
     422: Invalid,
     503: Unavailable,
 }
-_HINTS: Final = {401: "give a key with --api-key or REMUDA_API_KEY"}
 _OUR_OWN_TROUBLE: Final = frozenset({"store_unusable", "bus_unusable", "internal", "child_failed"})
 
 
@@ -83,6 +82,7 @@ class Answer:
 class AdminClient:
     def __init__(self, target: Target, timeout_s: float = TIMEOUT_S) -> None:
         self.url = target.url
+        self._target = target
         self._timeout_s = timeout_s
         headers = {"User-Agent": f"remuda/{__version__}"}
         if target.api_key is not None:
@@ -109,7 +109,7 @@ class AdminClient:
         """The answer of a success; anything else is raised as the error that fits."""
         answer = self.probe(method, *path, body=body, query=query)
         if not 200 <= answer.status < 300:
-            raise refusal_of(self.url, answer)
+            raise refusal_of(self._target, answer)
         return answer
 
     def probe(
@@ -135,7 +135,7 @@ class AdminClient:
             ) as reply:
                 if not reply.is_success:
                     reply.read()
-                    raise refusal_of(self.url, _answer(reply))
+                    raise refusal_of(self._target, _answer(reply))
                 yield reply.iter_bytes()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error, quiet_s) from error
@@ -152,7 +152,7 @@ class AdminClient:
             ) as reply:
                 if not reply.is_success:
                     reply.read()
-                    raise refusal_of(self.url, _answer(reply))
+                    raise refusal_of(self._target, _answer(reply))
                 yield reply.headers, reply.iter_bytes()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error, quiet_s) from error
@@ -185,19 +185,33 @@ def _trust(target: Target) -> ssl.SSLContext:
         ) from None
 
 
-def refusal_of(url: str, answer: Answer) -> RemudaError:
-    kind = _KINDS.get(answer.status, PeerFailed)
+def refusal_of(target: Target, answer: Answer) -> RemudaError:
+    url, kind = target.url, _KINDS.get(answer.status, PeerFailed)
     if 300 <= answer.status < 400:
-        return PeerFailed(f"{url} sends elsewhere, which is not followed", hint="use the address it leads to")
+        return PeerFailed(f"{url} redirects, which is not followed", hint="use the address it redirects to")
+    if answer.status == 401:
+        return _unauthorized(target)
     said = _said(answer.body)
     message = said.message.removesuffix(f" ({said.hint})" if said.hint else "")
     if said.code == "model_not_found":
         message = message.replace("GET /v1/models lists", "`remuda models` lists")
     message = message or f"the frontend at {url} answered with HTTP status {answer.status}"
-    hint = _HINTS.get(answer.status) or said.hint
+    hint = said.hint
     if not hint and said.code in _OUR_OWN_TROUBLE:
         hint = "`remuda doctor` says more"
     return kind(message[:_REASON_CHARS_MAX], hint=hint, reason=said.code)
+
+
+def _unauthorized(target: Target) -> Unauthorized:
+    """Only we know whether a key was sent, and where it came from."""
+    if target.api_key is None:
+        words = f"{target.url} needs an API key"
+        return Unauthorized(words, hint="give one with --api-key or REMUDA_API_KEY")
+    source = f" from {target.key_source}" if target.key_source else ""
+    return Unauthorized(
+        f"the API key{source} is not valid for {target.url}",
+        hint="`remuda keys create NAME --scope admin` on the frontend's machine makes another",
+    )
 
 
 def _said(body: bytes) -> Problem:

@@ -5,6 +5,7 @@ Light to import: settings are looked at when a command needs its options, so tha
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Concatenate, Final, Literal, ParamSpec
@@ -91,6 +92,26 @@ def connect(asked: Asked, timeout_s: float | None = None) -> "AdminClient":
     return AdminClient(find_target(asked, os.environ), timeout_s or TIMEOUT_S)
 
 
+def confirm(question: str) -> None:
+    """Ask, and raise click.Abort on no. Where nobody can answer, say that --yes is needed."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:  # Ctrl-C, or the end of standard input.
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError("confirm with --yes: there is no terminal to ask on") from None
+    if not agreed:
+        raise click.Abort
+
+
+class NoSuchCommand(click.UsageError):
+    """`instead`: what may have been meant; empty where nothing comes to mind."""
+
+    def __init__(self, message: str, instead: str, ctx: click.Context) -> None:
+        super().__init__(message, ctx)
+        self.instead = instead
+
+
 class Verbs(click.Group):
     """A group that says what may have been meant by a command that does not exist."""
 
@@ -105,11 +126,7 @@ class Verbs(click.Group):
             top = ctx.find_root().command
             at_the_root = top.commands if isinstance(top, click.Group) else ()
             instead = suggestion(self, path, wanted, at_the_root)
-            raise click.UsageError(
-                f"there is no command '{path} {wanted}'."
-                + (f" Did you mean: {instead}" if instead else f" '{path} --help' lists those there are."),
-                ctx,
-            )
+            raise NoSuchCommand(f"no such command: {path} {wanted}", instead, ctx)
         return super().resolve_command(ctx, args)
 
 

@@ -21,7 +21,7 @@ def command(asked: Asked) -> None:
         click.echo(answer.body)
         return
     lines = answer.read(JoinLines)
-    click.echo("Run on the machine that is to join (it needs Python 3.11 or newer, nothing else):")
+    click.echo("Run on the machine that is to join (needs Python 3.11 or newer and a Python package index):")
     click.echo(f"  {lines.line}")
     click.echo("or, where uv is installed:")
     click.echo(f"  {lines.uvx_line}")

@@ -24,7 +24,7 @@ from remuda.cli import (
     ops,
 )
 from remuda.cli.argv import hide_secrets_from_argv
-from remuda.cli.commands import Verbs, examples, settings_command
+from remuda.cli.commands import NoSuchCommand, Verbs, examples, settings_command
 from remuda.cli.exits import Exit, exit_of, report
 from remuda.core.errors import Problem, RemudaError
 from remuda.core.os_errors import os_reason
@@ -46,9 +46,15 @@ class Root(Verbs):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["--json"]:
-            report(Problem("usage", "--json goes behind the command: remuda nodes --json"), as_json=True)
+            report(Problem("usage", "--json goes after the command: remuda nodes --json"), as_json=True)
             ctx.exit(Exit.MISUSED)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            report(usage_problem(error), as_json=False)
+            ctx.exit(Exit.MISUSED)
 
     def invoke(self, ctx: click.Context) -> object:
         # Looked for here: it counts even where the rest cannot be parsed. Behind -- nothing is an option.
@@ -59,10 +65,10 @@ class Root(Verbs):
             told = error.problem()
             report(Problem(told.code, error.message, told.hint), as_json=as_json)
             ctx.exit(exit_of(error))
+        except click.exceptions.NoArgsIsHelpError:
+            raise
         except click.UsageError as error:
-            if not as_json:
-                raise
-            report(Problem("usage", _misuse(error)), as_json=True)
+            report(usage_problem(error), as_json=as_json)
             ctx.exit(Exit.MISUSED)
         except (KeyboardInterrupt, click.Abort):
             report(Problem("interrupted", "stopped"), as_json=as_json)
@@ -85,13 +91,40 @@ class Root(Verbs):
             ctx.exit(Exit.DEFECT)
 
 
-def _misuse(error: click.UsageError) -> str:
-    if not isinstance(error, click.NoSuchOption) or error.option_name != "--json" or error.ctx is None:
-        return error.format_message()
-    command = error.ctx.command
-    return (
-        f"{error.ctx.command_path} has no --json: {_NO_JSON.get(command.name or '', 'it prints no document')}"
-    )
+def usage_problem(error: click.UsageError) -> Problem:
+    """A mistake on the command line in one sentence, and where to look it up."""
+    path = "remuda" if error.ctx is None else error.ctx.command_path
+    help_line = "" if error.ctx is None else f"see {path} --help"
+    match error:
+        case NoSuchCommand(instead=instead) if instead:
+            return Problem("usage", error.message, f"did you mean: {instead}")
+        case click.NoSuchOption(option_name="--json", ctx=click.Context(command=command)):
+            return Problem(
+                "usage", f"{path} has no --json: {_NO_JSON.get(command.name or '', 'it prints no document')}"
+            )
+        case click.NoSuchOption(option_name=name, possibilities=near):
+            hint = f"did you mean {' or '.join(sorted(near))}?" if near else help_line
+            return Problem("usage", f"{path} has no option {name}", hint)
+        case click.BadOptionUsage() if "requires an argument" in error.message:
+            return Problem("usage", f"{error.option_name} needs a value", help_line)
+        case click.MissingParameter(param=click.Parameter() as param):
+            return Problem("usage", f"{path} needs {_shown_name(param, error.ctx)}", help_line)
+        case click.BadParameter(param=click.Parameter() as param):
+            return Problem("usage", f"{_shown_name(param, error.ctx)}: {_sentence(error.message)}", help_line)
+    return Problem("usage", _sentence(error.format_message()), help_line)
+
+
+def _shown_name(param: click.Parameter, ctx: click.Context | None) -> str:
+    """As `--help` has it."""
+    if isinstance(param, click.Argument) and ctx is not None:
+        return param.make_metavar(ctx).strip("[]")
+    return param.opts[0] if param.opts else param.human_readable_name
+
+
+def _sentence(text: str) -> str:
+    """Click's messages in the style of ours: no capital in front, no full stop, on one line."""
+    text = " ".join(text.split()).removesuffix(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
 def _of_the_system(error: OSError) -> Problem:

@@ -1,23 +1,40 @@
 """From the file that somebody names to a model's configuration, and the file to where models are."""
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from remuda.cli.commands import Asked
 from remuda.cli.options import data_folder
 from remuda.core.errors import Invalid
 from remuda.core.os_errors import os_reason
+from remuda.core.pasting import pasted
 from remuda.host.folder import read_json
 from remuda.models.describing import describe_gguf
 from remuda.models.gguf_file import missing_bytes, open_gguf
 from remuda.models.memory import context_problem
 from remuda.models.reading import read_model, write_model
+from remuda.wire.sizes import install_size
 
 _TEXT_BYTES_MAX = 1 << 20
 _END_BYTES = 1 << 20
-_NAME_ONE = "name the .yaml file of a model, or a .gguf file"
+_NAME_ONE = "give the .yaml file of a model, or a .gguf file"
+_URL = re.compile(r"([a-z][a-z0-9+.-]+)://?.", re.IGNORECASE)
+
+
+def refuse_url(text: str) -> None:
+    """Invalid, with the way to go, where somebody gives an address instead of a file."""
+    found = _URL.match(text)
+    if found is None or Path(text).exists():
+        return
+    words = "models are added from files on this machine; a URL is not downloaded"
+    if found[1].lower() not in ("http", "https"):
+        raise Invalid(words, hint="download the .gguf file, then: remuda models add FILE.gguf")
+    file = pasted(Path(urlsplit(text).path).name or "FILE.gguf")
+    raise Invalid(words, hint=f"curl -L -o {file} {pasted(text)}, then: remuda models add {file}")
 
 
 def model_text(file: Path, name: str | None, context: int | None, asked: Asked) -> str:
@@ -35,7 +52,7 @@ def model_text(file: Path, name: str | None, context: int | None, asked: Asked) 
     except UnicodeDecodeError:
         raise Invalid(f"{file} is not a text file", hint=_NAME_ONE) from None
     if not text.strip():
-        raise Invalid(f"{file} is not the YAML of a model", hint=_NAME_ONE)
+        raise Invalid(f"{file} is {'empty' if not size else 'too large for a YAML file'}", hint=_NAME_ONE)
     config = read_model(text, where=str(file))
     return text if name is None else write_model(config.model_copy(update={"name": name}))
 
@@ -73,14 +90,14 @@ def _bring(file: Path, models: Path) -> None:
             if target.samefile(file) or _ends(target) == _ends(file):
                 return
             if missing_bytes(target):
-                raise Invalid(f"{target} is a copy that was not finished", hint="remove it, then try again")
-            raise Invalid(f"{target} is another file of this name", hint="rename one of them")
+                raise Invalid(f"{target} is an unfinished copy", hint="remove it, then try again")
+            raise Invalid(f"{target} exists and is a different file", hint="rename one of them")
         try:
             os.link(file.resolve(), target)
         except OSError:
             _copy(file, target)
     except OSError as error:
-        raise Invalid(f"{file} cannot be brought to {models}: {error.strerror}") from None
+        raise Invalid(f"{file} cannot be copied to {models}: {error.strerror}") from None
 
 
 def _ends(file: Path) -> tuple[int, bytes, bytes]:
@@ -98,8 +115,12 @@ def _copy(file: Path, target: Path) -> None:
     from rich.progress import wrap_file
 
     size = file.stat().st_size
-    if size > shutil.disk_usage(target.parent).free:
-        raise Invalid(f"{target.parent} has no room for {file.name}, which has {size / (1 << 30):.1f} GiB")
+    free = shutil.disk_usage(target.parent).free
+    if size > free:
+        raise Invalid(
+            f"not enough space in {target.parent} for {file.name}: needs {install_size(size)}, "
+            f"{install_size(free)} free"
+        )
     partial = target.with_name(f".{target.name}.partial")
     quiet = not sys.stderr.isatty()
     try:

@@ -88,18 +88,20 @@ def list_replicas(asked: Asked) -> None:
         "remuda models add model.gguf --name tiny --context 2048",
     ),
 )
-@click.argument("file", metavar="FILE.yaml|FILE.gguf", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE.yaml|FILE.gguf", type=click.Path())
 @click.option("--name", help="What requests call it. Default: what the file says.")
 @click.option("--context", type=WholeNumber(1), help="Tokens of context, of a GGUF file.")
 @client_command
-def add_model(asked: Asked, file: Path, name: str | None, context: int | None) -> None:
-    """Have a model: by its YAML, or by a GGUF file alone, whose header says the rest.
+def add_model(asked: Asked, file: str, name: str | None, context: int | None) -> None:
+    """Add a model from a YAML file, or from a GGUF file alone: its header has the rest.
 
-    A GGUF file is linked into the folder of models of this machine, or copied where it cannot be linked.
+    A GGUF file is linked into this machine's models folder, or copied where it cannot be linked. URLs are not
+    downloaded: fetch the file first.
     """
-    from remuda.cli.model_files import model_text
+    from remuda.cli.model_files import model_text, refuse_url
 
-    text = model_text(file, name, context, asked)
+    refuse_url(file)
+    text = model_text(Path(file), name, context, asked)
     with connect(asked, _ADD_S) as client:
         answer = client.call("POST", "api", "models", body={"config": text})
     if asked.as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
+from remuda.cli.commands import Asked, ListByDefault, client_command, confirm, connect, examples
 from remuda.cli.naming import pick
 from remuda.cli.plain import one_line
 from remuda.core.clock import SystemClock
@@ -153,7 +153,10 @@ def resume_nodes(asked: Asked, names: tuple[str, ...]) -> None:
 def remove_nodes(asked: Asked, names: tuple[str, ...], yes: bool) -> None:
     """Stop these nodes' workers and forget the nodes. Who comes back needs a fresh approval."""
     if not yes:
-        click.confirm(f"Remove {', '.join(names)} from the fleet?", abort=True, err=True)
+        with connect(asked) as client:
+            _, nodes = client.nodes()
+        found = [pick("node", nodes, name).name for name in names]
+        confirm(f"Remove {', '.join(map(one_line, found))} from the fleet?")
     _each(asked, names, "DELETE", said="removed")
 
 

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from remuda.cli.commands import Asked
 from remuda.cli.options import ask_for, data_folder
+from remuda.cli.settings.forms import base_url
 from remuda.core.errors import FrontendUnreachable, Misconfigured
 from remuda.host.folder import DataFolder, read_json
 
@@ -21,6 +22,7 @@ class Target:
     url: str  # Without a slash at the end.
     api_key: SecretStr | None = None
     ca: Path | None = None
+    key_source: str = ""  # Where the key was found, for people.
 
 
 class NotRunningHere(FrontendUnreachable):
@@ -34,25 +36,30 @@ class EndedHere(NotRunningHere):
 def find_target(asked: Asked, environ: Mapping[str, str]) -> Target:
     """Raises NotRunningHere when there is nothing to talk to, Misconfigured when what is set is no use."""
     key = _given_key(asked, environ)
-    ca = asked.ca or environ.get("REMUDA_CA")
+    key_source = "" if key is None else "--api-key" if asked.api_key else "REMUDA_API_KEY"
+    given_ca = asked.ca or environ.get("REMUDA_CA")
+    ca = Path(given_ca).expanduser() if given_ca else None
     named = asked.url or environ.get("REMUDA_URL")
     if named:
         source = "--url" if asked.url else "REMUDA_URL"
-        return Target(checked_url(named, source), key, Path(ca).expanduser() if ca else None)
+        return Target(checked_url(named, source), key, ca, key_source)
     local = _local(data_folder({"data_dir": asked.data_dir}, environ))
-    return Target(local.url, key or local.api_key, Path(ca).expanduser() if ca else local.ca)
+    if key is None:
+        key, key_source = local.api_key, local.key_source
+    return Target(local.url, key, ca or local.ca, key_source)
 
 
 def checked_url(text: str, source: str) -> str:
-    """The URL without a slash at its end; Misconfigured, naming its source, when it is none."""
+    """The URL of the frontend itself, without /v1 or a slash at its end; Misconfigured, naming its source,
+    when it is not a URL."""
     try:
         parts = urlsplit(text)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable or not text.isascii() or any(char.isspace() for char in text):
-        raise Misconfigured(f"{source}={text!r} cannot be used; accepted: http(s)://HOST[:PORT]")
-    return text.rstrip("/")
+        raise Misconfigured(f"{source}={text!r} is not a URL; expected http(s)://HOST[:PORT]")
+    return base_url(text)
 
 
 def _given_key(asked: Asked, environ: Mapping[str, str]) -> SecretStr | None:
@@ -60,7 +67,7 @@ def _given_key(asked: Asked, environ: Mapping[str, str]) -> SecretStr | None:
     if not key:
         return None
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise Misconfigured("the API key holds characters that no key has", hint="copy it once more")
+        raise Misconfigured("the API key contains characters that no key has", hint="copy it again")
     return SecretStr(key)
 
 
@@ -82,6 +89,7 @@ def _local(folder: DataFolder) -> Target:
         checked_url(url, str(folder.endpoint)),
         SecretStr(key) if isinstance(key, str) else None,
         Path(ca) if isinstance(ca, str) else None,
+        str(folder.endpoint) if isinstance(key, str) else "",
     )
 
 

@@ -36,8 +36,10 @@ def uncommandable(node: Node, probes: Sequence[CommandProbe] = ()) -> str:
     """Why commands cannot reach the node's worker; empty when they can, as far as anybody knows.
 
     `probes` are those of the frontends that are there now. Where one of them is answered, the others have
-    trouble of their own.
+    trouble of their own. A node that waits for approval has no credentials for the bus yet.
     """
+    if not node.approved:
+        return ""
     if node.cut_off:
         return f"its worker is not connected to the bus: {node.cut_off}"
     if probes and all(probe.problem for probe in probes):
@@ -51,7 +53,7 @@ def judge(node: Node, silence: timedelta, thresholds: Thresholds, uncommandable:
         return Reachability.DEPARTED
     if silence >= thresholds.offline_after:
         return Reachability.GONE
-    if silence >= thresholds.unhealthy_after or uncommandable or node.connecting:
+    if silence >= thresholds.unhealthy_after or uncommandable or _connecting(node):
         return Reachability.SILENT
     return Reachability.UP
 
@@ -104,12 +106,17 @@ def _heard(node: Node, reachability: Reachability, silence: timedelta, uncommand
             return (_departed(node),)
         case Reachability.GONE:
             return (f"not heard for {seconds} s; check its power, its network and its worker's log",)
-        case Reachability.SILENT if node.connecting and not uncommandable:
+        case Reachability.SILENT if _connecting(node) and not uncommandable:
             return ("its worker is connecting to the bus",)
         case Reachability.SILENT if not uncommandable:
             return (f"not heard for {seconds} s; waiting for its next heartbeat",)
         case Reachability.UP | Reachability.SILENT:
             return ()
+
+
+def _connecting(node: Node) -> bool:
+    """Its worker has credentials for the bus, and has not connected yet."""
+    return node.approved and node.connecting
 
 
 def _departed(node: Node) -> str:

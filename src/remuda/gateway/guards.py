@@ -75,8 +75,9 @@ def admin_name(caller: HTTPConnection, svc: Services) -> str:
     if key is not None:
         raise Forbidden(f"the scope of the key {key.name!r} is {key.scope}", hint="use an admin key")
     raise Unauthorized(
-        "an admin key is required",
-        hint="send it as Authorization: Bearer KEY; remuda keys create --scope admin makes one",
+        "missing or invalid API key",
+        hint="send an admin key as Authorization: Bearer KEY; "
+        "remuda keys create NAME --scope admin makes one",
     )
 
 

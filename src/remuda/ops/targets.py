@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from remuda.core.errors import Conflict, NotFound, Unavailable
+from remuda.core.near_names import did_you_mean
 from remuda.core.pasting import pasted
 from remuda.fleet.model import Node
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias
@@ -15,7 +16,7 @@ from remuda.gallery.model import Machine, Reading, galleries_to_json
 from remuda.gallery.references import for_peers, is_image, registry, same_source
 from remuda.gallery.resolve import Refused, Resolved, resolve
 from remuda.ops.external import External, external
-from remuda.ops.holdings import foreign, found, from_reference
+from remuda.ops.holdings import foreign, found, from_reference, holdings
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
 from remuda.ops.pins import Build, Pin
 from remuda.ops.selection import Selection, select
@@ -275,8 +276,7 @@ class _Planner:
         if not having:
             where = "" if self.wanted.selection.everybody else f" of {self.wanted.selection}"
             raise NotFound(
-                f"no node{where} has {self.wanted.source.backend} installed",
-                hint="`remuda backends` shows what is installed where",
+                f"no node{where} has {self.wanted.source.backend} installed", hint=self._installed_names()
             )
         if self.wanted.roll_out.proves and all(has[0].unprovable for _, has in having):
             self._warn_of_no_proof()
@@ -338,7 +338,10 @@ class _Planner:
         names = builds_of(self.readings, self.wanted.source.backend)
         known = find(self.readings, self.wanted.source.backend) or len(names) > 1
         if not known and not any(found(node, names) for node in self.around.nodes):
-            self._require_known()
+            raise NotFound(
+                f"no backend named {self.wanted.source.backend} is installed on any node",
+                hint=self._installed_names(),
+            )
         return [self._removed_from(node, names) for node in nodes]
 
     def _removed_from(self, node: NodeView, names: tuple[str, ...]) -> Draft:
@@ -354,6 +357,12 @@ class _Planner:
         source = replace(self.wanted.source, backend=has[0].name if has else self.bare)
         listed = [*(one.name for one in has), *(one.alias for one in has)] if has else names
         return Draft(self._step(node, source, Goal(_distinct(*listed, self.bare))))
+
+    def _installed_names(self) -> str:
+        """A hint for a name that nothing is installed under."""
+        held = holdings(self.around.nodes)
+        aliases = {one.artifact.alias for holders in held.values() for one in holders} - {""}
+        return did_you_mean(self.bare, (*held, *aliases), "`remuda backends` shows what is installed where")
 
     # Steps.
 

@@ -95,7 +95,7 @@ def _no_disk(need: Need, offer: NodeOffer) -> _Refusal | None:
         return None
     takes, free = _sizes(_INSTALL_DISK_BYTES, offer.disk_free)
     return _Refusal(
-        f"{need.backend} is not installed and may take {takes} of disk, {free} are free; make room there, or "
+        f"{need.backend} is not installed and may need {takes} of disk, {free} free; make room there, or "
         "switch this check off with --no-distributed-disk-headroom-check"
     )
 
@@ -163,38 +163,42 @@ def _bytes(residents: Sequence[Resident]) -> int:
 # Reasons.
 
 _NO_FILE: Final[Mapping[FilesTold, str]] = {
-    FilesTold.ALL: "{file} is not in its folder of models; put it there",
-    FilesTold.SOME: "{file} is not among the files that its worker tells of, which are not all; put it there "
-    "with fewer others beside it",
-    FilesTold.NOT_YET: "its worker has not said yet whether it has {file}; wait for its next report",
-    FilesTold.NEVER: "its worker does not tell whether it has {file}; share one folder of models with it and "
+    FilesTold.ALL: "{file} is not in its models folder; put it there",
+    FilesTold.SOME: "{file} is not among the files that its worker reports, which are not all it has; put it "
+    "there with fewer others beside it",
+    FilesTold.NOT_YET: "its worker has not reported yet whether it has {file}; wait for its next report",
+    FilesTold.NEVER: "its worker does not report whether it has {file}; share one models folder with it and "
     "start frontends with --distributed-shared-models",
 }
 
 
 def _incomplete(file: CutOffFile) -> _Refusal:
-    lacks = f"has {_size(file.size)} there and lacks {_size(file.missing)} or more"
-    return _Refusal(f"{file.path} is cut off: it {lacks}; wait if it is being copied, or else copy it again")
+    # Where even the header is incomplete, nobody knows how much is to come.
+    whole = f" of {_size(file.size + file.missing)} or more" if file.missing > 1 else ""
+    return _Refusal(
+        f"{file.path} is incomplete there ({_size(file.size)}{whole}); wait if it is being copied, or else "
+        "copy it again"
+    )
 
 
 def _too_large(need: Need, offer: NodeOffer, total: int, *, in_vram: bool) -> _Refusal:
-    needs, may_use = _set_against(need, total, in_vram=in_vram)
+    needs, available = _set_against(need, total, in_vram=in_vram)
     helps = _what_helps(need, offer, in_vram=in_vram)
-    return _Refusal(f"{needs}, it may use {may_use}; {helps}")
+    return _Refusal(f"{needs}, {available} available; {helps}")
 
 
 def _too_full(
     need: Need, offer: NodeOffer, free: int, there: Sequence[Resident], *, in_vram: bool
 ) -> _Refusal:
     idle = [one for one in there if one.movable]
-    needs, are_free = _set_against(need, max(free, 0), in_vram=in_vram)
-    lacks = f"{needs}, {are_free} are free"
+    needs, free_there = _set_against(need, max(free, 0), in_vram=in_vram)
+    lacks = f"{needs}, {free_there} free"
     if free + _bytes(there) >= (need.memory_bytes or _SOMETHING):
-        return _Refusal(f"{lacks} and what else it holds is busy; try again later", waiting_helps=True)
+        return _Refusal(f"{lacks}, and the other models there are busy; try again later", waiting_helps=True)
     helps = _what_helps(need, offer, in_vram=in_vram)
     if not idle:
-        return _Refusal(f"{lacks} and nothing idle can go; {helps}")
-    return _Refusal(f"{lacks} and what is idle would free only {_size(_bytes(idle))}; {helps}")
+        return _Refusal(f"{lacks}, and no idle model could be unloaded; {helps}")
+    return _Refusal(f"{lacks}, and unloading idle models would free only {_size(_bytes(idle))}; {helps}")
 
 
 def _what_helps(need: Need, offer: NodeOffer, *, in_vram: bool) -> str:
@@ -211,12 +215,12 @@ def _other_memory(need: Need, offer: NodeOffer, *, in_vram: bool) -> str:
     free = offer.ram_free if in_vram else offer.vram_free
     if need.memory_bytes > free:
         return ""
-    there = f"{_kind(not in_vram)}, of which {_size(free)} are free"
+    there = f"{_kind(not in_vram)}, of which {_size(free)} is free"
     if in_vram:
-        return f"with `gpu_layers: 0` it takes {there}" if _in_gguf(need) else ""
+        return f"with `gpu_layers: 0` it would use {there}" if _in_gguf(need) else ""
     if need.on_cpu:
-        return f"without `gpu_layers: 0` it takes {there}"
-    return f"a build of {need.backend} for its GPU takes {there}"
+        return f"without `gpu_layers: 0` it would use {there}"
+    return f"a build of {need.backend} for its GPU would use {there}"
 
 
 def _in_gguf(need: Need) -> bool:
@@ -241,6 +245,6 @@ def _sizes(needed: int, there: int) -> tuple[str, str]:
 
 
 def _size(size_bytes: int, digits: int = 1) -> str:
-    if size_bytes >= 5e7:
-        return f"{size_bytes / 1e9:.{digits}f} GB"
-    return f"{size_bytes / 1e6:.{digits - 1}f} MB"
+    if size_bytes >= 1 << 30:
+        return f"{size_bytes / (1 << 30):.{digits}f} GiB"
+    return f"{size_bytes / (1 << 20):.{digits - 1}f} MiB"

@@ -77,8 +77,14 @@ def test_remove_asks_first(frontend: LiveFrontend) -> None:
 
     refused = frontend.remuda("nodes", "remove", "kept", answer="n\n")
     unanswered = frontend.remuda("nodes", "remove", "kept", answer="")
+    unknown = frontend.remuda("nodes", "remove", "keept", answer="")
 
-    assert (refused.exit_code, unanswered.exit_code) == (Exit.INTERRUPTED, Exit.INTERRUPTED)
+    assert (refused.exit_code, unanswered.exit_code) == (Exit.INTERRUPTED, Exit.MISUSED)
+    assert "error: confirm with --yes: there is no terminal to ask on\n" in unanswered.stderr
+    assert (unknown.exit_code, unknown.stderr) == (
+        Exit.NOT_FOUND,
+        "error: there is no node 'keept'\nhint: did you mean kept?\n",
+    )
     assert "kept" in statuses(frontend)
     assert frontend.remuda("nodes", "remove", "kept", answer="y\n").exit_code == Exit.DONE
     assert "kept" not in statuses(frontend)

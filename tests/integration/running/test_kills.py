@@ -24,9 +24,7 @@ async def test_a_killed_backend_is_started_again_and_told_apart_from_the_old_one
 
     assert row["instance"] != first["instance"]
     troubles = {one.trouble for account in rig.accounts for one in account.replicas if one.state == "waiting"}
-    assert troubles == {
-        "it was killed by SIGKILL: probably out of memory: the kernel kills what is too large (see dmesg)"
-    }
+    assert [trouble.partition(": ")[0] for trouble in troubles] == ["it was killed by SIGKILL"]
     async with BackendClient(row["address"]) as client:
         assert await client.health() == "OK"
     again = await rig.installed("light", model_id="m")

@@ -86,7 +86,6 @@ def url() -> Iterator[str]:
     ("status", "kind"),
     [
         (400, Invalid),
-        (401, Unauthorized),
         (403, Forbidden),
         (404, NotFound),
         (409, Conflict),
@@ -118,16 +117,26 @@ def test_a_refusal_keeps_the_frontends_code_and_hint(error: RemudaError, code: s
     told = error.problem()
     body = encode(NodeError.of(error.http_status, str(error), told.code, told.hint))
 
-    refused = refusal_of("http://frontend", Answer(error.http_status, body, None)).problem()
+    refused = refusal_of(Target("http://frontend"), Answer(error.http_status, body, None)).problem()
 
     assert (refused.code, refused.message, refused.hint) == (code, error.message, hint)
 
 
-def test_a_refused_key_comes_with_a_hint_where_to_give_one(url: str) -> None:
+def test_a_missing_key_comes_with_a_hint_where_to_give_one(url: str) -> None:
     with AdminClient(Target(url)) as client, pytest.raises(Unauthorized) as refused:
         client.get("401")
 
+    assert refused.value.message == f"{url} needs an API key"
     assert "REMUDA_API_KEY" in refused.value.hint
+
+
+@pytest.mark.parametrize("path", [(), ("v1",)])
+def test_a_key_that_is_refused_is_told_with_where_it_came_from(url: str, path: tuple[str, ...]) -> None:
+    target = Target(url, SecretStr("k3y"), key_source="REMUDA_API_KEY")
+    with AdminClient(target) as client, pytest.raises(Unauthorized) as refused:
+        client.get(*path, "401")
+
+    assert refused.value.message == f"the API key from REMUDA_API_KEY is not valid for {url}"
 
 
 def test_the_key_is_sent_and_a_redirect_does_not_carry_it_elsewhere(url: str) -> None:

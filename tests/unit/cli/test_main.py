@@ -120,6 +120,39 @@ def test_misuse_has_its_exit_code(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("nodes --jsn", "remuda nodes list has no option --jsn\nhint: did you mean --json?"),
+        ("nodes show", "remuda nodes show needs NAME\nhint: see remuda nodes show --help"),
+        ("nodes approve", "remuda nodes approve needs NAME...\nhint: see remuda nodes approve --help"),
+        ("--bogus", "remuda has no option --bogus\nhint: see remuda --help"),
+        (
+            "keys create x --scope",
+            "--scope needs a value",
+        ),
+        (
+            "chat m --max-tokens x",
+            "--max-tokens: 'x' is not a whole number of 1 or more\nhint: see remuda chat --help",
+        ),
+        (
+            "keys create x --scope all",
+            "--scope: 'all' is not one of 'inference', 'admin'\nhint: see remuda keys create --help",
+        ),
+        ("keys list x", "got unexpected extra argument (x)\nhint: see remuda keys list --help"),
+        ("models unload", "name one model, or give --all\nhint: see remuda models unload --help"),
+    ],
+)
+def test_misuse_is_one_line_and_a_hint(typed: str, told: str) -> None:
+    result = CliRunner().invoke(root, typed.split(), prog_name="remuda")
+
+    assert (result.exit_code, result.stderr) == (Exit.MISUSED, f"error: {told}\n")
+
+
+def test_no_command_at_all_shows_the_help() -> None:
+    assert "Commands:" in CliRunner().invoke(root, [], prog_name="remuda").output
+
+
+@pytest.mark.parametrize(
     ("typed", "instead"),
     [
         ("ps", "remuda models ps"),
@@ -155,7 +188,7 @@ def test_a_command_that_does_not_exist_gets_the_one_that_was_meant(typed: str, i
     result = CliRunner().invoke(root, typed.split(), prog_name="remuda")
 
     assert result.exit_code == Exit.MISUSED
-    assert f"Did you mean: {instead}" in " ".join(result.stderr.split())
+    assert f"hint: did you mean: {instead}" in result.stderr
 
 
 def test_every_suggestion_is_a_command() -> None:
@@ -218,7 +251,7 @@ def test_join_refuses_what_is_no_url() -> None:
     result = CliRunner().invoke(root, ["join", "192.168.1.10:8080"])
 
     assert result.exit_code == Exit.MISUSED
-    assert "accepted: http(s)://HOST[:PORT]" in result.stderr
+    assert "is not a URL; expected http(s)://HOST[:PORT]" in result.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -15,6 +15,8 @@ from remuda.cli import models
 from remuda.cli.chat import Reply, _about, _pieces
 from remuda.cli.client import AdminClient, Answer
 from remuda.cli.commands import Asked
+from remuda.cli.exits import Exit
+from remuda.cli.main import root
 from remuda.cli.model_files import model_text
 from remuda.cli.model_tables import model_table, replica_table, size
 from remuda.cli.target import Target
@@ -67,6 +69,26 @@ def test_adding_the_same_file_or_a_copy_of_it_again_is_no_trouble(tmp_path: Path
     copy.write_bytes(tiny_model().read_bytes())
 
     assert read_model(model_text(copy, None, None, asked)).file == copy.name
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        (
+            "https://example.org/a/Tiny%20Q4.gguf?x=1&y=2",
+            "curl -L -o Tiny%20Q4.gguf 'https://example.org/a/Tiny%20Q4.gguf?x=1&y=2', then: "
+            "remuda models add Tiny%20Q4.gguf",
+        ),
+        ("hf://owner/repo/Tiny.gguf", "download the .gguf file, then: remuda models add FILE.gguf"),
+    ],
+)
+def test_a_url_is_refused_with_what_to_do_instead(url: str, hint: str) -> None:
+    result = CliRunner().invoke(root, ["models", "add", url])
+
+    assert result.exit_code == Exit.REJECTED
+    assert result.stderr == (
+        f"error: models are added from files on this machine; a URL is not downloaded\nhint: {hint}\n"
+    )
 
 
 class Taking(AdminClient):
@@ -175,7 +197,7 @@ def test_another_file_of_a_models_name_is_refused(tmp_path: Path, asked: Asked, 
     changed = content[:-1] + bytes([content[-1] ^ 1])
     other.write_bytes(changed if same_size else content + b"more")
 
-    with pytest.raises(Invalid, match="another file of this name"):
+    with pytest.raises(Invalid, match="exists and is a different file"):
         model_text(other, None, None, asked)
 
 
@@ -279,7 +301,7 @@ def test_pieces_of_a_stream_become_text_and_figures() -> None:
         {"choices": [], "usage": {"completion_tokens": 21}},
     ]
     assert [text for event in events for text in _pieces(event, reply)] == ["Hello"]
-    assert _about(reply) == "from gpu-1, 21 tokens, 10.0 tok/s, first word after 0.5 s"
+    assert _about(reply) == "from gpu-1, 21 tokens, 10.0 tok/s, first token after 0.5 s"
 
 
 def test_error_in_the_stream_is_told() -> None:

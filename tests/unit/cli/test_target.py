@@ -30,7 +30,8 @@ def ended_process() -> int:
 def test_the_frontend_of_the_data_folder_is_found(tmp_path: Path) -> None:
     environ = announce(tmp_path, os.getpid())
 
-    assert find_target(Asked(), environ) == Target("http://127.0.0.1:8080", SecretStr("local"), None)
+    source = str(DataFolder(tmp_path).endpoint)
+    assert find_target(Asked(), environ) == Target("http://127.0.0.1:8080", SecretStr("local"), None, source)
 
 
 def test_its_ca_comes_with_it(tmp_path: Path) -> None:
@@ -57,6 +58,20 @@ def test_a_key_that_is_given_wins_over_the_local_one(tmp_path: Path) -> None:
 
     assert find_target(Asked(), environ).api_key == SecretStr("mine")
     assert find_target(Asked(api_key="flag"), environ).api_key == SecretStr("flag")
+
+
+def test_where_a_key_came_from_is_known(tmp_path: Path) -> None:
+    environ = {"REMUDA_URL": "http://two:1", "REMUDA_API_KEY": "mine"}
+
+    assert find_target(Asked(), environ).key_source == "REMUDA_API_KEY"
+    assert find_target(Asked(api_key="flag"), environ).key_source == "--api-key"
+    assert find_target(Asked(), {"REMUDA_URL": "http://two:1"}).key_source == ""
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/api", "/api/"])
+def test_the_address_of_an_api_stands_for_its_frontend(path: str) -> None:
+    assert checked_url(f"http://barn:8080{path}", "URL") == "http://barn:8080"
+    assert checked_url(f"https://barn/remuda{path}", "URL") == "https://barn/remuda"
 
 
 def test_without_a_frontend_it_says_that_none_runs_here(tmp_path: Path) -> None:
@@ -87,7 +102,7 @@ def test_what_a_dead_frontend_left_behind_does_not_count(tmp_path: Path) -> None
     "text", ["host:8080", "ftp://host", "http://", "http://h:99999", "http://a b", "http://[::1"]
 )
 def test_what_is_no_url_is_refused_with_the_accepted_form(text: str) -> None:
-    with pytest.raises(Misconfigured, match=r"REMUDA_URL=.*accepted: http\(s\)://HOST"):
+    with pytest.raises(Misconfigured, match=r"REMUDA_URL=.* is not a URL; expected http\(s\)://HOST"):
         checked_url(text, "REMUDA_URL")
 
 

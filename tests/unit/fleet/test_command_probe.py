@@ -51,6 +51,17 @@ def test_a_worker_of_ours_is_connecting_until_its_first_report() -> None:
     assert standing(node(version="")).status is NodeStatus.HEALTHY, "a peer reports nothing"
 
 
+def test_a_worker_that_waits_for_approval_is_said_to_wait_for_that_alone() -> None:
+    waiting = "waiting for approval: remuda nodes approve gpu-1"
+    cut_off = BusTrouble(BootId("boot-1"), 1, "no route")
+    for shown in (node(report=None, approved=False), node(report=None, approved=False, bus_trouble=cut_off)):
+        found = standing(shown, probe("its worker is elsewhere"))
+        assert (found.status, found.reasons, found.uncommandable) == (NodeStatus.PENDING, (waiting,), "")
+    unheard = standing(node(report=None, approved=False), silent_s=60)
+    assert unheard.reasons[0] == waiting
+    assert unheard.reasons[1].startswith("not heard for 60 s")
+
+
 @pytest.mark.parametrize(("silent_s", "status"), [(30, NodeStatus.UNHEALTHY), (60, NodeStatus.OFFLINE)])
 def test_a_node_that_is_not_heard_is_not_said_to_be_on_another_bus(silent_s: int, status: NodeStatus) -> None:
     found = standing(node(), probe("its worker is elsewhere"), silent_s=silent_s)

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -396,6 +397,16 @@ def test_what_no_gallery_knows_can_be_removed_where_a_node_has_it() -> None:
     assert found.keys() == {"has", "lacks"}
 
 
-def test_a_removal_of_what_nobody_knows_is_refused() -> None:
-    with pytest.raises(NotFound, match="no gallery has a backend called lama-cpp"):
-        planned("lama-cpp", a_node(), kind=Kind.REMOVE)
+@pytest.mark.parametrize("trouble", ["", "no answer within 5 s"])
+def test_a_removal_of_what_no_node_has_is_refused_though_galleries_cannot_be_read(trouble: str) -> None:
+    nodes = a_node("a", artifact("cpu-llama-cpp", alias="llama-cpp")), a_node("b", artifact("homemade"))
+    readings = tuple(replace(one, trouble=trouble) for one in READINGS)
+    for name, hint in (
+        ("homemad", "did you mean homemade?"),
+        ("zzz", "`remuda backends` shows what is installed where"),
+    ):
+        wanted = Wanted(Kind.REMOVE, Source(name), Selection(), RollOut(64))
+        with pytest.raises(NotFound) as refused:
+            proposal(wanted, Surroundings(nodes, readings), OpId("op"))
+        assert refused.value.message == f"no backend named {name} is installed on any node"
+        assert refused.value.hint == hint

@@ -8,7 +8,7 @@ from remuda.core.ids import NodeId
 from remuda.scheduler.model import Need, NodeOffer, ReplicaKey, Resident
 from tests.support.nodes import NOON
 
-GB = 10**9
+GB = 1 << 30
 
 
 def a_need(gb: float = 6.2, **changes: Any) -> Need:
@@ -16,7 +16,7 @@ def a_need(gb: float = 6.2, **changes: Any) -> Need:
 
 
 def an_offer(name: str = "gpu-1", *residents: Resident, free_gb: float = 24, **changes: Any) -> NodeOffer:
-    """A node with a GPU of 24 GB that has backend and file."""
+    """A node with a GPU of 24 GiB that has backend and file."""
     offer = NodeOffer(
         NodeId(f"id-{name}"),
         name,

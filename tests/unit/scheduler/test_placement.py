@@ -104,7 +104,7 @@ def in_vram(need: Need, offer: NodeOffer) -> bool:
 def test_build_for_the_cpu_takes_ram_beside_a_gpu() -> None:
     small_gpu = an_offer(vram_total=2 * GB, vram_free=2 * GB, ram_total=64 * GB, ram_free=60 * GB)
     assert not in_vram(a_need(8), replace(small_gpu, on_cpu=True))
-    assert "needs 8.0 GB of VRAM, it may use 2.0 GB" in why(a_need(8), small_gpu)
+    assert "needs 8.0 GiB of VRAM, 2.0 GiB available" in why(a_need(8), small_gpu)
 
 
 def test_model_that_keeps_off_the_gpu_takes_ram_also_where_vram_is_free() -> None:
@@ -113,7 +113,7 @@ def test_model_that_keeps_off_the_gpu_takes_ram_also_where_vram_is_free() -> Non
 
 def test_build_for_the_cpu_finds_no_room_in_vram() -> None:
     full = an_offer(on_cpu=True, ram_total=16 * GB, ram_free=4 * GB)
-    assert why(a_need(), full).startswith("needs 6.2 GB of RAM, 4.0 GB are free")
+    assert why(a_need(), full).startswith("needs 6.2 GiB of RAM, 4.0 GiB free")
 
 
 def test_node_where_it_fits_into_vram_comes_before_one_with_more_ram() -> None:
@@ -212,46 +212,50 @@ WITH_RAM: dict[str, Any] = {"ram_total": 64 * GB, "ram_free": 60 * GB}
     ("offer", "reason"),
     [
         (an_offer(unfit="drained by an admin"), "drained by an admin"),
-        (an_offer(has_file=False), "qwen.gguf is not in its folder of models; put it there"),
+        (an_offer(has_file=False), "qwen.gguf is not in its models folder; put it there"),
         (
             an_offer(has_file=False, files_told=FilesTold.SOME),
-            "qwen.gguf is not among the files that its worker tells of, which are not all; put it there with "
-            "fewer others beside it",
+            "qwen.gguf is not among the files that its worker reports, which are not all it has; put it "
+            "there with fewer others beside it",
         ),
         (
             an_offer(has_file=False, cut_off=CutOffFile(path="qwen.gguf", size=GB, missing=2 * GB)),
-            "qwen.gguf is cut off: it has 1.0 GB there and lacks 2.0 GB or more; wait if it is being copied, "
-            "or else copy it again",
+            "qwen.gguf is incomplete there (1.0 GiB of 3.0 GiB or more); wait if it is being copied, or "
+            "else copy it again",
         ),
         (
             an_offer(has_file=False, files_told=FilesTold.NEVER),
-            "its worker does not tell whether it has qwen.gguf; share one folder of models with it and start "
+            "its worker does not report whether it has qwen.gguf; share one models folder with it and start "
             "frontends with --distributed-shared-models",
         ),
         (
             an_offer(has_backend=False, disk_known=True, disk_free=GB // 2),
-            "llama-cpp is not installed and may take 2.1 GB of disk, 0.5 GB are free; make room there, or "
+            "llama-cpp is not installed and may need 2.0 GiB of disk, 512 MiB free; make room there, or "
             "switch this check off with --no-distributed-disk-headroom-check",
         ),
-        (an_offer(free_gb=3.1), f"needs 6.2 GB of VRAM, 3.1 GB are free and nothing idle can go; {SMALLER}"),
+        (
+            an_offer(free_gb=3.1),
+            f"needs 6.2 GiB of VRAM, 3.1 GiB free, and no idle model could be unloaded; {SMALLER}",
+        ),
         (
             a_cpu_offer(free_gb=3.1),
-            f"needs 6.2 GB of RAM, 3.1 GB are free and nothing idle can go; {SMALLER}",
+            f"needs 6.2 GiB of RAM, 3.1 GiB free, and no idle model could be unloaded; {SMALLER}",
         ),
-        (an_offer(vram_total=4 * GB), f"needs 6.2 GB of VRAM, it may use 4.0 GB; {SMALLER}"),
+        (an_offer(vram_total=4 * GB), f"needs 6.2 GiB of VRAM, 4.0 GiB available; {SMALLER}"),
         (
             an_offer("gpu-1", a_resident("idle", 1), free_gb=3),
-            f"needs 6.2 GB of VRAM, 3.0 GB are free and what is idle would free only 1.0 GB; {SMALLER}",
+            "needs 6.2 GiB of VRAM, 3.0 GiB free, and unloading idle models would free only 1.0 GiB; "
+            f"{SMALLER}",
         ),
         (
             an_offer(vram_total=4 * GB, **WITH_RAM),
-            f"needs 6.2 GB of VRAM, it may use 4.0 GB; {SMALLER}; with `gpu_layers: 0` it takes RAM, of "
-            "which 60.0 GB are free",
+            f"needs 6.2 GiB of VRAM, 4.0 GiB available; {SMALLER}; with `gpu_layers: 0` it would use RAM, of "
+            "which 60.0 GiB is free",
         ),
         (
             an_offer(on_cpu=True, ram_total=4 * GB),
-            f"needs 6.2 GB of RAM, it may use 4.0 GB; {SMALLER}; a build of llama-cpp for its GPU takes "
-            "VRAM, of which 24.0 GB are free",
+            f"needs 6.2 GiB of RAM, 4.0 GiB available; {SMALLER}; a build of llama-cpp for its GPU would use "
+            "VRAM, of which 24.0 GiB is free",
         ),
     ],
 )
@@ -265,25 +269,25 @@ def test_reason_says_what_is_lacking_and_what_would_help_where_no_waiting_does(
 def test_model_kept_off_the_gpu_is_told_of_room_in_vram() -> None:
     offer = an_offer(ram_total=4 * GB)
     assert why(a_need(on_cpu=True), offer).endswith(
-        "without `gpu_layers: 0` it takes VRAM, of which 24.0 GB are free"
+        "without `gpu_layers: 0` it would use VRAM, of which 24.0 GiB is free"
     )
 
 
 def test_engines_that_do_not_read_gguf_are_not_told_of_its_settings() -> None:
     offer = an_offer(vram_total=4 * GB, **WITH_RAM)
     assert why(a_need(file="qwen.safetensors"), offer) == (
-        "needs 6.2 GB of VRAM, it may use 4.0 GB; a smaller quantisation needs less"
+        "needs 6.2 GiB of VRAM, 4.0 GiB available; a smaller quantisation needs less"
     )
 
 
 @pytest.mark.parametrize(
     ("free_gb", "told"),
     [
-        (6.1, "needs 6.2 GB of VRAM, 6.1 GB are free"),
-        (6.198, "needs 6.200 GB of VRAM, 6.198 GB are free"),
-        (6.199_999_999, "needs 6.200000000 GB of VRAM, 6.199999999 GB are free"),
-        (0.02, "needs 6.2 GB of VRAM, 20 MB are free"),
-        (0, "needs 6.2 GB of VRAM, 0 MB are free"),
+        (6.1, "needs 6.2 GiB of VRAM, 6.1 GiB free"),
+        (6.198, "needs 6.200 GiB of VRAM, 6.198 GiB free"),
+        (6.199_999_9, "needs 6.199999999 GiB of VRAM, 6.199999900 GiB free"),
+        (0.02, "needs 6.2 GiB of VRAM, 20 MiB free"),
+        (0, "needs 6.2 GiB of VRAM, 0 MiB free"),
     ],
 )
 def test_figures_have_digits_enough_to_differ(free_gb: float, told: str) -> None:
@@ -292,7 +296,7 @@ def test_figures_have_digits_enough_to_differ(free_gb: float, told: str) -> None
 
 def test_need_that_nobody_knows_is_told_as_such() -> None:
     assert why(a_need(0), an_offer(free_gb=0)) == (
-        "needs some VRAM, 0 MB are free and nothing idle can go; unload or stop something there"
+        "needs some VRAM, 0 MiB free, and no idle model could be unloaded; unload or stop something there"
     )
 
 
@@ -312,7 +316,7 @@ def test_labels_that_a_node_lacks_are_named() -> None:
 def test_waiting_helps_until_a_worker_has_told_of_its_files() -> None:
     offer = an_offer(has_file=False, files_told=FilesTold.NOT_YET)
     assert why(a_need(), offer) == (
-        "its worker has not said yet whether it has qwen.gguf; wait for its next report"
+        "its worker has not reported yet whether it has qwen.gguf; wait for its next report"
     )
     assert refused(a_need(), offer).waiting_helps
 
@@ -334,7 +338,7 @@ def test_waiting_helps_where_only_busy_replicas_are_in_the_way() -> None:
     got = refused(a_need(), busy, an_offer("gpu-2", unfit="drained"))
     assert got.waiting_helps
     assert got.reasons == {
-        "gpu-1": "needs 6.2 GB of VRAM, 4.0 GB are free and what else it holds is busy; try again later",
+        "gpu-1": "needs 6.2 GiB of VRAM, 4.0 GiB free, and the other models there are busy; try again later",
         "gpu-2": "drained",
     }
 

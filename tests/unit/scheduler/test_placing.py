@@ -65,8 +65,8 @@ async def test_what_is_set_aside_for_one_is_not_there_for_the_next(rig: PlacingR
     assert (await begun(rig, "other")).node == NODE
     assert (await begun(rig)).node == NODE, "64 GB have room for both"
     reasons = (await refused(rig, "third")).reasons
-    assert "of RAM, 10.7 GB are free" in reasons["gpu-1"], "as far as nobody is on its way there"
-    assert "it may use 8.0 GB" in reasons["gpu-2"]
+    assert "of RAM, 9.9 GiB free" in reasons["gpu-1"], "as far as nobody is on its way there"
+    assert "7.5 GiB available" in reasons["gpu-2"]
     assert len(await rig.rows()) == 2
 
 
@@ -97,7 +97,7 @@ async def test_busy_replica_makes_no_room(rig: PlacingRig) -> None:
     rig.busy[old.key] = 1
     answer = await refused(rig, "big")
     assert answer.waiting_helps
-    assert "what else it holds is busy" in answer.reasons["gpu-1"]
+    assert "the other models there are busy" in answer.reasons["gpu-1"]
     assert (await rig.row()).state is ReplicaState.LOADED
 
 
@@ -141,7 +141,7 @@ async def test_reasons_are_told_for_every_node(rig: PlacingRig) -> None:
     rig.machines[0].files = {}
     rig.machines[1].silent_s = 600
     reasons = (await refused(rig)).reasons
-    assert "qwen.gguf is not in its folder of models" in reasons["gpu-1"]
+    assert "qwen.gguf is not in its models folder" in reasons["gpu-1"]
     assert reasons["gpu-2"]
 
 

@@ -14,6 +14,7 @@ from remuda.core.errors import Invalid
 from remuda.fleet import budget
 from remuda.wire.nodes import NAME_BYTES_MAX
 
+_API_PATHS = ("/v1", "/api")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)
 
 
@@ -56,6 +57,12 @@ def _budget(value: str) -> str:
     return value
 
 
+def base_url(url: str) -> str:
+    """The address of a frontend itself, where somebody gave that of its OpenAI or admin API."""
+    url = url.rstrip("/")
+    return next((url.removesuffix(path).rstrip("/") for path in _API_PATHS if url.endswith(path)), url)
+
+
 def _node_name(value: str) -> str:
     if len(value.encode()) > NAME_BYTES_MAX or not value.isprintable():
         raise ValueError("too long, or with control characters")
@@ -79,6 +86,7 @@ def or_usual(usual: timedelta) -> AfterValidator:
 Budget = Annotated[str, AfterValidator(_budget)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 
+FrontendUrl = Annotated[str, AfterValidator(base_url)]
 File = Annotated[Path, BeforeValidator(_path)]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 Port = Annotated[int, Field(ge=0, le=65535)]

@@ -12,6 +12,7 @@ from remuda.cli.settings.forms import (
     Budget,
     Duration,
     File,
+    FrontendUrl,
     JsonList,
     Labels,
     NodeName,
@@ -25,7 +26,8 @@ from remuda.core.settings import Setting
 
 class WorkerSettings(DepotSettings):
     register_to: Annotated[
-        str, Setting("URL of the frontend.", "http(s)://HOST[:PORT]", aliases=("LOCALAI_REGISTER_TO",))
+        FrontendUrl,
+        Setting("URL of the frontend.", "http(s)://HOST[:PORT]", aliases=("LOCALAI_REGISTER_TO",)),
     ] = ""
     ca: Annotated[
         File | None, Setting("PEM file that signs the frontend's HTTPS certificate.", forms.FILE)

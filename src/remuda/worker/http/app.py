@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
+from remuda.core.errors import NotFound, Unauthorized
 from remuda.wire.process_keys import PROCESSES_PATH, RUNNING_PATH
-from remuda.worker.http.asgi import App, Receive, Scope, Send, answer, raw_path
+from remuda.worker.http.asgi import App, Receive, Scope, Send, of_contract, raw_path, refuse
 from remuda.worker.http.door import Door
 from remuda.worker.http.guard import TokenGuard
 from remuda.worker.http.logs import LogPages
@@ -26,7 +27,8 @@ def application(
             await probe(scope, receive, send)
             return
         if not guard.admits(scope):
-            await answer(scope, send, 401, "unauthorized", more=[(b"www-authenticate", b"Bearer")])
+            words = "unauthorized" if of_contract(scope) else "missing or invalid token"
+            await refuse(scope, send, Unauthorized(words), [(b"www-authenticate", b"Bearer")])
             return
         path = raw_path(scope)
         if path == RUNNING_PATH:
@@ -39,4 +41,4 @@ def application(
 
 
 async def _nothing(scope: Scope, _receive: Receive, send: Send) -> None:
-    await answer(scope, send, 404, "not found")
+    await refuse(scope, send, NotFound("not found"))

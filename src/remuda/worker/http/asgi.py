@@ -1,7 +1,11 @@
-"""ASGI's own shapes, and answers in plain text."""
+"""ASGI's own shapes, answers, and refusals."""
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, Final
+
+from remuda.core.errors import RemudaError, WrongMethod
+from remuda.wire.codec import encode
+from remuda.wire.nodes import NodeError
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -12,6 +16,8 @@ Header = tuple[bytes, bytes]
 
 TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
+CODE_HEADER: Final = b"x-remuda-code"  # On every refusal: the code of the error.
+_CONTRACT_PATHS: Final = ("/healthz", "/readyz", "/v1/backend-logs", "/v1/files")
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -38,5 +44,23 @@ async def answer(
     await send({"type": f"{prefix}.body", "body": content, "more_body": False})
 
 
+def of_contract(scope: Scope) -> bool:
+    """Whether the path is one of LocalAI's workers, whose errors are plain text."""
+    return raw_path(scope).startswith(_CONTRACT_PATHS)
+
+
+async def refuse(scope: Scope, send: Send, error: RemudaError, more: Iterable[Header] = ()) -> None:
+    """The error as frontends answer it, or as plain text where the contract has that."""
+    told, status = error.problem(), error.http_status
+    headers = [(CODE_HEADER, told.code.encode()), *more]
+    if of_contract(scope):
+        await answer(scope, send, status, error.public, more=headers)
+    else:
+        body = encode(NodeError.of(status, error.public_text, told.code, told.hint)).decode()
+        await answer(scope, send, status, body, JSON, headers)
+
+
 async def refuse_method(scope: Scope, send: Send, allowed: bytes) -> None:
-    await answer(scope, send, 405, "method not allowed", more=[(b"allow", allowed)])
+    words = f"use {allowed.decode()} here"
+    error = WrongMethod("method not allowed", hint="" if of_contract(scope) else words)
+    await refuse(scope, send, error, [(b"allow", allowed)])

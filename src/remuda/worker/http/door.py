@@ -20,8 +20,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from remuda.core import limits
+from remuda.core.errors import BackendFailed, NotFound, Unavailable
 from remuda.wire.process_keys import PROCESSES_PATH, ProcessKey
-from remuda.worker.http.asgi import Header, Receive, Scope, Send, answer, raw_path
+from remuda.worker.http.asgi import Header, Receive, Scope, Send, raw_path, refuse
 
 log = structlog.get_logger(__name__)
 
@@ -78,12 +79,12 @@ class Door:
         name, _, path = raw_path(scope).removeprefix(PROCESSES_PATH).partition("/")
         key = ProcessKey.parse(unquote(name))
         if key is None or scope["type"] != "http":
-            await answer(scope, send, 404, "there is no process of this name; it is called model#replica")
+            await refuse(scope, send, NotFound("no such process: its key is MODEL#REPLICA, URL-encoded"))
             return
         port = self._find(key)
         if port is None:
-            words = f"the process {key} is not ready on this worker"
-            await answer(scope, send, 503, words, more=[(REFUSAL_HEADER, b"not_ready")])
+            not_ready = Unavailable(f"the process {key} is not ready on this worker")
+            await refuse(scope, send, not_ready, [(REFUSAL_HEADER, b"not_ready")])
             return
         query = scope["query_string"].decode("latin-1")
         url = URL(f"http://127.0.0.1:{port}/{path}{'?' if query else ''}{query}", encoded=True)
@@ -121,8 +122,8 @@ class Door:
         except _BROKEN as error:
             log.warning("backend_broke_off", process=str(key), answer_begun=begun, error=repr(error))
             if not begun:
-                words = f"the process {key} did not answer: {error or type(error).__name__}"
-                await answer(scope, send, 502, words, more=[(REFUSAL_HEADER, b"backend_failed")])
+                silent = BackendFailed(f"the process {key} did not answer: {error or type(error).__name__}")
+                await refuse(scope, send, silent, [(REFUSAL_HEADER, b"backend_failed")])
             # Else the answer stays unfinished, which cuts the connection: half of it must not look whole.
 
 

@@ -13,9 +13,19 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import anyio
 
-from remuda.core.errors import Invalid
+from remuda.core.errors import Forbidden, Invalid, NotFound
 from remuda.wire.codec import rfc3339
-from remuda.worker.http.asgi import JSON, Receive, Scope, Send, answer, header, raw_path, refuse_method
+from remuda.worker.http.asgi import (
+    JSON,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    header,
+    raw_path,
+    refuse,
+    refuse_method,
+)
 from remuda.worker.processes.log_lines import LogLine, Stream
 from remuda.worker.processes.logs import ProcessLogs
 
@@ -38,7 +48,7 @@ class LogPages:
         elif scope["method"] != "GET":
             await refuse_method(scope, send, b"GET")
         elif live:
-            await answer(scope, send, 400, "this path is for WebSockets")
+            await refuse(scope, send, Invalid("this path is for WebSockets"))
         elif not below:
             await answer(scope, send, 200, json.dumps(self._logs.models()), JSON)
         elif name and below.startswith("/"):
@@ -50,13 +60,13 @@ class LogPages:
         try:
             lines = _selected(self._logs.lines(name), scope["query_string"])
         except Invalid as error:
-            await answer(scope, send, 400, error.message)
+            await refuse(scope, send, error)
         else:
             await answer(scope, send, 200, _dumped([_view(line) for line in lines]), JSON)
 
     async def _live(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         if not _same_origin(scope):
-            await answer(scope, send, 403, "requests from other web origins are refused")
+            await refuse(scope, send, Forbidden("requests from other web origins are refused"))
             return
         with self._logs.follow(name) as new_lines:
             known = self._logs.lines(name)  # No await in between: none is missed and none comes twice.
@@ -82,7 +92,7 @@ async def _tell(send: Send, frame: object) -> None:
 
 
 async def _not_found(scope: Scope, send: Send) -> None:
-    await answer(scope, send, 404, "not found")
+    await refuse(scope, send, NotFound("not found"))
 
 
 def _view(line: LogLine) -> dict[str, str | bool]:

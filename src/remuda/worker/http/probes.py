@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from remuda.worker.http.asgi import App, Receive, Scope, Send, answer, refuse_method
+from remuda.core.errors import NotFound, Unavailable
+from remuda.worker.http.asgi import App, Receive, Scope, Send, answer, refuse, refuse_method
 
 PATHS = ("/healthz", "/readyz")
 
@@ -14,11 +15,11 @@ def probes(why_unready: Callable[[], str]) -> App:
 
     async def app(scope: Scope, _receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] not in PATHS:
-            await answer(scope, send, 404, "not found")
+            await refuse(scope, send, NotFound("not found"))
         elif scope["method"] not in ("GET", "HEAD"):
             await refuse_method(scope, send, b"GET, HEAD")
         elif scope["path"] == "/readyz" and (reason := why_unready()):
-            await answer(scope, send, 503, f"{_NOT_READY} ({reason})")
+            await refuse(scope, send, Unavailable(f"{_NOT_READY} ({reason})"))
         else:
             await answer(scope, send, 200, "ok")
 

@@ -5,9 +5,10 @@ GET /v1/processes
 
 from collections.abc import Awaitable, Callable
 
+from remuda.core.errors import NotFound
 from remuda.wire.codec import encode
 from remuda.wire.models import ModelsRunningReply
-from remuda.worker.http.asgi import JSON, App, Receive, Scope, Send, answer, refuse_method
+from remuda.worker.http.asgi import JSON, App, Receive, Scope, Send, answer, refuse, refuse_method
 
 Running = Callable[[], Awaitable[ModelsRunningReply]]
 
@@ -15,7 +16,7 @@ Running = Callable[[], Awaitable[ModelsRunningReply]]
 def running_page(running: Running) -> App:
     async def app(scope: Scope, _receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await answer(scope, send, 404, "not found")
+            await refuse(scope, send, NotFound("not found"))
         elif scope["method"] != "GET":
             await refuse_method(scope, send, b"GET")
         else:

@@ -21,6 +21,12 @@ _OLD_DRIVER = re.compile(
 )
 _OLD_LIBC = re.compile(r"version [`'](GLIBC\w*_[\d.]+)' not found")
 _ENGINE_ENDED = re.compile(r" stopping reason=(['\"])(the engine was ended by (.+))\1$", re.MULTILINE)
+_OOM = {
+    True: "out of memory: the kernel's OOM killer was at work; stop another model on this node, or use a "
+    "smaller one",
+    False: "by another program, as the kernel has counted no out-of-memory kill",
+    None: "by the kernel when memory ran out, or by another program (see the kernel's log)",
+}
 _LAST_LINES = "; its last lines:"
 _NOT_READY = " before it became ready"
 
@@ -50,14 +56,15 @@ class PortLost:
 Over = Ended | Useless | PortLost
 
 
-def told(over: Over, stderr: Sequence[str], *, was_ready: bool) -> str:
-    """The whole story: what happened, the likely cause, and the last lines it wrote."""
+def told(over: Over, stderr: Sequence[str], *, was_ready: bool, oom: bool | None = None) -> str:
+    """The whole story: what happened, the likely cause, and the last lines it wrote. `oom`: whether the
+    kernel's out-of-memory killer was at work meanwhile; None when that is not known."""
     match over:
         case Ended(code):
             what = how(code) + ("" if was_ready else _NOT_READY)
-            cause = likely_cause(code, stderr)
+            cause = likely_cause(code, stderr, oom)
         case Useless(what):
-            cause = likely_cause(None, stderr)
+            cause = likely_cause(None, stderr, oom)
         case PortLost(port, code):
             what = "did not get its port" if code is None else how(code) + _NOT_READY
             cause = f"another program took port {port}"
@@ -83,17 +90,17 @@ def port_in_use(stderr: Sequence[str]) -> bool:
     return _PORT_IN_USE.search("\n".join(stderr)) is not None
 
 
-def likely_cause(code: int | None, stderr: Sequence[str]) -> str:
+def likely_cause(code: int | None, stderr: Sequence[str], oom: bool | None = None) -> str:
     """What a person should look at, or nothing when it cannot be guessed. `code` is None while it lives."""
     text = "\n".join(stderr)
     engine = _ENGINE_ENDED.search(text)
-    return _by_engine(engine, text) if engine else _by_words(text) or _by_code(code)
+    return _by_engine(engine, text, oom) if engine else _by_words(text) or _by_code(code, oom)
 
 
-def _by_engine(ended: re.Match[str], text: str) -> str:
+def _by_engine(ended: re.Match[str], text: str, oom: bool | None) -> str:
     """A built-in backend ends because its engine did, a process of its own."""
     what, by = ended[2], signal.Signals.__members__.get(ended[3])
-    cause = "" if by is None else _by_words(text) or _by_code(-by)
+    cause = "" if by is None else _by_words(text) or _by_code(-by, oom)
     return f"{what} ({cause})" if cause else what
 
 
@@ -115,10 +122,10 @@ def _by_words(text: str) -> str:
     return ""
 
 
-def _by_code(code: int | None) -> str:
+def _by_code(code: int | None, oom: bool | None) -> str:
     match code:
         case -9:  # SIGKILL
-            return "probably out of memory: the kernel kills what is too large (see dmesg)"
+            return _OOM[oom]
         case -4:  # SIGILL
             return "its build uses instructions that this processor lacks; choose another build"
         case -11 | -6 | -7:  # SIGSEGV, SIGABRT, SIGBUS

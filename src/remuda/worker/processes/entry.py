@@ -212,7 +212,7 @@ class Entry:
         taken = port_in_use(stderr) or not self._around.machine.port_free(port)
         if isinstance(over, Ended) and taken and not was_ready:
             over = PortLost(port, over.code)
-        reason = told(over, stderr, was_ready=was_ready)
+        reason = told(over, stderr, was_ready=was_ready, oom=process.oom_killed())
         lost = over.port if isinstance(over, PortLost) else 0
         return _Ending(reason, timedelta(seconds=lived_s), lost)
 

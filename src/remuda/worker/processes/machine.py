@@ -24,6 +24,7 @@ from remuda.host.kin import Kin
 from remuda.host.ports import listen, listeners, sockets_of
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Command
+from remuda.worker.processes.oom import oom_kills
 from remuda.worker.processes.output import Logs, Output
 from remuda.worker.processes.ports import Listener
 
@@ -101,6 +102,7 @@ class LocalProcess:
         self._kin = Kin({leader}, mark.__eq__)
         self._ending = anyio.Lock()
         self._gone = False
+        self._oom_kills = oom_kills()
 
     @property
     def pid(self) -> int:
@@ -115,6 +117,11 @@ class LocalProcess:
     def stderr_tail(self, lines: int) -> Sequence[str]:
         """The last lines of this process, not of one before it under the same key."""
         return self._output.tail(lines)
+
+    def oom_killed(self) -> bool | None:
+        """Whether the kernel killed something for lack of memory since this process started."""
+        kills = oom_kills()
+        return None if kills is None or self._oom_kills is None else kills > self._oom_kills
 
     async def listener_on(self, port: int) -> Listener:
         """Who has this port, on which somebody has just taken a connection."""

@@ -36,6 +36,11 @@ class Process(Protocol):
         """The last lines of this process, not of one before it under the same key."""
         ...
 
+    def oom_killed(self) -> bool | None:
+        """Whether the kernel killed something for lack of memory since it started; None when nobody can
+        tell."""
+        ...
+
     async def listener_on(self, port: int) -> Listener:
         """Who has this port, on which somebody has just taken a connection."""
         ...

@@ -369,7 +369,9 @@ async def test_an_answer_may_come_before_the_request_has_ended(tmp_path: Path) -
 async def test_a_process_that_is_not_ready_is_named(tmp_path: Path) -> None:
     async with worker(tmp_path) as caller, caller.get(at("/v1/models")) as answer:
         assert answer.status == 503
-        assert await answer.text() == "the process org/model:q4#0 is not ready on this worker"
+        error = (await answer.json())["error"]
+        assert error["message"] == "the process org/model:q4#0 is not ready on this worker"
+        assert error["reason"] == answer.headers["X-Remuda-Code"] == "unavailable"
         assert answer.headers["X-Remuda-Refusal"] == "not_ready"
 
 
@@ -389,7 +391,8 @@ async def test_a_backend_that_breaks_before_its_answer_is_a_bad_gateway(
     with anyio.fail_after(20), capture_logs() as events:
         async with raw_backend(tmp_path, answer) as caller, caller.post(at("/"), data=b"{}") as got:
             assert (got.status, got.headers["X-Remuda-Refusal"]) == (502, "backend_failed")
-            assert (await got.text()).startswith("the process org/model:q4#0 did not answer: ")
+            error = (await got.json())["error"]
+            assert error["message"].startswith("the process org/model:q4#0 did not answer: ")
     assert [event["event"] for event in events] == ["backend_broke_off"]
 
 

@@ -3,6 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
+import aiohttp
 import anyio
 import pytest
 from pydantic import SecretStr
@@ -32,7 +33,19 @@ async def test_without_the_token_nothing_is_answered(tmp_path: Path, given: str 
     async with worker(tmp_path, headers=headers) as caller:
         for path in PATHS:
             async with caller.get(path) as answer:
-                assert (answer.status, await answer.text()) == (401, "unauthorized")
+                assert (answer.status, answer.headers["X-Remuda-Code"]) == (401, "unauthorized")
+                assert await refusal(answer) == (
+                    "unauthorized" if "backend-logs" in path else "missing or invalid token"
+                )
+
+
+async def refusal(answer: aiohttp.ClientResponse) -> str:
+    """Plain text where LocalAI's workers have the path, else as frontends answer."""
+    if answer.content_type == "text/plain":
+        return await answer.text()
+    error = (await answer.json())["error"]
+    assert (error["code"], error["reason"]) == (answer.status, answer.headers["X-Remuda-Code"])
+    return str(error["message"])
 
 
 async def test_probes_need_no_token(tmp_path: Path) -> None:
@@ -44,7 +57,8 @@ async def test_with_the_token_there_is_no_more_than_there_is(tmp_path: Path) -> 
     async with worker(tmp_path) as caller:
         for path in ("/", "/metrics", "/healthz/", "/v1/backend-logsx", "/v1/backend-logs/"):
             async with caller.get(path) as answer:
-                assert (answer.status, await answer.text()) == (404, "not found")
+                assert (answer.status, answer.headers["X-Remuda-Code"]) == (404, "not_found")
+                assert await refusal(answer) == "not found"
 
 
 @pytest.mark.parametrize("token", [None, SecretStr("")])

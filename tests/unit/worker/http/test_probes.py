@@ -54,7 +54,7 @@ async def test_probes_answer_no_other_method(method: str) -> None:
 async def test_nothing_else_is_open(path: str) -> None:
     async with served(lambda: "") as client:
         answer = await client.get(path)
-    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/plain; charset=utf-8")
+    assert (answer.status_code, answer.headers["x-remuda-code"]) == (404, "not_found")
 
 
 async def test_the_port_is_free_again_once_it_has_ended() -> None:

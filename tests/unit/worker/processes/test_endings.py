@@ -8,9 +8,20 @@ from remuda.worker.processes.endings import Ended, Useless, likely_cause, told
 def test_the_story_has_what_happened_the_cause_and_the_last_lines() -> None:
     story = told(Ended(-9), ["loading", "still loading"], was_ready=False)
     assert story == (
-        "it was killed by SIGKILL before it became ready: probably out of memory: the kernel kills what is"
-        " too large (see dmesg); its last lines:\n  loading\n  still loading"
+        "it was killed by SIGKILL before it became ready: by the kernel when memory ran out, or by another"
+        " program (see the kernel's log); its last lines:\n  loading\n  still loading"
     )
+
+
+@pytest.mark.parametrize(
+    ("oom", "cause"),
+    [
+        (True, "it was killed by SIGKILL: out of memory: the kernel's OOM killer was at work"),
+        (False, "it was killed by SIGKILL: by another program, as the kernel has counted no out-of-memory"),
+    ],
+)
+def test_a_kill_for_lack_of_memory_is_told_only_where_the_kernel_counted_one(oom: bool, cause: str) -> None:
+    assert told(Ended(-9), [], was_ready=True, oom=oom).startswith(cause)
 
 
 def test_a_process_that_lives_but_does_not_serve_is_told_without_an_exit_code() -> None:
@@ -43,7 +54,7 @@ def test_a_crash_after_readiness_does_not_speak_of_the_start() -> None:
         (1, "OSError: [Errno 98] Address already in use", "took its port"),
         (1, "cannot listen on 127.0.0.1:50051: port 50051 is in use", "took its port"),
         (-4, "", "instructions that this processor lacks"),
-        (-9, "", "out of memory"),
+        (-9, "", "when memory ran out, or by another program"),
         (-11, "", "crashed"),
         (127, "", "missing"),
     ],
@@ -55,7 +66,7 @@ def test_usual_causes_are_recognised(code: int, line: str, cause: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "cause"),
     [
-        ("SIGKILL", "the engine was ended by SIGKILL (probably out of memory: the kernel kills what is too"),
+        ("SIGKILL", "the engine was ended by SIGKILL (by the kernel when memory ran out, or by another"),
         ("SIGABRT", "the engine was ended by SIGABRT (the program itself crashed"),
         ("exit code 3", "the engine was ended by exit code 3"),
         (

@@ -247,7 +247,7 @@ def test_a_crash_after_readiness_starts_it_again_as_another_instance() -> None:
     async def scene(rig: Rig) -> None:
         first = await rig.supervisor.start(launch())
         waiting = await until(rig, Phase.WAITING)
-        assert waiting.trouble.startswith("it was killed by SIGKILL: probably out of memory")
+        assert waiting.trouble.startswith("it was killed by SIGKILL: ")
         second = await until(rig, Phase.READY)
         assert second.instance != first.instance
         assert second.restarts == 1
