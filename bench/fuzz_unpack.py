@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 import zstandard
-from tests.unit.oci.archives import folder, hardlink, member, packed, symlink, unpack
+from tests.support.archives import folder, hardlink, member, packed, symlink, unpack
 
 from remuda.oci.unpack import ArchiveRefused, UnpackLimits
 

@@ -4,9 +4,9 @@ the code believes it did, these are the changes it may have made."""
 from collections.abc import Callable
 
 from remuda.core.ids import NodeId
-from tests.sim.books import Books, NodeRow, State
 from tests.sim.ledger import Ledger, Write
 from tests.sim.trace import Trace
+from tests.support.fleet_tables import Books, NodeRow, State
 
 
 def approval_is_given(ledger: Ledger, write: Write, old: NodeRow, new: NodeRow) -> bool:

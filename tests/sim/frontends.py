@@ -17,10 +17,10 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.intake import HeartbeatIntake
 from remuda.fleet.listener import Listener
 from remuda.fleet.registry import Registry
-from tests.sim.clocks import HostClock
 from tests.sim.gateway import Answer, Call, answer
 from tests.sim.store import StoreOfFrontend
 from tests.sim.world import BUS_URL, THRESHOLDS, World
+from tests.support.clocks import HostClock
 from tests.support.nodes import TOKENS
 
 _RESTART_S = 2.0

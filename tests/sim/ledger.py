@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.ports import Note
-from tests.sim.books import NodeRow
-from tests.sim.clocks import elapsed_s
+from tests.support.clocks import elapsed_s
+from tests.support.fleet_tables import NodeRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from remuda.worker.introduction import Introduction, register_request
 from remuda.worker.membership import Membership
 from remuda.worker.ports import BusTarget
 from remuda.worker.reporter import NothingYet
-from tests.sim.clocks import HostClock, elapsed_s
 from tests.sim.network import CallsOfMachine, Network
 from tests.sim.world import BUS_URL, HEARTBEAT, World
-from tests.unit.worker.machines import CARD, machine
+from tests.support.clocks import HostClock, elapsed_s
+from tests.support.hardware import CARD, machine
 
 _LOCALAI_RETRY_S = 30.0
 REGISTRATIONS_PER_MINUTE_MOST = 20

@@ -14,21 +14,21 @@ from remuda.bus.credentials import ClusterKeys
 from remuda.bus.memory import MemoryBroker
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.identity import hash_of
-from tests.sim.books import fresh_database
 from tests.sim.calm import settle
 from tests.sim.chance import Dice
 from tests.sim.changes import ChangeChecker
-from tests.sim.clocks import HostClock
 from tests.sim.fleet import SimulatedFleet
 from tests.sim.identities import IdentityChecker
 from tests.sim.issuer import Issuer
 from tests.sim.ledger import Ledger
-from tests.sim.loop import run_virtually
 from tests.sim.machines import secret_of
 from tests.sim.storm import Storm
 from tests.sim.trace import Trace
 from tests.sim.verdicts import VerdictChecker
 from tests.sim.world import STORMY, THRESHOLDS, DatabaseHost, Weather, World
+from tests.support.clocks import HostClock
+from tests.support.fleet_tables import fresh_database
+from tests.support.virtual_loop import run_virtually
 
 OWN_SECRET = hash_of(secret_of(0).encode())  # That machine's worker counts as the one inside `remuda up`.
 _LIFETIMES = (timedelta(seconds=90), timedelta(minutes=5), timedelta(hours=24))

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from tests.sim.loop import NothingLeft, run_virtually
+from tests.support.virtual_loop import NothingLeft, run_virtually
 
 DAY_S = 86_400.0
 

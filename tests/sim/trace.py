@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.sim.clocks import elapsed_s
+from tests.support.clocks import elapsed_s
 
 
 class Violation(AssertionError):

@@ -13,12 +13,12 @@ from remuda.fleet.health import Thresholds
 from remuda.store.inline import InlineDatabase
 from tests.sim.chance import Dice
 from tests.sim.changes import ChangeChecker
-from tests.sim.clocks import HostClock
 from tests.sim.identities import IdentityChecker
 from tests.sim.issuer import Issuer
 from tests.sim.ledger import Ledger
 from tests.sim.trace import Trace
 from tests.sim.verdicts import VerdictChecker
+from tests.support.clocks import HostClock
 
 BUS_URL = "nats://bus:4222"
 HEARTBEAT = timedelta(seconds=10)

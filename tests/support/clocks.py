@@ -1,5 +1,6 @@
 """Clocks that go as a test says."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 from remuda.core.clock import SystemClock
@@ -32,3 +33,21 @@ class AheadClock(SystemClock):
 
     def now(self) -> datetime:
         return super().now() + self.ahead
+
+
+def elapsed_s() -> float:
+    """On the event loop's own clock; on a virtual loop that is the time since its beginning."""
+    return asyncio.get_running_loop().time()
+
+
+class HostClock:
+    """Runs at the event loop's pace, with an error of its own. Implements core.clock.Clock."""
+
+    def __init__(self) -> None:
+        self.error = timedelta()
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=elapsed_s()) + self.error
+
+    def monotonic(self) -> float:
+        return elapsed_s()

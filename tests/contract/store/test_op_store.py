@@ -15,7 +15,7 @@ from remuda.ops.ports import Filter, OpStore
 from remuda.store.database import Database
 from remuda.store.schema import attempts, operations, steps
 from tests.contract.store.builders import registered, row_count
-from tests.contract.store.op_builders import (
+from tests.support.op_builders import (
     LONG_AGO,
     ONE,
     OPEN_FOR,

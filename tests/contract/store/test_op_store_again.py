@@ -16,7 +16,7 @@ from remuda.store.database import Database
 from remuda.store.ops_submit import Wished
 from remuda.store.schema import joined_keys
 from tests.contract.store.builders import row_count
-from tests.contract.store.op_builders import (
+from tests.support.op_builders import (
     ONE,
     OPEN_FOR,
     TROUBLE,

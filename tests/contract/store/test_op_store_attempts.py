@@ -17,7 +17,7 @@ from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
 from remuda.wire.nodes import InstalledArtifact
 from tests.contract.store.builders import registered
-from tests.contract.store.op_builders import (
+from tests.support.op_builders import (
     BOOT,
     ONE,
     OPEN_FOR,

@@ -15,7 +15,7 @@ from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
 from remuda.store.schema import operations
 from tests.contract.store.builders import row_count
-from tests.contract.store.op_builders import an_operation, its_steps
+from tests.support.op_builders import an_operation, its_steps
 
 pytestmark = pytest.mark.anyio
 

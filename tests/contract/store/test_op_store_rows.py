@@ -27,7 +27,7 @@ from remuda.store.open import open_database
 from remuda.store.ops import SqlOpStore
 from remuda.store.schema import SCHEMA_VERSION, operations, schema_info, steps
 from tests.contract.store.builders import registered
-from tests.contract.store.op_builders import ONE, OPEN_FOR, an_operation, begin, end, submitted
+from tests.support.op_builders import ONE, OPEN_FOR, an_operation, begin, end, submitted
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 escaped_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)  # Inside JSON anything goes.

@@ -16,7 +16,7 @@ from remuda.store.fleet import SqlFleetStore
 from remuda.store.ops import SqlOpStore
 from remuda.store.schema import attempts, operations
 from tests.contract.store.builders import registered, row_count
-from tests.contract.store.op_builders import (
+from tests.support.op_builders import (
     ONE,
     OPEN_FOR,
     TWO,

@@ -19,7 +19,7 @@ from remuda.store.fleet import SqlFleetStore
 from remuda.store.replicas import SqlReplicaStore
 from remuda.store.schema import operations, replicas
 from tests.contract.store.builders import registered, row_count
-from tests.contract.store.op_builders import LONG_AGO, end
+from tests.support.op_builders import LONG_AGO, end
 
 pytestmark = pytest.mark.anyio
 

@@ -29,7 +29,7 @@ from remuda.worker.http.server import serve
 from remuda.worker.processes.logs import LogSink, ProcessLogs
 from remuda.worker.tokens import OpeningTokens
 from tests.support.frontends import LiveFrontend
-from tests.unit.worker.http.serving import nothing_runs
+from tests.support.worker_http import nothing_runs
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,6 @@ from remuda.core.clock import SystemClock
 from remuda.ops.model import Kind, State
 from remuda.store.open import open_database
 from remuda.store.ops import SqlOpStore
-from tests.contract.store.op_builders import an_operation, end, submitted
 from tests.integration.api.ops_frontends import (
     Stream,
     listed,
@@ -25,6 +24,7 @@ from tests.integration.api.ops_frontends import (
     until_status,
 )
 from tests.support.frontends import Json, LiveFrontend
+from tests.support.op_builders import an_operation, end, submitted
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

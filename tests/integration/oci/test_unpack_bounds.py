@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from remuda.oci.errors import DiskFull
+from tests.support.archives import member, packed, unpack
 from tests.support.debian import debian_program
-from tests.unit.oci.archives import member, packed, unpack
 
 GROWTH_BYTES_MAX = 40 << 20
 MEASURED = """

@@ -16,9 +16,9 @@ from remuda.oci.unpack import UnpackLimits, unpack_image
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.orders import order_from_source
 from remuda.worker.depot.places import METADATA_FILE, RECORD_FILE, Places
+from tests.support.archives import described
 from tests.support.debian import debian_program
 from tests.support.registry import RegistryServer
-from tests.unit.oci.archives import described
 
 pytestmark = pytest.mark.timeout(600)  # The first use of a tool installs it.
 TOOL_S = 60

@@ -16,10 +16,10 @@ from remuda.core.ids import NodeId
 from remuda.host.folder import DataFolder
 from remuda.ops.model import Kind, State
 from remuda.store.open import open_database
-from tests.integration.ops.rig import BUILD, OpsFrontend, ops_frontend
 from tests.peers.localai_worker import JSON, LocalAiWorker, WorkerOptions
 from tests.support.frontends import live_frontend
 from tests.support.nats_servers import CLOCK, connected, plain_server
+from tests.support.ops_rig import BUILD, OpsFrontend, ops_frontend
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

@@ -19,8 +19,8 @@ from remuda.wire.backends import BackendCancelReply, BackendInstall, BackendInst
 from remuda.wire.codec import Message, decode
 from remuda.wire.nodes import Work
 from tests.integration.ops.conftest import Place
-from tests.integration.ops.rig import BUILD, OpsFrontend, ScriptedWorker, done, ops_frontend, patient, worker
 from tests.support.nats_servers import CLOCK, connected
+from tests.support.ops_rig import BUILD, OpsFrontend, ScriptedWorker, done, ops_frontend, patient, worker
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ from remuda.ops.wire_view import summary_of
 from remuda.store.fleet import SqlFleetStore
 from remuda.wire.backends import BackendUpgradeReply
 from remuda.wire.codec import Message
-from tests.integration.ops.rig import ScriptedWorker, done, worker
-from tests.integration.ops.virtual import World, after, time_passes, virtually
+from tests.support.ops_rig import ScriptedWorker, done, worker
+from tests.support.virtual_ops import World, after, time_passes, virtually
 
 BEAT_S = 5.0
 ROLLING = RollOut(at_once=2, canary=True, proves=True)

@@ -39,7 +39,7 @@ from tests.integration.upstreams.scripted_http import (
     scripted,
 )
 from tests.support.waiting import wait_until
-from tests.unit.worker.http.serving import listening, nothing_runs
+from tests.support.worker_http import listening, nothing_runs
 
 pytestmark = pytest.mark.anyio
 

@@ -23,8 +23,8 @@ from remuda.worker.ports import BusTarget, Hear, Listener, OpenBus, ReportSource
 from remuda.worker.service import MakeRoom, Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState
 from tests.peers.localai_frontend import LocalAiFrontend
+from tests.support.hardware import machine
 from tests.support.nats_servers import make_bus
-from tests.unit.worker.machines import machine
 
 NAME = "gpu-1"
 SELDOM = timedelta(hours=1)  # Heartbeats that come only for a reason.

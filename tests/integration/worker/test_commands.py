@@ -19,9 +19,9 @@ from remuda.wire import subjects
 from remuda.worker.state import Phase
 from tests.integration.worker.rig import NAME, ready, running, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
+from tests.support.commands_rig import Rig, rigged
 from tests.support.nats_servers import PlainServer, make_bus, plain_server
 from tests.support.waiting import wait_until
-from tests.unit.worker.commands.rig import Rig, rigged
 
 pytestmark = pytest.mark.anyio
 

@@ -16,11 +16,11 @@ from remuda.wire.backends import (
     BackendUpgrade,
     BackendUpgradeReply,
 )
+from tests.support.commands_rig import Rig, rigged
 from tests.support.images import BuiltImage, image, layer, noise_layer
 from tests.support.registry import RegistryServer, registry_server
 from tests.support.trickle import Relay, relay
 from tests.support.waiting import wait_until
-from tests.unit.worker.commands.rig import Rig, rigged
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ import anyio
 from remuda.ops.model import Wish
 from remuda.store.ops import SqlOpStore
 from tests.sim.ops.claims import Key
-from tests.sim.ops.rows import StepRow
 from tests.sim.ops.world import World
+from tests.support.op_tables import StepRow
 
 
 async def settle(world: World) -> None:

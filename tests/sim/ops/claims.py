@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from remuda.core.ids import NodeId
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import Kind, OpId, Stage, State
-from tests.sim.clocks import elapsed_s
-from tests.sim.ops.rows import OperationRow, StepRow
 from tests.sim.ops.workers import InHand, Life, SimulatedWorker, build_of
 from tests.sim.ops.world import World
+from tests.support.clocks import elapsed_s
+from tests.support.op_tables import OperationRow, StepRow
 
 Key = tuple[OpId, NodeId]
 _AT_WORK = (State.RUNNING, State.STOPPING)

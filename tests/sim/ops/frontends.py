@@ -19,10 +19,10 @@ from remuda.ops.reconciler import Reconciler
 from remuda.ops.signal import ChangeSignal
 from remuda.store.ops import SqlOpStore
 from tests.sim.chance import Dice
-from tests.sim.clocks import HostClock
 from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
 from tests.sim.ops.store import DatabaseOfFrontend
 from tests.sim.ops.world import World
+from tests.support.clocks import HostClock
 
 _REQUESTS_MOST = 1000
 

@@ -13,9 +13,9 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability, reasons, wire_status
 from remuda.fleet.model import Node
 from remuda.wire.nodes import Report
-from tests.sim.clocks import elapsed_s
 from tests.sim.ops.workers import SimulatedWorker
 from tests.sim.ops.world import World
+from tests.support.clocks import elapsed_s
 from tests.support.nodes import node as build_node
 from tests.support.reports import stored
 

@@ -12,8 +12,6 @@ from anyio.abc import TaskGroup
 
 from remuda.core.errors import RemudaError
 from tests.sim.chance import Dice
-from tests.sim.clocks import HostClock
-from tests.sim.loop import run_virtually
 from tests.sim.ops.bus import SimulatedBus
 from tests.sim.ops.calm import settle
 from tests.sim.ops.claims import Claims
@@ -21,12 +19,14 @@ from tests.sim.ops.frontends import FrontendHost
 from tests.sim.ops.kinds_of_workers import LocalAiWorker, OurWorker
 from tests.sim.ops.pace import BRISK, SLOW
 from tests.sim.ops.roster import Roster
-from tests.sim.ops.rows import NODES_MOST, fresh_tables, node_id
 from tests.sim.ops.storm import Storm
 from tests.sim.ops.workers import Held, SimulatedWorker, build_of
 from tests.sim.ops.world import Releases, World
 from tests.sim.simulation import Outcome
 from tests.sim.trace import Trace
+from tests.support.clocks import HostClock
+from tests.support.op_tables import NODES_MOST, fresh_tables, node_id
+from tests.support.virtual_loop import run_virtually
 
 _BACKENDS = ("alpha", "beta", "gamma")
 

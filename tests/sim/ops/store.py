@@ -15,8 +15,8 @@ from remuda.store.database import Work, _Call
 from remuda.store.failures import unusable
 from remuda.store.inline import InlineDatabase
 from tests.sim.chance import Dice
-from tests.sim.clocks import elapsed_s
 from tests.sim.ops.world import World
+from tests.support.clocks import elapsed_s
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from functools import partial
 from remuda.core.ids import NodeId
 from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Step, Wish
 from remuda.store.ops import SqlOpStore
-from tests.sim.clocks import elapsed_s
 from tests.sim.ops.claims import Claims
 from tests.sim.ops.trouble import Deed, Trouble
 from tests.sim.ops.workers import SimulatedWorker, build_of
 from tests.sim.ops.world import World
+from tests.support.clocks import elapsed_s
 
 
 class Storm(Trouble):

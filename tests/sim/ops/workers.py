@@ -22,9 +22,9 @@ from remuda.wire.backends import (
 )
 from remuda.wire.codec import Message, decode, encode
 from remuda.wire.nodes import InstalledArtifact, Report, Work
-from tests.sim.clocks import elapsed_s
 from tests.sim.ops.bus import SimulatedBus
 from tests.sim.ops.world import World
+from tests.support.clocks import elapsed_s
 
 Reply = Callable[[bytes], None]
 Handle = Callable[[bytes], Awaitable[Message]]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from anyio.abc import TaskGroup
 
 from tests.sim.chance import Dice
-from tests.sim.clocks import HostClock
 from tests.sim.ops.pace import Pace
-from tests.sim.ops.rows import Tables
 from tests.sim.trace import Trace
+from tests.support.clocks import HostClock
+from tests.support.op_tables import Tables
 
 if TYPE_CHECKING:
     from tests.sim.ops.claims import Claims

@@ -8,14 +8,14 @@ from remuda.core.ids import NodeId
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId
 from remuda.scheduler.model import ReplicaKey, ReplicaState
-from tests.sim.clocks import elapsed_s
 from tests.sim.ops.claims import Claims
-from tests.sim.ops.rows import ReplicaRow, UnloadRow
 from tests.sim.ops.workers import InHand, SimulatedWorker
 from tests.sim.serving.facts import Fact, Wanted
 from tests.sim.serving.routing import Routing
 from tests.sim.serving.workers import Process, ServingWorker
 from tests.sim.serving.world import ServingWorld
+from tests.support.clocks import elapsed_s
+from tests.support.op_tables import ReplicaRow, UnloadRow
 
 _ON_ITS_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)
 _PLACED_S = 5.0  # From looking at the fleet to having written where a replica goes.

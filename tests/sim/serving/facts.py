@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tests.sim.clocks import elapsed_s
+from tests.support.clocks import elapsed_s
 
 T = TypeVar("T")
 

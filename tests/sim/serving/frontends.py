@@ -48,11 +48,11 @@ from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlReplicaStore
-from tests.sim.clocks import elapsed_s
 from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
 from tests.sim.ops.frontends import FrontendHost
 from tests.sim.serving.engines import SimulatedEngine, SimulatedUpstreams, SimulatedWorkerHttp
 from tests.sim.serving.world import ServingWorld
+from tests.support.clocks import elapsed_s
 from tests.support.nodes import TOKENS
 
 _LIMITS = LoadLimits(install=timedelta(seconds=120), load=timedelta(seconds=120))

@@ -7,11 +7,11 @@ from dataclasses import replace
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.model import Label, LabelSource
 from remuda.wire.nodes import Report
-from tests.sim.clocks import elapsed_s
 from tests.sim.ops.roster import Roster
 from tests.sim.ops.workers import SimulatedWorker
 from tests.sim.serving.workers import ServingWorker
 from tests.sim.serving.world import ServingWorld
+from tests.support.clocks import elapsed_s
 from tests.support.reports import stored
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from remuda.core.errors import RemudaError
 from remuda.scheduler.model import ReplicaKey
-from tests.sim.clocks import elapsed_s
 from tests.sim.serving.facts import Fact, Wanted
 from tests.sim.serving.world import ServingWorld
+from tests.support.clocks import elapsed_s
 
 if TYPE_CHECKING:
     from tests.sim.serving.frontends import ServingFrontend

@@ -16,10 +16,7 @@ from remuda.scheduler.model import StoredModel
 from remuda.store.inline import InlineDatabase
 from remuda.store.models import SqlModelStore
 from tests.sim.chance import Dice
-from tests.sim.clocks import HostClock
-from tests.sim.loop import run_virtually
 from tests.sim.ops.bus import SimulatedBus
-from tests.sim.ops.rows import fresh_tables, node_id
 from tests.sim.ops.simulation import defects_told, innermost
 from tests.sim.ops.world import Releases
 from tests.sim.serving.calm import settle
@@ -32,6 +29,9 @@ from tests.sim.serving.workers import Memory, PeerWorker, ServingWorker
 from tests.sim.serving.world import GB, SERVING, STORMY, ServingWorld
 from tests.sim.simulation import Outcome
 from tests.sim.trace import Trace
+from tests.support.clocks import HostClock
+from tests.support.op_tables import fresh_tables, node_id
+from tests.support.virtual_loop import run_virtually
 
 T = TypeVar("T")
 

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Mapping
 
-from tests.sim.ops.rows import node_id
 from tests.sim.ops.trouble import Deed, Trouble
 from tests.sim.serving.configs import ZONE, model_text
 from tests.sim.serving.frontends import ServingFrontend
 from tests.sim.serving.workers import ServingWorker
 from tests.sim.serving.world import ServingWorld
+from tests.support.op_tables import node_id
 
 
 class Storm(Trouble):

@@ -9,14 +9,14 @@ import anyio
 import pytest
 
 from remuda.router import confirming
-from tests.integration.ops.virtual import time_passes
-from tests.sim.loop import run_virtually
 from tests.sim.ops.simulation import defects_told
 from tests.sim.ops.world import Weather
 from tests.sim.serving.frontends import ServingFrontend
 from tests.sim.serving.simulation import as_simulated, begin, build_world
 from tests.sim.serving.world import ServingWorld
 from tests.sim.trace import Trace
+from tests.support.virtual_loop import run_virtually
+from tests.support.virtual_ops import time_passes
 from tests.support.waiting import wait_until
 
 MODEL = "m0"

@@ -21,8 +21,7 @@ from remuda.oci.unpack import (
     fsync_tree,
     unpack_image,
 )
-from tests.support.debian import debian_program
-from tests.unit.oci.archives import (
+from tests.support.archives import (
     MTIME,
     Member,
     described,
@@ -34,6 +33,7 @@ from tests.unit.oci.archives import (
     symlink,
     unpack,
 )
+from tests.support.debian import debian_program
 
 LONG = "long/" + "n" * 120 + "/" + "m" * 200
 ORDINARY: list[Member] = [

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from remuda.oci.unpack import ArchiveRefused, UnpackLimits
-from tests.unit.oci.archives import Member, folder, hardlink, member, packed, symlink, unpack
+from tests.support.archives import Member, folder, hardlink, member, packed, symlink, unpack
 
 Snapshot = dict[str, tuple[int, int, bytes]]
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.oci.unpack import ArchiveRefused, UnpackLimits
-from tests.unit.oci.archives import described, folder, hardlink, member, packed, symlink, unpack
+from tests.support.archives import described, folder, hardlink, member, packed, symlink, unpack
 
 PACKINGS: dict[str, Callable[[bytes], bytes]] = {
     "plain": bytes,

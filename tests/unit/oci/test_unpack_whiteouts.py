@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.oci.archives import Member, folder, hardlink, listing, member, packed, symlink, unpack
+from tests.support.archives import Member, folder, hardlink, listing, member, packed, symlink, unpack
 
 LOWER = [
     folder("d"),

@@ -23,8 +23,8 @@ from remuda.wire.backends import (
     BackendUpgradeReply,
 )
 from remuda.wire.codec import Message, decode
-from tests.integration.ops.rig import done, worker
-from tests.integration.ops.virtual import (
+from tests.support.ops_rig import done, worker
+from tests.support.virtual_ops import (
     World,
     after,
     begun,

@@ -5,8 +5,8 @@ import anyio
 from remuda.ops.model import Kind, OpId, Patience, State
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.codec import Message
-from tests.integration.ops.rig import BUILD, done
-from tests.integration.ops.virtual import World, after, begun, time_passes, virtually
+from tests.support.ops_rig import BUILD, done
+from tests.support.virtual_ops import World, after, begun, time_passes, virtually
 
 OP = OpId("op-1")
 AS_SHIPPED = Patience()

@@ -23,11 +23,11 @@ from remuda.wire.backends import (
 )
 from remuda.wire.codec import Message
 from remuda.wire.nodes import Work
-from tests.integration.ops.rig import BUILD, ScriptedWorker, done, ops_frontend, worker
-from tests.integration.ops.virtual import Recorder, World, after, connected, time_passes, virtually
-from tests.sim.books import fresh_database
-from tests.sim.clocks import HostClock
-from tests.sim.loop import run_virtually
+from tests.support.clocks import HostClock
+from tests.support.fleet_tables import fresh_database
+from tests.support.ops_rig import BUILD, ScriptedWorker, done, ops_frontend, worker
+from tests.support.virtual_loop import run_virtually
+from tests.support.virtual_ops import Recorder, World, after, connected, time_passes, virtually
 
 AS_SHIPPED = Patience()
 

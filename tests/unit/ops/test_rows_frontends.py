@@ -4,9 +4,9 @@ import pytest
 
 from remuda.ops.model import State
 from remuda.ops.ports import Live
-from tests.integration.ops.rig import done, ops_frontend
-from tests.integration.ops.virtual import World, connected, time_passes, virtually
-from tests.sim.clocks import HostClock
+from tests.support.clocks import HostClock
+from tests.support.ops_rig import done, ops_frontend
+from tests.support.virtual_ops import World, connected, time_passes, virtually
 
 
 def test_d2_18_who_looked_before_another_began_does_not_send_it_again(

@@ -17,9 +17,9 @@ from remuda.ops.service import Asked, Operations, Policy
 from remuda.ops.shelf import Shelf
 from remuda.ops.sightings import NodeView
 from remuda.store.ops import SqlOpStore
-from tests.sim.books import fresh_database
-from tests.sim.clocks import HostClock
-from tests.sim.loop import run_virtually
+from tests.support.clocks import HostClock
+from tests.support.fleet_tables import fresh_database
+from tests.support.virtual_loop import run_virtually
 from tests.unit.ops.fleet import a_node
 
 ASKED = {

@@ -20,8 +20,8 @@ from remuda.wire.backends import (
     BackendUpgradeReply,
     InstallProgress,
 )
-from tests.integration.ops.rig import BUILD, done, worker
-from tests.integration.ops.virtual import World, after, begun, outcome, send, settled, time_passes, virtually
+from tests.support.ops_rig import BUILD, done, worker
+from tests.support.virtual_ops import World, after, begun, outcome, send, settled, time_passes, virtually
 from tests.unit.ops.build import BOOT, NOW, a_step, an_operation, at, running
 
 LATE = NOW - timedelta(seconds=1)

@@ -23,9 +23,9 @@ from remuda.router.ports import LoadStatus
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.endpoints import endpoint_of
 from remuda.scheduler.model import Replica
-from tests.integration.ops.virtual import time_passes
-from tests.sim.loop import VirtualLoop
 from tests.support.nodes import TOKENS, node
+from tests.support.virtual_loop import VirtualLoop
+from tests.support.virtual_ops import time_passes
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.placers import DemandRig
 from tests.unit.scheduler.rig import GB, OURS, YAML, Machine, a_model

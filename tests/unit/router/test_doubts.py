@@ -16,8 +16,8 @@ from remuda.router.doubts import Doubts
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.endpoints import endpoint_of
 from remuda.wire.models import RunningModel
-from tests.sim.loop import VirtualLoop
 from tests.support.nodes import TOKENS, node
+from tests.support.virtual_loop import VirtualLoop
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.rig import NODE, YAML, Rig
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sim.loop import VirtualLoop
+from tests.support.virtual_loop import VirtualLoop
 
 
 @pytest.fixture(scope="package")

@@ -15,7 +15,7 @@ from remuda.scheduler.demand import NOBODY, Demand
 from remuda.scheduler.model import Replica, ReplicaKey, Unplaceable
 from remuda.scheduler.placing import Placement, Placing
 from remuda.scheduler.unloads import Unloads
-from tests.integration.ops.virtual import time_passes
+from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import GB, Rig
 
 

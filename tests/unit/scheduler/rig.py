@@ -31,10 +31,10 @@ from remuda.store.replicas import SqlReplicaStore
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply, InstalledBackend
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work
-from tests.sim.clocks import START, HostClock
-from tests.sim.ops.rows import fresh_tables, node_id
+from tests.support.clocks import START, HostClock
 from tests.support.nodes import THRESHOLDS, TOKENS
 from tests.support.nodes import node as fleet_node
+from tests.support.op_tables import fresh_tables, node_id
 from tests.support.reports import stored
 
 GB = 10**9

@@ -11,8 +11,8 @@ from remuda.ops.model import Kind, State, Wish
 from remuda.ops.ports import Filter
 from remuda.scheduler.demand import Answer, Demand, Failed, GivenUp, UnderWay, Waits
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
-from tests.contract.store.op_builders import an_operation, end, submitted
-from tests.integration.ops.virtual import time_passes
+from tests.support.op_builders import an_operation, end, submitted
+from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.placers import DemandRig
 from tests.unit.scheduler.rig import GB, NODE, OTHER_NODE, a_model
 

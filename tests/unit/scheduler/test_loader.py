@@ -16,7 +16,7 @@ from remuda.scheduler.ports import Place
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import Work
-from tests.integration.ops.virtual import time_passes
+from tests.support.virtual_ops import time_passes
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.rig import NODE, Rig, a_model
 

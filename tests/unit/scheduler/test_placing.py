@@ -15,7 +15,7 @@ from remuda.ops.model import Kind
 from remuda.ops.ports import Filter
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, Unplaceable
-from tests.sim.clocks import START
+from tests.support.clocks import START
 from tests.unit.ops.fleet import READINGS
 from tests.unit.scheduler.placers import PlacingRig
 from tests.unit.scheduler.rig import GB, NODE, OTHER_NODE, a_model

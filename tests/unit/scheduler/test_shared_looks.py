@@ -9,8 +9,8 @@ from anyio.abc import TaskGroup
 
 from remuda.core.errors import RemudaError, StoreUnusable, Unavailable
 from remuda.scheduler.shared_looks import SharedLooks, StillLooking
-from tests.integration.ops.virtual import time_passes
-from tests.sim.clocks import HostClock
+from tests.support.clocks import HostClock
+from tests.support.virtual_ops import time_passes
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,8 @@ from remuda.scheduler.idleness import IDLE
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.unloader import Unloader
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
-from tests.integration.ops.virtual import time_passes
-from tests.sim.clocks import START
+from tests.support.clocks import START
+from tests.support.virtual_ops import time_passes
 from tests.support.waiting import wait_until
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, OTHERS, OURS, Rig
 

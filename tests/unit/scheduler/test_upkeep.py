@@ -15,7 +15,7 @@ from remuda.scheduler.truth_keeping import TruthKeeper
 from remuda.scheduler.unloads import Unloads
 from remuda.scheduler.upkeep import Habits, Upkeep
 from remuda.wire.models import RunningModel
-from tests.integration.ops.virtual import time_passes
+from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, Rig, a_model
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
 from remuda.scheduler.ports import Place
 from remuda.upstreams.grpc.loading import model_options
-from tests.unit.upstreams.grpc_calls import config_of
+from tests.support.grpc_calls import config_of
 
 PLACE = Place(models_path="/models", model_file="/models/m.bin")
 

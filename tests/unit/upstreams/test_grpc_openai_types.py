@@ -10,7 +10,7 @@ from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc.hearing import Said, Usage
 from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, choice_of
 from remuda.upstreams.grpc.vectors import embedding_list
-from tests.unit.upstreams.grpc_calls import HELLO, call_of
+from tests.support.grpc_calls import HELLO, call_of
 
 PROBABILITIES = b'{"content":[{"token":"hi","logprob":-0.5,"bytes":[104,105],"top_logprobs":[]}]}'
 SAID = Said("hi", "hm", [pb.ToolCallDelta(index=0, id="c", name="f", arguments="{}")], PROBABILITIES)

@@ -13,7 +13,7 @@ from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.predicting import Generation, Preset, chat_generations, completion_generations
-from tests.unit.upstreams.grpc_calls import HELLO, call_of, config_of
+from tests.support.grpc_calls import HELLO, call_of, config_of
 
 SEEN, HEARD = "A" * 64, "B" * 64
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}

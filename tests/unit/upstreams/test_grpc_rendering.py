@@ -8,7 +8,7 @@ from remuda.inference.requests import ChatRequest, CompletionRequest
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc.hearing import Said, Usage
 from remuda.upstreams.grpc.rendering import DONE, ChatPen, CompletionPen, choice_of
-from tests.unit.upstreams.grpc_calls import HELLO, call_of
+from tests.support.grpc_calls import HELLO, call_of
 
 PROBABILITIES = b'{"content":[{"token":"hi","logprob":-0.5,"top_logprobs":[{"token":"ho","logprob":-1}]}]}'
 

@@ -10,8 +10,8 @@ from remuda.inference.requests import ChatRequest
 from remuda.models.grammar import JSON_GRAMMAR, ToolSpec
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.tools import Reading, Rules, rules_for
+from tests.support.grpc_calls import HELLO, call_of, config_of
 from tests.unit.models.grammars import grammar_of_schema, grammar_of_tools
-from tests.unit.upstreams.grpc_calls import HELLO, call_of, config_of
 
 OBJECT: JsonValue = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": OBJECT}}

@@ -20,7 +20,7 @@ from remuda.upstreams.grpc.vectors import (
     short_floats,
     vector_of,
 )
-from tests.unit.upstreams.grpc_calls import call_of
+from tests.support.grpc_calls import call_of
 
 
 def _inputs(given: object) -> list[str | list[int]]:

@@ -9,7 +9,7 @@ from remuda.worker.addresses import Advertised
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.introduction import Introduction, register_request
 from remuda.worker.reporter import heartbeat
-from tests.unit.worker.machines import CARD, machine
+from tests.support.hardware import CARD, machine
 
 ME = Introduction(
     name="gpu-1",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.worker.commands.rig import Rig, rigged
+from tests.support.commands_rig import Rig, rigged
 
 
 @pytest.fixture

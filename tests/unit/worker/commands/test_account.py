@@ -6,8 +6,8 @@ import pytest
 from remuda.wire.backends import BackendInstall
 from remuda.wire.nodes import RunningReplica
 from remuda.worker.processes.model import Phase, Protocol
+from tests.support.commands_rig import Rig
 from tests.support.waiting import wait_until
-from tests.unit.worker.commands.rig import Rig
 
 pytestmark = pytest.mark.anyio
 

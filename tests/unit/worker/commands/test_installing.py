@@ -18,8 +18,8 @@ from remuda.wire.backends import (
 )
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Phase
+from tests.support.commands_rig import RUN, Rig
 from tests.support.waiting import wait_until
-from tests.unit.worker.commands.rig import RUN, Rig
 from tests.unit.worker.commands.traffic import offer
 
 pytestmark = pytest.mark.anyio

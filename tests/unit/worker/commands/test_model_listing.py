@@ -9,9 +9,9 @@ from remuda.models.gguf_file import missing_bytes
 from remuda.wire.nodes import ModelFile
 from remuda.worker.commands import model_listing
 from remuda.worker.commands.model_listing import Completeness, Listed, ModelListing, list_models
+from tests.support.commands_rig import rigged
 from tests.support.models import tiny_model
 from tests.support.waiting import wait_until
-from tests.unit.worker.commands.rig import rigged
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from remuda.wire.backends import (
     BackendUpgrade,
     BackendUpgradeReply,
 )
-from tests.unit.worker.commands.rig import RUN, Rig
+from tests.support.commands_rig import RUN, Rig
 from tests.unit.worker.commands.traffic import offer
 
 pytestmark = pytest.mark.anyio

@@ -23,12 +23,12 @@ from remuda.worker.depot.orders import Order
 from remuda.worker.depot.shelf import SystemDisk, try_lock
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
-from tests.sim.clocks import HostClock
-from tests.sim.loop import run_virtually
+from tests.support.clocks import HostClock
+from tests.support.commands_rig import RUN, Asked, GatedDepot, Rig, commanded, places_in
 from tests.support.inline_threads import threads_inline
 from tests.support.scripted_machine import Script
+from tests.support.virtual_loop import run_virtually
 from tests.support.waiting import wait_until
-from tests.unit.worker.commands.rig import RUN, Asked, GatedDepot, Rig, commanded, places_in
 from tests.unit.worker.commands.traffic import (
     BACKENDS,
     CHOICES,

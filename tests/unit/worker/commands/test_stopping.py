@@ -17,7 +17,7 @@ from remuda.wire.models import (
 )
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Phase, Protocol
-from tests.unit.worker.commands.rig import Rig
+from tests.support.commands_rig import Rig
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,8 @@ from remuda.core.entropy import SeededEntropy
 from remuda.wire import subjects
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
+from tests.support.commands_rig import Rig, rigged
 from tests.support.scripted_machine import Script
-from tests.unit.worker.commands.rig import Rig, rigged
 from tests.unit.worker.commands.traffic import CHOICES, MachineWithFolders, offer
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from remuda.wire.backends import BackendInstall
-from tests.unit.worker.commands.rig import Rig
+from tests.support.commands_rig import Rig
 
 pytestmark = pytest.mark.anyio
 

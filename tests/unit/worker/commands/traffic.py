@@ -7,8 +7,8 @@ from remuda.core.ids import NodeId
 from remuda.wire import subjects
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Command
+from tests.support.commands_rig import Rig
 from tests.support.scripted_machine import Script, ScriptedMachine, ScriptedProcess
-from tests.unit.worker.commands.rig import Rig
 
 Spoken = tuple[Callable[[NodeId], str], dict[str, object]]
 BACKENDS = ("build", "other")

@@ -16,7 +16,7 @@ from remuda.core import limits
 from remuda.host.ports import free_port
 from remuda.wire.process_keys import ProcessKey, door_path
 from tests.support.waiting import wait_until
-from tests.unit.worker.http.serving import TOKEN, worker
+from tests.support.worker_http import TOKEN, worker
 
 pytestmark = pytest.mark.anyio
 

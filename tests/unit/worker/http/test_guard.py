@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from remuda.core import limits
 from remuda.worker.http.guard import TokenGuard
 from remuda.worker.tokens import OpeningTokens
-from tests.unit.worker.http.serving import AUTHORIZED, TOKEN, worker
+from tests.support.worker_http import AUTHORIZED, TOKEN, worker
 
 pytestmark = pytest.mark.anyio
 

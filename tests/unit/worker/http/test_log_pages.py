@@ -14,7 +14,7 @@ from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.logs import ProcessLogs
 from tests.support.clocks import HandClock
 from tests.support.waiting import wait_until
-from tests.unit.worker.http.serving import worker
+from tests.support.worker_http import worker
 
 pytestmark = pytest.mark.anyio
 

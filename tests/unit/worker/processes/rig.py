@@ -11,9 +11,9 @@ from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Launch, Protocol, Recipe
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
-from tests.sim.clocks import HostClock
-from tests.sim.loop import run_virtually
+from tests.support.clocks import HostClock
 from tests.support.scripted_machine import Script, ScriptedMachine
+from tests.support.virtual_loop import run_virtually
 
 FIRST_PORT = 50051
 

@@ -11,9 +11,9 @@ from remuda.scheduler.model import ReplicaKey, ReplicaState
 from remuda.store.connections import Connections
 from remuda.store.inline import driver_connection, migrated_in_memory
 from remuda.store.nodes import insert_node
-from tests.sim.clocks import START, HostClock
-from tests.sim.ops.answers import Answers
+from tests.support.clocks import START, HostClock
 from tests.support.nodes import node
+from tests.support.remembered_reads import Answers
 
 NODES_MOST = 50
 

@@ -19,10 +19,10 @@ from remuda.ops.lines import Heard
 from remuda.ops.model import Dispatch, Kind, Outcome, State, Step, Verb
 from remuda.store.inline import InlineDatabase
 from remuda.wire.codec import Message
-from tests.integration.ops.rig import OpsFrontend, ScriptedWorker, ops_frontend, worker
-from tests.sim.books import fresh_database
-from tests.sim.clocks import HostClock
-from tests.sim.loop import run_virtually
+from tests.support.clocks import HostClock
+from tests.support.fleet_tables import fresh_database
+from tests.support.ops_rig import OpsFrontend, ScriptedWorker, ops_frontend, worker
+from tests.support.virtual_loop import run_virtually
 
 SERVER = "nats://nowhere:4222"
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.store.connections import Connections
 from remuda.store.inline import InlineDatabase, driver_connection, migrated_in_memory
-from tests.sim.clocks import HostClock
+from tests.support.clocks import HostClock
 
 
 class NodeRow(NamedTuple):
