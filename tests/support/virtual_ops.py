@@ -150,7 +150,7 @@ async def settled(world: World) -> None:
 async def outcome(world: World) -> Outcome | None:
     live = await world.frontend.store.live()
     ended = [one for one in live.requests if one.ended]
-    return Outcome(ended[0].attempt, ended[0].problem) if ended else None
+    return Outcome(ended[0].attempt, ended[0].ending) if ended else None
 
 
 def after(seconds: float, reply: Message) -> Callable[[bytes], Awaitable[Message]]:

@@ -16,7 +16,7 @@ from remuda.core.errors import BusRefused, BusUnusable, NodeUnreachable, PeerFai
 from remuda.core.retry import Backoff
 from remuda.ops import replies
 from remuda.ops.lines import PatientLines
-from remuda.ops.model import Dispatch, Kind, Outcome, Patience, Stage, Step, Verb
+from remuda.ops.model import Dispatch, Ending, Kind, NotNeeded, Outcome, Patience, Stage, Step, Verb
 from remuda.ops.ports import ModelWork, OpStore
 from remuda.ops.progress_board import AttemptKey, ProgressBoard
 from remuda.ops.progress_line import ProgressLine
@@ -28,7 +28,7 @@ _WITH_PROGRESS: Final = frozenset({Verb.INSTALL, Verb.UPGRADE, Verb.PROVE, Verb.
 _OWNERS_MAX: Final = 3  # Frontends that may die over one load.
 _TAKEN_OVER_AFTER: Final = timedelta(seconds=1)
 _OWNER_SILENT: Final = timedelta(seconds=15)  # After its request is no longer known to be open.
-_GIVEN_UP: Final = Problem("cancelled", "it was given up because nobody wants it any more")
+_GIVEN_UP: Final = NotNeeded("it was given up because nobody wants it any more")
 _LISTEN_AGAIN_S: Final = 15.0
 _AGAIN: Final = Backoff(timedelta(seconds=1), timedelta(seconds=30), jitter=0.0)
 
@@ -212,19 +212,19 @@ class BusCommander:
         if trouble := self._bus_trouble():  # Nothing was sent, and that is certain.
             return Outcome(step.attempt, BusUnusable(trouble).problem())
         try:
-            problem = await self._ask(verb, step)
+            ending = await self._ask(verb, step)
         except NodeUnreachable:
-            problem = replies.UNREACHABLE
+            ending = replies.UNREACHABLE
         except BusRefused as error:
-            problem = error.problem()
+            ending = error.problem()
         except (BusUnusable, PeerFailed) as error:
             log.warning("reply_missing", op=step.op, node=step.node, verb=verb, reason=error.message)
             return None
         except RemudaError as error:
-            problem = error.problem()
-        return Outcome(step.attempt, problem)
+            ending = error.problem()
+        return Outcome(step.attempt, ending)
 
-    async def _ask(self, verb: Verb, step: Step) -> Problem | None:
+    async def _ask(self, verb: Verb, step: Step) -> Ending:
         match verb:
             case Verb.LOAD | Verb.UNLOAD:
                 assert self._model_work is not None, "a frontend that sends these can carry them out"

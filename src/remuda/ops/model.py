@@ -166,11 +166,22 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True)
+class NotNeeded:
+    """Whoever carried an attempt out found that nobody needs it any more."""
+
+    why: str
+
+
+Ending = Problem | NotNeeded | None
+"""Of an attempt. None: it did what it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one attempt ended, as the worker said."""
+    """How one attempt ended, as the worker said, or the frontend that carried it out."""
 
     attempt: int
-    problem: Problem | None = None  # None: it did what it was asked.
+    ending: Ending = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-from remuda.core.errors import Problem
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.ops.model import Attempt, Dispatch, Kind, Operation, OpId, Outcome, State, Step, Wish
+from remuda.ops.model import Attempt, Dispatch, Ending, Kind, Operation, OpId, Outcome, State, Step, Wish
 from remuda.wire.nodes import InstalledArtifact
 
 
@@ -22,7 +21,7 @@ class Request:
     begun_at: datetime
     open_until: datetime
     ended: bool = False
-    problem: Problem | None = None
+    ending: Ending = None  # Once it has ended.
 
     def awaited(self, now: datetime) -> bool:
         """A frontend waits for the reply, and will hear it."""
@@ -212,7 +211,7 @@ class ModelWork(Protocol):
     """Loads and unloads, which frontends carry out themselves (see scheduler). Cancelled when nobody wants it
     any more: what it began on the worker is then stopped there."""
 
-    async def carry_out(self, step: Step) -> Problem | None: ...
+    async def carry_out(self, step: Step) -> Ending: ...
 
     async def latest_change(self) -> int:
         """Of replicas: what is written later is not meant by what a worker stopped before."""

@@ -146,4 +146,4 @@ def _working(step: Step, node: NodeView, request: Request | None, now: datetime)
 def _outcome(step: Step, request: Request | None) -> Outcome | None:
     if request is None or not request.ended or request.attempt != step.attempt:
         return None
-    return Outcome(request.attempt, request.problem)
+    return Outcome(request.attempt, request.ending)

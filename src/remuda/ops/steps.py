@@ -6,7 +6,20 @@ from datetime import datetime, timedelta
 from remuda.core.errors import Problem
 from remuda.core.retry import Backoff
 from remuda.ops.failures import DOUBTFUL
-from remuda.ops.model import Dispatch, Kind, Moment, Patience, Sighting, Stage, State, Step, Verb, Wish
+from remuda.ops.model import (
+    Dispatch,
+    Ending,
+    Kind,
+    Moment,
+    NotNeeded,
+    Patience,
+    Sighting,
+    Stage,
+    State,
+    Step,
+    Verb,
+    Wish,
+)
 
 Change = tuple[Step, Dispatch | None]
 
@@ -143,12 +156,7 @@ def _tolerated(seen: Sighting, patience: Patience) -> timedelta:
 def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
     """The step after whatever ended its attempt; None while nothing has."""
     if seen.outcome is not None and seen.outcome.attempt == step.attempt:
-        problem = seen.outcome.problem
-        if problem is not None and problem.code == NOT_PROVEN and seen.proven_elsewhere:
-            return _close(
-                replace(step, problem=None), State.SUCCEEDED, f"{problem.message}; others have run it"
-            )
-        return _succeeded(step, _kept(step, seen)) if problem is None else _failed(step, problem, at)
+        return _answered(step, seen.outcome.ending, seen, at)
     listed = _listed_before_its_reply(step, seen)
     # What a report shows at work is at work in that life, though it was meant for the one before.
     if seen.away or (seen.working and not listed and (seen.reports or seen.boot == step.boot)):
@@ -158,6 +166,20 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
     if step.stage is Stage.APPLY and (overdue or listed) and (how := _goal_met(step, seen)):
         return _succeeded(step, how)
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
+
+
+def _answered(step: Step, ending: Ending, seen: Sighting, at: Moment) -> Step:
+    match ending:
+        case None:
+            return _succeeded(step, _kept(step, seen))
+        case NotNeeded(why):
+            return _as_told(step) if step.state is State.STOPPING else _close(step, State.CANCELLED, why)
+        case Problem() if ending.code == NOT_PROVEN and seen.proven_elsewhere:
+            return _close(
+                replace(step, problem=None), State.SUCCEEDED, f"{ending.message}; others have run it"
+            )
+        case Problem():
+            return _failed(step, ending, at)
 
 
 def _kept(step: Step, seen: Sighting) -> str:
@@ -194,10 +216,8 @@ def _succeeded(step: Step, how: str) -> Step:
 
 def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     """Tried again after a while, as long as that may help; then left for a person to look at."""
-    if step.state is State.STOPPING:  # It ended as it was told to.
-        return replace(_idle(step), state=State.PENDING)
-    if step.kind.of_model and problem.code == State.CANCELLED:  # Whoever carried it out saw no need for it.
-        return _close(_idle(step), State.CANCELLED, problem.message)
+    if step.state is State.STOPPING:
+        return _as_told(step)
     failures, patience = step.failures + 1, _patience_with(step, problem, at.patience)
     spent = failures >= patience.failures_max
     # A worker that is lost again and again over a proof may be lost because of it.
@@ -212,6 +232,11 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     delay = Backoff(patience.backoff_first, patience.backoff_most, _JITTER).delay(failures, at.fraction)
     until = at.now + delay
     return replace(step, state=State.PENDING, problem=kept, wait_until=until, reason=WAITS_TO_RETRY)
+
+
+def _as_told(step: Step) -> Step:
+    """It was told to stop, and did."""
+    return replace(_idle(step), state=State.PENDING)
 
 
 def _patience_with(step: Step, problem: Problem, patience: Patience) -> Patience:

@@ -20,7 +20,7 @@ from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
 from remuda.models.reading import check_absolute_paths
 from remuda.ops.holdings import foreign
-from remuda.ops.model import Step
+from remuda.ops.model import Ending, NotNeeded, Step
 from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.deadlines import first_limit, load_entered, load_limit, pushed
@@ -72,11 +72,11 @@ class Loader:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
 
-    async def load(self, step: Step) -> Problem | None:
+    async def load(self, step: Step) -> Ending:
         """None when the replica answers. Any other end leaves no row, and no process: one that refused its
         model would hold memory that nobody sees."""
         found = await self._claimed(step)
-        if isinstance(found, Problem):
+        if not isinstance(found, tuple):
             return found
         if found[0].state is ReplicaState.LOADED:  # Whoever loaded it died before it could say so.
             return None
@@ -93,12 +93,12 @@ class Loader:
             await self._abandon(task.replica, stop=stop)
         return problem
 
-    async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem:
+    async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem | NotNeeded:
         key = ReplicaKey(step.source.model, step.source.replica)
         rows = (await self._tools.store.replicas()).rows
         replica = next((row for row in rows if row.key == key and row.op == step.op), None)
         if replica is None or replica.state is ReplicaState.UNLOADING:
-            return Problem("cancelled", f"{key} is not wanted any more")
+            return NotNeeded(f"{key} is not wanted any more")
         await self._tools.catalogue.refresh()
         model = self._tools.catalogue.find(key.model)
         if model is None or model.config.revision != replica.revision:

@@ -10,9 +10,9 @@ from typing import Final
 import anyio
 import structlog
 
-from remuda.core.errors import Problem, RemudaError
+from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind, Operation, OpId, Step
+from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step
 from remuda.ops.ports import Live
 from remuda.scheduler.idleness import IDLE, used_since
 from remuda.scheduler.loader import stop_key
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 _LOOK_S: Final = 0.25
 DRAIN: Final = timedelta(minutes=10)  # Then it is stopped under whoever still reads.
-_USED_AGAIN: Final = Problem("cancelled", "not needed any more: it was used again")
+_USED_AGAIN: Final = NotNeeded("not needed any more: it was used again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Unloader:
         self._changed = changed
         self._drain = drain
 
-    async def unload(self, step: Step) -> Problem | None:
+    async def unload(self, step: Step) -> Ending:
         """None when it is gone, also when it was gone before."""
         try:
             return await self._unload(step)
@@ -62,7 +62,7 @@ class Unloader:
         finally:
             self._changed()
 
-    async def _unload(self, step: Step) -> Problem | None:
+    async def _unload(self, step: Step) -> Ending:
         going = await self._marked(step)
         if not isinstance(going, _Going):
             return going
@@ -73,7 +73,7 @@ class Unloader:
         await self._store.remove(replica)
         return None
 
-    async def _marked(self, step: Step) -> _Going | Problem | None:
+    async def _marked(self, step: Step) -> _Going | NotNeeded | None:
         """From here on no frontend that reads the store sends anything there."""
         while True:
             replica = await self._row(_key(step), step.node)

@@ -4,9 +4,8 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind, Step
+from remuda.ops.model import Ending, Kind, Step
 from remuda.scheduler.loader import Loader
 from remuda.scheduler.model import ReplicaState
 from remuda.scheduler.ports import ReplicaStore
@@ -27,7 +26,7 @@ class ReplicaWork:
         self._store = store
         self._changed = changed
 
-    async def carry_out(self, step: Step) -> Problem | None:
+    async def carry_out(self, step: Step) -> Ending:
         return await (self._loader.load(step) if step.kind is Kind.LOAD else self._unloader.unload(step))
 
     async def latest_change(self) -> int:

@@ -11,7 +11,7 @@ from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import Attempt, Operation, OpId, Stage, State, Step
 from remuda.ops.ports import Filter, Inventory, Live, Progress, Request, View
 from remuda.store.known_steps import KnownSteps
-from remuda.store.ops_attempts import AT_WORK
+from remuda.store.ops_attempts import AT_WORK, ending_of
 from remuda.store.ops_changes import latest_change
 from remuda.store.ops_rows import LIVE, OF_LIVE, batches, to_operation, to_step, unknown_operation
 from remuda.store.schema import attempts, node_inventories, operations, steps
@@ -70,7 +70,7 @@ def _request(step: Step, row: Found) -> Request:
         begun_at=row.begun_at,
         open_until=row.open_until,
         ended=row.ended_at is not None,
-        problem=row.problem,
+        ending=ending_of(step.kind, row.problem),
     )
 
 

@@ -11,7 +11,7 @@ from remuda.core import limits
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.ports import FleetStore, Note
-from remuda.ops.model import Attempt, OpId, Outcome, Stage, State, Step
+from remuda.ops.model import Attempt, Ending, Kind, NotNeeded, OpId, Outcome, Stage, State, Step
 from remuda.ops.ports import Inventory, OpStore, Progress, Request
 from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
@@ -129,6 +129,33 @@ async def test_hold_of_an_earlier_attempt_is_ignored(op_store: OpStore) -> None:
     assert await only_request(op_store) == before
 
 
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [
+        (Kind.LOAD, NotNeeded("it was used again")),
+        (Kind.UNLOAD, NotNeeded("it was used again")),
+        (Kind.INSTALL, Problem("cancelled", "it was used again")),
+    ],
+)
+async def test_only_a_load_or_an_unload_is_found_not_to_be_needed(
+    op_store: OpStore, kind: Kind, ending: Ending
+) -> None:
+    """Other releases tell it by a problem of this code."""
+    await submitted(op_store, an_operation(kind=kind))
+    await begin(op_store)
+    await op_store.answer(OP, NODE, Outcome(1, Problem("cancelled", "it was used again")))
+    assert (await only_request(op_store)).ending == ending
+    assert (await history(op_store))[0].problem == Problem("cancelled", "it was used again")
+
+
+async def test_attempt_that_was_not_needed_is_told_as_every_release_tells_it(op_store: OpStore) -> None:
+    await submitted(op_store, an_operation(kind=Kind.LOAD))
+    await begin(op_store)
+    await op_store.answer(OP, NODE, Outcome(1, NotNeeded("it was used again")))
+    assert (await only_request(op_store)).ending == NotNeeded("it was used again")
+    assert (await history(op_store))[0].problem == Problem("cancelled", "it was used again")
+
+
 async def test_first_reply_counts(op_store: OpStore) -> None:
     await submitted(op_store)
     await begin(op_store)
@@ -136,7 +163,7 @@ async def test_first_reply_counts(op_store: OpStore) -> None:
     before = await change(op_store)
     await op_store.answer(OP, NODE, Outcome(1))
     request = await only_request(op_store)
-    assert (request.ended, request.problem) == (True, TROUBLE)
+    assert (request.ended, request.ending) == (True, TROUBLE)
     assert await change(op_store) == before
 
 
@@ -300,7 +327,7 @@ async def test_replies_that_come_at_once_are_all_kept(op_store: OpStore) -> None
         for node in nodes:
             tasks.start_soon(op_store.answer, OP, NodeId(node), Outcome(1, TROUBLE))
     requests = (await op_store.live()).requests
-    assert [(one.node, one.ended, one.problem) for one in requests] == [(n, True, TROUBLE) for n in nodes]
+    assert [(one.node, one.ended, one.ending) for one in requests] == [(n, True, TROUBLE) for n in nodes]
     assert before < await change(op_store) < before + len(nodes)
 
 

@@ -177,8 +177,8 @@ def test_the_reply_alone_decides_and_a_full_bar_does_not() -> None:
         await settled(world)
         found = await outcome(world)
         assert found is not None
-        assert found.problem is not None
-        assert found.problem.code == "install_failed"
+        assert isinstance(found.ending, Problem)
+        assert found.ending.code == "install_failed"
 
     virtually(test)
 
@@ -239,8 +239,8 @@ def test_no_responders_means_unreachable_and_may_be_retried(verb: Verb) -> None:
         await settled(world)
         found = await outcome(world)
         assert found is not None
-        assert found.problem is not None
-        assert (found.problem.code, found.problem.retryable) == ("no_responders", True)
+        assert isinstance(found.ending, Problem)
+        assert (found.ending.code, found.ending.retryable) == ("no_responders", True)
         assert len([call for call in world.lines.calls if call[0] == "request"]) == 1
 
     virtually(test)
@@ -272,9 +272,9 @@ def test_a_fallback_that_fails_is_a_failure_and_says_that_it_was_one() -> None:
         await settled(world)
         found = await outcome(world)
         assert found is not None
-        assert found.problem is not None
-        assert found.problem.code == "install_failed"
-        assert found.problem.message == (
+        assert isinstance(found.ending, Problem)
+        assert found.ending.code == "install_failed"
+        assert found.ending.message == (
             "the install failed: no room (by a forced install, for an older worker)"
         )
 
@@ -289,8 +289,8 @@ def test_a_fallback_that_nobody_hears_either_is_unreachable() -> None:
         assert asked == ["nodes.node-1.backend.upgrade", "nodes.node-1.backend.install"]
         found = await outcome(world)
         assert found is not None
-        assert found.problem is not None
-        assert found.problem.code == "no_responders"
+        assert isinstance(found.ending, Problem)
+        assert found.ending.code == "no_responders"
 
     virtually(test)
 
@@ -304,8 +304,8 @@ def test_other_failures_of_an_upgrade_are_passed_on_without_a_fallback() -> None
         assert world.worker.times("backend.install") == 0
         found = await outcome(world)
         assert found is not None
-        assert found.problem is not None
-        assert found.problem.message == "the upgrade failed: bad image"
+        assert isinstance(found.ending, Problem)
+        assert found.ending.message == "the upgrade failed: bad image"
 
     virtually(test)
 
@@ -365,8 +365,8 @@ def test_a_removal_that_failed_is_no_success() -> None:
         await settled(world)
         found = await outcome(world)
         assert found is not None
-        assert found.problem is not None
-        assert found.problem.code == "remove_failed"
+        assert isinstance(found.ending, Problem)
+        assert found.ending.code == "remove_failed"
 
     virtually(test)
 

@@ -85,7 +85,7 @@ class Course:
 
     def answer(self, problem: Problem | None = None) -> None:
         if self.request is not None:
-            self.request = replace(self.request, ended=True, problem=problem)
+            self.request = replace(self.request, ended=True, ending=problem)
 
 
 # Whatever happens.

@@ -23,7 +23,7 @@ sightings = st.builds(
     installed=st.sampled_from((None, True, False, False)),
     digest=st.sampled_from(("", PINNED)),
     working=st.booleans(),
-    outcome=st.one_of(st.none(), st.builds(Outcome, attempt=st.integers(1, 12), problem=problems)),
+    outcome=st.one_of(st.none(), st.builds(Outcome, attempt=st.integers(1, 12), ending=problems)),
     blocked=st.sampled_from(("", "", "", "others go first")),
 )
 steps = st.builds(

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from remuda.core.errors import NodeUnreachable, Problem
-from remuda.ops.model import OpId, State, Step
+from remuda.ops.model import Ending, NotNeeded, OpId, State, Step
 from remuda.scheduler import wishes
 from remuda.scheduler.idleness import IDLE
 from remuda.scheduler.model import Replica, ReplicaState
@@ -54,7 +54,7 @@ class Going:
 
     def __init__(self, rig: Rig, replica: Replica, step: Step | None = None) -> None:
         self.over = anyio.Event()
-        self.problem: Problem | None = None
+        self.problem: Ending = None
         self._rig, self._step = rig, step or an_unload(replica)
 
     async def run(self) -> None:
@@ -173,7 +173,7 @@ async def test_worker_that_does_not_listen_is_tried_again_later(rig: Rig) -> Non
     replica = await rig.loaded()
     rig.worker.stop_trouble = NodeUnreachable("nobody listens there")
     problem = await unloader(rig).unload(an_unload(replica))
-    assert problem is not None
+    assert isinstance(problem, Problem)
     assert problem.retryable
     assert (await rig.row()).state is ReplicaState.UNLOADING, "a process may be there: it is not forgotten"
     rig.worker.stop_trouble = None
@@ -185,7 +185,7 @@ async def test_process_that_does_not_end_keeps_its_row(rig: Rig) -> None:
     replica = await rig.loaded()
     rig.worker.stop_reply = ModelStopReply(matched=True, error="it is stuck in the driver")
     problem = await unloader(rig).unload(an_unload(replica))
-    assert problem is not None
+    assert isinstance(problem, Problem)
     assert "it is stuck in the driver" in problem.message
     assert len(await rig.rows()) == 1
 
@@ -252,9 +252,7 @@ async def test_replica_that_was_used_before_its_unload_began_stays(rig: Rig) -> 
     step = await idle_unload(rig, replica)
     await time_passes(35)
     await rig.replicas.touch({replica.key: timedelta(seconds=3)})
-    problem = await unloader(rig).unload(step)
-    assert problem is not None
-    assert (problem.message, problem.retryable) == ("not needed any more: it was used again", False)
+    assert await unloader(rig).unload(step) == NotNeeded("not needed any more: it was used again")
     assert rig.worker.asked == []
     assert (await rig.row()).change == replica.change, "nobody had to stop sending there"
 
@@ -283,8 +281,7 @@ async def test_replica_that_turns_out_to_be_used_while_it_is_marked_serves_again
         else:
             await rig.replicas.touch({replica.key: timedelta(seconds=1)})
             rig.frontends.seen[OTHERS] = 1 << 30
-    assert going.problem is not None
-    assert going.problem.message == "not needed any more: it was used again"
+    assert going.problem == NotNeeded("not needed any more: it was used again")
     row = await rig.row()
     assert (row.state, row.why, row.address) == (ReplicaState.LOADED, "", replica.address)
     assert rig.worker.asked == []
