@@ -28,7 +28,9 @@ from remuda.bus.subscriptions import QUEUE_LIMIT, Receiver, Subscription, Tap
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BusUnusable, RemudaError
+from remuda.core.events import Notifier
 from remuda.core.retry import Backoff
+from remuda.core.tasks import TaskOwner
 
 log = structlog.get_logger(__name__)
 
@@ -75,13 +77,13 @@ class Bus:
         self._tls_files = tls or TlsFiles()
         self._aim_at(servers)
         self._state: State = Connecting(clock.now())
-        self._changed = anyio.Event()
+        self._changes = Notifier()
         self._wake = anyio.Event()
         self._link: Link | None = None
         self._receivers: list[Receiver] = []
         self._inbox = Inbox(f"{name}-{entropy.token(6)}", entropy.token(9), entropy)
         self._inbox_turn = anyio.Lock()
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._tasks = TaskOwner()
 
     @property
     def state(self) -> State:
@@ -95,7 +97,7 @@ class Bus:
     @property
     def changed(self) -> anyio.Event:
         """Set at the next change of state. Take it before looking at the state, and no change is missed."""
-        return self._changed
+        return self._changes.changed
 
     @property
     def dropped(self) -> int:
@@ -104,11 +106,11 @@ class Bus:
 
     async def wait_connected(self) -> None:
         while not isinstance(self._state, Connected):
-            await self._changed.wait()
+            await self._changes.changed.wait()
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Connect and stay connected until cancelled. Reports started at once: see `wait_connected`."""
-        async with anyio.create_task_group() as self._tasks:
+        async with self._tasks.open():
             task_status.started()
             try:
                 await self._keep_connected()
@@ -135,8 +137,7 @@ class Bus:
         await self.wait_connected()
         key = self._entropy.token(9)
         subscription = Subscription(subject, handler, key, concurrent=concurrent, queue_limit=queue_limit)
-        assert self._tasks is not None, "it is connected only while it runs"
-        self._tasks.start_soon(subscription.run)
+        self._tasks.start(subscription.run)
         await self._attach(subscription)
 
     async def tap(self, subject: str, take: Taker) -> Callable[[], Awaitable[None]]:
@@ -296,9 +297,8 @@ class Bus:
         former, self._link = self._link, link
         rotated = former is not None and not former.lost
         if former is not None:
-            assert self._tasks is not None, "links are opened only while it runs"
             # One lost since the last look has been closed by nobody yet.
-            self._tasks.start_soon(partial(former.retire, _RETIREMENT) if rotated else former.close)
+            self._tasks.start(partial(former.retire, _RETIREMENT) if rotated else former.close)
         log.info("bus_connected", servers=str(self._servers), rotated=rotated)
         self._become(Connected(self._clock.now()))
 
@@ -351,8 +351,7 @@ class Bus:
 
     def _become(self, state: State) -> None:
         self._state = state
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changes.notify()
 
 
 def _answer(question: Question, subject: str, limit: timedelta) -> bytes:

@@ -18,6 +18,7 @@ from remuda.bus.messages import Incoming
 from remuda.bus.subscriptions import Receiver
 from remuda.core.clock import Clock
 from remuda.core.errors import BusRefused, BusUnusable
+from remuda.core.events import Notifier
 
 log = structlog.get_logger(__name__)
 
@@ -174,7 +175,7 @@ class MemoryLink:
         self._elsewhere = elsewhere
         self._waiting: list[anyio.CancelScope] = []
         self._work = 0
-        self._stirred = anyio.Event()
+        self._stirred = Notifier()
 
     async def open(
         self, servers: Servers, login: Login, *, name: str, tls: ssl.SSLContext | None
@@ -238,7 +239,7 @@ class MemoryLink:
         self.subscriptions.clear()
         with anyio.move_on_after(limit.total_seconds()):
             while self._work and not self.lost:
-                await self._stirred.wait()
+                await self._stirred.changed.wait()
         await self.close()
 
     async def close(self) -> None:
@@ -267,7 +268,7 @@ class MemoryLink:
             self._broker.links.remove(self)
         for scope in self._waiting:
             scope.cancel()
-        self._stirred.set()
+        self._stirred.notify()
         self._on_lost(self)
 
     async def or_lost(self, work: Awaitable[object]) -> None:
@@ -290,8 +291,7 @@ class MemoryLink:
 
     def _end(self) -> None:
         self._work -= 1
-        self._stirred.set()
-        self._stirred = anyio.Event()
+        self._stirred.notify()
 
 
 def matches(pattern: str, subject: str) -> bool:

@@ -14,6 +14,7 @@ from anyio.to_thread import run_sync
 
 from remuda.core.entropy import Entropy
 from remuda.core.errors import NotFound, RemudaError
+from remuda.core.events import Notifier
 from remuda.oci import limits
 from remuda.oci.blobs import BlobStore, OnBytes, Wanted
 from remuda.oci.client import RegistryClient
@@ -43,7 +44,7 @@ class ImageFetch:
         self._paths: dict[str, Path] = {}
         self._partials: dict[str, Partial] = {}
         self._failure: RemudaError | None = None
-        self._changed = anyio.Event()
+        self._changes = Notifier()
 
     async def layer(self, number: int) -> Path:
         """The file of layer `number`, counted from 0, as soon as it is complete and verified.
@@ -54,14 +55,14 @@ class ImageFetch:
         while digest not in self._paths:
             if self._failure is not None:
                 raise self._failure
-            await self._changed.wait()
+            await self._changes.changed.wait()
         return self._paths[digest]
 
     async def arriving(self, number: int) -> Path | GrowingFile:
         """The same, as soon as it can be read from its start. The caller closes a file that still grows."""
         digest = self.image.layers[number].digest
         while digest not in self._paths and digest not in self._partials and self._failure is None:
-            await self._changed.wait()
+            await self._changes.changed.wait()
         partial = self._partials.get(digest)
         if digest not in self._paths and partial is not None:
             try:
@@ -87,8 +88,7 @@ class ImageFetch:
         self._tell()
 
     def _tell(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changes.notify()
 
 
 @asynccontextmanager

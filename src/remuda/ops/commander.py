@@ -9,11 +9,13 @@ from typing import Final
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.errors import BusRefused, BusUnusable, NodeUnreachable, PeerFailed, Problem, RemudaError
+from remuda.core.events import AutoResetEvent
 from remuda.core.retry import Backoff
+from remuda.core.tasks import TaskOwner
 from remuda.ops import replies
 from remuda.ops.lines import PatientLines
 from remuda.ops.model import Dispatch, Ending, Kind, NotNeeded, Outcome, Patience, Stage, Step, Verb
@@ -112,8 +114,8 @@ class BusCommander:
         self._open: dict[AttemptKey, _Open] = {}
         self._cancelling: set[AttemptKey] = set()
         self._telling = False  # Somewhere an attempt is at work of which progress may be heard.
-        self._telling_changed = anyio.Event()
-        self._tasks: TaskGroup | None = None
+        self._telling_changed = AutoResetEvent()
+        self._tasks = TaskOwner()
 
     @property
     def room(self) -> int:
@@ -141,46 +143,37 @@ class BusCommander:
         self._board.keep(at_work)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        try:
-            async with anyio.create_task_group() as self._tasks:
-                task_status.started()
-                await self._listen_while_told()
-        finally:
-            self._tasks = None
+        async with self._tasks.open():
+            task_status.started()
+            await self._listen_while_told()
 
     async def _listen_while_told(self) -> None:
         """Also to what a frontend sent that is gone; and again where the bus did not confirm it."""
         while True:
-            await self._until_telling_changes()
+            await self._telling_changed.wait()
             if not self._telling:
                 continue
             async with self._progress.listening():
                 while self._telling:
                     with anyio.move_on_after(_LISTEN_AGAIN_S):
-                        await self._until_telling_changes()
+                        await self._telling_changed.wait()
                     await self._progress.subscribe()
-
-    async def _until_telling_changes(self) -> None:
-        await self._telling_changed.wait()
-        self._telling_changed = anyio.Event()
 
     async def send(self, dispatch: Dispatch, step: Step) -> None:
         """Begin to send it, and return. The reply, whenever it comes, goes to the store."""
-        assert self._tasks is not None, "dispatches are sent only while it runs"
         key = (dispatch.op, dispatch.node, dispatch.attempt)
         if dispatch.verb is Verb.CANCEL:
             self.cancel(key)
         elif key not in self._open:
             until_s = self._clock.monotonic() + self._timeouts.of(step).total_seconds()
             self._open[key] = _Open(until_s)
-            self._tasks.start_soon(self._carry_out, key, dispatch.verb, step)
+            self._tasks.start(self._carry_out, key, dispatch.verb, step)
 
     def cancel(self, key: AttemptKey) -> None:
         """Begin to tell the worker that nobody wants this; once at a time."""
-        assert self._tasks is not None, "dispatches are sent only while it runs"
         if key not in self._cancelling:
             self._cancelling.add(key)
-            self._tasks.start_soon(self._tell_to_stop, key)
+            self._tasks.start(self._tell_to_stop, key)
 
     async def _carry_out(self, key: AttemptKey, verb: Verb, step: Step) -> None:
         try:
@@ -283,9 +276,9 @@ class BusCommander:
     def _doubt(self, key: AttemptKey) -> None:
         """The reply may have been missed. It still counts if it comes, but nobody relies on that."""
         request = self._open.get(key)
-        if request is not None and self._tasks is not None:
+        if request is not None and self._tasks.is_open:
             request.doubted = True
-            self._tasks.start_soon(self._release, key)
+            self._tasks.start(self._release, key)
 
     async def _release(self, key: AttemptKey) -> None:
         """Best effort: a request that is not held counts as open for a while, and then no longer."""

@@ -17,6 +17,7 @@ from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError, Unavailable
+from remuda.core.events import Notifier
 from remuda.core.ids import NodeId
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, State
@@ -85,9 +86,9 @@ class Feed:
         self._seen: dict[OpId, _Seen] = {}
         self._ticks: OrderedDict[tuple[OpId, NodeId], tuple[int, LiveProgress, Event]] = OrderedDict()
         self._tick_count = 0
-        self._news = anyio.Event()
+        self._news = Notifier()
         self._readers = 0
-        self._came_or_went = anyio.Event()
+        self._came_or_went = Notifier()
         self.closed = False
 
     def require_room(self) -> None:
@@ -103,7 +104,7 @@ class Feed:
     @property
     def news(self) -> anyio.Event:
         """Set when something has changed. Take it before looking, and nothing is missed."""
-        return self._news
+        return self._news.changed
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -165,10 +166,10 @@ class Feed:
         """Whichever frontend has sent the work: each of them shows the same."""
         while True:
             while not self._readers:
-                await self._came_or_went.wait()
+                await self._came_or_went.changed.wait()
             async with self._progress.listening():
                 while self._readers:
-                    await self._came_or_went.wait()
+                    await self._came_or_went.changed.wait()
 
     async def _follow_ticks(self) -> None:
         while True:
@@ -204,8 +205,7 @@ class Feed:
                 self._ticks.pop((step.op, step.node), None)
 
     def _tell(self) -> None:
-        self._news.set()
-        self._news = anyio.Event()
+        self._news.notify()
 
     # Each for itself: reading.
 
@@ -226,8 +226,7 @@ class Feed:
 
     def _count_readers(self, more: int) -> None:
         self._readers += more
-        self._came_or_went.set()
-        self._came_or_went = anyio.Event()
+        self._came_or_went.notify()
 
     async def _told(
         self, place: str, op: OpId | None, stay: timedelta | None
@@ -241,7 +240,7 @@ class Feed:
         assert at is not None, "a snapshot ends with a place"
         behind = True
         while not self.closed:
-            news = self._news
+            news = self._news.changed
             if behind or at < self._floor:
                 at, told, behind = await self._from_store(at, op)
             else:
@@ -311,7 +310,7 @@ class Feed:
         """The operation once it is over; None when it is not in time. NotFound for an unknown one."""
         with anyio.move_on_after(within.total_seconds()):
             while True:
-                news = self._news
+                news = self._news.changed
                 view = await self._store.view(op)
                 if view.operation.finished_at is not None:
                     return view

@@ -6,11 +6,12 @@ from typing import Final
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, NodeId
+from remuda.core.tasks import TaskOwner
 from remuda.ops.lines import Lines
 from remuda.ops.ports import OpStore
 from remuda.wire import subjects
@@ -43,26 +44,20 @@ class Inventories:
         self._every = every
         self._asked_s: dict[NodeId, tuple[BootId, float]] = {}
         self._slots = anyio.CapacityLimiter(_AT_ONCE_MAX)
-        self._tasks: TaskGroup | None = None
+        self._tasks = TaskOwner()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        try:
-            async with anyio.create_task_group() as self._tasks:
-                task_status.started()
-                await anyio.sleep_forever()
-        finally:
-            self._tasks = None
+        await self._tasks.run(task_status=task_status)
 
     def want(self, nodes: Iterable[tuple[NodeId, BootId]], *, anew: bool = False) -> None:
         """Ask these soon, each life of a worker at most once per pace; `anew`: at once, for what they told is
         old. Returns at once."""
-        assert self._tasks is not None, "questions are asked only while it runs"
         now_s = self._clock.monotonic()
         for node, boot in nodes:
             asked, asked_s = self._asked_s.get(node, (None, 0.0))
             if anew or asked != boot or now_s - asked_s >= self._every.total_seconds():
                 self._asked_s[node] = (boot, now_s)
-                self._tasks.start_soon(self._ask, node, boot)
+                self._tasks.start(self._ask, node, boot)
 
     async def refresh(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None:
         """Ask these now, and return when each has answered or will not. Who does not answer is left out."""

@@ -10,6 +10,7 @@ from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
+from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import NodeId
 from remuda.ops.lines import Heard
 from remuda.ops.live_progress import LiveProgress, end, entered, fold, worth_keeping
@@ -40,18 +41,16 @@ class ProgressBoard:
         self._subjects: dict[str, AttemptKey] = {}  # On which an attempt at work may be heard.
         self._own: set[AttemptKey] = set()
         self._waiting: dict[AttemptKey, tuple[bytes, float]] = {}  # The newest of each, and when it came.
-        self._arrived = anyio.Event()
+        self._arrived = AutoResetEvent()
         self._live: dict[Key, LiveProgress] = {}
         self._kept: dict[Key, LiveProgress] = {}
         self._others_due_s = 0.0
-        self._changed = anyio.Event()
+        self._changes = Notifier()
 
     @property
     def changed(self) -> anyio.Event:
         """Set at the next event. Take it before looking, and none is missed."""
-        if self._changed.is_set():
-            self._changed = anyio.Event()
-        return self._changed
+        return self._changes.changed
 
     def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
         return self._live.get((op, node))
@@ -125,7 +124,7 @@ class ProgressBoard:
 
     def _set(self, key: Key, live: LiveProgress) -> None:
         self._live[key] = live
-        self._changed.set()
+        self._changes.notify()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         async with anyio.create_task_group() as tasks:
@@ -139,7 +138,6 @@ class ProgressBoard:
         """At once where it is quiet. Of what comes faster, only the newest of each node is looked at."""
         while True:
             await self._arrived.wait()
-            self._arrived = anyio.Event()
             began_s = self._clock.monotonic()
             self._read()
             spent_s = self._clock.monotonic() - began_s

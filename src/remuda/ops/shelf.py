@@ -8,6 +8,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from remuda.core.errors import Invalid, Unavailable
+from remuda.core.events import AutoResetEvent, Notifier
 from remuda.gallery.model import Gallery, Reading, galleries_from_json
 
 PATIENCE_S: Final = 5.0
@@ -33,19 +34,17 @@ class Shelf:
         self._local_files = local_files
         self._patience_s = patience_s
         self._latest: tuple[Reading, ...] | None = None
-        self._asked = anyio.Event()
+        self._asked = AutoResetEvent()
         self._afresh: anyio.Event | None = None  # For whom a copy will not do, nor a reading under way.
-        self._read = anyio.Event()
+        self._reads = Notifier()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         while True:
             await self._asked.wait()
-            self._asked = anyio.Event()
             afresh, self._afresh = self._afresh, None
             self._latest = await self._configured.read(refresh=afresh is not None)
-            self._read.set()
-            self._read = anyio.Event()
+            self._reads.notify()
             if afresh is not None:
                 afresh.set()
 
@@ -55,7 +54,7 @@ class Shelf:
         return await self._given(galleries) if galleries else await self._usual(afresh)
 
     async def _usual(self, afresh: bool) -> tuple[Reading, ...]:
-        read = self._read
+        read = self._reads.changed
         if afresh:
             read = self._afresh = self._afresh or anyio.Event()
         self._asked.set()

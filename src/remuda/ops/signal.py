@@ -11,6 +11,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from remuda.core.errors import Rejected, RemudaError
+from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import FrontendId
 from remuda.ops.lines import Heard, Lines
 from remuda.wire import subjects
@@ -32,17 +33,17 @@ class ChangeSignal:
         self._lines = lines
         self._frontend = frontend
         self._gap = gap
-        self._changed = anyio.Event()
-        self._to_tell = anyio.Event()
+        self._changes = Notifier()
+        self._to_tell = AutoResetEvent()
 
     @property
     def changed(self) -> anyio.Event:
         """Set at the next change. Take it before looking at the store, and none is missed."""
-        return self._changed
+        return self._changes.changed
 
     def notify(self) -> None:
         """Something was written. Never waits."""
-        self._wake()
+        self._changes.notify()
         self._to_tell.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -51,7 +52,6 @@ class ChangeSignal:
             task_status.started()
             while True:
                 await self._to_tell.wait()
-                self._to_tell = anyio.Event()
                 await self._tell()
                 await anyio.sleep(self._gap.total_seconds())  # What changes meanwhile is told together.
 
@@ -73,8 +73,4 @@ class ChangeSignal:
         except Rejected:
             said = OpsChanged()
         if said.frontend != self._frontend:
-            self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+            self._changes.notify()

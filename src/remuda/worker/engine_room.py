@@ -14,6 +14,7 @@ from anyio.abc import TaskStatus
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
+from remuda.core.events import AutoResetEvent
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.gallery.model import Gallery, Machine
 from remuda.gallery.sources import Sources
@@ -85,7 +86,7 @@ class EngineRoom:
         self._depot = depot
         self._clock = clock
         self._hearing = anyio.CancelScope()
-        self._tokens_changed = anyio.Event()
+        self._tokens_changed = AutoResetEvent()
         self._logs = ProcessLogs(settings.logs, clock)
         self._warden = Warden(settings.owner, settings.boot)
         self._supervisor = Supervisor(
@@ -161,7 +162,6 @@ class EngineRoom:
         """A backend is given its token when it starts, and so nobody could call it any more."""
         while True:
             await self._tokens_changed.wait()
-            self._tokens_changed = anyio.Event()
             keys = self._supervisor.opened_otherwise(self._settings.tokens.grpc)
             if keys:
                 log.info("backends_given_new_tokens", count=len(keys))

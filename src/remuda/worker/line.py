@@ -12,13 +12,13 @@ import structlog
 from remuda.core import limits
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BusRefused
+from remuda.core.events import ObservableValue
 from remuda.core.ids import NodeId
 from remuda.core.retry import Backoff
 from remuda.wire import subjects
 from remuda.worker.enrolment import Enrolment, Standing
 from remuda.worker.ports import BusTarget, Hear, Incoming, Listener, OpenBus, Publish, WorkerBus
 from remuda.worker.registration import Registration
-from remuda.worker.watched import Watched
 
 log = structlog.get_logger(__name__)
 
@@ -44,8 +44,10 @@ class Line:
         entropy: Entropy,
         listener: Listener | None = None,
     ) -> None:
-        self.reachable_as: Watched[NodeId | None] = Watched(None)
-        self.trouble = Watched("")  # Why it does not work; empty, too, before there is any use in connecting.
+        self.reachable_as: ObservableValue[NodeId | None] = ObservableValue(None)
+        self.trouble = ObservableValue(
+            ""
+        )  # Why it does not work; empty, too, before there is any use in connecting.
         self._open_bus = open_bus
         self._registration = registration
         self._on_stop = on_stop

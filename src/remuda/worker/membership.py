@@ -10,6 +10,7 @@ import structlog
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Rejected
+from remuda.core.events import ObservableValue
 from remuda.core.ids import BootId, NodeId
 from remuda.worker.departure import depart
 from remuda.worker.enrolment import BusPolicy, Enrolment, Standing
@@ -18,7 +19,6 @@ from remuda.worker.ports import FrontendCalls, HardwareSource, Listener, OpenBus
 from remuda.worker.registration import Describe, Registration
 from remuda.worker.reporter import Reporter
 from remuda.worker.state import Phase, WorkerState, describe
-from remuda.worker.watched import Watched
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Membership:
         enrolled: Callable[[Enrolment], None] = lambda _: None,
         leaves_for_good: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.state: Watched[WorkerState] = Watched(WorkerState(Phase.REGISTERING))
+        self.state: ObservableValue[WorkerState] = ObservableValue(WorkerState(Phase.REGISTERING))
         self._frontend = frontend
         self._boot_id = boot_id
         self._leaves_for_good = leaves_for_good
@@ -129,7 +129,9 @@ class Membership:
             return None
         return (enrolment.node_id, state.reason) if state.reason else None
 
-    async def _show_each(self, part: Watched[Standing] | Watched[str] | Watched[NodeId | None]) -> None:
+    async def _show_each(
+        self, part: ObservableValue[Standing] | ObservableValue[str] | ObservableValue[NodeId | None]
+    ) -> None:
         async for _ in part.changes():
             self._show_state()
 

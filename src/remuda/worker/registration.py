@@ -14,11 +14,11 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import FrontendUnreachable
+from remuda.core.events import AutoResetEvent, ObservableValue
 from remuda.core.retry import Backoff
 from remuda.wire.nodes import RegisterReply, RegisterRequest
 from remuda.worker.enrolment import BusCredentials, BusPolicy, Enrolment, Standing, Verdict, judge
 from remuda.worker.ports import FrontendCalls
-from remuda.worker.watched import Watched
 
 log = structlog.get_logger(__name__)
 
@@ -42,14 +42,14 @@ class Registration:
         enrolled: Callable[[Enrolment], None] = lambda _: None,
     ) -> None:
         """`enrolled` is called with each answer before anybody else can act on it."""
-        self.standing = Watched(Standing())
+        self.standing = ObservableValue(Standing())
         self._frontend = frontend
         self._describe = describe
         self._policy = policy
         self._clock = clock
         self._entropy = entropy
         self._enrolled = enrolled
-        self._wanted = anyio.Event()
+        self._wanted = AutoResetEvent()
         self._failures = 0
         self._pending_replies = 0
 
@@ -79,7 +79,7 @@ class Registration:
             except FrontendUnreachable as trouble:
                 await self._after_failure(trouble)
             else:
-                self._wanted = anyio.Event()  # Whoever asked so far has been served by this answer.
+                self._wanted.clear()  # Whoever asked so far has been served by this answer.
                 verdict = self._judge(reply)
                 self._adopt(verdict.enrolment)
                 await self._rest(verdict.again_after)

@@ -13,11 +13,11 @@ import structlog
 from remuda.core import limits
 from remuda.core.entropy import Entropy
 from remuda.core.errors import NotFound, RemudaError, Unauthorized
+from remuda.core.events import AutoResetEvent, ObservableValue
 from remuda.core.ids import BootId, NodeId
 from remuda.wire.nodes import BusTrouble, Heartbeat, Report
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.ports import FrontendCalls, HardwareSource, ReportSource
-from remuda.worker.watched import Watched
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,7 @@ class Reporter:
         frontend: FrontendCalls,
         hardware: HardwareSource,
         source: ReportSource,
-        reachable_as: Watched[NodeId | None],
+        reachable_as: ObservableValue[NodeId | None],
         bus_trouble: Callable[[], tuple[NodeId, str] | None],
         boot_id: BootId,
         interval: timedelta,
@@ -52,7 +52,7 @@ class Reporter:
         self._interval = interval
         self._entropy = entropy
         self._register_again = register_again
-        self._news = anyio.Event()
+        self._news = AutoResetEvent()
         self._sequence = 0  # Grows over the whole boot, whatever the node is called meanwhile.
         self._heard = True
         self.uncommandable = ""  # Why the frontend's commands do not reach us, in its words; empty: they do.
@@ -73,7 +73,7 @@ class Reporter:
             if node is None:
                 await self._tell_trouble_until_reachable()
                 continue
-            self._news = anyio.Event()  # What is new from here on may have missed this report.
+            self._news.clear()  # What is new from here on may have missed this report.
             await self._beat(node)
             await self._rest()
 

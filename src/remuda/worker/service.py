@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Rejected
+from remuda.core.events import ObservableValue
 from remuda.wire.nodes import RegisterRequest
 from remuda.worker.addresses import (
     AddressSettings,
@@ -35,7 +36,6 @@ from remuda.worker.ports import HardwareSource, Listener, OpenBus, ReportSource
 from remuda.worker.reporter import NothingYet
 from remuda.worker.state import WorkerState
 from remuda.worker.tokens import OpeningTokens
-from remuda.worker.watched import Watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Worker:
         return f"http://{joined(here, self._listening.http_port)}"
 
     @property
-    def state(self) -> Watched[WorkerState]:
+    def state(self) -> ObservableValue[WorkerState]:
         return self._membership.state
 
     def stop(self, reason: str) -> None:

@@ -7,7 +7,7 @@ from contextlib import aclosing, contextmanager
 
 import anyio
 import grpc
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
 from remuda.backends.calls import Backend, Context
 from remuda.backends.llama_cpp import answers, engine, replies
@@ -18,6 +18,7 @@ from remuda.backends.llama_cpp.generation import BadRequest, plan_generation
 from remuda.backends.llama_cpp.load_options import plan_load
 from remuda.backends.refusal import Refused
 from remuda.core.entropy import Entropy
+from remuda.core.tasks import TaskOwner
 from remuda.rpc import backend_pb2 as pb
 
 _CALL_ID_BYTES = 12
@@ -34,14 +35,12 @@ class LlamaCppBackend(Backend):
         self._engine: Engine | None = None
         self._options = pb.ModelOptions()
         self._loading = False
-        self._watches: TaskGroup | None = None
+        self._watches = TaskOwner()
         self._failure = ""
         self._failed = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        async with anyio.create_task_group() as self._watches:
-            task_status.started()
-            await anyio.sleep_forever()
+        await self._watches.run(task_status=task_status)
 
     async def failed(self) -> str:
         """Why this process has to exit: with its engine gone, the model is no longer loaded."""
@@ -63,8 +62,8 @@ class LlamaCppBackend(Backend):
             return pb.Result(success=False, message=str(error))
         finally:
             self._loading = False
-        if self._watches is not None:
-            self._watches.start_soon(self._watch, self._engine)
+        if self._watches.is_open:
+            self._watches.start(self._watch, self._engine)
         self._options = request
         log.info(
             "model_loaded path=%r slots=%d context=%d", plan.path, plan.parallel, self._engine.context_size

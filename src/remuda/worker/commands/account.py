@@ -10,6 +10,7 @@ import structlog
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import RemudaError
+from remuda.core.events import AutoResetEvent
 from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica
 from remuda.worker.commands import limits
 from remuda.worker.commands.model_listing import ModelListing
@@ -48,7 +49,7 @@ class Account:
         self._capability = capability
         self._changed = changed
         self._installed: tuple[InstalledArtifact, ...] = ()
-        self._stale = anyio.Event()
+        self._stale = AutoResetEvent()
 
     def account(self) -> Report:
         return Report(
@@ -74,7 +75,7 @@ class Account:
 
     async def _look_for_ever(self) -> None:
         while True:
-            self._stale = anyio.Event()
+            self._stale.clear()
             try:
                 await self._look()
             except (RemudaError, OSError) as error:

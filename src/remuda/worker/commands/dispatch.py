@@ -11,10 +11,11 @@ from typing import Generic, Protocol, TypeVar
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
 from remuda.core.errors import RemudaError, TooLarge, Unavailable
 from remuda.core.ids import NodeId
+from remuda.core.tasks import TaskOwner
 from remuda.wire.codec import Message, decode, encode
 from remuda.worker.commands import limits
 from remuda.worker.ports import Hear, Incoming
@@ -89,7 +90,7 @@ class Dispatcher:
 
     def __init__(self, commands: Sequence[Answering]) -> None:
         self._commands = commands
-        self._tasks: TaskGroup | None = None
+        self._tasks = TaskOwner()
         self._at_work: Counter[str] = Counter()
 
     def handlers(self, node: NodeId) -> Mapping[str, Hear]:
@@ -97,23 +98,18 @@ class Dispatcher:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled; whoever still waits for a reply then is told so."""
-        try:
-            async with anyio.create_task_group() as self._tasks:
-                task_status.started()
-                await anyio.sleep_forever()
-        finally:
-            self._tasks = None
+        await self._tasks.run(task_status=task_status)
 
     async def _hear(self, command: Answering, message: Incoming) -> None:
         """Returns when the message is dealt with. Cancelling it only stops the waiting."""
-        if self._tasks is None or self._at_work[command.name] >= limits.PER_SUBJECT_MAX:
+        if not self._tasks.is_open or self._at_work[command.name] >= limits.PER_SUBJECT_MAX:
             log.warning("command_refused", command=command.name)
             reason = "this worker has too much in hand; try again later"
             await _send(message, command.failure(reason, Unavailable.code))
             return
         done = anyio.Event()
         self._at_work[command.name] += 1
-        self._tasks.start_soon(self._deal_with, command, message, done)
+        self._tasks.start(self._deal_with, command, message, done)
         await done.wait()
 
     async def _deal_with(self, command: Answering, message: Incoming, done: anyio.Event) -> None:

@@ -10,6 +10,7 @@ import anyio
 import structlog
 
 from remuda.core.errors import RemudaError
+from remuda.core.events import AutoResetEvent
 from remuda.core.ids import NodeId
 from remuda.wire import subjects
 from remuda.wire.backends import InstallPhase, InstallProgress
@@ -89,7 +90,7 @@ class Publisher:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._waiting: InstallProgress | None = None
-        self._news = anyio.Event()
+        self._news = AutoResetEvent()
 
     def tell(self, event: InstallProgress) -> None:
         """Never waits: the event takes the place of one that was not sent yet."""
@@ -105,7 +106,7 @@ class Publisher:
     async def flush(self) -> None:
         """Send what waits, if anything does."""
         event, self._waiting = self._waiting, None
-        self._news = anyio.Event()
+        self._news.clear()
         if event is None:
             return
         try:

@@ -14,6 +14,7 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
+from remuda.core.events import Notifier
 from remuda.host.restarts import GiveUp, Restart, after_exit
 from remuda.worker.processes.endings import Ended, Over, PortLost, port_in_use, told, without_lines
 from remuda.worker.processes.life import Life
@@ -65,7 +66,7 @@ class Entry:
         self._stamp = ""
         self._was_ever_ready = False
         self._last_ending = ""  # Frontends may hear of it only once the next process runs.
-        self._moved = anyio.Event()
+        self._moves = Notifier()
         self.replica = Replica(
             launch.key,
             launch.backend,
@@ -98,7 +99,7 @@ class Entry:
     async def settled(self) -> Replica:
         """Waits while it starts."""
         while self.replica.phase is Phase.STARTING and not self.gone.is_set():
-            await self._moved.wait()
+            await self._moves.changed.wait()
         return self.replica
 
     def wish_stop(self, *, free: bool) -> None:
@@ -261,8 +262,7 @@ class Entry:
         self._announce()
 
     def _announce(self) -> None:
-        self._moved.set()
-        self._moved = anyio.Event()
+        self._moves.notify()
         self._around.changed()
 
     def _note(self, event: str, **more: object) -> None:

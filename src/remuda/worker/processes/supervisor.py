@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BackendFailed, Unavailable
+from remuda.core.tasks import TaskOwner
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.entry import Entry, Surroundings
 from remuda.worker.processes.model import Launch, Phase, Protocol, Replica, Stopped
@@ -33,14 +34,13 @@ class Supervisor:
     ) -> None:
         self._around = Surroundings(machine, backends, ports, clock, entropy, changed, patience)
         self._entries: dict[ProcessKey, Entry] = {}
-        self._tasks: TaskGroup | None = None
+        self._tasks = TaskOwner()
         self._closing = False
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled; then every process is ended, without being asked to free its memory first."""
-        async with anyio.create_task_group() as self._tasks:
-            task_status.started()
-            await anyio.sleep_forever()  # Cancelling reaches every entry, and each ends its process first.
+        # Cancelling reaches every entry, and each ends its process first.
+        await self._tasks.run(task_status=task_status)
 
     async def close(self) -> Sequence[Stopped]:
         """The orderly stop: nothing starts any more, and what runs is asked to free its memory first."""
@@ -105,10 +105,10 @@ class Supervisor:
         return await self._around.backends.free(entry.replica.port, entry.launch.recipe)
 
     def _begin(self, launch: Launch) -> Entry:
-        if self._tasks is None or self._closing:
+        if not self._tasks.is_open or self._closing:
             raise Unavailable("this worker is stopping", hint="use another node")
         entry = self._entries[launch.key] = Entry(launch, self._around)
-        self._tasks.start_soon(entry.live, lambda: self._forget(entry))
+        self._tasks.start(entry.live, lambda: self._forget(entry))
         return entry
 
     def _forget(self, entry: Entry) -> None:
