@@ -11,6 +11,7 @@ from typing import Final
 
 from remuda.core.errors import Invalid
 from remuda.core.gbnf_expansion import Expansion
+from remuda.core.gbnf_overlap import Overlap
 from remuda.core.slices import Budget, Sliced
 
 CHARS_MAX: Final = 512 << 10
@@ -88,7 +89,8 @@ def check_grammar(text: str) -> Sliced[None]:
         _expand(expansion, token)
         if budget.spend():
             yield
-    yield from expansion.check(budget)
+    costs = yield from expansion.check(budget)
+    yield from Overlap(expansion.rules, expansion.names, list(expansion.texts), costs).check(budget)
 
 
 def _expand(expansion: Expansion, token: re.Match[str]) -> None:

@@ -5,7 +5,7 @@ the empty text lets it go on to whatever follows, so a few short rules can doubl
 The steps are counted here without being taken.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ BEGINNINGS_MAX: Final = 12_500
 _Sequence = list[int]  # Of rules. Numbers below 0 stand for texts and classes, which are not empty.
 
 
-class _Times(NamedTuple):
+class Times(NamedTuple):
     """A repetition, which is a rule of its own. `most` is None for one without an upper bound."""
 
     part: int
@@ -28,7 +28,7 @@ class _Times(NamedTuple):
     most: int | None
 
 
-class _Cost(NamedTuple):
+class Cost(NamedTuple):
     empty: int  # In how many ways it matches the empty text.
     steps: int
     beginnings: int  # Characters that can come first, each counted as often as it is reached.
@@ -37,10 +37,18 @@ class _Cost(NamedTuple):
         return max(self.empty, self.steps) > STEPS_MAX or self.beginnings > BEGINNINGS_MAX
 
 
+class RuleRefused(Invalid):
+    """An engine should not be given the grammar because of this rule."""
+
+    def __init__(self, rule: str, message: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.rule = rule
+
+
 _NOTHING: Final = -1
-_Rule = list[_Sequence] | _Times
-_FREE: Final = _Cost(1, 0, 0)
-_TERMINAL: Final = _Cost(0, 1, 1)
+Rule = list[_Sequence] | Times
+_FREE: Final = Cost(1, 0, 0)
+_TERMINAL: Final = Cost(0, 1, 1)
 
 
 class Expansion:
@@ -48,21 +56,21 @@ class Expansion:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._names: list[str] = []  # A group or repetition has the name of the rule that it is in.
-        self._rules: list[_Rule] = []
+        self.names: list[str] = []  # A group or repetition has the name of the rule that it is in.
+        self.rules: list[Rule] = []
         self._ways: list[_Sequence] = []  # Of the rule or group that is being read.
         self._sequence: _Sequence = []
         self._around: list[tuple[list[_Sequence], _Sequence]] = []
-        self._texts: dict[str, int] = {}
+        self.texts: dict[str, int] = {}
         self._name = ""
 
     def define(self) -> None:
         """The reference before this was the name of a rule that begins here."""
         number = self._sequence.pop() if self._sequence else _NOTHING
-        rule = self._rules[number] if number >= 0 else None
+        rule = self.rules[number] if number >= 0 else None
         if not isinstance(rule, list):
             raise Invalid("the grammar has ::= without the name of a rule before it")
-        self._name, self._ways = self._names[number], rule
+        self._name, self._ways = self.names[number], rule
         self._around.clear()
         self.either()
 
@@ -72,7 +80,7 @@ class Expansion:
         self._sequence.append(self._numbers[name])
 
     def text(self, text: str, *, empty: bool) -> None:
-        self._sequence.append(self._new([[]]) if empty else self._texts.setdefault(text, ~len(self._texts)))
+        self._sequence.append(self._new([[]]) if empty else self.texts.setdefault(text, ~len(self.texts)))
 
     def open(self) -> None:
         group: list[_Sequence] = []
@@ -91,15 +99,15 @@ class Expansion:
 
     def repeat(self, least: int, most: int | None) -> None:
         if self._sequence:
-            self._sequence[-1] = self._new(_Times(self._sequence[-1], least, most))
+            self._sequence[-1] = self._new(Times(self._sequence[-1], least, most))
 
-    def check(self, budget: Budget) -> Sliced[None]:
-        """Invalid names the rule that expands too far, or without end, or keeps too many ways open."""
+    def check(self, budget: Budget) -> Sliced[Mapping[int, Cost]]:
+        """What each rule costs. RuleRefused for one that expands too far, or without end, or is ambiguous."""
         yield from self._check_ambiguity(budget)
         empty = yield from self._empty_rules(budget)
-        costs: dict[int, _Cost] = {}
+        costs: dict[int, Cost] = {}
         entered: set[int] = set()
-        for start in range(len(self._rules)):
+        for start in range(len(self.rules)):
             path = [start]
             while path:
                 rule = path[-1]
@@ -117,13 +125,14 @@ class Expansion:
                 if not entered.isdisjoint(ahead):
                     raise self._endless(rule)
                 path += ahead
+        return costs
 
     def _check_ambiguity(self, budget: Budget) -> Sliced[None]:
         """Alternatives that begin alike, up to and with the rule itself, and end differently: each level is
         another choice that stays open, so that the ways double with each. Not all ambiguous grammars are
         found so; whoever runs an engine has to look how long it takes."""
-        for number, rule in enumerate(self._rules):
-            if isinstance(rule, _Times):
+        for number, rule in enumerate(self.rules):
+            if isinstance(rule, Times):
                 continue
             endings: dict[tuple[int, ...], tuple[int, ...]] = {}
             for way in rule:
@@ -134,10 +143,10 @@ class Expansion:
                 if rest and endings.setdefault(tuple(way[:at]), rest) != rest:
                     raise self._ambiguous(number)
 
-    def _new(self, rule: _Rule, name: str | None = None) -> int:
-        self._rules.append(rule)
-        self._names.append(self._name if name is None else name)
-        return len(self._rules) - 1
+    def _new(self, rule: Rule, name: str | None = None) -> int:
+        self.rules.append(rule)
+        self.names.append(self._name if name is None else name)
+        return len(self.rules) - 1
 
     def _empty_rules(self, budget: Budget) -> Sliced[set[int]]:
         """Those that match the empty text."""
@@ -167,8 +176,8 @@ class Expansion:
     def _maybe_empty(self, budget: Budget) -> Sliced[list[tuple[int, _Sequence]]]:
         """Rules, each with a sequence that makes it match the empty text if all its parts do."""
         sequences: list[tuple[int, _Sequence]] = []
-        for number, rule in enumerate(self._rules):
-            ways = [[rule.part] if rule.least else []] if isinstance(rule, _Times) else rule
+        for number, rule in enumerate(self.rules):
+            ways = [[rule.part] if rule.least else []] if isinstance(rule, Times) else rule
             sequences += [(number, way) for way in ways if min(way, default=0) >= 0]
             if budget.spend(1 + len(ways)):
                 yield
@@ -176,8 +185,8 @@ class Expansion:
 
     def _first(self, number: int, empty: set[int]) -> Iterator[int]:
         """The rules that this one can begin with, itself included when it repeats what may be empty."""
-        rule = self._rules[number]
-        if isinstance(rule, _Times):
+        rule = self.rules[number]
+        if isinstance(rule, Times):
             if rule.part in empty and rule.most is None:
                 yield number
             if rule.part >= 0:
@@ -190,14 +199,14 @@ class Expansion:
                 if part not in empty:
                     break
 
-    def _cost(self, number: int, costs: dict[int, _Cost]) -> _Cost:
-        rule = self._rules[number]
-        if isinstance(rule, _Times):
+    def _cost(self, number: int, costs: dict[int, Cost]) -> Cost:
+        rule = self.rules[number]
+        if isinstance(rule, Times):
             part = costs[rule.part] if rule.part >= 0 else _TERMINAL
             cost = _repeated(part, rule.least, rule.most)
         else:
             ways = [_in_turn(way, costs) for way in rule]
-            cost = _Cost(
+            cost = Cost(
                 sum(way.empty for way in ways),
                 1 + sum(1 + way.steps for way in ways),
                 sum(way.beginnings for way in ways),
@@ -206,30 +215,33 @@ class Expansion:
             raise self._too_far(number)
         return cost
 
-    def _too_far(self, number: int) -> Invalid:
-        return Invalid(
-            f"the grammar expands too far: the rule {self._names[number]} takes an engine more than "
+    def _too_far(self, number: int) -> RuleRefused:
+        return RuleRefused(
+            self.names[number],
+            f"the grammar expands too far: the rule {self.names[number]} takes an engine more than "
             f"{STEPS_MAX} steps before it reads a character, or has more than {BEGINNINGS_MAX} beginnings",
             hint="make fewer parts of it optional, above all rules that are named twice in one place",
         )
 
-    def _ambiguous(self, number: int) -> Invalid:
-        name = self._names[number]
-        return Invalid(
+    def _ambiguous(self, number: int) -> RuleRefused:
+        name = self.names[number]
+        return RuleRefused(
+            name,
             f"the grammar is too ambiguous: two alternatives of the rule {name} begin alike and contain "
             f"{name} itself, so that the ways in which a text may go on double each time",
             hint="let them share their beginning, as in a ::= x a (y | z) instead of a ::= x a y | x a z",
         )
 
-    def _endless(self, number: int) -> Invalid:
-        return Invalid(
-            f"the grammar expands without end: the rule {self._names[number]} can repeat or name itself "
+    def _endless(self, number: int) -> RuleRefused:
+        return RuleRefused(
+            self.names[number],
+            f"the grammar expands without end: the rule {self.names[number]} can repeat or name itself "
             "before it reads a character",
             hint="put what must be read first, and repeat only what cannot be empty",
         )
 
 
-def _in_turn(way: _Sequence, costs: dict[int, _Cost]) -> _Cost:
+def _in_turn(way: _Sequence, costs: dict[int, Cost]) -> Cost:
     total = _FREE
     for part in way:
         total = _then(total, costs[part] if part >= 0 else _TERMINAL)
@@ -238,24 +250,24 @@ def _in_turn(way: _Sequence, costs: dict[int, _Cost]) -> _Cost:
     return total
 
 
-def _repeated(part: _Cost, least: int, most: int | None) -> _Cost:
+def _repeated(part: Cost, least: int, most: int | None) -> Cost:
     """As engines write it: so many copies, then each further one within an optional group."""
     total = _FREE
     for _ in range(least):
         total = _then(total, part)
         if not total.empty or total.too_much():
             return total
-    rest = _Cost(1, 1, 0)
+    rest = Cost(1, 1, 0)
     for _ in range(1 if most is None else most - least):
         longer = _then(part, rest)
-        rest = _Cost(1 + longer.empty, 2 + longer.steps, longer.beginnings)
+        rest = Cost(1 + longer.empty, 2 + longer.steps, longer.beginnings)
         if not part.empty or rest.too_much():
             break
     return _then(total, rest)
 
 
-def _then(first: _Cost, second: _Cost) -> _Cost:
-    return _Cost(
+def _then(first: Cost, second: Cost) -> Cost:
+    return Cost(
         first.empty * second.empty,
         first.steps + first.empty * second.steps,
         first.beginnings + first.empty * second.beginnings,

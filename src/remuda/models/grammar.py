@@ -1,8 +1,8 @@
 """From JSON schemas and tools to grammars that bind what a model writes. Pure.
 
-A grammar says which values there are and how they are nested. What it cannot say is left to whoever reads the
-answer: patterns and formats of texts, bounds of numbers, items that must differ. Properties come in the order
-of the schema, and others than those named only where the schema says so.
+A grammar says which values there are and how they are nested. What it cannot say, such as patterns of texts
+and items that must differ, is left to whoever reads the answer, or refused where a client wants it strict.
+Properties come in the order of the schema, and others than those named only where the schema says so.
 """
 
 import json
@@ -14,8 +14,10 @@ from typing import Final
 from pydantic import JsonValue
 
 from remuda.core.errors import Invalid
-from remuda.core.gbnf import REPETITIONS_MAX
+from remuda.core.gbnf import REPETITIONS_MAX, check_grammar
+from remuda.core.gbnf_expansion import RuleRefused
 from remuda.core.slices import Budget, Sliced
+from remuda.models import grammar_values as values
 from remuda.models.grammar_rules import (
     COLON,
     COMMA,
@@ -52,12 +54,13 @@ class ToolSpec:
     strict: bool = False
 
 
-def grammar_of_schema(schema: JsonValue) -> Sliced[str]:
-    """For values of this schema. Invalid says where it cannot be followed."""
+def grammar_of_schema(schema: JsonValue, *, strict: bool = False) -> Sliced[str]:
+    """For values of this schema. Invalid says where it cannot be followed, and if `strict` also where a
+    keyword of it would not be kept."""
     budget = Budget("the JSON schema", STEPS_MAX)
     rules = Rules(budget)
-    root = yield from _Writer(rules, schema, budget).rule(schema, ())
-    return rules.grammar(root)
+    root = yield from _Writer(rules, schema, budget, strict=strict).rule(schema, ())
+    return (yield from _checked(rules, root))
 
 
 def grammar_of_tools(tools: Sequence[ToolSpec], *, parallel: bool, no_action: str | None) -> Sliced[str]:
@@ -76,23 +79,38 @@ def grammar_of_tools(tools: Sequence[ToolSpec], *, parallel: bool, no_action: st
         raise Invalid("there is no tool to be called")
     call = rules.add(either(calls))
     several = f'{call} | "[" ws {call} ( {COMMA} {call} )* ws "]"'
-    return rules.grammar(several if parallel else call)
+    return (yield from _checked(rules, several if parallel else call))
+
+
+def _checked(rules: Rules, root: str) -> Sliced[str]:
+    """The grammar, if an engine may be given it."""
+    text = rules.grammar(root)
+    try:
+        yield from check_grammar(text)
+    except RuleRefused as error:
+        raise Invalid(
+            f"{rules.origin_of(error.rule)}it makes a grammar that takes an engine too long",
+            hint="make more of its properties required, or split it into smaller objects",
+        ) from None
+    return text
 
 
 def _call(rules: Rules, tool: ToolSpec, budget: Budget) -> Sliced[str]:
     try:
-        arguments = yield from _arguments(rules, tool.parameters, budget)
+        with rules.origin(f"the tool {tool.name[:80]}: "):
+            arguments = yield from _arguments(rules, tool, budget)
     except Invalid as error:
         raise Invalid(f"the tool {tool.name[:80]}: {error.message}", hint=error.hint) from None
     name = f"{json_literal('name')} {COLON} {json_literal(tool.name)}"
     return rules.add(f'"{{" ws {name} {COMMA} {json_literal("arguments")} {COLON} {arguments} ws "}}"')
 
 
-def _arguments(rules: Rules, parameters: JsonValue, budget: Budget) -> Sliced[str]:
-    schema = {} if parameters is None else parameters
+def _arguments(rules: Rules, tool: ToolSpec, budget: Budget) -> Sliced[str]:
+    schema = {} if tool.parameters is None else tool.parameters
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise Invalid("its parameters must be the schema of an object")
-    return (yield from _Writer(rules, schema, budget).rule({"type": "object", **schema}, ()))
+    writer = _Writer(rules, schema, budget, strict=tool.strict)
+    return (yield from writer.rule({"type": "object", **schema}, ()))
 
 
 class _Writer:
@@ -102,7 +120,8 @@ class _Writer:
     grow without limit, or go round.
     """
 
-    def __init__(self, rules: Rules, root: JsonValue, budget: Budget) -> None:
+    def __init__(self, rules: Rules, root: JsonValue, budget: Budget, *, strict: bool) -> None:
+        self._strict = strict
         self._rules = rules
         self._root = root
         self._budget = budget
@@ -119,7 +138,10 @@ class _Writer:
             return "value"
         if not isinstance(schema, dict):
             raise Invalid(f"{_at(place)}a schema must be a map or true")
-        return (yield from self._of_map(schema, place))
+        if self._strict and (key := values.unkept(schema)):
+            raise _unkept(key, place)
+        with self._rules.origin(_at(place)):
+            return (yield from self._of_map(schema, place))
 
     def _spend(self, steps: int) -> Sliced[None]:
         if self._budget.spend(steps):
@@ -162,6 +184,8 @@ class _Writer:
                 return (yield from self._array(schema, place))
             case "string":
                 return self._string(schema, place)
+            case "integer" | "number":
+                return self._number(kind, schema, place)
         return kind
 
     # References and combinations
@@ -266,9 +290,33 @@ class _Writer:
 
     def _string(self, schema: Schema, place: Place) -> str:
         least, most = _bounds(schema, "minLength", "maxLength", place)
+        known = values.FORMATS.get(str(schema.get("format", "")))
+        if known is not None and (least, most) == (0, None):
+            return self._rules.add(f'"\\"" {known} "\\""')
+        if self._strict and "format" in schema:
+            raise _unkept("format", place, f"; known are {', '.join(values.FORMATS)}, without bounds")
         if (least, most) == (0, None):
             return "string"
+        self._countable(most, "maxLength", place)
         return self._rules.add(f'"\\"" {self._rules.repeated("char", least, most)} "\\""')
+
+    def _number(self, kind: str, schema: Schema, place: Place) -> str:
+        if not schema.keys() & set(values.BOUNDS):
+            return kind
+        try:
+            wanted = (values.whole_range if kind == "integer" else values.number_range)(schema)
+        except Invalid as error:
+            raise Invalid(f"{_at(place)}{error.message}") from None
+        if self._strict and not wanted.exact:
+            key = next(key for key in values.BOUNDS if key in schema)
+            raise _unkept(key, place, " for a number, unless its bounds are whole and included")
+        if wanted.unbounded:
+            return kind
+        return self._rules.add((values.whole_numbers if kind == "integer" else values.numbers)(wanted))
+
+    def _countable(self, most: int | None, key: str, place: Place) -> None:
+        if self._strict and most is not None and not self._rules.can_count_to(most):
+            raise _unkept(key, place, f" of more than {REPETITIONS_MAX}, or of so many in one schema")
 
     def _array(self, schema: Schema, place: Place) -> Sliced[str]:
         items = schema.get("items", True)
@@ -279,6 +327,7 @@ class _Writer:
         if most == 0 or items is False:
             return self._rules.add('"[" ws "]"')
         item = yield from self.rule(items, (*place, "items"))
+        self._countable(most, "maxItems", place)
         more = self._rules.repeated(
             f"( {COMMA} {item} )", max(least - 1, 0), None if most is None else most - 1
         )
@@ -337,7 +386,9 @@ def _kinds(schema: Schema, place: Place) -> list[str]:
             return ["object"]
         if schema.keys() & {"items", "prefixItems", "minItems", "maxItems"}:
             return ["array"]
-        return ["string"] if schema.keys() & {"minLength", "maxLength"} else ["value"]
+        if schema.keys() & set(values.BOUNDS):
+            return ["number"]
+        return ["string"] if schema.keys() & {"minLength", "maxLength", "format"} else ["value"]
     kinds = list[JsonValue](named) if isinstance(named, list) else [named]
     if len(kinds) > len(_PRIMITIVES):
         raise Invalid(f"{_at(place)}type names more types than the {len(_PRIMITIVES)} there are")
@@ -349,6 +400,13 @@ def _kinds(schema: Schema, place: Place) -> list[str]:
     if not found:
         raise Invalid(f"{_at(place)}no type is left")
     return list(dict.fromkeys(found))
+
+
+def _unkept(key: str, place: Place, why: str = "") -> Invalid:
+    return Invalid(
+        f"{_at(place)}{key} cannot be kept{why}",
+        hint=f"leave {key} out, or leave strict out: then it is not looked at",
+    )
 
 
 def _shown(value: JsonValue) -> str:

@@ -1,7 +1,8 @@
 """Grammars in the form that llama.cpp reads (GBNF): the rules, and how texts are written in them. Pure."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from pydantic import JsonValue
@@ -44,6 +45,20 @@ class Rules:
         self._chars = sum(map(len, _SHARED.values())) + _RULE_CHARS * (len(_SHARED) + 1)
         self._alternatives = sum(body.count("|") for body in _SHARED.values())
         self._copies = _SHARED_COPIES
+        self._origin = ""
+        self._origins: dict[str, str] = {}  # What each rule was made for.
+
+    @contextmanager
+    def origin(self, words: str) -> Generator[None, None, None]:
+        """What rules are made for from here on, in words that begin a message."""
+        before, self._origin = self._origin, words
+        try:
+            yield
+        finally:
+            self._origin = before
+
+    def origin_of(self, rule: str) -> str:
+        return self._origins.get(rule, "")
 
     def add(self, body: str) -> str:
         """The name of a rule that says this."""
@@ -56,6 +71,7 @@ class Rules:
             self._within(self._alternatives, ALTERNATIVES_MAX, "alternatives")
             self._within(len(self._names), RULES_MAX - len(_SHARED) - 1, "rules")
             self._names[body] = f"r{len(self._names)}"
+            self._origins[self._names[body]] = self._origin
         return self._names[body]
 
     def spend(self, steps: int) -> bool:
@@ -81,12 +97,15 @@ class Rules:
 
     def repeated(self, part: str, least: int, most: int | None) -> str:
         """So many times. What cannot be counted so far has no upper bound: engines copy what is repeated."""
-        if most is not None and most <= REPETITIONS_MAX and self._copies + most <= COPIES_MAX // 2:
+        if most is not None and self.can_count_to(most):
             self._copies += most
             return f"{part}{{{least},{most}}}"
         self._copies += least
         self._within(self._copies, COPIES_MAX, "repeated parts")
         return f"{part}{{{least},}}" if least else f"{part}*"
+
+    def can_count_to(self, most: int) -> bool:
+        return most <= REPETITIONS_MAX and self._copies + most <= COPIES_MAX // 2
 
     def grammar(self, root: str) -> str:
         """The whole grammar, whose texts are what `root` says."""

@@ -3,8 +3,7 @@ import pytest
 from remuda.core.errors import Invalid
 from remuda.core.gbnf import check_grammar
 from remuda.core.slices import at_once, slice_count
-from remuda.models.grammar import JSON_GRAMMAR
-from tests.unit.models.grammars import grammar_of_schema
+from remuda.models.grammar import JSON_GRAMMAR, grammar_of_schema
 
 JSON_SAMPLE = r"""
 root   ::= object
@@ -42,7 +41,6 @@ DOUBLED = levels(20, 'next next | ""', '"" | "a"')
         'root ::= "a" root | ""',
         'root ::= ("a"? "b"? "c"?){1,20} .',
         levels(3, 'next next | ""', '"" | "a"'),
-        levels(60, '"(" next next ")" | ""', '"" | "a"'),
         'root ::= "a"{' + "0" * 6000 + "1}",
     ],
 )
@@ -53,11 +51,11 @@ def test_ordinary_grammars_pass(grammar: str) -> None:
 @pytest.mark.parametrize("more", [False, True])
 def test_an_object_of_many_optional_properties_passes(more: bool) -> None:
     names = [f"p{n}" for n in range(3900)]
-    grammar = grammar_of_schema(
-        {"properties": {name: {"type": "string"} for name in names}, "additionalProperties": more}
+    assert at_once(
+        grammar_of_schema(
+            {"properties": {name: {"type": "string"} for name in names}, "additionalProperties": more}
+        )
     )
-
-    at_once(check_grammar(grammar))
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,17 @@
-"""Grammars, made at once, and within the bounds that those of clients have to keep."""
+"""Grammars, made at once."""
 
 from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from remuda.core.gbnf import check_grammar
 from remuda.core.slices import at_once
 from remuda.models import grammar
 from remuda.models.grammar import ToolSpec
 
 
 def grammar_of_schema(schema: JsonValue) -> str:
-    return _checked(at_once(grammar.grammar_of_schema(schema)))
+    return at_once(grammar.grammar_of_schema(schema))
 
 
 def grammar_of_tools(tools: Sequence[ToolSpec], *, parallel: bool, no_action: str | None) -> str:
-    return _checked(at_once(grammar.grammar_of_tools(tools, parallel=parallel, no_action=no_action)))
-
-
-def _checked(text: str) -> str:
-    at_once(check_grammar(text))
-    return text
+    return at_once(grammar.grammar_of_tools(tools, parallel=parallel, no_action=no_action))

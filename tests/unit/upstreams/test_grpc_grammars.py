@@ -24,7 +24,7 @@ def test_the_same_schema_is_worked_on_once() -> None:
 
 def test_the_same_tools_are_worked_on_once_and_others_anew() -> None:
     kept = Grammars()
-    tools = [("a", _schema(1)), ("b", _schema(2))]
+    tools = [("a", _schema(1), False), ("b", _schema(2), False)]
     made, slices = slice_count(kept.of_tools(tools, parallel=True, no_action="answer"))
 
     assert slices > 1

@@ -23,23 +23,23 @@ class Grammars:
         self._kept: dict[Key, str] = {}
         self._bytes = 0
 
-    def of_schema(self, raw: bytes) -> Sliced[str]:
+    def of_schema(self, raw: bytes, *, strict: bool = False) -> Sliced[str]:
         """Invalid says where the schema cannot be followed."""
-        key: Key = (raw,)
+        key: Key = (raw, strict)
         if (known := self._known(key)) is not None:
             return known
-        grammar = yield from grammar_of_schema(_decoded(raw))
+        grammar = yield from grammar_of_schema(_decoded(raw), strict=strict)
         self._keep(key, grammar)
         return grammar
 
     def of_tools(
-        self, tools: Sequence[tuple[str, bytes]], *, parallel: bool, no_action: str | None
+        self, tools: Sequence[tuple[str, bytes, bool]], *, parallel: bool, no_action: str | None
     ) -> Sliced[str]:
-        """For calls of tools by their names and the schemas of their parameters."""
+        """For calls of tools: of each the name, the schema of its parameters, and whether it is strict."""
         key: Key = (parallel, no_action, *(part for tool in tools for part in tool))
         if (known := self._known(key)) is not None:
             return known
-        specs = [ToolSpec(name, parameters=_decoded(raw)) for name, raw in tools]
+        specs = [ToolSpec(name, parameters=_decoded(raw), strict=strict) for name, raw, strict in tools]
         grammar = yield from grammar_of_tools(specs, parallel=parallel, no_action=no_action)
         self._keep(key, grammar)
         return grammar

@@ -56,7 +56,10 @@ def rules_for(
         answers = not (strict or forced or function.disable_no_action)
         no_action = function.no_action_function_name if answers else None
         grammar = yield from grammars.of_tools(
-            [(tool.function.name, bytes(tool.function.parameters)) for tool in tools],
+            [
+                (tool.function.name, bytes(tool.function.parameters), bool(tool.function.strict))
+                for tool in tools
+            ],
             parallel=function.grammar.parallel_calls and request.parallel_tool_calls is not False,
             no_action=no_action,
         )
@@ -70,5 +73,5 @@ def _asked_grammar(request: ChatRequest, grammars: Grammars) -> Sliced[str]:
         case ResponseFormat(type="json_object") | ResponseFormat(type="json_schema", json_schema=None):
             return JSON_GRAMMAR
         case ResponseFormat(type="json_schema", json_schema=schema) if schema is not None:
-            return (yield from grammars.of_schema(bytes(schema.schema)))
+            return (yield from grammars.of_schema(bytes(schema.schema), strict=bool(schema.strict)))
     return request.grammar or ""
