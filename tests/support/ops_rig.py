@@ -38,7 +38,7 @@ from tests.support.reports import stored
 
 BACKEND = "llama-cpp"
 BUILD = "cpu-llama-cpp"
-DONE = BackendInstallReply(success=True)
+DONE = BackendInstallReply(success=True, address="127.0.0.1:50052")
 QUICK = Patience(backoff_first=timedelta(milliseconds=50), backoff_most=timedelta(milliseconds=200))
 
 

@@ -16,13 +16,16 @@ def same_as(
 ) -> OpId | None:
     """An operation under way that wants just this, on the same nodes; a new one would add nothing. `live` are
     those from the same source, the oldest first. None is joined that is pinned to other bytes than this or
-    than one that came after it: some of its nodes may be done, and would keep those."""
+    than one that came after it: some of its nodes may be done, and would keep those. Nor is one whose
+    finished nodes could not be done again as part of it."""
     steps = tuple(steps)
-    nodes, pins = {step.node for step in steps}, _pins(steps)
+    wanted, pins = {step.node: step for step in steps}, _pins(steps)
     for other, its in reversed(live):
         if any(_differs(step, pins.get(step.node, "")) for step in its):
             return None
-        alike = _wanted(other) == _wanted(operation) and {step.node for step in its} == nodes
+        alike = _wanted(other) == _wanted(operation) and {step.node for step in its} == set(wanted)
+        if alike and any(_needs_its_own(step, wanted[step.node]) for step in its):
+            return None
         if alike and other.wish is Wish.RUN:
             return other.id
         pins = _pins(its) | pins
@@ -39,6 +42,16 @@ def _differs(step: Step, pin: str) -> bool:
     if pin in ("", step.goal.digest):
         return False
     return step.goal.digest != "" or step.state is State.SUCCEEDED
+
+
+def _needs_its_own(done: Step, again: Step) -> bool:
+    """Whether a node that is done has to be looked at by a new operation, for it may have been changed since.
+    A roll-out would prove it once more, and a worker that has the name from elsewhere has to replace it. An
+    upgrade that only the worker could tell from the one before is not repeated."""
+    if done.state is not State.SUCCEEDED:
+        return False
+    told_apart = done.goal.digest != "" and done.rolls_back
+    return (done.kind is Kind.UPGRADE and told_apart) or (again.goal.replaces and not done.goal.replaces)
 
 
 def replaced(new: Iterable[Step], live: Iterable[Step]) -> list[Step]:
@@ -79,8 +92,10 @@ def wish_for(step: Step, operation: Operation) -> Wish:
 def retried(step: Step) -> Step:
     """Begun afresh, because a person asked: from the first stage, and without the time limit that it missed.
     Its attempts go on counting, so that late news of earlier ones stays late."""
-    if step.state not in RETRIED:
-        return step
+    return _afresh(step) if step.state in RETRIED else step
+
+
+def _afresh(step: Step) -> Step:
     return replace(
         step,
         state=State.PENDING,
@@ -103,6 +118,15 @@ def asked_again(step: Step) -> Step:
         return step
     waits = None if step.state is State.PENDING else step.wait_until
     return replace(step, failures=0, wait_until=waits, replaced_by=None)
+
+
+def wished_again(step: Step, again: Step) -> Step:
+    """The same wish, for this node, joins the operation of the step. As `asked_again`; and a node that was
+    done is looked at once more, for that may have been undone since. Where it was not, nothing is done."""
+    if step.state is not State.SUCCEEDED:
+        return asked_again(step)
+    free = step.kind in (Kind.INSTALL, Kind.REMOVE) and (again.goal.replaces or not step.goal.replaces)
+    return _afresh(step) if free else step
 
 
 def woken(steps: Iterable[Step], new: Collection[Step]) -> list[Step]:

@@ -110,7 +110,8 @@ class OpStore(Protocol):
 
     async def submit(self, operation: Operation, steps: Sequence[Step]) -> Submitted:
         """Record a wish, asked now by the store's clock. The same wish under way is joined: what failed of
-        it, or waits for its next attempt, is tried now. One with its idempotency key is joined as it is.
+        it, or waits for its next attempt, is tried now, and nodes that are done are looked at again. One with
+        its idempotency key is joined as it is.
         A wish that is pinned to other bytes is another one. Steps that want the opposite are marked replaced,
         and so are those from the same source that wait to fetch other bytes. Conflict when the key was used
         for something else: another kind, source, roll-out or selection; Unavailable when too many wait."""

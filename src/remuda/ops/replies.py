@@ -47,6 +47,7 @@ _NOTHING_STARTED: Final = Problem(
     hint="run a model with it on that node first, or upgrade without --rolling",
 )
 _OLDER_WORKER: Final = "its worker is too old to start it without a model"
+_UNTOLD: Final = "its worker does not say that it has started it"
 _NOTHING_BEFORE: Final = "no earlier version"
 _REPLIES: Final[Mapping[Verb, type[BackendInstallReply] | type[BackendUpgradeReply]]] = {
     Verb.INSTALL: BackendInstallReply,
@@ -132,9 +133,11 @@ def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
 
 
 def _unproven(reply: BackendInstallReply) -> Problem | None:
-    """Workers of the first release start nothing for a server that needs a model, and do not say so: only
-    they tell a digest and no address."""
-    unproven = reply.unproven or (_OLDER_WORKER if reply.digest and not reply.address else "")
+    """What was started listens somewhere: without an address nobody knows that anything was. Workers of the
+    first release start nothing for a server that needs a model, and do not say so: only they tell a digest
+    and no address. LocalAI's start every backend, and tell where."""
+    nothing_started = "" if reply.address else _OLDER_WORKER if reply.digest else _UNTOLD
+    unproven = reply.unproven or nothing_started
     return replace(_NOTHING_STARTED, message=f"not proven: {unproven}") if unproven else None
 
 

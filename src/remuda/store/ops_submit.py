@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, bindparam, select
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
-from remuda.ops.intents import asked_again, opposites, outdated, replaced, same_as, woken
+from remuda.ops.intents import opposites, outdated, replaced, same_as, wished_again, woken
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
 from remuda.ops.ports import Submitted, View
 from remuda.store import joined_keys, ops_views
@@ -100,7 +100,7 @@ class _Meeting:
         there = self._by_id.get(operation.id) or self._by_key.get(operation.idempotency_key)
         if there is None:
             same = same_as(operation, one.steps, self._alike[operation.source])
-            return self._add(one) if same is None else self._join(same, operation)
+            return self._add(one) if same is None else self._join(same, one)
         if there.id == operation.id or _content(there) == _content(operation):
             return there.id
         return Conflict(
@@ -108,9 +108,11 @@ class _Meeting:
             hint="send another key with each new wish, and the same one only to repeat a wish",
         )
 
-    def _join(self, op: OpId, wished: Operation) -> OpId:
-        """The same was asked for again: what failed, or waits for its next attempt, is tried now."""
-        joined, its_steps = next(one for one in self._alike[wished.source] if one[0].id == op)
+    def _join(self, op: OpId, one: Wished) -> OpId:
+        """The same was asked for again: what failed, or waits for its next attempt, is tried now, and nodes
+        that are done are looked at again."""
+        wished, steps = one.operation, {step.node: step for step in one.steps}
+        joined, its_steps = next(met for met in self._alike[wished.source] if met[0].id == op)
         if wished.idempotency_key:
             key, known_as = wished.idempotency_key, replace(joined, selection=wished.selection)
             self._joined[key] = self._by_key[key] = known_as
@@ -118,7 +120,7 @@ class _Meeting:
         again = [
             replace(afresh, reason=f"asked for again by {wished.asked_by}")
             for step in current
-            if not step.kind.of_model and (afresh := asked_again(step)) != step
+            if not step.kind.of_model and (afresh := wished_again(step, steps[step.node])) != step
         ]
         self._mark(again)
         self._mark(replaced(again, [met for step in again for met in self._unended[step.node].values()]))

@@ -202,6 +202,20 @@ async def test_wish_for_other_nodes_wakes_nobody(op_store: OpStore) -> None:
     assert list((await op_store.view(OP)).steps) == [waits]
 
 
+async def test_same_wish_looks_again_at_nodes_that_are_done(op_store: OpStore) -> None:
+    """What was done may have been undone since, by another operation or by hand."""
+    await done_on_one_node(op_store)
+    removal = an_operation("op-2", Kind.REMOVE)
+    await op_store.submit(removal, its_steps(removal, "node-1"))
+    [gone] = await begin(op_store, "op-2")
+    await op_store.commit([ended(gone, State.SUCCEEDED)], ONE, OPEN_FOR)
+    assert await submitted(op_store, an_operation("op-3"), ["node-1", "node-2"]) == OP
+    again, waits = await the_steps(op_store)
+    assert (again.state, again.attempt, again.failures) == (State.PENDING, 1, 0)
+    assert again.reason == "asked for again by ada"
+    assert (waits.state, waits.attempt) == (State.PENDING, 0)
+
+
 # A reference that has moved.
 
 
@@ -246,7 +260,9 @@ async def test_wish_whose_bytes_nobody_knows_joins_the_newest(op_store: OpStore)
         again = an_operation("op-4")
         got = await op_store.submit(again, pinned_anew(again, digest))
         assert (got.joined, got.operation.id) == (True, "op-3")
-    assert [step.replaced_by for step in await the_steps(op_store)] == [None, "op-3"]
+    done, waits = await the_steps(op_store)
+    assert (done.state, done.replaced_by) == (State.PENDING, "op-3"), "it was to be looked at again"
+    assert waits.replaced_by == "op-3"
 
 
 async def test_keys_keep_their_meaning_when_a_reference_has_moved(op_store: OpStore) -> None:

@@ -1,18 +1,20 @@
-"""Roll-outs whose nodes come and go: the real reconciler, commander and store, on a clock that jumps."""
+"""Operations whose nodes come and go: the real reconciler, commander and store, on a clock that jumps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import anyio
+import pytest
 
 from remuda.core import limits
 from remuda.core.ids import FrontendId
 from remuda.ops.model import Kind, OpId, RollOut, State, Step
+from remuda.ops.turns import proven
 from remuda.ops.wire_view import summary_of
 from remuda.store.fleet import SqlFleetStore
-from remuda.wire.backends import BackendUpgradeReply
+from remuda.wire.backends import BackendDeleteReply, BackendInstallReply, BackendUpgradeReply
 from remuda.wire.codec import Message
-from tests.support.ops_rig import ScriptedWorker, done, worker
+from tests.support.ops_rig import BUILD, ScriptedWorker, done, worker
 from tests.support.virtual_ops import World, after, time_passes, virtually
 
 BEAT_S = 5.0
@@ -48,10 +50,10 @@ class Heard:
                     await node.report()
             await time_passes(BEAT_S)
 
-    async def upgrade(self) -> None:
+    async def upgrade(self, *, rolls_back: bool = True) -> None:
         nodes = [node.node for node in self.nodes.values()]
         frontend = self.world.frontend
-        await frontend.submit(nodes, Kind.UPGRADE, roll_out=ROLLING, proves=True, rolls_back=True)
+        await frontend.submit(nodes, Kind.UPGRADE, roll_out=ROLLING, proves=True, rolls_back=rolls_back)
 
     async def steps(self) -> Mapping[str, Step]:
         return {step.node: step for step in await self.world.frontend.steps()}
@@ -133,5 +135,82 @@ def test_a_node_of_a_batch_that_goes_away_does_not_hold_up_the_next_batch() -> N
         heard.away = set(batch)
         await heard.for_s(180)
         assert await heard.states() == {**dict.fromkeys("acdef", State.SUCCEEDED), **batch}
+
+    virtually(test, reconciles=True)
+
+
+# The same wish once more.
+
+
+async def has_a_disk(node: ScriptedWorker) -> None:
+    """It installs and removes as it is told."""
+
+    async def install(payload: bytes) -> Message:
+        node.installed = [BUILD]
+        await node.report()
+        return BackendInstallReply(success=True)
+
+    async def delete(payload: bytes) -> Message:
+        node.installed = []
+        await node.report()
+        return BackendDeleteReply(success=True)
+
+    await node.on("backend.install", install)
+    await node.on("backend.delete", delete)
+
+
+def test_an_install_that_is_joined_puts_back_what_was_removed_meanwhile() -> None:
+    async def test(world: World) -> None:
+        heard = Heard(world)
+        for name in ("a", "b"):
+            heard.nodes[name] = await worker(world.worker.bus, world.database, name, reports=True)
+            await has_a_disk(heard.nodes[name])
+        both, a = [node.node for node in heard.nodes.values()], heard.nodes["a"]
+        heard.away = {"b"}
+        await heard.for_s(60)
+        await world.frontend.submit(both)
+        await heard.for_s(60)
+        assert await heard.states() == {"a": State.SUCCEEDED, "b": State.PENDING}
+
+        await world.frontend.submit([a.node], Kind.REMOVE, op="op-2")
+        await heard.for_s(60)
+        assert a.installed == []
+        await world.frontend.submit(both, op="op-3")
+        await heard.for_s(60)
+        assert (a.installed, a.times("backend.install")) == ([BUILD], 2)
+        assert await heard.states() == {"a": State.SUCCEEDED, "b": State.PENDING}
+
+        await world.frontend.submit(both, op="op-4")
+        await heard.for_s(60)
+        assert a.times("backend.install") == 2, "what a node still has is not installed again"
+
+    virtually(test, reconciles=True)
+
+
+# Workers that cannot say what they have proven.
+
+
+@pytest.mark.parametrize(
+    ("address", "state", "words"),
+    [
+        ("127.0.0.1:50052", State.SUCCEEDED, ""),
+        ("", State.FAILED, "not proven: its worker does not say that it has started it"),
+    ],
+)
+def test_a_peer_has_proven_what_it_has_started_and_nothing_else(
+    address: str, state: State, words: str
+) -> None:
+    async def test(world: World) -> None:
+        peer = world.worker
+        peer.installed = [BUILD]
+        await peer.on("backend.list", peer.list_installed)
+        await peer.on("backend.upgrade", after(1, BackendUpgradeReply(success=True)))
+        await peer.on("backend.install", after(1, BackendInstallReply(success=True, address=address)))
+        heard = Heard(world, {peer.node: peer})
+        await heard.upgrade(rolls_back=False)
+        await heard.for_s(60)
+        [step] = (await heard.steps()).values()
+        assert (step.state, words in step.reason) == (state, True)
+        assert proven(step) is bool(address)
 
     virtually(test, reconciles=True)

@@ -149,7 +149,7 @@ class LocalAiWorker(SimulatedWorker):
                 if self.disk[hand.build].digest in self.world.releases.broken:
                     return BackendInstallReply(error="it ended with exit code 1")
                 self.done.add((hand.op, hand.attempt))
-        return BackendInstallReply(success=True)
+        return BackendInstallReply(success=True, address="127.0.0.1:50052")
 
     async def upgrade(self, payload: bytes) -> Message:
         request = decode(BackendUpgrade, payload)

@@ -371,7 +371,9 @@ def test_a_removal_that_failed_is_no_success() -> None:
     virtually(test)
 
 
-@pytest.mark.parametrize(("reply", "stops"), [(BackendInstallReply(success=True), 1), (None, 0)])
+@pytest.mark.parametrize(
+    ("reply", "stops"), [(BackendInstallReply(success=True, address="gpu-1:50052"), 1), (None, 0)]
+)
 def test_a_proof_stops_what_it_started_and_nothing_if_it_started_nothing(
     reply: Message | None, stops: int
 ) -> None:

@@ -2,8 +2,17 @@
 
 import pytest
 
-from remuda.ops.intents import asked_again, outdated, replaced, retried, same_as, wish_for, woken
-from remuda.ops.model import Kind, Source, Stage, State, Step, Wish
+from remuda.ops.intents import (
+    asked_again,
+    outdated,
+    replaced,
+    retried,
+    same_as,
+    wish_for,
+    wished_again,
+    woken,
+)
+from remuda.ops.model import Goal, Kind, Source, Stage, State, Step, Wish
 from tests.unit.ops.build import NODE, NOW, OP, PINNED, a_step, an_operation, running
 
 OTHER = "sha256:" + "b" * 64
@@ -24,6 +33,42 @@ def test_another_source_or_other_nodes_make_another_operation() -> None:
 def test_nobody_joins_what_is_being_cancelled() -> None:
     live = [(an_operation(wish=Wish.CANCEL), [a_step()])]
     assert same_as(an_operation("new"), [a_step(op="new")], live) is None
+
+
+# Nodes that are done.
+
+
+@pytest.mark.parametrize("kind", [Kind.INSTALL, Kind.REMOVE])
+def test_a_node_that_is_done_is_looked_at_again(kind: Kind) -> None:
+    done = a_step(kind, digest=PINNED, state=State.SUCCEEDED, attempt=1, reason="it is installed")
+    again = wished_again(done, a_step(kind, op="new"))
+    assert (again.state, again.attempt, again.reason) == (State.PENDING, 1, "")
+    assert (
+        same_as(an_operation("new", kind), [a_step(kind, op="new")], [(an_operation(kind=kind), [done])])
+        == OP
+    )
+
+
+@pytest.mark.parametrize(("digest", "ours"), [(PINNED, True), ("", True), (PINNED, False)])
+def test_an_upgrade_that_is_done_is_looked_at_by_an_operation_of_its_own_where_that_disturbs_nobody(
+    digest: str, ours: bool
+) -> None:
+    done = a_step(Kind.UPGRADE, digest=digest, state=State.SUCCEEDED, attempt=1, rolls_back=ours)
+    live = [(an_operation(kind=Kind.UPGRADE), [done])]
+    again = a_step(Kind.UPGRADE, op="new", digest=digest)
+    joined = same_as(an_operation("new", Kind.UPGRADE), [again], live)
+    assert joined == (None if digest and ours else OP)
+    assert wished_again(done, again) is done
+
+
+def test_what_a_peer_has_to_replace_is_not_fetched_again_unless_it_has_something_else_since() -> None:
+    replaces = Goal(("llama-cpp",), replaces=True)
+    done = a_step(state=State.SUCCEEDED, attempt=1, goal=replaces)
+    assert wished_again(done, a_step(op="new")) is done
+    assert wished_again(done, a_step(op="new", goal=replaces)).state is State.PENDING
+    kept = a_step(state=State.SUCCEEDED, attempt=1)
+    live = [(an_operation(), [kept])]
+    assert same_as(an_operation("new"), [a_step(op="new", goal=replaces)], live) is None
 
 
 # A reference that has moved.

@@ -66,7 +66,7 @@ def test_a_removal_tries_each_name_once() -> None:
     assert [said(call)["backend"] for call in calls] == ["llama-cpp", "cpu-llama-cpp"]
 
 
-@pytest.mark.parametrize("verb", [Verb.INSTALL, Verb.UPGRADE, Verb.REMOVE, Verb.PROVE, Verb.ROLL_BACK])
+@pytest.mark.parametrize("verb", [Verb.INSTALL, Verb.UPGRADE, Verb.REMOVE, Verb.ROLL_BACK])
 def test_success_alone_is_no_problem(verb: Verb) -> None:
     assert replies.problem_in(verb, b'{"success":true}', a_step()) is None
 
@@ -207,9 +207,10 @@ def test_proof_for_which_nothing_was_started_proves_nothing() -> None:
     started = BackendInstallReply(success=True, address="gpu-1:50052", digest=PINNED)
     nothing = BackendInstallReply(success=True, digest=PINNED, unproven="there is nothing to start it with")
     older = BackendInstallReply(success=True, digest=PINNED)
+    untold = BackendInstallReply(success=True)
     step = running(Kind.UPGRADE, stage=Stage.PROVE)
-    found = [problem_in(Verb.PROVE, encode(reply), step) for reply in (started, nothing, older)]
-    assert [problem and problem.code for problem in found] == [None, NOT_PROVEN, NOT_PROVEN]
+    found = [problem_in(Verb.PROVE, encode(reply), step) for reply in (started, nothing, older, untold)]
+    assert [problem and problem.code for problem in found] == [None, NOT_PROVEN, NOT_PROVEN, NOT_PROVEN]
     assert found[1] is not None
     assert found[1].message == "not proven: there is nothing to start it with"
     assert json.loads(call(Verb.PROVE, step).payload)["prove"] is True
