@@ -82,6 +82,7 @@ class Goal:
     digest: str = ""  # Pinned when the operation was made; empty: none could be had.
     version: str = ""
     replaces: bool = False  # Of a worker that keeps what it has under a name: tell it to fetch this instead.
+    tag_decides: bool = False  # Its worker (LocalAI's) cannot be told a digest: it fetches by the tag.
 
 
 @dataclass(frozen=True, slots=True)

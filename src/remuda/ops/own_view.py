@@ -80,7 +80,7 @@ def step_view(
         names=step.goal.names,
         version=step.goal.version,
         digest=step.goal.digest,
-        pinned=bool(step.goal.digest),
+        pinned=bool(step.goal.digest) and not step.goal.tag_decides,
         reason=step.reason,
         problem=_problem(step.problem),
         not_before=step.wait_until if step.state is State.PENDING else None,

@@ -368,6 +368,7 @@ class _Planner:
 
     def _step(self, node: NodeView, source: Source, goal: Goal) -> Step:
         known = node.standing.node
+        goal = replace(goal, tag_decides=foreign(known))
         return Step(self.op, known.id, known.name, self.wanted.kind, source, goal)
 
     def _skipped(self, node: NodeView, reason: str, name: str = "") -> Step:
