@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from remuda.accounts.keys import ApiKey
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
+from remuda.core.errors import NoCapacity
 from remuda.core.ids import NodeId
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
@@ -26,7 +27,6 @@ from remuda.inference.model import Call, Endpoint, Sink, Upstream
 from remuda.models.config import ModelConfig
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
-from remuda.router.errors import NoCapacity
 from remuda.router.ledger import Ledger
 from remuda.router.newcomers import nothing_new
 from remuda.router.ports import Meanwhile

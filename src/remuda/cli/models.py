@@ -15,8 +15,9 @@ from remuda.core.errors import RemudaError
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
     from remuda.wire.operations import OpView
-    from remuda.wire.serving import ModelAdded, ModelItem
+    from remuda.wire.serving import ModelAdded, ModelItem, ModelLoaded
 
+_LOADED_ALREADY = 200  # A load that was begun is 202.
 _ADD_S = 60.0
 
 
@@ -134,12 +135,23 @@ def remove_model(asked: Asked, name: str) -> None:
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is loaded.")
 @client_command
 def load_model(asked: Asked, name: str, no_wait: bool) -> None:
-    """Load one more replica of a model somewhere, before somebody asks for it."""
+    """Load one more replica of a model somewhere, before somebody asks for it.
+
+    Where it is loaded and no node can take another replica, that is said, and nothing is done.
+    """
     from remuda.cli.ops_wait import Waiting, see_through
     from remuda.wire.operations import OpView
+    from remuda.wire.serving import ModelLoaded
 
     with connect(asked) as client:
-        op = client.call("POST", "api", "models", name, "load").read(OpView)
+        answer = client.call("POST", "api", "models", name, "load")
+    if answer.status == _LOADED_ALREADY:
+        loaded = answer.read(ModelLoaded)
+        click.echo(answer.body if asked.as_json else one_line(_already(loaded)))
+        for why in () if asked.as_json else loaded.others:
+            click.echo(one_line(f"no replica can go to {why}"))
+        return
+    op = answer.read(OpView)
     click.get_current_context().exit(see_through(asked, [op], Waiting(wait=not no_wait)))
 
 
@@ -168,6 +180,10 @@ def unload_model(asked: Asked, name: str | None, everything: bool, node: str, no
     if not ops and not asked.as_json:
         click.echo(one_line("nothing was loaded" if name is None else f"{name}: it was not loaded"))
     click.get_current_context().exit(see_through(asked, ops, Waiting(wait=not no_wait), together=True))
+
+
+def _already(loaded: "ModelLoaded") -> str:
+    return f"{loaded.model} is already loaded on {', '.join(loaded.nodes)}"
 
 
 def _unload(client: "AdminClient", name: str, node: str) -> "tuple[OpView, ...]":

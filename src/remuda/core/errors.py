@@ -2,7 +2,7 @@
 
 RemudaError          code, message, hint, retryable
   Rejected           the caller must change something   NotFound Invalid Conflict Forbidden Unauthorized
-  Unavailable        the same call may work later       StoreUnusable BusUnusable
+  Unavailable        the same call may work later       StoreUnusable BusUnusable NoCapacity
   PeerFailed         something we depend on failed      NodeUnreachable FrontendUnreachable BackendFailed
 (no class)           a bug: assert, let it crash, log the whole chain
 
@@ -130,6 +130,12 @@ class Unavailable(RemudaError):
 
 class StoreUnusable(Unavailable):
     code = "store_unusable"
+
+
+class NoCapacity(Unavailable):
+    """No node can take a model; the message has a reason for each."""
+
+    code = "no_capacity"
 
 
 class _BusTrouble(RemudaError):

@@ -1,6 +1,6 @@
 """Why a request is not answered by any replica."""
 
-from remuda.core.errors import NotFound, PeerFailed, Unavailable
+from remuda.core.errors import NoCapacity, NotFound, PeerFailed, Unavailable
 from remuda.router.ports import LoadStatus
 
 
@@ -31,12 +31,6 @@ class ModelUnloaded(Unavailable):
 
     code = "model_unloaded"
     retry_after_s = 5
-
-
-class NoCapacity(Unavailable):
-    """No node can take it; the message has a reason for each."""
-
-    code = "no_capacity"
 
 
 class BackendMissing(NoCapacity):

@@ -5,13 +5,13 @@ from typing import Final
 import anyio
 
 from remuda.core.clock import Clock
-from remuda.core.errors import Unavailable
+from remuda.core.errors import NoCapacity, Unavailable
 from remuda.inference.failures import UpstreamFailed
 from remuda.ops.model import OpId
 from remuda.ops.overlay import Overlay, overlaid
 from remuda.router.current import Tables
 from remuda.router.doubts import Doubts
-from remuda.router.errors import BackendMissing, LoadFailed, ModelLoading, ModelUnloaded, NoCapacity
+from remuda.router.errors import BackendMissing, LoadFailed, ModelLoading, ModelUnloaded
 from remuda.router.load_status import status_of
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.table import Route

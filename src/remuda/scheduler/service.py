@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
-from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound
 from remuda.core.ids import NodeId
 from remuda.core.near_names import did_you_mean
 from remuda.fleet.fleet import Standing
@@ -57,6 +57,14 @@ class ModelProblem:
 
 
 NO_PROBLEM: Final = ModelProblem()
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyLoaded:
+    """The model is loaded on `nodes`, and no node can take another replica of it: `others` says why not."""
+
+    nodes: tuple[str, ...]
+    others: tuple[str, ...] = ()  # `a, b: why`, of the nodes that do not have it.
 
 
 async def _no_table() -> None:
@@ -155,8 +163,9 @@ class Models:
         self._changed()
         await self._refresh()
 
-    async def load(self, name: str, by: str) -> View:
-        """The operation that loads one more replica, or the one that is about to load the first."""
+    async def load(self, name: str, by: str) -> View | AlreadyLoaded:
+        """The operation that loads one more replica, or the one that is about to load the first. NoCapacity
+        when no node can take it and none has it."""
         model = await self.get(name)
         if model.config.disabled:
             raise Conflict(f"{name} is disabled", hint="remove `disabled: true` from its configuration")
@@ -169,10 +178,19 @@ class Models:
             except Conflict:
                 continue
             if isinstance(begun, Unplaceable):
-                raise Conflict(_nowhere(name, begun))
+                return await self._without_another(model.config.id, begun)
             if begun is not None:
                 return await self._operations.view(begun.op)
         raise Conflict(f"{name} could not be placed: others place replicas all the time", hint="try again")
+
+    async def _without_another(self, model: str, refused: Unplaceable) -> AlreadyLoaded:
+        up = {one.node.id: one.node.name for one in await self._standings() if _is_up(one)}
+        rows = (await self._replicas.replicas()).rows
+        loaded = [row for row in rows if row.key.model == model and row.state is ReplicaState.LOADED]
+        nodes = sorted({up[row.node] for row in loaded if row.node in up})
+        if not nodes:
+            raise NoCapacity(_nowhere(model, refused))
+        return AlreadyLoaded(tuple(nodes), tuple(refused.told(leaving_out=nodes)))
 
     async def unload(
         self, name: str, by: str, *, node: NodeId | None = None, why: str = "", known: bool = False
@@ -237,10 +255,14 @@ def unrecorded(rows: Iterable[Replica], standings: Iterable[Standing]) -> list[R
     return [
         Replica(key, node.id, ReplicaState.LOADED, OpId(""), told.backend, "", instance=told.instance)
         for standing in standings
-        if (node := standing.node) and standing.reachability is Reachability.UP
+        if (node := standing.node) and _is_up(standing)
         for told in _reported(node)
         if (key := ReplicaKey(told.model_id, told.replica_index)) and (node.id, key) not in known
     ]
+
+
+def _is_up(standing: Standing) -> bool:
+    return standing.reachability is Reachability.UP
 
 
 def _reported(node: Node) -> Sequence[RunningReplica]:

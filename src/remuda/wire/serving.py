@@ -103,6 +103,14 @@ class ModelOps(Message):
     operations: Many[OpView] = ()
 
 
+class ModelLoaded(Message):
+    """Frontend to admin: it is loaded on these nodes already, and no node can take one more replica."""
+
+    model: str
+    nodes: Many[str] = ()
+    others: Annotated[Many[str], OMIT_EMPTY] = ()  # Why the nodes cannot take it that do not have it.
+
+
 class LoadingView(Message):
     """How far a load is."""
 

@@ -9,12 +9,12 @@ import anyio
 import pytest
 from sqlalchemy import Connection
 
+from remuda.core.errors import NoCapacity
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.ops.model import Step
 from remuda.ops.sightings import NodeView
 from remuda.router import building
-from remuda.router.errors import NoCapacity
 from remuda.router.table import Table
 from remuda.scheduler import placement
 from remuda.scheduler.catalogue import Catalogue, Catalogued

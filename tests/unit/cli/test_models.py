@@ -23,7 +23,7 @@ from remuda.cli.target import Target
 from remuda.core.errors import Invalid, PeerFailed
 from remuda.models.reading import read_model
 from remuda.wire.codec import encode
-from remuda.wire.serving import ModelAdded, ModelItem, ModelItems, ModelOps, ReplicaView
+from remuda.wire.serving import ModelAdded, ModelItem, ModelItems, ModelLoaded, ModelOps, ReplicaView
 from tests.support.models import tiny_model
 from tests.unit.cli.ops_views import an_op
 
@@ -168,6 +168,26 @@ def test_unload_takes_one_model_or_all(serving: list[tuple[str, ...]], words: li
 
     assert (done.exit_code, serving) == (2, [])
     assert "name one model, or give --all" in done.output
+
+
+class Loaded(AdminClient):
+    """A frontend where the model is loaded, and nothing more fits anywhere."""
+
+    def call(
+        self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
+    ) -> Answer:
+        told = ModelLoaded(model=path[2], nodes=("attic",), others=("barn: it has no file",))
+        return Answer(200, encode(told), None)
+
+
+def test_loading_what_is_loaded_already_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "connect", lambda *_: Loaded(Target("http://127.0.0.1:1")))
+
+    done = CliRunner().invoke(models.group, ["load", "qwen"])
+
+    assert done.exit_code == 0
+    assert done.output == ("qwen is already loaded on attic\nno replica can go to barn: it has no file\n")
+    assert '"nodes":["attic"]' in CliRunner().invoke(models.group, ["load", "qwen", "--json"]).output
 
 
 def test_model_that_was_there_just_so_is_not_called_changed() -> None:

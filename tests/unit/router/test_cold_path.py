@@ -10,14 +10,14 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from remuda.core.errors import Problem, Unavailable
+from remuda.core.errors import NoCapacity, Problem, Unavailable
 from remuda.core.ids import NodeId
 from remuda.models.reading import read_model
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, State
 from remuda.router.current import Tables
 from remuda.router.doubts import Doubts
-from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded, NoCapacity
+from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded
 from remuda.router.loading import ColdPath
 from remuda.router.ports import LoadStatus
 from remuda.router.table import Entry, Route, Table

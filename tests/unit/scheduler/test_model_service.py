@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from remuda.core.errors import Conflict, Invalid, NotFound, Problem
+from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound, Problem
 from remuda.ops.model import Kind, State
-from remuda.ops.ports import Filter
+from remuda.ops.ports import Filter, View
 from remuda.scheduler.model import ReplicaState, StoredModel
-from remuda.scheduler.service import ModelProblem, Models
+from remuda.scheduler.service import AlreadyLoaded, ModelProblem, Models
 from remuda.scheduler.unloads import Unloads
 from tests.unit.scheduler.placers import PlacingRig
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, a_model
@@ -30,6 +30,12 @@ class Served(PlacingRig):
             self.standings,
             changed=self.changed,
         )
+
+    async def load(self, by: str = "ada") -> View:
+        """The operation that loads qwen."""
+        view = await self.service.load("qwen", by)
+        assert isinstance(view, View)
+        return view
 
 
 @pytest.fixture
@@ -168,27 +174,38 @@ async def test_removed_model_takes_its_replicas_along(served: Served) -> None:
 
 async def test_load_begins_one_more_replica(served: Served) -> None:
     await served.loaded()
-    view = await served.service.load("qwen", "ada")
+    view = await served.load()
     assert (view.operation.kind, view.operation.source.replica) == (Kind.LOAD, 1)
 
 
 async def test_load_that_is_under_way_is_joined(served: Served) -> None:
-    first = await served.service.load("qwen", "ada")
-    assert (await served.service.load("qwen", "eve")).operation.id == first.operation.id
+    first = await served.load()
+    assert (await served.load("eve")).operation.id == first.operation.id
     assert len(await served.rows()) == 1
 
 
 async def test_load_that_fits_nowhere_says_why_for_each_node(served: Served) -> None:
     for machine in served.machines:
         machine.files = {}
-    with pytest.raises(Conflict, match=r"gpu-1, gpu-2: "):
+    with pytest.raises(NoCapacity, match=r"gpu-1, gpu-2: "):
         await served.service.load("qwen", "ada")
 
 
 async def test_load_without_nodes_says_so(served: Served) -> None:
     served.machines.clear()
-    with pytest.raises(Conflict, match="there are no nodes"):
+    with pytest.raises(NoCapacity, match="there are no nodes"):
         await served.service.load("qwen", "ada")
+
+
+async def test_a_model_that_fits_on_no_further_node_is_loaded_already(served: Served) -> None:
+    await served.loaded()
+    served.machines[1].files = {}
+    loaded = await served.service.load("qwen", "ada")
+    assert isinstance(loaded, AlreadyLoaded)
+    assert loaded.nodes == ("gpu-1",)
+    [why] = loaded.others
+    assert why.startswith("gpu-2: qwen.gguf is not in its ")
+    assert not (await served.operations.live()).operations
 
 
 # What stands in a model's way.
@@ -200,7 +217,7 @@ async def problem(served: Served) -> str:
 
 async def fail(served: Served) -> None:
     """A load of it, which fails."""
-    step = (await served.service.load("qwen", "ada")).steps[0]
+    step = (await served.load()).steps[0]
     replica = (await served.rows())[0]
     await served.over(step, State.FAILED, Problem("load_failed", "the file is broken"))
     await served.replicas.remove(replica)
@@ -273,7 +290,7 @@ async def test_unload_asked_for_twice_is_one_operation(served: Served) -> None:
 
 
 async def test_unload_of_what_is_being_loaded_gives_that_up(served: Served) -> None:
-    load = await served.service.load("qwen", "ada")
+    load = await served.load()
     [view] = await served.service.unload("qwen", "ada")
     assert (view.operation.kind, view.operation.asked_by) == (Kind.UNLOAD, "ada")
     [step] = (await served.operations.view(load.operation.id)).steps

@@ -16,7 +16,7 @@ from remuda.gateway.services import Services, Svc
 from remuda.ops.own_view import with_steps
 from remuda.ops.ports import View
 from remuda.scheduler.catalogue import Catalogued
-from remuda.scheduler.service import NO_PROBLEM
+from remuda.scheduler.service import NO_PROBLEM, AlreadyLoaded
 from remuda.wire.models import ModelUnload
 from remuda.wire.nodes import NodeMessage
 from remuda.wire.operations import OpView
@@ -25,6 +25,7 @@ from remuda.wire.serving import (
     ModelAdded,
     ModelItem,
     ModelItems,
+    ModelLoaded,
     ModelNamed,
     ModelOps,
     ModelStatus,
@@ -78,11 +79,13 @@ async def add_model(request: Request, svc: Svc) -> Response:
 
 
 @routes.post(
-    "/api/models/{model:path}/load", status_code=202, responses=gives(OpView, 401, 404, 409, status=202)
+    "/api/models/{model:path}/load",
+    status_code=202,
+    responses={**gives(OpView, 401, 404, 409, status=202), 200: {"model": ModelLoaded}},
 )
 async def load_model(model: ModelPath, svc: Svc, admin: Admin) -> Response:
-    """Load one more replica of it somewhere."""
-    return answer(_op(await svc.serving.models.load(model, admin), svc), 202)
+    """Load one more replica of it somewhere. 200: it is loaded, and no node can take another."""
+    return await _load(model, svc, admin, begun=202)
 
 
 @routes.post(
@@ -173,7 +176,15 @@ async def shut_down(request: Request, svc: Svc, admin: Admin) -> Response:
 async def preload(request: Request, svc: Svc, admin: Admin) -> Response:
     """Load a model before somebody asks for it."""
     body = await read(request, ModelNamed)
-    return answer(_op(await svc.serving.models.load(body.model, admin), svc))
+    return await _load(body.model, svc, admin, begun=200)
+
+
+async def _load(model: str, svc: Services, admin: str, *, begun: int) -> Response:
+    match await svc.serving.models.load(model, admin):
+        case AlreadyLoaded(nodes, others):
+            return answer(ModelLoaded(model=model, nodes=nodes, others=others))
+        case view:
+            return answer(_op(view, svc), begun)
 
 
 @routes.get("/backend/monitor", responses=gives(ModelStatus, 400, 401, 404))

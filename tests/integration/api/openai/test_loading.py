@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from remuda.router.errors import LoadFailed, ModelLoading, NoCapacity
+from remuda.core.errors import NoCapacity
+from remuda.router.errors import LoadFailed, ModelLoading
 from remuda.router.ports import LoadStatus, Meanwhile
 from tests.integration.api.openai.asking import ASK_CHAT, ASK_STREAM, CHAT, STREAM
 from tests.support.raw_http import RawClient, post

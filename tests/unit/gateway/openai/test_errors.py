@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from remuda.core.errors import Forbidden, Invalid, NotFound, RemudaError, TooLarge, Unavailable
+from remuda.core.errors import Forbidden, Invalid, NoCapacity, NotFound, RemudaError, TooLarge, Unavailable
 from remuda.gateway.openai.errors import InvalidField, InvalidKey, refusal
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.router.errors import LoadFailed, ModelLoading, ModelUnknown, NoCapacity, Overloaded
+from remuda.router.errors import LoadFailed, ModelLoading, ModelUnknown, Overloaded
 from remuda.router.ports import LoadStatus
 
 
