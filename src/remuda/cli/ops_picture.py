@@ -9,6 +9,7 @@ from remuda.wire.codec import decode
 from remuda.wire.operations import OpView, StepView, Tick
 
 AT_WORK: Final = ("running", "stopping")
+_OVER: Final = ("succeeded", "failed", "skipped", "cancelled")
 _BYTES_MAX: Final = 64 << 20
 _SHORT_ID_CHARS: Final = 8
 
@@ -35,6 +36,10 @@ class Picture:
         """Whether all of these have ended."""
         return all((op := self.ops.get(id)) is not None and op.finished_at is not None for id in ids)
 
+    def without_outcomes(self) -> "Picture":
+        """For those who are told at the end how each node fared, and do not need to read it twice."""
+        return replace(self, ops={id: _without_outcomes(op) for id, op in self.ops.items()})
+
     def _with(self, told: OpView) -> "Picture":
         if self.only is not None and told.id not in self.only:
             return self
@@ -58,6 +63,17 @@ def _ticked(step: StepView, tick: Tick) -> StepView:
     if step.node_id != tick.node_id or not at_work:
         return step
     return step.model_copy(update={"progress": tick.progress})
+
+
+def _without_outcomes(op: OpView) -> OpView:
+    if op.steps is None:
+        return op
+    return op.model_copy(update={"steps": tuple(map(_without_outcome, op.steps))})
+
+
+def _without_outcome(step: StepView) -> StepView:
+    over = step.state in _OVER or (step.stage == "roll_back" and step.problem is not None)
+    return step.model_copy(update={"reason": "", "problem": None}) if over else step
 
 
 def short_id(id: str) -> str:

@@ -63,10 +63,10 @@ def counted(op: OpView) -> str:
 
 def step_word(step: StepView) -> str:
     """What a node does, or how it ended."""
+    if step.state in ("pending", "running") and step.stage in _STAGES:
+        return _STAGES[step.stage]
     if step.state != "running":
         return _WORDS.get(step.state, step.state)
-    if step.stage in _STAGES:
-        return _STAGES[step.stage]
     phase = step.progress.phase if step.progress is not None else ""
     return _PHASES.get(phase, phase) or "at work"
 
@@ -98,10 +98,14 @@ def amount(progress: ProgressView) -> str:
 
 
 def outcome_lines(op: OpView) -> list[str]:
-    """How an operation ended: in sum, and each node where it is not simply done."""
+    """How an operation ended: in sum, and each node where it is not simply done. The failure that stopped a
+    roll-out is told for its own node, and not again for each that did not begin."""
     lines = [f"{title(op)}: {counted(op)}"]
+    told = [f": {step.reason}" for step in steps_of(op) if step.state == "failed" and step.reason]
     for step in steps_of(op):
         said = note(step)
+        if step.state == "cancelled":
+            said = next((said.removesuffix(why) for why in told if said.endswith(why)), said)
         if step.state == "succeeded" and not said:
             continue
         lines.append(f"  {step.node_name}: {step_word(step)}{f': {said}' if said else ''}")

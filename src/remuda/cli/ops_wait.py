@@ -11,7 +11,8 @@ import click
 
 from remuda.cli.commands import Asked
 from remuda.cli.exits import Exit, Interrupted, Unfinished, report
-from remuda.cli.ops_picture import Picture, short_id, title
+from remuda.cli.fleet_tables import some_of
+from remuda.cli.ops_picture import Picture, short_id, steps_of, title
 from remuda.cli.ops_tables import outcome_lines
 from remuda.cli.ops_watch import displaying, follow
 from remuda.cli.plain import one_line
@@ -61,7 +62,7 @@ def _wait(asked: Asked, picture: Picture, waiting: Waiting) -> Picture:
         return picture
     # The outcome has standard output to itself, unless all of it is lines of JSON.
     file = sys.stdout if asked.as_json else sys.stderr
-    with displaying(as_json=asked.as_json, watch=waiting.watch, file=file) as display:
+    with displaying(as_json=asked.as_json, watch=waiting.watch, file=file, outcome_follows=True) as display:
         for seen in follow(asked, wanted, waiting.within, display):
             picture = Picture({**picture.ops, **seen.ops})
             if picture.over(wanted):
@@ -70,7 +71,7 @@ def _wait(asked: Asked, picture: Picture, waiting: Waiting) -> Picture:
 
 
 def _judged(asked: Asked, ended: Sequence[OpView]) -> Exit:
-    problems = [problem for op in ended if (problem := _problem(op)) is not None]
+    problems = [problem for op in ended if (problem := _problem(op, as_json=asked.as_json)) is not None]
     if asked.as_json and len(problems) > 1:  # Programs get one document.
         messages, hints = (
             "; ".join(filter(None, texts)) for texts in zip(*map(_texts, problems), strict=True)
@@ -81,9 +82,12 @@ def _judged(asked: Asked, ended: Sequence[OpView]) -> Exit:
     return Exit.DONE if all(op.status == "succeeded" for op in ended) else Exit.NOT_EVERYWHERE
 
 
-def _problem(op: OpView) -> Problem | None:
+def _problem(op: OpView, *, as_json: bool) -> Problem | None:
+    """People have just been told why, node by node; a program reads it here."""
     if op.status == "failed":
-        return Problem("failed_on_nodes", f"{title(op)}: {op.error or 'it failed'}", _again(op))
+        nodes = [step.node_name for step in steps_of(op) if step.state == "failed"]
+        where = f"failed on {some_of(nodes)}" if nodes and not as_json else op.error or "it failed"
+        return Problem("failed_on_nodes", f"{title(op)}: {where}", _again(op))
     return Problem("cancelled", f"{title(op)}: it was cancelled") if op.status == "cancelled" else None
 
 

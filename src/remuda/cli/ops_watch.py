@@ -92,10 +92,16 @@ def _after(picture: Picture, event: SseEvent) -> Picture:
 
 
 @contextmanager
-def displaying(*, as_json: bool, watch: bool, file: IO[str]) -> Iterator[Display]:
-    """What fits: programs get a line per change if they watch, and nothing otherwise."""
+def displaying(
+    *, as_json: bool, watch: bool, file: IO[str], outcome_follows: bool = False
+) -> Iterator[Display]:
+    """What fits: programs get a line per change if they watch, and nothing otherwise. `outcome_follows`:
+    how each node fared is told when all is over, and not here."""
     if as_json:
         yield JsonLines(file) if watch else Silent()
+    elif outcome_follows:
+        with displaying(as_json=False, watch=watch, file=file) as display:
+            yield WithoutOutcomes(display)
     elif file.isatty():
         bars = Bars(Console(file=file, highlight=False, markup=False, emoji=False), SystemClock())
         with Live(get_renderable=bars.render, console=bars.console, refresh_per_second=8):
@@ -121,6 +127,22 @@ def _looked_at(lines: "Lines") -> Iterator["Lines"]:
     finally:
         over.set()
         thread.join()
+
+
+class WithoutOutcomes:
+    """Shows how far each node is, and leaves out how it ended."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def show(self, picture: Picture, event: SseEvent) -> None:
+        self._display.show(picture.without_outcomes(), event)
+
+    def heard(self) -> None:
+        self._display.heard()
+
+    def lost(self, lost: Lost) -> None:
+        self._display.lost(lost)
 
 
 class Silent:

@@ -1,14 +1,18 @@
 """How a command ends that waits for operations."""
 
 import json
+import sys
 
 import pytest
 
 from remuda.cli.commands import Asked
 from remuda.cli.exits import Exit
+from remuda.cli.ops_picture import Picture
 from remuda.cli.ops_wait import Waiting, see_through
+from remuda.cli.ops_watch import Lines, WithoutOutcomes
 from remuda.wire.operations import OpView, ProblemView
-from tests.unit.cli.ops_views import ID, NOON, a_step, an_op
+from tests.support.clocks import HandClock
+from tests.unit.cli.ops_views import ID, NOON, a_step, an_op, op_event
 
 ASKED, JSON = Asked(url="http://127.0.0.1:1"), Asked(url="http://127.0.0.1:1", as_json=True)
 
@@ -36,9 +40,44 @@ def test_a_failure_is_told_with_node_reason_and_remedy(capsys: pytest.CaptureFix
     told = capsys.readouterr()
     assert told.out == "install echo: 0 of 1 node done, 1 failed\n  attic: failed: as it is\n"
     assert told.err == (
-        "error: install echo: attic: the disk is full\n"
-        "hint: try those nodes again with: remuda ops retry 3f2a1b0c\n"
+        "error: install echo: failed on attic\nhint: try those nodes again with: remuda ops retry 3f2a1b0c\n"
     )
+
+
+def test_a_failure_is_told_once_with_its_node(capsys: pytest.CaptureFixture[str]) -> None:
+    why = "the new version does not start: exit code 1"
+    problem = ProblemView(code="proof_failed", message=why, retryable=True)
+    back = f"{why}; the node is back on the version before"
+    op = an_op(
+        a_step(state="failed", stage="roll_back", reason=back, problem=problem),
+        a_step("barn", state="cancelled", reason=f"the roll-out stopped at attic: {back}"),
+        kind="upgrade",
+        status="failed",
+        error=f"attic: {back}",
+        finished_at=NOON,
+    )
+    live = Lines(sys.stderr, HandClock())
+    going_back = a_step(state="pending", stage="roll_back", problem=problem)
+    for steps in ([a_step(), a_step("barn", state="pending")], [going_back, a_step("barn", state="pending")]):
+        told = an_op(*steps, kind="upgrade")
+        WithoutOutcomes(live).show(Picture({ID: told}), op_event(told))
+    WithoutOutcomes(live).show(Picture({ID: op}), op_event(op))
+    see_through(ASKED, [op], Waiting())
+
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [
+        "upgrade echo: 0 of 2 nodes done, 1 failed, 1 cancelled",
+        f"  attic: failed: {back}",
+        "  barn: cancelled: the roll-out stopped at attic",
+    ]
+    assert why not in said.err
+    assert "upgrade echo on attic: rolling back" in said.err
+    assert "error: upgrade echo: failed on attic" in said.err
+
+
+def test_programs_read_the_failure_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+    see_through(JSON, [ended("failed", "failed", error="attic: the disk is full")], Waiting())
+    assert "attic: the disk is full" in json.loads(capsys.readouterr().err)["error"]["message"]
 
 
 def test_trying_again_is_suggested_at_once_only_where_that_can_help(
