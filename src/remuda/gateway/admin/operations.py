@@ -46,13 +46,14 @@ async def clear_history(svc: Svc) -> Response:
 
 @routes.post("/{op_id}/cancel", responses=gives(DoneReply, 401, 404) | {400: {"model": PlainError}})
 async def cancel_operation(op_id: OpPath, svc: Svc) -> Response:
-    """Stop it on every node. What a worker has fetched so far it keeps."""
+    """Stop it on every node. What a worker has fetched so far it keeps. An unknown id is no error: nothing is
+    at work under it."""
     return await _wish(op_id, Wish.CANCEL, svc, "Operation cancelled")
 
 
 @routes.post("/{op_id}/pause", responses=gives(DoneReply, 401, 404) | {400: {"model": PlainError}})
 async def pause_operation(op_id: OpPath, svc: Svc) -> Response:
-    """Stop it for now. What a worker has fetched so far it keeps."""
+    """Stop it for now. What a worker has fetched so far it keeps. An unknown id is no error."""
     return await _wish(op_id, Wish.PAUSE, svc, "Operation paused")
 
 
@@ -69,6 +70,8 @@ async def _wish(op_id: OpId, wish: Wish, svc: Svc, done: str) -> Response:
         if (await operations.view(op_id)).operation.wish is wish is Wish.CANCEL:
             raise Conflict("the operation is being cancelled already")
         await operations.wish(op_id, wish)
-    except (Conflict, NotFound) as refused:
+    except NotFound:
+        return answer(DoneReply(message=done))
+    except Conflict as refused:
         return answer(PlainError(error=refused.public_text, reason=refused.code), 400)
     return answer(DoneReply(message=done))
