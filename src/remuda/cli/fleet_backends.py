@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from remuda.wire.operations import BackendItem, OpSubmitted, OpView, UncheckedItem
 
 P = ParamSpec("P")
-_UP_TO_DATE = "everything is up to date"
 _PLAN_S = 60.0  # Registries are asked what tags stand for.
 
 
@@ -202,8 +201,8 @@ def list_available(asked: Asked, words: tuple[str, ...], builds: bool) -> None:
 @click.option("--check", is_flag=True, help="Ask the registries now, which takes a few seconds.")
 @client_command
 def list_upgrades(asked: Asked, check: bool) -> None:
-    """What could be upgraded, where nodes have different things, and which galleries and registries could not
-    be asked."""
+    """What could be upgraded, where nodes have different things, when galleries and registries were asked,
+    and which of them could not be."""
     from remuda.wire.operations import UpgradesReply
 
     with connect(asked, timeout_s=_PLAN_S) as client:
@@ -212,7 +211,7 @@ def list_upgrades(asked: Asked, check: bool) -> None:
     if asked.as_json:
         click.echo(answer.body)
         return
-    from remuda.cli.fleet_tables import upgrade_table
+    from remuda.cli.fleet_tables import age_lines, known_bad, upgrade_table
     from remuda.cli.render import console, show
 
     output, reply = console(), answer.read(UpgradesReply)
@@ -222,22 +221,25 @@ def list_upgrades(asked: Asked, check: bool) -> None:
         click.echo(one_line(told), err=True)
     if reply.upgrades:
         show(output, upgrade_table(reply.upgrades, output))
-    else:
-        click.echo(_nothing_newer(reply.unchecked))
+    for bad in reply.known_bad:
+        click.echo(one_line(known_bad(bad)))
+    for line in age_lines(reply):
+        click.echo(one_line(line))
 
 
 def _tell_unchecked(unchecked: "Sequence[UncheckedItem]") -> None:
+    from remuda.cli.render import local
+
     for one in unchecked:
-        click.echo(
-            one_line(
-                f"warning: {one.source} could not be asked about {', '.join(one.backends)}: {one.reason}"
-            ),
-            err=True,
-        )
+        last = f"; it last answered at {local(one.checked_at)}" if one.checked_at else ""
+        told = f"{one.source} could not be asked about {', '.join(one.backends)}: {one.reason}{last}"
+        click.echo(one_line(f"warning: {told}"), err=True)
 
 
 def _nothing_newer(unchecked: "Sequence[UncheckedItem]") -> str:
-    return "nothing newer was found, but not everything could be checked" if unchecked else _UP_TO_DATE
+    from remuda.cli.fleet_tables import NOT_ALL_CHECKED, UP_TO_DATE
+
+    return NOT_ALL_CHECKED if unchecked else UP_TO_DATE
 
 
 def _listed(answer: "Answer") -> list[object]:
@@ -291,16 +293,20 @@ def install_backend(terms: Terms, what: str, name: str, alias: str) -> None:
     "and the rest is left alone.",
 )
 @click.option("--batch", type=WholeNumber(1, 10_000), metavar="N", help="So many nodes at once.")
+@click.option("--force", is_flag=True, help="Also to a version that failed to start where it was rolled out.")
 @operation_command
 def upgrade_backend(
-    terms: Terms, name: str | None, all_backends: bool, rolling: bool, batch: int | None
+    terms: Terms, name: str | None, all_backends: bool, rolling: bool, batch: int | None, force: bool
 ) -> None:
     """Have the newest version on nodes that have the backend. It is waited for; Ctrl-C leaves it running."""
     if all_backends == bool(name):
         raise click.UsageError("give the NAME of a backend, or --all-backends")
+    if all_backends and force:
+        raise click.UsageError("--force is for one backend: give its NAME")
     roll_out = {"policy": "rolling" if rolling else "all", **({"batch": batch} if batch else {})}
     if name:
-        _ask(terms, {"kind": "upgrade", "backend": name, "roll_out": roll_out}, warn_first=rolling)
+        wish = {"kind": "upgrade", "backend": name, "roll_out": roll_out, "force": force}
+        _ask(terms, wish, warn_first=rolling)
     else:
         _upgrade_all(terms, roll_out)
 

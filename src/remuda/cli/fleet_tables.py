@@ -2,17 +2,29 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from remuda.cli.plain import one_line
-from remuda.cli.render import UNKNOWN, Column, fitting
-from remuda.wire.operations import BackendFits, BackendItem, NodeHolding, UpgradeItem
+from remuda.cli.render import UNKNOWN, Column, fitting, local, span
+from remuda.core.pasting import pasted
+from remuda.wire.operations import (
+    BackendFits,
+    BackendItem,
+    BadVersionItem,
+    NodeHolding,
+    UpgradeItem,
+    UpgradesReply,
+)
 
 _DIGEST_CHARS: Final = 19  # `sha256:` and twelve more.
 _NAMES_MAX: Final = 4
+_JUST_NOW_S: Final = 60.0
+UP_TO_DATE: Final = "everything is up to date"
+NOT_ALL_CHECKED: Final = "nothing newer was found, but not everything could be checked"
 
 
 def installed_table(
@@ -64,6 +76,42 @@ def upgrade_table(rows: Sequence[UpgradeItem], output: Console) -> RenderableTyp
         fitting(columns, output),
         Text("\nupgrade one with: remuda backends upgrade NAME; all with: --all-backends"),
     )
+
+
+def known_bad(bad: BadVersionItem) -> str:
+    """Why something newer is not offered."""
+    called = " ".join(filter(None, (bad.version, bad.digest[:_DIGEST_CHARS])))
+    return (
+        f"not offered: version {called} of {bad.backend_name} failed to start on {bad.node_name} at "
+        f"{local(bad.failed_at)}: {bad.reason}; to try it again: remuda backends upgrade --force "
+        f"{pasted(bad.backend_name)}"
+    )
+
+
+def age_lines(reply: UpgradesReply) -> list[str]:
+    """What is up to date, and how old that answer is: for each gallery and registry, where they differ."""
+    lines = [] if reply.upgrades else [_verdict(reply)]
+    ages = {one.source: _checked_ago(one.age_s) for one in reply.checked}
+    again = "" if all(one.age_s < _JUST_NOW_S for one in reply.checked) else "; ask again with --check"
+    if len(set(ages.values())) > 1:
+        lines += [f"{source}: checked {age}" for source, age in ages.items()]
+        return [*lines, "ask again with --check"] if again else lines
+    if ages:
+        age = f"checked {next(iter(ages.values()))}{again}"
+        return [f"{lines[0]} ({age})"] if lines else [age]
+    return lines
+
+
+def _verdict(reply: UpgradesReply) -> str:
+    if reply.unchecked:
+        return NOT_ALL_CHECKED
+    if not reply.checked:
+        return "no installed backend comes from a gallery or registry: there is nothing to check"
+    return "nothing else is newer" if reply.known_bad else UP_TO_DATE
+
+
+def _checked_ago(age_s: float) -> str:
+    return "just now" if age_s < _JUST_NOW_S else f"{span(timedelta(seconds=age_s))} ago"
 
 
 def wanted_of(items: Sequence[BackendItem], words: Sequence[str], *, builds: bool) -> list[BackendItem]:

@@ -152,7 +152,7 @@ async def _at_work(
         figures=around.figures,
     )
     feed = Feed(store, signal, board, progress, clock)
-    upgrades = UpgradeCheck(operations.look, pinner, clock)
+    upgrades = UpgradeCheck(operations.look, pinner, clock, bad_versions=operations.bad_versions)
     runners = (signal.run, board.run, inventories.run, commander.run, reconciler.run)
     async with background(*runners, shelf.run, feed.run, upgrades.run):
         yield Ops(operations, feed, upgrades)

@@ -16,8 +16,9 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.gallery.model import Reading, galleries_to_json
 from remuda.ops import targets
+from remuda.ops.bad_versions import BadVersions, bad_versions, without_bad
 from remuda.ops.holdings import to_ask
-from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Wish
+from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
 from remuda.ops.node_views import NodeViews
 from remuda.ops.overlay import Overlay, overlaid
 from remuda.ops.pinning import pin_all
@@ -33,6 +34,10 @@ from remuda.ops.upgrades import Upgrade
 class Books(OpStore, Protocol):
     async def inventories(self) -> Sequence[Inventory]:
         """What workers without reports answered when they were asked last, all of them."""
+        ...
+
+    async def tried(self) -> Sequence[tuple[Step, datetime]]:
+        """The steps of upgrades that could not start a new version, and those that could since; with when."""
         ...
 
 
@@ -62,6 +67,7 @@ class Asked:
     expires_in: timedelta | None = None
     idempotency_key: str = ""
     concrete_for_all: bool = False  # A build for certain hardware goes to whoever it fits.
+    force: bool = False  # Of an upgrade: also to a version that failed to start where it was tried.
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +174,10 @@ class Operations:
         wanted = Wanted(asked.kind, source, asked.selection, self._roll_out(asked), asked.concrete_for_all)
         around = Surroundings(tuple(nodes), readings, self._policy.local_sources)
         drafted = targets.plan(wanted, around, op)
-        return targets.pinned(drafted, await pin_all(self._pinner, drafted.builds)), wanted
+        planned = targets.pinned(drafted, await pin_all(self._pinner, drafted.builds))
+        if asked.kind is Kind.REMOVE or asked.force:
+            return planned, wanted
+        return without_bad(planned, asked.kind, await self.bad_versions()), wanted
 
     def _roll_out(self, asked: Asked) -> RollOut:
         if asked.rolling and asked.kind is not Kind.UPGRADE:
@@ -192,6 +201,10 @@ class Operations:
         return accepted, refused
 
     # Looking.
+
+    async def bad_versions(self) -> BadVersions:
+        """Those that failed to start when they were rolled out."""
+        return bad_versions(await self._store.tried())
 
     async def nodes(self) -> list[NodeView]:
         """The fleet as operations see it. Nodes that tell nothing by themselves are asked, for next time.

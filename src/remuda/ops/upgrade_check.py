@@ -1,6 +1,6 @@
 """Looks now and then what the tags of installed images stand for, and says what could be upgraded."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
@@ -12,10 +12,21 @@ from anyio.abc import TaskStatus
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.gallery.model import Reading
+from remuda.ops.bad_versions import BadVersions, Withheld, offered
 from remuda.ops.pinning import pin_all
 from remuda.ops.pins import Build, Pinner
 from remuda.ops.sightings import NodeView
-from remuda.ops.upgrades import Heard, Unchecked, Upgrade, candidates, unchecked, unread, upgrades
+from remuda.ops.upgrades import (
+    CheckedSource,
+    Heard,
+    Unchecked,
+    Upgrade,
+    candidates,
+    checked_sources,
+    unchecked,
+    unread,
+    upgrades,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -35,15 +46,25 @@ class Checked:
     upgrades: Mapping[str, Upgrade]
     unchecked: tuple[Unchecked, ...]
     unread: tuple[Unchecked, ...] = ()  # Galleries that nothing installed came from.
+    sources: tuple[CheckedSource, ...] = ()  # Who was asked, and when.
+    withheld: tuple[Withheld, ...] = ()  # Newer versions that failed to start where they were tried.
 
 
 class UpgradeCheck:
     """What was heard is remembered; what follows from it is computed from what nodes have now."""
 
     def __init__(
-        self, look: Look, pinner: Pinner, clock: Clock, *, first: timedelta = FIRST, every: timedelta = EVERY
+        self,
+        look: Look,
+        pinner: Pinner,
+        clock: Clock,
+        *,
+        bad_versions: Callable[[], Awaitable[BadVersions]],
+        first: timedelta = FIRST,
+        every: timedelta = EVERY,
     ) -> None:
         self._look = look
+        self._bad_versions = bad_versions
         self._pinner = pinner
         self._clock = clock
         self._first = first
@@ -68,19 +89,20 @@ class UpgradeCheck:
         uris = frozenset[str]().union(*candidates(nodes, readings).values())
         self._heard |= await self._ask(uris)
         self._heard = {uri: heard for uri, heard in self._heard.items() if uri in uris}
-        checked = self._checked(nodes, readings)
+        checked = await self._checked(nodes, readings)
         unasked = [one.source for one in checked.unchecked]
         log.info("upgrades_checked", images=len(uris), upgrades=len(checked.upgrades), unasked=unasked)
         return checked
 
     async def current(self) -> Checked:
         """What could be upgraded, as far as was heard of galleries and registries."""
-        return self._checked(*await self._look())
+        return await self._checked(*await self._look())
 
-    def _checked(self, nodes: Sequence[NodeView], readings: Sequence[Reading]) -> Checked:
-        found = upgrades(nodes, readings, self._heard)
+    async def _checked(self, nodes: Sequence[NodeView], readings: Sequence[Reading]) -> Checked:
+        found, withheld = offered(upgrades(nodes, readings, self._heard), await self._bad_versions())
         unasked = tuple(unchecked(nodes, readings, self._heard))
-        return Checked(found, unasked, tuple(unread(readings, unasked)))
+        sources = tuple(checked_sources(nodes, readings, self._heard))
+        return Checked(found, unasked, tuple(unread(readings, unasked)), sources, withheld)
 
     async def _ask(self, uris: Collection[str]) -> Mapping[str, Heard]:
         """A registry that cannot be asked takes nothing back of what it said before."""

@@ -46,6 +46,16 @@ class Unchecked:
     source: str
     reason: str
     backends: tuple[str, ...]
+    at: datetime | None = None  # When it last answered, as far as is known.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSource:
+    """A gallery or registry that was asked, when, and about which installed backends."""
+
+    source: str
+    at: datetime
+    backends: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ def unchecked(
     """Whom nobody could ask, so that what is not listed as an upgrade may be one all the same."""
     reasons: dict[str, str] = {}
     names = defaultdict[str, set[str]](set)
+    answered: dict[str, datetime] = {}
     for one in _compared(nodes, readings):
         name = one.name
         for uri in one.images:
@@ -102,11 +113,46 @@ def unchecked(
                 source = f"registry {registry(uri)}"
                 reasons.setdefault(source, trouble)
                 names[source].add(name)
+                _note_oldest(answered, source, heard.get(uri, _UNHEARD).at)
     for reading in readings:
         if reading.trouble and (affected := _from_gallery(nodes, reading)):
             source = f"gallery {reading.gallery.name}"
             reasons[source], names[source] = reading.trouble, affected
-    return [Unchecked(source, reasons[source], tuple(sorted(names[source]))) for source in sorted(reasons)]
+            _note_oldest(answered, source, reading.confirmed_at)
+    return [
+        Unchecked(source, reasons[source], tuple(sorted(names[source])), answered.get(source))
+        for source in sorted(reasons)
+    ]
+
+
+def checked_sources(
+    nodes: Sequence[NodeView], readings: Sequence[Reading], heard: Mapping[str, Heard]
+) -> list[CheckedSource]:
+    """Whom what is said rests on, and when each was asked: the longest ago, where it was asked several times.
+    Those of `unchecked` are left out."""
+    left_out = {one.source for one in unchecked(nodes, readings, heard)}
+    asked: dict[str, datetime] = {}
+    names = defaultdict[str, set[str]](set)
+    for one in _compared(nodes, readings):
+        for uri in one.images:
+            source = f"registry {registry(uri)}"
+            names[source].add(one.name)
+            _note_oldest(asked, source, heard.get(uri, _UNHEARD).at)
+    for reading in readings:
+        if not reading.gallery.builtin and (affected := _from_gallery(nodes, reading)):
+            source = f"gallery {reading.gallery.name}"
+            names[source] = affected
+            _note_oldest(asked, source, reading.confirmed_at)
+    return [
+        CheckedSource(source, asked[source], tuple(sorted(names[source])))
+        for source in sorted(asked)
+        if source not in left_out
+    ]
+
+
+def _note_oldest(instants: dict[str, datetime], source: str, at: datetime | None) -> None:
+    if at is not None:
+        instants[source] = min(at, instants.get(source, at))
 
 
 def unread(readings: Sequence[Reading], told: Sequence[Unchecked]) -> list[Unchecked]:

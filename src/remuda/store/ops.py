@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
@@ -87,6 +87,9 @@ class SqlOpStore:
 
     async def inventories(self) -> Sequence[Inventory]:
         return await self._database.read(lambda c, now: ops_views.inventories(c))
+
+    async def tried(self) -> Sequence[tuple[Step, datetime]]:
+        return await self._database.read(ops_views.tried)
 
     async def wish(self, op: OpId, wish: Wish) -> Operation:
         return await self._change(lambda c, now: ops_intents.set_wish(c, op, wish))

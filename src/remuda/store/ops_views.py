@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, or_, select
 
 from remuda.core.ids import BootId, NodeId
-from remuda.ops.model import Attempt, Operation, OpId, Stage, State, Step
+from remuda.ops.model import Attempt, Kind, Operation, OpId, Stage, State, Step
 from remuda.ops.ports import Filter, Inventory, Live, Progress, Request, View
 from remuda.store.known_steps import KnownSteps
 from remuda.store.ops_attempts import AT_WORK, ending_of
@@ -41,6 +41,19 @@ _LAST_ENDED: Final = (
     select(steps.c.node, func.max(steps.c.ended_at).label("at"))
     .where(steps.c.node.in_(_BUSY), steps.c.ended_at.is_not(None))
     .group_by(steps.c.node)
+)
+
+
+_UPGRADES: Final = select(operations.c.id).where(operations.c.kind == Kind.UPGRADE)
+_FAILED_PROOFS: Final = select(steps).where(
+    or_(steps.c.stage == Stage.ROLL_BACK, and_(steps.c.stage == Stage.PROVE, steps.c.state == State.FAILED)),
+    steps.c.op_id.in_(_UPGRADES),
+)
+_PROOFS: Final = select(steps).where(
+    steps.c.stage == Stage.PROVE,
+    steps.c.state == State.SUCCEEDED,
+    steps.c.ended_at >= bindparam("since"),
+    steps.c.op_id.in_(_UPGRADES),
 )
 
 
@@ -80,6 +93,22 @@ def inventories(connection: Connection) -> tuple[Inventory, ...]:
 
 def _inventory(row: Found) -> Inventory:
     return Inventory(NodeId(row.node_id), BootId(row.boot), row.listed_at, row.backends)
+
+
+def tried(connection: Connection, now: datetime) -> list[tuple[Step, datetime]]:
+    """The steps of upgrades that could not start a new version, and those that could since; with when."""
+    rows = connection.execute(_FAILED_PROOFS).all()
+    if not rows:  # Nearly always.
+        return []
+    since = min((row.ended_at for row in rows if row.ended_at is not None), default=now)
+    rows = [*rows, *connection.execute(_PROOFS, {"since": since}).all()]
+    query = select(operations).where(operations.c.id.in_(bindparam("ids", expanding=True)))
+    of = {
+        one.id: one
+        for batch in batches({row.op_id for row in rows})
+        for one in map(to_operation, connection.execute(query, {"ids": batch}))
+    }
+    return [(to_step(row, of[OpId(row.op_id)]), row.ended_at or now) for row in rows]
 
 
 def view(connection: Connection, op: OpId) -> View:

@@ -282,13 +282,37 @@ class UncheckedItem(Message):
     source: str  # Such as `registry quay.io` or `gallery localai`.
     reason: str
     backends: Many[str] = ()  # Installed ones that it may have something newer of.
+    checked_at: Annotated[Timestamp | None, OMIT_NONE] = None  # When it last answered, as far as is known.
+
+
+class CheckedItem(Message):
+    """A gallery or registry that was asked."""
+
+    source: str
+    checked_at: Timestamp
+    age_s: Number = 0.0  # The same by the frontend's clock.
+    backends: Many[str] = ()  # Installed ones that may come from it.
+
+
+class BadVersionItem(Message):
+    """A newer version that is not offered: it failed to start where it was rolled out."""
+
+    backend_name: str
+    version: Annotated[str, OMIT_EMPTY] = ""
+    digest: Annotated[str, OMIT_EMPTY] = ""
+    node_name: str = ""
+    failed_at: Timestamp
+    reason: str = ""
 
 
 class UpgradesReply(Message):
-    """Frontend to admin: what could be upgraded. Only without `unchecked` is everything else up to date."""
+    """Frontend to admin: what could be upgraded. Only without `unchecked` was everything else up to date when
+    those of `checked` were asked."""
 
     upgrades: Many[UpgradeItem] = ()
     unchecked: Many[UncheckedItem] = ()
+    checked: Many[CheckedItem] = ()
+    known_bad: Annotated[Many[BadVersionItem], OMIT_EMPTY] = ()
     unread: Annotated[Many[UncheckedItem], OMIT_EMPTY] = ()  # Galleries that nothing installed came from.
 
 
@@ -326,6 +350,7 @@ class OpRequest(Message):
     name: Name = ""
     alias: Name = ""
     roll_out: RollOutBody = RollOutBody()
+    force: bool = False  # Of an upgrade: also to a version that failed to start where it was rolled out.
     expires_s: Annotated[Number, Field(gt=0, le=10 * 365 * 86_400)] | None = None
     idempotency_key: Annotated[str, Field(max_length=200), AfterValidator(_printable)] = ""
     dry_run: bool = False  # Only say what would be done.
@@ -376,8 +401,8 @@ class StepView(Message):
     failures: Count = 0
     names: Many[str] = ()  # The build's own name first.
     version: Annotated[str, OMIT_EMPTY] = ""
-    digest: Annotated[str, OMIT_EMPTY] = ""
-    pinned: bool = False  # Every attempt gets the same bytes.
+    digest: Annotated[str, OMIT_EMPTY] = ""  # What the tag stood for when the operation was made.
+    pinned: bool = False  # Every attempt gets just these bytes. LocalAI's workers cannot be told so.
     reason: Annotated[str, OMIT_EMPTY] = ""
     problem: Annotated[ProblemView | None, OMIT_NONE] = None
     not_before: Annotated[Timestamp | None, OMIT_NONE] = None  # Of the next attempt.

@@ -28,6 +28,7 @@ from tests.support.op_builders import (
     begun,
     end,
     ended,
+    its_steps,
     submitted,
     the_steps,
 )
@@ -391,3 +392,26 @@ async def test_inventory_goes_with_its_node(fleet_store: FleetStore, op_store: O
     await fleet_store.remove(node.id, Note("removed"))
     await op_store.note_inventory(node.id, BOOT, [])
     assert await inventories(op_store) == ()
+
+
+# Versions that were tried.
+
+
+async def test_steps_that_tried_a_new_version_are_found_with_the_time(database: Database) -> None:
+    store = SqlOpStore(database)
+    assert await store.tried() == []
+    operation = an_operation(kind=Kind.UPGRADE)
+    await store.submit(operation, its_steps(operation, "bad", "good", "waits"))
+    bad, good, _ = await begin(store)
+    await store.commit([replace(ended(good, State.SUCCEEDED), stage=Stage.PROVE)], ONE, OPEN_FOR)
+    assert await store.tried() == [], "nothing has failed"
+    before = (await store.live()).now
+    await store.commit([replace(ended(bad, State.FAILED, TROUBLE), stage=Stage.ROLL_BACK)], ONE, OPEN_FOR)
+    [(found, at)] = await store.tried()
+    assert (found.node, found.problem, found.goal) == ("bad", TROUBLE, bad.goal)
+    assert before <= at <= (await store.live()).now
+    again = an_operation("op-2", Kind.UPGRADE, backend="again")
+    await store.submit(again, its_steps(again, "good"))
+    [running] = await begin(store, "op-2")
+    await store.commit([replace(ended(running, State.SUCCEEDED), stage=Stage.PROVE)], ONE, OPEN_FOR)
+    assert [step.node for step, _ in await store.tried()] == ["bad", "good"]

@@ -58,7 +58,7 @@ def test_an_upgrade_happens_when_there_is_something_newer_and_then_no_more(rig: 
     assert [op["status"] for op in done["operations"]] == ["succeeded"]
     assert done["operations"][0]["roll_out"]["canary"] is True
     assert item["nodes"][0]["digest"] == newer["available_digest"] != newer["installed_digest"]
-    assert rig.remuda("backends", "upgrades").stdout == "everything is up to date\n"
+    assert rig.remuda("backends", "upgrades").stdout == "everything is up to date (checked just now)\n"
     assert rig.remuda("backends", "upgrade", "--all-backends").stdout == "everything is up to date\n"
 
 
@@ -98,18 +98,17 @@ def test_a_name_that_is_new_in_the_gallery_is_found_at_once(rig: FleetRig) -> No
 def test_what_could_not_be_asked_is_never_up_to_date(rig: FleetRig) -> None:
     rig.push("shouter", 1)
     rig.remuda("backends", "install", "shouter")
-    assert rig.json("backends", "upgrades", "--check") == {"upgrades": [], "unchecked": []}
+    checked = rig.json("backends", "upgrades", "--check")
+    assert (checked["upgrades"], checked["unchecked"]) == ([], [])
+    assert {one["source"] for one in checked["checked"]} == {"gallery mine", f"registry {rig.link_name}"}
     with rig.cut_off():
-        checked = rig.remuda("backends", "upgrades", "--check")
+        unsure = rig.remuda("backends", "upgrades", "--check")
         everything = rig.remuda("backends", "upgrade", "--all-backends")
         told = rig.json("backends", "upgrades", "--check")["unchecked"]
-    assert (
-        checked.stdout
-        == everything.stdout
-        == ("nothing newer was found, but not everything could be checked\n")
-    )
+    nothing = "nothing newer was found, but not everything could be checked\n"
+    assert (unsure.stdout, everything.stdout) == (nothing, nothing)
     assert {one["source"] for one in told} == {"gallery mine", f"registry {rig.link_name}"}
-    assert "could not be asked about" in checked.stderr
+    assert "could not be asked about" in unsure.stderr
     assert all("cpu-shouter" in one["backends"] for one in told)
 
 
@@ -122,6 +121,16 @@ def test_a_server_that_ends_at_its_start_is_not_rolled_out(rig: FleetRig) -> Non
     assert "the new version does not start" in step["reason"]
     assert "the node is back on the version before" in step["reason"]
     assert rig.installed_version("server") == "1"
+
+    refused = rig.remuda("backends", "upgrade", "server", code=Exit.REJECTED)
+    assert "of server failed to start on up at " in refused.stderr
+    assert "use --force to try again" in refused.stderr
+    assert rig.installed_version("server") == "1"
+    upgrades = rig.json("backends", "upgrades", "--check")
+    assert [one["backend_name"] for one in upgrades["upgrades"]] == []
+    assert [(one["backend_name"], one["node_name"]) for one in upgrades["known_bad"]] == [("server", "up")]
+    rig.remuda("backends", "upgrade", "server", "--force")
+    assert rig.installed_version("server") == "2"
 
     rig.push_server("server", 3, starts=True)
     rig.remuda("backends", "upgrade", "server", "--rolling")

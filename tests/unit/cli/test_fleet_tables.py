@@ -4,8 +4,27 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
-from remuda.cli.fleet_tables import available_table, installed_table, some_of, upgrade_table, wanted_of
-from remuda.wire.operations import BackendFits, BackendItem, DriftedNode, NodeHolding, UpgradeItem
+from remuda.cli.fleet_tables import (
+    age_lines,
+    available_table,
+    installed_table,
+    known_bad,
+    some_of,
+    upgrade_table,
+    wanted_of,
+)
+from remuda.wire.operations import (
+    BackendFits,
+    BackendItem,
+    BadVersionItem,
+    CheckedItem,
+    DriftedNode,
+    NodeHolding,
+    UncheckedItem,
+    UpgradeItem,
+    UpgradesReply,
+)
+from tests.unit.cli.ops_views import NOON
 
 NEW, OLD = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 OUTPUT = Console(file=StringIO(), width=200, markup=False)
@@ -93,3 +112,54 @@ def test_upgrades_show_what_there_is_and_what_there_could_be() -> None:
         "sha256:aaaaaaaaaaaa",
         "-",
     ]
+
+
+# How old an answer is.
+
+
+def checked(source: str, age_s: float) -> CheckedItem:
+    return CheckedItem(source=source, checked_at=NOON, age_s=age_s, backends=("echo",))
+
+
+def test_up_to_date_is_said_with_the_age_of_the_answer() -> None:
+    old, also_old = checked("gallery mine", 3 * 3600), checked("registry quay.io", 3 * 3600)
+    assert age_lines(UpgradesReply(checked=(checked("gallery mine", 2),))) == [
+        "everything is up to date (checked just now)"
+    ]
+    assert age_lines(UpgradesReply(checked=(old, also_old))) == [
+        "everything is up to date (checked 3h ago; ask again with --check)"
+    ]
+    assert age_lines(UpgradesReply(checked=(old,), upgrades=(UpgradeItem(backend_name="echo"),))) == [
+        "checked 3h ago; ask again with --check"
+    ]
+
+
+def test_galleries_and_registries_that_were_asked_at_different_times_are_told_apart() -> None:
+    reply = UpgradesReply(checked=(checked("gallery mine", 5), checked("registry quay.io", 7200)))
+    assert age_lines(reply) == [
+        "everything is up to date",
+        "gallery mine: checked just now",
+        "registry quay.io: checked 2h ago",
+        "ask again with --check",
+    ]
+
+
+def test_nothing_is_called_up_to_date_that_was_not_asked() -> None:
+    unasked = UncheckedItem(source="registry quay.io", reason="it was not asked yet", backends=("echo",))
+    for reply in (
+        UpgradesReply(),
+        UpgradesReply(unchecked=(unasked,)),
+        UpgradesReply(unchecked=(unasked,), checked=(checked("gallery mine", 9000),)),
+    ):
+        assert not any("up to date" in line for line in age_lines(reply))
+
+
+def test_a_version_that_is_not_offered_is_named_with_the_reason_and_the_way_to_try_it() -> None:
+    bad = BadVersionItem(
+        backend_name="echo", digest=NEW, node_name="attic", failed_at=NOON, reason="exit code 1"
+    )
+    said = known_bad(bad)
+    assert said.startswith("not offered: version sha256:aaaaaaaaaaaa of echo failed to start on attic at ")
+    assert said.endswith(": exit code 1; to try it again: remuda backends upgrade --force echo")
+    reply = UpgradesReply(checked=(checked("gallery mine", 5),), known_bad=(bad,))
+    assert age_lines(reply) == ["nothing else is newer (checked just now)"]

@@ -10,6 +10,7 @@ import pytest
 from remuda.core.clock import SystemClock
 from remuda.core.errors import StoreUnusable
 from remuda.gallery.model import Reading
+from remuda.ops.bad_versions import BadVersion, BadVersions
 from remuda.ops.pins import Build, Pin
 from remuda.ops.sightings import NodeView
 from remuda.ops.upgrade_check import EVERY, FIRST, UpgradeCheck
@@ -32,6 +33,7 @@ class Around:
         self.afresh = 0
         self.trouble = ""
         self.broken = False
+        self.bad: BadVersions = {}
 
     async def look(self, *, afresh: bool = False) -> tuple[Sequence[NodeView], Sequence[Reading]]:
         self.looks += 1
@@ -40,6 +42,9 @@ class Around:
             raise StoreUnusable("the database does not answer")
         return [a_node("one", artifact("lone", self.digest))], READINGS
 
+    async def bad_versions(self) -> BadVersions:
+        return self.bad
+
     async def pin(self, build: Build) -> Pin:
         self.asked.append(build.uri)
         return Pin(self.available, trouble=self.trouble)
@@ -47,7 +52,9 @@ class Around:
 
 @asynccontextmanager
 async def checking(around: Around, first: timedelta, every: timedelta) -> AsyncIterator[UpgradeCheck]:
-    check = UpgradeCheck(around.look, around, SystemClock(), first=first, every=every)
+    check = UpgradeCheck(
+        around.look, around, SystemClock(), bad_versions=around.bad_versions, first=first, every=every
+    )
     async with anyio.create_task_group() as tasks:
         await tasks.start(check.run)
         yield check
@@ -67,7 +74,7 @@ async def test_registries_are_asked_by_itself_and_again() -> None:
 
 async def test_what_has_been_upgraded_is_gone_from_the_list_without_asking_again() -> None:
     around = Around()
-    check = UpgradeCheck(around.look, around, SystemClock())
+    check = UpgradeCheck(around.look, around, SystemClock(), bad_versions=around.bad_versions)
     assert (await check.check()).upgrades["lone"].available_digest == NEW
     around.digest = NEW
     assert (await check.current()).upgrades == {}
@@ -76,7 +83,7 @@ async def test_what_has_been_upgraded_is_gone_from_the_list_without_asking_again
 
 async def test_a_registry_that_does_not_answer_takes_nothing_back() -> None:
     around = Around()
-    check = UpgradeCheck(around.look, around, SystemClock())
+    check = UpgradeCheck(around.look, around, SystemClock(), bad_versions=around.bad_versions)
     await check.check()
     around.available, around.trouble = "", "cannot be reached"
     checked = await check.check()
@@ -88,7 +95,7 @@ async def test_a_registry_that_does_not_answer_takes_nothing_back() -> None:
 
 async def test_galleries_are_read_afresh_for_a_check_alone() -> None:
     around = Around()
-    check = UpgradeCheck(around.look, around, SystemClock())
+    check = UpgradeCheck(around.look, around, SystemClock(), bad_versions=around.bad_versions)
     assert [one.reason for one in (await check.current()).unchecked] == [NOT_ASKED]
     assert around.afresh == 0
     assert (await check.check()).unchecked == ()
@@ -103,3 +110,26 @@ async def test_a_look_that_fails_is_followed_by_another() -> None:
         around.broken = False
         await wait_until(lambda: bool(around.asked))
         assert (await check.current()).upgrades.keys() == {"lone"}
+
+
+async def test_it_is_told_when_each_registry_was_asked() -> None:
+    around = Around()
+    check = UpgradeCheck(around.look, around, SystemClock(), bad_versions=around.bad_versions)
+    assert (await check.current()).sources == (), "nobody was asked"
+    began = SystemClock().now()
+    await check.check()
+    [source] = [one for one in (await check.current()).sources if one.source.startswith("registry")]
+    assert (source.source, source.backends) == ("registry registry.example", ("lone",))
+    assert began <= source.at <= SystemClock().now()
+    around.available, around.trouble = "", "cannot be reached"
+    failed = await check.check()
+    assert not [one for one in failed.sources if one.source.startswith("registry")]
+    assert [one.at for one in failed.unchecked] == [source.at], "when it last answered"
+
+
+async def test_a_version_that_failed_to_start_is_not_offered() -> None:
+    around = Around()
+    check = UpgradeCheck(around.look, around, SystemClock(), bad_versions=around.bad_versions)
+    around.bad = {NEW: BadVersion(("lone",), NEW, "", "attic", SystemClock().now(), "exit code 1")}
+    checked = await check.check()
+    assert (dict(checked.upgrades), [one.backend for one in checked.withheld]) == ({}, ["lone"])

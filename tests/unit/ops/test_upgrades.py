@@ -182,7 +182,7 @@ def test_a_registry_that_could_not_be_asked_is_named_with_the_backends_it_has() 
 def test_a_gallery_that_could_not_be_read_is_named_where_something_came_from_it() -> None:
     lost = [replace(READINGS[0], trouble="cannot be reached"), READINGS[1]]
     ours = artifact("versioned", OLD, "2.0", uri="registry.example/backends:versioned", gallery_url=MINE.url)
-    told = Unchecked("gallery mine", "cannot be reached", ("versioned",))
+    told = Unchecked("gallery mine", "cannot be reached", ("versioned",), READINGS[0].confirmed_at)
     assert unchecked([has("a", ours)], lost, {}) == [told]
     registered, shipped = artifact("registered", ""), artifact("echo", "", uri="builtin:echo")
     assert unchecked([mine("a", OLD), has("b", registered, shipped)], lost, {OWN: Heard(OLD)}) == []

@@ -1,7 +1,7 @@
 """Operations as resources: made with one request, looked at and steered with others."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -14,6 +14,7 @@ from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.paths import OpPath
 from remuda.gateway.services import Services, Svc
+from remuda.ops.bad_versions import Withheld
 from remuda.ops.model import Kind, Source, Wish
 from remuda.ops.own_view import op_view, step_view, with_steps
 from remuda.ops.ports import Filter, View
@@ -21,8 +22,10 @@ from remuda.ops.selection import Selection
 from remuda.ops.service import Accepted, Asked
 from remuda.ops.targets import Plan
 from remuda.ops.upgrade_check import Checked
-from remuda.ops.upgrades import Unchecked
+from remuda.ops.upgrades import CheckedSource, Unchecked
 from remuda.wire.operations import (
+    BadVersionItem,
+    CheckedItem,
     OpPlan,
     OpRequest,
     OpRetryBody,
@@ -109,15 +112,15 @@ async def upgrade_all(request: Request, svc: Svc, admin: Admin) -> Response:
 
 @routes.get("/upgrades", responses=gives(UpgradesReply, 401))
 async def possible_upgrades(svc: Svc) -> Response:
-    """What could be upgraded and where nodes differ, as far as galleries and registries were heard; and
-    which of them could not be asked."""
-    return answer(_upgrades(await svc.ops.upgrades.current()))
+    """What could be upgraded and where nodes differ, as far as galleries and registries were heard; when each
+    of them was asked, and which could not be."""
+    return answer(_upgrades(await svc.ops.upgrades.current(), svc))
 
 
 @routes.post("/upgrades/check", responses=gives(UpgradesReply, 401))
 async def check_for_upgrades(svc: Svc) -> Response:
     """The same, after galleries and registries were asked, which takes a few seconds at most."""
-    return answer(_upgrades(await svc.ops.upgrades.check()))
+    return answer(_upgrades(await svc.ops.upgrades.check(), svc))
 
 
 @routes.get("/{op_id}", responses=gives(OpView, 401, 404))
@@ -165,15 +168,40 @@ async def dismiss_op(op_id: OpPath, svc: Svc) -> Response:
     return _shown(await svc.ops.operations.view(op_id), svc)
 
 
-def _upgrades(checked: Checked) -> UpgradesReply:
+def _upgrades(checked: Checked, svc: Services) -> UpgradesReply:
     items = tuple(upgrade_item(checked.upgrades[name]) for name in sorted(checked.upgrades))
+    now = svc.ops.operations.now()
     return UpgradesReply(
-        upgrades=items, unchecked=_unchecked(checked.unchecked), unread=_unchecked(checked.unread)
+        upgrades=items,
+        unchecked=_unchecked(checked.unchecked),
+        checked=tuple(_checked(one, now) for one in checked.sources),
+        known_bad=tuple(map(_known_bad, checked.withheld)),
+        unread=_unchecked(checked.unread),
+    )
+
+
+def _checked(one: CheckedSource, now: datetime) -> CheckedItem:
+    age_s = max(round((now - one.at).total_seconds(), 1), 0.0)
+    return CheckedItem(source=one.source, checked_at=one.at, age_s=age_s, backends=one.backends)
+
+
+def _known_bad(one: Withheld) -> BadVersionItem:
+    bad = one.bad
+    return BadVersionItem(
+        backend_name=one.backend,
+        version=bad.version,
+        digest=bad.digest,
+        node_name=bad.node,
+        failed_at=bad.at,
+        reason=bad.reason,
     )
 
 
 def _unchecked(told: Sequence[Unchecked]) -> tuple[UncheckedItem, ...]:
-    return tuple(UncheckedItem(source=one.source, reason=one.reason, backends=one.backends) for one in told)
+    return tuple(
+        UncheckedItem(source=one.source, reason=one.reason, backends=one.backends, checked_at=one.at)
+        for one in told
+    )
 
 
 async def _node_id(node: str, svc: Services) -> NodeId:
@@ -192,6 +220,7 @@ def _asked(body: OpRequest, by: str) -> Asked:
         batch=body.roll_out.batch,
         expires_in=None if body.expires_s is None else timedelta(seconds=body.expires_s),
         idempotency_key=body.idempotency_key,
+        force=body.force,
     )
 
 
