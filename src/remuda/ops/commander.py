@@ -32,6 +32,7 @@ _TAKEN_OVER_AFTER: Final = timedelta(seconds=1)
 _OWNER_SILENT: Final = timedelta(seconds=15)  # After its request is no longer known to be open.
 _GIVEN_UP: Final = NotNeeded("it was given up because nobody wants it any more")
 _LISTEN_AGAIN_S: Final = 15.0
+_AT_IT: Final = timedelta(seconds=60)  # For which a worker counts as being at it that has told how far it is.
 _AGAIN: Final = Backoff(timedelta(seconds=1), timedelta(seconds=30), jitter=0.0)
 
 
@@ -130,6 +131,11 @@ class BusCommander:
     def awaited(self) -> frozenset[AttemptKey]:
         """The attempts whose reply this frontend waits for, and has not missed."""
         return frozenset(key for key, request in self._open.items() if not request.doubted)
+
+    @property
+    def heard_of(self) -> frozenset[AttemptKey]:
+        """The attempts that somebody has lately told the progress of."""
+        return self._board.heard_of(_AT_IT)
 
     def keep(self, at_work: Collection[AttemptKey], *, telling: bool = False) -> None:
         """Stop waiting for replies about any other attempt: nobody would use them. While somebody may be

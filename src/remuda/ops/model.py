@@ -198,6 +198,7 @@ class Sighting:
     digest: str = ""  # Of what is there.
     working: bool = False  # The attempt is in its report, or its request is open and not overdue.
     awaited: bool = True  # Somebody waits for the reply of the attempt, and has not missed it.
+    lacking: bool = False  # Its reply was missed, and a list asked for a while later does not show it.
     told: bool = True  # If it reports: its present life has done so since the attempt was begun.
     outcome: Outcome | None = None
     blocked: str = ""  # Why it is not this step's turn; empty: it is.

@@ -43,10 +43,15 @@ class Plan:
 
 
 def plan(
-    live: Live, nodes: Mapping[NodeId, NodeView], moment_for: Callable[[Step], Moment], room: Room
+    live: Live,
+    nodes: Mapping[NodeId, NodeView],
+    moment_for: Callable[[Step], Moment],
+    room: Room,
+    heard_of: Collection[AttemptKey] = (),
 ) -> Plan:
-    """Those at work first: one that fails stops its roll-out before the next begins."""
-    moves = _Moves(live, nodes, moment_for, room)
+    """Those at work first: one that fails stops its roll-out before the next begins. `heard_of` are attempts
+    whose workers have lately told how far they are."""
+    moves = _Moves(live, nodes, moment_for, room, heard_of)
     unfinished = [step for step in live.steps if not step.state.final]
     for step in unfinished:
         if step.state in _AT_WORK:
@@ -67,9 +72,15 @@ class _Moves:
     """The pass so far."""
 
     def __init__(
-        self, live: Live, nodes: Mapping[NodeId, NodeView], moment_for: Callable[[Step], Moment], room: Room
+        self,
+        live: Live,
+        nodes: Mapping[NodeId, NodeView],
+        moment_for: Callable[[Step], Moment],
+        room: Room,
+        heard_of: Collection[AttemptKey],
     ) -> None:
         self._live = live
+        self._heard_of = heard_of
         self._nodes = nodes
         self._moment_for = moment_for
         self._room = room
@@ -122,6 +133,8 @@ class _Moves:
         seen = sight(step, view, request, blocked, self._live.now, self._live.ended_at.get(step.node))
         if step.op in self._proven:
             seen = replace(seen, proven_elsewhere=True)
+        if (step.op, step.node, step.attempt) in self._heard_of and not seen.reports:
+            seen = replace(seen, working=True)  # Its reply may have been missed: it is at it all the same.
         return advance(step, seen, wish_for(step, self._operations[step.op]), self._moment_for(step))
 
     def _in_hand(self, step: Step) -> str:

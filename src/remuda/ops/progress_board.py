@@ -41,6 +41,7 @@ class ProgressBoard:
         self._subjects: dict[str, AttemptKey] = {}  # On which an attempt at work may be heard.
         self._own: set[AttemptKey] = set()
         self._waiting: dict[AttemptKey, tuple[bytes, float]] = {}  # The newest of each, and when it came.
+        self._heard_s: dict[AttemptKey, float] = {}  # When anything last came of each.
         self._arrived = AutoResetEvent()
         self._live: dict[Key, LiveProgress] = {}
         self._kept: dict[Key, LiveProgress] = {}
@@ -79,9 +80,15 @@ class ProgressBoard:
             if key not in expected:
                 self._expect(key)
         self._own.intersection_update(at_work)
+        self._heard_s = {key: at_s for key, at_s in self._heard_s.items() if key in at_work}
         kept = {(op, node): attempt for op, node, attempt in at_work}
         self._live = {key: live for key, live in self._live.items() if kept.get(key) == live.attempt}
         self._kept = {key: live for key, live in self._kept.items() if key in self._live}
+
+    def heard_of(self, within: timedelta) -> frozenset[AttemptKey]:
+        """The attempts of which something was heard lately: their workers are at it."""
+        since_s = self._clock.monotonic() - within.total_seconds()
+        return frozenset(key for key, at_s in self._heard_s.items() if at_s >= since_s)
 
     def _expect(self, key: AttemptKey) -> None:
         op, node, _ = key
@@ -93,7 +100,8 @@ class ProgressBoard:
         """Done in a moment: a thousand workers tell this a few thousand times a second."""
         key = self._subjects.get(heard.subject)
         if key is not None:
-            self._waiting[key] = (heard.payload, self._clock.monotonic())
+            now_s = self._heard_s[key] = self._clock.monotonic()
+            self._waiting[key] = (heard.payload, now_s)
             self._arrived.set()
 
     def _read(self) -> None:

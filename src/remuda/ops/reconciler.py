@@ -48,6 +48,9 @@ class RequestKeeper(Commander, Protocol):
     @property
     def awaited(self) -> frozenset[AttemptKey]: ...
 
+    @property
+    def heard_of(self) -> frozenset[AttemptKey]: ...
+
     def keep(self, at_work: Collection[AttemptKey], *, telling: bool = False) -> None: ...
 
     def cancel(self, key: AttemptKey) -> None: ...
@@ -130,7 +133,8 @@ class Reconciler:
         nodes = self._views.of(standings, live.inventories)
         at_work, telling = planning.attempts_at_work(live.steps), planning.telling(live.steps)
         self._commander.keep(at_work, telling=telling)
-        decided = planning.plan(live, nodes, self._moment_for(live.now), self._room())
+        moment_for, heard_of = self._moment_for(live.now), self._commander.heard_of
+        decided = planning.plan(live, nodes, moment_for, self._room(), heard_of)
         await self._write_and_send(decided)
         self._inventories.want(sorted(decided.list_from))
         self._inventories.want(sorted(decided.list_anew), anew=True)

@@ -14,6 +14,7 @@ from remuda.ops.model import Kind, Outcome, Sighting, Step
 from remuda.ops.ports import Inventory, Request
 from remuda.wire.nodes import InstalledArtifact, Report
 
+_ABOUT_TO_END: Final = timedelta(seconds=30)  # What a connection broke off in is often over soon after.
 _REPORT_UNDER_WAY: Final = timedelta(seconds=5)  # What it says may be older than its arrival by so much.
 
 
@@ -54,6 +55,7 @@ def sight(
         digest=found[0].digest if found else "",
         working=_working(step, node, request, now),
         awaited=request is None or request.ended or request.awaited(now),
+        lacking=found == [] and _listed_later(node, request, now),
         told=listed is not None or not node.reports,
         outcome=_outcome(step, request),
         blocked=blocked,
@@ -107,6 +109,13 @@ def _listed(node: NodeView, since: datetime | None) -> Sequence[InstalledArtifac
     if since is not None and listed.listed_at <= since:
         return None
     return listed.backends
+
+
+def _listed_later(node: NodeView, request: Request | None, now: datetime) -> bool:
+    """Whether its list is so much younger than the missed reply that what was about to be done is in it."""
+    if request is None or request.ended or request.awaited(now) or node.inventory is None:
+        return False
+    return node.inventory.listed_at > request.open_until + _ABOUT_TO_END
 
 
 def _since(request: Request, now: datetime) -> datetime:

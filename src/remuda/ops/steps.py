@@ -306,12 +306,14 @@ def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
 
 def _may_be_said_again(step: Step, seen: Sighting, at: Moment) -> bool:
     """The reply was missed, and a worker without reports says since then that it has not done it, or not yet.
-    It does once what it is told twice, and answers the second. An upgrade would be done twice."""
+    It does once what it is told twice, and answers the second. An upgrade would be done twice. An install
+    may take its time: one that is told of is not repeated (see `working`), nor is one before its list is
+    younger than the missed reply by a while."""
     if seen.reports or seen.awaited or seen.blocked or seen.installed is None:
         return False
     if step.kind is Kind.REMOVE:  # Soon over: what is still there was not removed.
         return step.answer_by is not None and at.now >= step.answer_by
-    return step.kind is Kind.INSTALL
+    return step.kind is Kind.INSTALL and seen.lacking
 
 
 def _still_working(step: Step, seen: Sighting, at: Moment) -> Change:

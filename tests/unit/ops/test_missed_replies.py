@@ -1,6 +1,7 @@
 """The bus goes away while workers without reports are at it: what ends their work, what is still heard."""
 
 import anyio
+import pytest
 
 from remuda.ops.model import Kind, OpId, Patience, State
 from remuda.wire.backends import BackendInstallReply
@@ -35,6 +36,35 @@ def test_a_list_ends_an_install_whose_reply_was_missed() -> None:
         await ends(world, State.SUCCEEDED, within_s=90)
         assert (await world.frontend.step()).attempt == 1
         assert world.worker.times("backend.install") == 1
+
+    virtually(test, reconciles=True, patience=AS_SHIPPED)
+
+
+@pytest.mark.parametrize(("takes_s", "tells"), [(50, False), (200, True)])
+def test_an_install_that_goes_on_through_a_restart_of_the_bus_is_asked_for_once(
+    takes_s: int, tells: bool
+) -> None:
+    """Its worker's list does not show it yet. It is about to end, or its worker tells how far it is."""
+
+    async def test(world: World) -> None:
+        async def install(payload: bytes) -> Message:
+            for second in range(0, takes_s, 10):
+                if tells:
+                    await world.worker.tell(OP, seq=second + 1, overall=float(second) / takes_s)
+                await time_passes(10)
+            world.worker.installed.append(BUILD)
+            return BackendInstallReply(success=True)
+
+        await world.worker.on("backend.install", install)
+        await world.worker.on("backend.list", world.worker.list_installed)
+        await world.frontend.submit([world.worker.node])
+        await time_passes(25)
+        world.broker.stop()
+        await time_passes(1)
+        world.broker.start()
+        await ends(world, State.SUCCEEDED, within_s=takes_s + 30)
+        assert world.worker.times("backend.install") == 1
+        assert (await world.frontend.step()).attempt == 1
 
     virtually(test, reconciles=True, patience=AS_SHIPPED)
 

@@ -205,11 +205,12 @@ def test_after_a_missed_reply_a_list_ends_an_install_at_once() -> None:
 
 def test_after_a_missed_reply_an_install_that_is_not_there_is_asked_for_again_and_no_failure() -> None:
     step = running(wait_until=NOW + timedelta(hours=3))
-    decided = missed(step, listed_s=21)
+    decided = missed(step, after_s=55, listed_s=51)
     [(_, after)] = decided.changes
     assert (after.state, after.attempt, after.failures) == (State.RUNNING, 2, 0)
     assert decided.dispatches[step.key] == Dispatch(step.op, step.node, Verb.INSTALL, 2)
     assert not missed(step, listed_s=19).changes, "a list from before says nothing"
+    assert not missed(step, after_s=55, listed_s=49).changes, "it may have been about to end"
     assert not missed(replace(step, kind=Kind.UPGRADE), listed_s=21, there=True).dispatches
 
 
@@ -221,9 +222,9 @@ def test_after_a_missed_reply_a_removal_is_asked_for_again_only_when_it_should_b
 
 def test_nothing_is_asked_for_again_while_nothing_can_be_sent() -> None:
     step = running(wait_until=NOW + timedelta(hours=3))
-    view = a_view(reports=False, inventory=Inventory(NODE, BOOT, NOW + timedelta(seconds=21), ()))
+    view = a_view(reports=False, inventory=Inventory(NODE, BOOT, NOW + timedelta(seconds=51), ()))
     requests, room = (a_request(step, open_until=NOW + HELD),), Room(0, "the bus is down")
-    assert not a_pass(step, views=(view,), requests=requests, after_s=25, room=room).changes
+    assert not a_pass(step, views=(view,), requests=requests, after_s=55, room=room).changes
 
 
 def test_progress_is_listened_to_while_somebody_may_tell_it_whoever_sent_the_request() -> None:
