@@ -32,21 +32,26 @@ class LastDial:
     answered: bool
     failing_since: datetime | None = None  # None: it answered last.
 
+    grace_s: float = limits.DIAL_GRACE_S
+
     @property
     def settled(self) -> bool:
-        """It answered, or has failed to for so long that it is worth telling: a worker may open its HTTP
-        server some seconds after it registered, and after each restart."""
-        grace = timedelta(seconds=limits.DIAL_GRACE_S)
-        return self.failing_since is None or self.at - self.failing_since >= grace
+        """It answered, or has failed to for so long that it is worth telling."""
+        if self.failing_since is None:
+            return True
+        return self.at - self.failing_since >= timedelta(seconds=self.grace_s)
 
 
 def after_dial(node: Node, before: LastDial | None, *, answered: bool, now: datetime) -> LastDial:
     """What is known of the node after one more call."""
     if answered:
         return LastDial(node.boot_id, now, True)
-    same_life = before is not None and before.boot_id == node.boot_id
-    since = before.failing_since if before is not None and same_life else None
-    return LastDial(node.boot_id, now, False, since or now)
+    if before is None or before.boot_id != node.boot_id:
+        # Our workers register when their HTTP server answers; LocalAI's open theirs some seconds later.
+        grace_s = limits.DIAL_GRACE_S if node.version else limits.DIAL_FIRST_GRACE_S
+        return LastDial(node.boot_id, now, False, now, grace_s)
+    grace_s = limits.DIAL_GRACE_S if before.answered else before.grace_s
+    return LastDial(node.boot_id, now, False, before.failing_since or now, grace_s)
 
 
 def due(standings: Sequence[Standing], last: Mapping[NodeId, LastDial], now: datetime) -> list[Node]:
@@ -65,10 +70,16 @@ def due(standings: Sequence[Standing], last: Mapping[NodeId, LastDial], now: dat
 def _is_due(node: Node, last: LastDial | None, now: datetime) -> bool:
     if last is None or last.boot_id != node.boot_id:
         return True
-    if not last.settled:
+    if not last.settled or _failing_briefly(last):
         return True
     wait_s = limits.DIAL_EVERY_S if last.answered else limits.DIAL_RETRY_EVERY_S
     return now - last.at >= timedelta(seconds=wait_s)
+
+
+def _failing_briefly(last: LastDial) -> bool:
+    """A port that opened late should not be called closed for longer than it was."""
+    since = last.failing_since
+    return since is not None and last.at - since < timedelta(seconds=limits.DIAL_EAGER_S)
 
 
 async def call(address: str) -> str:

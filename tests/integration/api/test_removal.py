@@ -50,7 +50,7 @@ async def test_a_removed_node_is_nowhere_but_in_the_history(frontend: LiveFronte
 async def test_what_hung_on_a_removed_node_goes_with_it(
     frontend: LiveFrontend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DIAL_GRACE_S", 0.0)
+    monkeypatch.setattr(limits, "DIAL_FIRST_GRACE_S", 0.0)
     nobody_there = f"127.0.0.1:{free_port('127.0.0.1')}"
     node = await frontend.register(http_address=nobody_there, labels={"a": "b"})
 

@@ -100,6 +100,29 @@ def test_a_node_is_said_to_be_out_of_reach_only_after_a_while() -> None:
     assert after_dial(shown, first, answered=True, now=NOON).settled
 
 
+def test_a_localai_worker_gets_time_to_open_its_file_server() -> None:
+    shown, late = node(version=""), timedelta(seconds=14)
+    first = after_dial(shown, None, answered=False, now=NOON)
+    still = after_dial(shown, first, answered=False, now=NOON + late)
+    assert not still.settled
+    assert standing_due(node(version="", last_heartbeat=NOON + late), still, late), "at every look"
+    assert after_dial(shown, still, answered=False, now=NOON + timedelta(seconds=30)).settled
+
+    opened = after_dial(shown, still, answered=True, now=NOON + late)
+    closed = after_dial(shown, opened, answered=False, now=NOON + late)
+    ten_later = NOON + late + timedelta(seconds=limits.DIAL_GRACE_S)
+    assert after_dial(shown, closed, answered=False, now=ten_later).settled, "it had answered"
+
+
+def test_a_node_that_has_just_been_called_unreachable_is_called_at_every_look() -> None:
+    begun, minute = NOON, timedelta(seconds=limits.DIAL_EAGER_S)
+    shown = node(last_heartbeat=NOON + minute)
+    lately = LastDial(shown.boot_id, begun + minute / 2, False, begun)
+    assert lately.settled
+    assert standing_due(shown, lately, minute / 2)
+    assert not standing_due(shown, LastDial(shown.boot_id, begun + minute, False, begun), minute)
+
+
 @pytest.mark.parametrize(
     ("answered", "wait_s"), [(True, limits.DIAL_EVERY_S), (False, limits.DIAL_RETRY_EVERY_S)]
 )
