@@ -124,10 +124,26 @@ class Doubts:
     async def _state(self, route: Route, fault: Fault) -> State:
         if fault is Fault.NOT_LOADED:
             return State.GONE
-        answers = await self._answers(route)
-        if answers is None and fault is Fault.UNREACHABLE:
-            return await self._as_its_worker_says(route)
-        return State.GONE if answers is False else State.WELL
+        if fault is Fault.UNREACHABLE:
+            return await self._unreachable(route)
+        return State.GONE if await self._answers(route) is False else State.WELL
+
+    async def _unreachable(self, route: Route) -> State:
+        """Replica and worker are asked at once: of a machine that is gone neither answers, and a request
+        waits for this. What the replica itself says counts more."""
+        said: list[State] = []
+
+        async def ask_worker() -> None:
+            said.append(await self._as_its_worker_says(route))
+
+        async with anyio.create_task_group() as asking:
+            asking.start_soon(ask_worker)
+            answers = await self._answers(route)
+            if answers is not None:
+                asking.cancel_scope.cancel()
+        if answers is not None:
+            return State.WELL if answers else State.GONE
+        return said[0]
 
     async def _answers(self, route: Route) -> bool | None:
         """False when it refuses connections; None when it says nothing, for busy is not dead."""

@@ -122,6 +122,21 @@ async def test_replica_of_a_machine_that_answers_on_no_line_is_left_for_others_u
     assert doubting.doubts.nodes_out_of_reach() == {}
 
 
+async def test_replica_and_worker_are_asked_at_the_same_time(
+    doubting: Doubting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(_: object) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(doubting.engine, "healthy", hang)
+    monkeypatch.setattr(doubting.worker, "running", hang)
+    [route] = doubting.routes
+    began_s = anyio.current_time()
+    doubting.doubts.add(route, REFUSED)
+    assert await doubting.doubts.verdict(route)
+    assert anyio.current_time() - began_s < 2.5, "each has two seconds"
+
+
 async def test_replica_out_of_reach_is_no_longer_asked_when_the_table_has_dropped_it(
     doubting: Doubting,
 ) -> None:
