@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -53,6 +54,7 @@ NAME = "gpu-1"
 ASK_S = timedelta(seconds=60)
 HOST = "127.0.0.1"
 _PR_SET_CHILD_SUBREAPER = 36
+_PORTS_TAKEN_MOST = 8  # By most tests.
 CLOCK = SystemClock()
 
 # Real programs start with what is left of two cores; everything else is quick.
@@ -238,13 +240,24 @@ async def working(yard: Yard, nats: PlainServer) -> AsyncIterator[Rig]:
 
 def base_port() -> int:
     """The first of a hundred ports that no system hands out to whoever asks for any, nor another process of
-    tests that runs beside this one."""
+    tests that runs beside this one. Those that a worker takes first are not closing connections of an earlier
+    test either: such a port can be listened on, and yet not be bound by a program that does not insist."""
     entropy, process = SystemEntropy(), int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % WORKERS_MOST
     while True:
         base = 20_001 + 100 * (WORKERS_MOST * int(12 * entropy.fraction()) + process)
         with suppress(Misconfigured):
             listen(HOST, base - 1).close()
-            return base
+            if all(_untouched(port) for port in range(base, base + _PORTS_TAKEN_MOST)):
+                return base
+
+
+def _untouched(port: int) -> bool:
+    with socket.socket() as probe:  # Without SO_REUSEADDR, which our servers set.
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def _worker(yard: Yard, frontend_url: str, make_room: MakeRoom) -> Worker:
