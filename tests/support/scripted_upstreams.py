@@ -123,6 +123,9 @@ class ScriptedLoading:
     async def gone(self, route: Route) -> bool:
         return False
 
+    async def removed(self, route: Route) -> bool:
+        return False
+
 
 class KeysInMemory:
     """Implements accounts.ports.KeyStore."""

@@ -150,7 +150,14 @@ class ServingRig:
         placing = self._placing(unloads)
         doubts = self._doubts()
         demand = self._demand(placing, doubts)
-        cold = ColdPath(demand, self._tables, doubts, self._shop.board, clock)
+        cold = ColdPath(
+            demand,
+            self._tables,
+            doubts,
+            self._shop.board,
+            clock,
+            is_removed=self._ground.registry.is_removed,
+        )
         folder = ModelFolder(
             ground.models_path, self._model_store, ground.around.frontend, self._keeper.notify
         )

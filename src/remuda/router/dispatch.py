@@ -69,6 +69,8 @@ class Dispatcher:
             await self._try(call, sink, journey, meanwhile)
         except UpstreamFailed as failure:
             if not failure.elsewhere or sink.begun or not await self._another(call.model.id, journey):
+                if failure.elsewhere and (cause := await self._cause(journey)):
+                    raise UpstreamFailed(failure.fault, cause, status=failure.status) from failure
                 raise
             await self._try(call, sink, journey, meanwhile)
 
@@ -91,6 +93,13 @@ class Dispatcher:
         finally:
             self._ledger.end(route)
             self._next_please(model)
+
+    async def _cause(self, journey: Journey) -> str:
+        """Why a replica failed, where more is known than it could say itself; else empty."""
+        route = journey.route
+        if route is None or not await self._loading.removed(route):
+            return ""
+        return f"node {route.node_name} was removed while it answered"
 
     async def _another(self, model: str, journey: Journey) -> bool:
         """Whether there is a replica to try, or will be one because the one that failed is gone."""

@@ -1,11 +1,13 @@
 """What a request meets when its model has no replica: a load that it waits for, or the reason why not."""
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
 
 from remuda.core.clock import Clock
-from remuda.core.errors import NoCapacity, Unavailable
+from remuda.core.errors import NoCapacity, RemudaError, Unavailable
+from remuda.core.ids import NodeId
 from remuda.inference.failures import UpstreamFailed
 from remuda.ops.model import OpId
 from remuda.ops.overlay import Overlay, overlaid
@@ -20,6 +22,7 @@ from remuda.scheduler.model import Unplaceable
 from remuda.scheduler.shared_looks import StillLooking
 
 _LOOK_S: Final = 1.0
+_REMOVED_S: Final = 2.0  # For the store to say whether a node is still there.
 _NEWS_S: Final = 2.0  # For a report about what has just been installed to arrive.
 _RETRY_LEAST_S: Final = 5
 _RETRY_MOST_S: Final = 300
@@ -29,13 +32,21 @@ class ColdPath:
     """Implements router.ports.Loading."""
 
     def __init__(
-        self, demand: Demand, tables: Tables, doubts: Doubts, overlay: Overlay, clock: Clock
+        self,
+        demand: Demand,
+        tables: Tables,
+        doubts: Doubts,
+        overlay: Overlay,
+        clock: Clock,
+        *,
+        is_removed: Callable[[NodeId], Awaitable[bool]],
     ) -> None:
         self._demand = demand
         self._tables = tables
         self._doubts = doubts
         self._overlay = overlay
         self._clock = clock
+        self._is_removed = is_removed
 
     async def bring(self, model: str, wait_s: float | None, meanwhile: Meanwhile) -> None:
         began_s = self._clock.monotonic()
@@ -75,6 +86,14 @@ class ColdPath:
 
     async def gone(self, route: Route) -> bool:
         return await self._doubts.verdict(route)
+
+    async def removed(self, route: Route) -> bool:
+        with anyio.move_on_after(_REMOVED_S):
+            try:
+                return await self._is_removed(route.node)
+            except RemudaError:
+                return False
+        return False
 
     def _told(self, model: str, answer: Found | StillLooking) -> LoadStatus:
         match answer:

@@ -43,3 +43,7 @@ class Loading(Protocol):
     async def gone(self, route: Route) -> bool:
         """Whether a replica in doubt is gone, and forgotten. Waits for the look to end."""
         ...
+
+    async def removed(self, route: Route) -> bool:
+        """Whether its node was removed from the fleet; not, where that cannot be found out soon."""
+        ...

@@ -10,7 +10,7 @@ import anyio
 import structlog
 
 from remuda.core import limits
-from remuda.core.errors import RemudaError
+from remuda.core.errors import NotFound, RemudaError
 from remuda.core.ids import BootId, NodeId
 from remuda.wire.nodes import Farewell
 from remuda.worker.ports import FrontendCalls
@@ -27,7 +27,11 @@ async def depart(frontend: FrontendCalls, node: NodeId, boot_id: BootId, *, for_
     with anyio.move_on_after(limits.LEAVE_S):
         drained = False
         with _attempted("drain"):
-            await frontend.drain(node, farewell)
+            try:
+                await frontend.drain(node, farewell)
+            except NotFound:
+                log.info("node_was_removed", node=node, why="the frontend does not know it any more")
+                return
             drained = True
         if drained:
             await _wait_idle(frontend, node)

@@ -361,7 +361,14 @@ class Parts:
 
     def _make_dispatcher(self) -> Dispatcher:
         clock = self._host.clock
-        cold = ColdPath(self._demand, self.tables, self._doubts, self._board, clock)
+        cold = ColdPath(
+            self._demand,
+            self.tables,
+            self._doubts,
+            self._board,
+            clock,
+            is_removed=_never,
+        )
         upstreams = SimulatedUpstreams(self._world, self._host)
         return Dispatcher(self.tables, self.ledger, upstreams, cold, clock, _WAITS)
 
@@ -418,6 +425,11 @@ class Parts:
 
 async def _meanwhile(status: LoadStatus) -> None:
     return None
+
+
+async def _never(node: NodeId) -> bool:
+    """No node is removed here."""
+    return False
 
 
 async def _not_noted(node: NodeId, detail: str) -> None:

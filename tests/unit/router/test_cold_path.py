@@ -62,7 +62,10 @@ class Asking(DemandRig):
 
     @property
     def cold(self) -> ColdPath:
-        return ColdPath(self.demand, self.tables, self.doubts, self, self.clock)
+        return ColdPath(self.demand, self.tables, self.doubts, self, self.clock, is_removed=self.is_removed)
+
+    async def is_removed(self, node: NodeId) -> bool:
+        return False
 
     def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
         """Implements ops.overlay.Overlay."""

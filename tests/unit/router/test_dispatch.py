@@ -87,6 +87,7 @@ class Loads:
         self.doubted: list[Route] = []
         self.brought = 0
         self.is_gone = False
+        self.removed_nodes: set[NodeId] = set()
         self.on_bring: Callable[[], None] = lambda: None
         self.on_doubt: Callable[[], None] = lambda: None
 
@@ -103,6 +104,9 @@ class Loads:
 
     async def gone(self, route: Route) -> bool:
         return self.is_gone
+
+    async def removed(self, route: Route) -> bool:
+        return route.node in self.removed_nodes
 
 
 class House:
@@ -181,6 +185,14 @@ async def test_answer_that_breaks_off_is_not_begun_anew() -> None:
 
     assert "n1" not in house.replicas
     assert house.loads.doubted == [route(0)]
+
+
+async def test_answer_of_a_node_that_was_removed_says_so() -> None:
+    house = House(route(0))
+    house.script(0, "break off")
+    house.loads.removed_nodes = {NodeId("n0")}
+    with pytest.raises(UpstreamFailed, match="node n0 was removed while it answered"):
+        await house.ask()
 
 
 async def test_what_any_replica_would_refuse_is_asked_of_no_other() -> None:

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
+from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, NodeId
 from remuda.wire.nodes import (
     BusTrouble,
@@ -24,8 +26,11 @@ class Said:
 
     def __init__(self) -> None:
         self.words: list[tuple[str, NodeId, Farewell]] = []
+        self.removed = False
 
     async def drain(self, node: NodeId, farewell: Farewell) -> None:
+        if self.removed:
+            raise NotFound("there is no such node")
         self.words.append(("drain", node, farewell))
 
     async def deregister(self, node: NodeId, farewell: Farewell) -> None:
@@ -48,6 +53,15 @@ async def test_a_farewell_names_its_boot() -> None:
     frontend, boot = Said(), Farewell(boot_id="boot-7")
     await depart(frontend, NodeId("node-1"), BootId("boot-7"))
     assert frontend.words == [("drain", NodeId("node-1"), boot), ("deregister", NodeId("node-1"), boot)]
+
+
+async def test_a_worker_whose_node_was_removed_says_so_once_and_asks_no_further() -> None:
+    frontend = Said()
+    frontend.removed = True
+    with capture_logs() as logged:
+        await depart(frontend, NodeId("node-1"), BootId("boot-7"))
+    assert frontend.words == []
+    assert [line["event"] for line in logged] == ["node_was_removed"]
 
 
 async def test_a_worker_that_leaves_for_good_says_so() -> None:
