@@ -28,22 +28,28 @@ def show_frontend(frontend: RunningFrontend, settings: FrontendSettings) -> None
     )
 
 
-def show_up(frontend: RunningFrontend, settings: FrontendSettings, own: Standing | None) -> None:
+def show_up(
+    frontend: RunningFrontend, settings: FrontendSettings, own: Standing | None, trouble: str = ""
+) -> None:
+    """`trouble`: why this machine's worker does not run; empty when it does, or is only slow."""
     _show(
         [
-            f"Remuda {__version__} is {_ready(frontend)}",
+            f"Remuda {__version__} is {_ready(frontend, trouble)}",
             "",
             *_places(frontend, settings),
-            f"  This node   {_node(own)}",
+            f"  This node   {f'its worker does not run: {trouble}' if trouble else _node(own)}",
             *_next(frontend, settings, "remuda up"),
         ]
     )
 
 
-def _ready(frontend: RunningFrontend) -> str:
-    if not frontend.why_unready:
-        return "up."
-    return f"running, but not ready: {frontend.why_unready}. It keeps trying; remuda doctor shows how it is."
+def _ready(frontend: RunningFrontend, worker_trouble: str = "") -> str:
+    if frontend.why_unready:
+        why = frontend.why_unready
+        return f"running, but not ready: {why}. It keeps trying; remuda doctor shows how it is."
+    if worker_trouble:
+        return "running, but its worker is not. It is started again and again; remuda doctor says more."
+    return "up."
 
 
 def _places(frontend: RunningFrontend, settings: FrontendSettings) -> Iterable[str]:

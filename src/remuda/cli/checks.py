@@ -149,6 +149,10 @@ def check_worker(patient: Patient) -> list[Finding]:
     pid, url = said.get("pid"), said.get("url")
     if isinstance(pid, int) and isinstance(url, str) and alive(pid):
         return [findings.worker(_worker_trouble(url), pid)]
+    frontend = read_json(folder.endpoint)
+    parent = frontend.get("pid")
+    if frontend.get("starts_worker") and isinstance(parent, int) and alive(parent):
+        return [findings.own_worker_stopped(parent, _why_own_worker_ended(folder))]
     if folder.endpoint.exists() and not said:
         return []  # A frontend; where it has a worker of its own, it starts that.
     if not folder.joined.exists() and not said:
@@ -312,6 +316,18 @@ def _worker_trouble(url: str) -> str:
     text = answer.body.decode(errors="replace")
     # The reason stands in brackets, behind a sentence that peers know.
     return text.partition("(")[2].removesuffix(")") or text
+
+
+def _why_own_worker_ended(folder: DataFolder) -> str:
+    """Empty: nobody has said; it may be about to start. On a full disk nobody can write it down."""
+    said = read_json(folder.worker_ending).get("reason")
+    if isinstance(said, str) and said:
+        return said
+    try:
+        folder.prepare()
+    except Misconfigured as error:
+        return error.message
+    return ""
 
 
 def _reason(ready: Answer) -> str:

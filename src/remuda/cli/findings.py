@@ -129,6 +129,18 @@ def worker(reason: str, process: int) -> Finding:
     return problem("worker", f"runs here (process {process}), but cannot be commanded: {reason}", remedy)
 
 
+def own_worker_stopped(up: int, reason: str) -> Finding:
+    """The worker that `remuda up` starts again whenever it ends. An empty reason: it has not failed yet."""
+    if not reason:
+        return warning(
+            "worker",
+            f"remuda up (process {up}) is starting it",
+            "wait a moment; if this lasts, its log says why",
+        )
+    remedy = "remuda up starts it again by itself once that is mended"
+    return problem("worker", f"does not run, though remuda up does (process {up}): {reason}", remedy)
+
+
 def worker_stopped(start: str) -> Finding:
     return problem("worker", "this machine has joined a fleet, but its worker is not running", start)
 
@@ -163,7 +175,12 @@ def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
     found = [_node(node) for node in nodes if node.status != "healthy" or _reasons(node)]
     if not nodes:
         return [warning("nodes", "there are no nodes", "let a machine in with `remuda join`")]
-    return [*found, ok("nodes", f"{healthy} of {len(nodes)} are healthy")]
+    if healthy == len(nodes):
+        return [*found, ok("nodes", f"{healthy} of {len(nodes)} are healthy")]
+    others = ", ".join(
+        f"{node.name} is {shown_status(node)}" for node in nodes if shown_status(node) != "healthy"
+    )
+    return [*found, warning("nodes", f"{healthy} of {len(nodes)} are healthy: {others}", "remuda nodes")]
 
 
 def operations(ops: Sequence[OpView]) -> list[Finding]:

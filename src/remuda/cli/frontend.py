@@ -74,6 +74,7 @@ class RunningFrontend:
     first_admin_key: str  # To be shown once; empty unless it was made just now.
     registry: Registry
     why_unready: str  # As it was when it started; empty when store and bus could be used.
+    own_worker_ended: Callable[[str], Awaitable[None]]  # With the reason; what ran there is not routed to.
 
 
 def run(resolved: Resolved[FrontendSettings]) -> int:
@@ -112,12 +113,15 @@ async def running_frontend(
     entropy: Entropy | None = None,
     *,
     probes_commands: bool = True,
+    starts_worker: bool = False,
 ) -> AsyncIterator[RunningFrontend]:
     """A frontend that answers when the block begins. Misconfigured before anything has started.
-    `probes_commands`: nodes whose workers are not on the bus are found out."""
+    `probes_commands`: nodes whose workers are not on the bus are found out. `starts_worker`: whoever calls
+    this is about to start the worker of `policy`'s own secret, which does not run yet."""
     async with AsyncExitStack() as stack:
         build = _Build(stack, settings, policy, clock or SystemClock(), entropy or SystemEntropy())
         build.probes_commands = probes_commands
+        build.starts_worker = starts_worker
         listener = build.claim()
         database = await build.open_store()
         services = await build.assemble(database)
@@ -141,6 +145,7 @@ async def running_frontend(
             first_key,
             services.registry,
             (await services.readiness()).for_admins,
+            partial(_own_worker_ended, services),
         )
 
 
@@ -161,6 +166,7 @@ class _Build:
         self.clock = clock
         self.entropy = entropy
         self.probes_commands = True
+        self.starts_worker = False
         self._host = addresses.bind_host(settings)
         self._folder = DataFolder(settings.data_dir)
 
@@ -201,6 +207,11 @@ class _Build:
         registry = Registry(
             fleet, intake, plan.issuer, BusStopSender(bus), self._policy, thresholds, self.entropy, tokens
         )
+        if self.starts_worker:
+            # Before anybody reads that it was there: what it ran when this process was killed is gone.
+            await registry.own_worker_ended(
+                "remuda up was just started; its worker has not registered yet", note=False
+            )
         prober = command_prober(frontend, fleet, bus, plan, self.clock, thresholds)
         runners: list[Runner] = [keyring.run, intake.run, ear.run, Dialer(frontend, fleet, thresholds).run]
         runners += [prober.run] if self.probes_commands else []
@@ -276,6 +287,7 @@ class _Build:
             "pid": os.getpid(),
             "port": port,
             "models": str(self.models),
+            "starts_worker": self.starts_worker,
         }
         write_json(self._folder.endpoint, where)
         self._stack.callback(self._folder.endpoint.unlink, missing_ok=True)
@@ -362,6 +374,11 @@ def _check_tls(cert: Path, key: Path) -> None:
     else:
         return
     raise Misconfigured(f"HTTPS cannot be served: {why}", hint="set --tls-cert and --tls-key, or neither")
+
+
+async def _own_worker_ended(services: Services, why: str) -> None:
+    await services.registry.own_worker_ended(why)
+    await services.serving.fleet_changed()
 
 
 async def _hear_bus(bus: Bus) -> None:

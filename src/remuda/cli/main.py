@@ -27,7 +27,7 @@ from remuda.cli.argv import hide_secrets_from_argv
 from remuda.cli.commands import NoSuchCommand, Verbs, examples, settings_command
 from remuda.cli.exits import Exit, exit_of, report
 from remuda.core.errors import Problem, RemudaError
-from remuda.core.os_errors import os_reason
+from remuda.core.os_errors import is_full, os_reason
 
 _NEW_OBJECTS: Final = 20_000  # Between two looks for garbage: imports make many, and leave hardly any.
 
@@ -130,9 +130,8 @@ def _sentence(text: str) -> str:
 def _of_the_system(error: OSError) -> Problem:
     """An operating-system error that no command has a better message for."""
     where = f"{error.filename}: " if error.filename else ""
-    return Problem(
-        "system_refused", f"{where}{os_reason(error)}", "check that it exists and that you may use it"
-    )
+    hint = "free some space there" if is_full(error) else "check that it exists and that you may use it"
+    return Problem("system_refused", f"{where}{os_reason(error)}", hint)
 
 
 @click.group(
@@ -155,9 +154,11 @@ def root() -> None:
 def up(ctx: click.Context, /, **flags: object) -> None:
     """Run a frontend and a worker on this machine: a fleet of one that others can join."""
     from remuda.cli.options import resolve_settings
+    from remuda.cli.second_start import refuse_second_start
     from remuda.cli.settings import UpSettings
 
     resolved = resolve_settings(UpSettings, flags)
+    refuse_second_start(resolved.values)
     from remuda.cli.up import run  # A second of imports, which a refusal need not wait for.
 
     ctx.exit(run(resolved))
@@ -175,9 +176,11 @@ def up(ctx: click.Context, /, **flags: object) -> None:
 def frontend(ctx: click.Context, /, **flags: object) -> None:
     """Run the API without a worker. Several can share one PostgreSQL and one NATS server."""
     from remuda.cli.options import resolve_settings
+    from remuda.cli.second_start import refuse_second_start
     from remuda.cli.settings import FrontendSettings
 
     resolved = resolve_settings(FrontendSettings, flags)
+    refuse_second_start(resolved.values)
     from remuda.cli.frontend import run
 
     ctx.exit(run(resolved))

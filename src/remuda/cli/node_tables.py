@@ -1,7 +1,7 @@
 """Nodes as people see them. Pure: from the frontend's answers to tables."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -13,6 +13,7 @@ from remuda.wire.admin import HistoryItem
 from remuda.wire.nodes import NodeFacts, NodeView
 
 UNREACHABLE: Final = "unreachable"
+_OVERDUE: Final = timedelta(seconds=12)  # Heartbeats come every 10 s, unless set otherwise.
 
 _STYLES: Final = {
     "healthy": "green",
@@ -31,7 +32,7 @@ def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> Rend
     table = fitting(
         [
             Column("NAME", [node.name for node in nodes]),
-            Column("STATUS", [_status(node) for node in nodes]),
+            Column("STATUS", [_status(node, now) for node in nodes]),
             Column("ADDRESS", [node.address or UNKNOWN for node in nodes], needed=3),
             Column("GPU", [node.gpu_vendor or UNKNOWN for node in nodes], needed=1),
             Column("VRAM", [_vram(node) for node in nodes], right=True),
@@ -79,7 +80,7 @@ def _facts(node: NodeView, now: datetime) -> list[tuple[str, RenderableType]]:
     known: list[tuple[str, RenderableType]] = [
         ("Name", node.name),
         ("Id", node.id),
-        ("Status", _status(node)),
+        ("Status", _status(node, now)),
         ("Type", node.node_type),
         ("Address", node.address or UNKNOWN),
         ("HTTP address", node.http_address or UNKNOWN),
@@ -152,9 +153,14 @@ def shown_status(node: NodeView) -> str:
     return UNREACHABLE if unreachable and node.status == "healthy" else node.status
 
 
-def _status(node: NodeView) -> Text:
+def _status(node: NodeView, now: datetime) -> Text:
+    """With its age where a heartbeat is overdue, but not yet for so long that the status is another."""
     status = shown_status(node)
-    return Text(one_line(status), style=_STYLES.get(status, ""))
+    text = Text(one_line(status), style=_STYLES.get(status, ""))
+    overdue = node.last_heartbeat.year > 1 and now - node.last_heartbeat >= _OVERDUE
+    if status == "healthy" and overdue:
+        text.append(f", last heard {ago(node.last_heartbeat, now)}", "yellow")
+    return text
 
 
 def _vram(node: NodeView) -> str:

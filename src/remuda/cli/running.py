@@ -1,12 +1,13 @@
 """How a process of ours runs: one event loop, signals that end it in order, tasks that end in reverse."""
 
 import gc
+import io
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TextIO, TypeVar
 
 import anyio
 import structlog
@@ -37,9 +38,39 @@ def log_style(resolved: Resolved[S]) -> tuple[str, Literal["console", "json"]]:
     )
 
 
-def log_as(resolved: Resolved[S]) -> None:
+class HeldBack(io.StringIO):
+    """Lines for a terminal, kept until what belongs above them was shown."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._released = False
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text) if self._released else super().write(text)
+
+    def line(self, text: str) -> None:
+        self.write(f"{text}\n")
+        self.flush()
+
+    def flush(self) -> None:
+        if self._released:
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def release(self) -> None:
+        """Show what was kept; what comes from now on is shown as it comes."""
+        if not self._released:
+            self._released = True
+            self._stream.write(self.getvalue())
+            self._stream.flush()
+
+
+def log_as(resolved: Resolved[S], stream: TextIO | None = None) -> None:
     """Log as the settings say, and name each setting that is given and has no effect."""
-    configure(*log_style(resolved))
+    configure(*log_style(resolved), stream)
     for item in described(type(resolved.values)):
         if item.setting.no_effect_yet and resolved.origins[item.field] != "default":
             log.warning("setting_has_no_effect_yet", setting=item.field, until=item.setting.no_effect_yet)
@@ -92,7 +123,7 @@ def settle() -> None:
 
 def run_until_signal(main: Callable[[Stop], Awaitable[int]]) -> int:
     """Run `main`. The first SIGTERM or SIGINT asks it to stop; the second ends the process at once. A
-    RemudaError raised inside task groups reaches the caller by itself."""
+    RemudaError or OSError raised inside task groups reaches the caller by itself."""
     keep_private()
     try:
         return anyio.run(_stopped_by_signal, main, backend_options={"use_uvloop": sys.platform != "win32"})
@@ -127,12 +158,13 @@ async def _listen_for_signals(stop: Stop) -> None:
                 os._exit(EXIT_INTERRUPTED)
 
 
-def _single(group: BaseExceptionGroup[BaseException]) -> RemudaError | None:
-    """The expected error inside, where there is nothing but expected ones."""
-    found: list[RemudaError] = []
+def _single(group: BaseExceptionGroup[BaseException]) -> RemudaError | OSError | None:
+    """The expected error inside, where there is nothing but expected ones: ours, and what the operating
+    system refused, such as writing to a full disk."""
+    found: list[RemudaError | OSError] = []
     for error in group.exceptions:
         inner = _single(error) if isinstance(error, BaseExceptionGroup) else error
-        if not isinstance(inner, RemudaError):
+        if not isinstance(inner, RemudaError | OSError):
             return None
         found.append(inner)
     return found[0]

@@ -1,11 +1,17 @@
 """Why the operating system refused something, in words for people. Pure."""
 
+import errno
 import os
 import re
 import socket
 from typing import Final
 
 _NUMBER: Final = re.compile(r"\[Errno (-?\d+)\]\s*")
+_IN_PLAIN_WORDS: Final = {
+    errno.ENOSPC: "its disk is full",
+    errno.EDQUOT: "this user's disk quota is used up",
+    errno.EROFS: "its file system is read-only",
+}
 
 
 def os_reason(error: OSError) -> str:
@@ -17,8 +23,13 @@ def os_reason(error: OSError) -> str:
     if isinstance(error, FileExistsError):
         return "there is a file of this name, which is not a folder"
     if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
+        return _IN_PLAIN_WORDS.get(error.errno) or os.strerror(error.errno)
     return str(error.strerror or error)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the disk has no room left, for anybody or for this user."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def without_number(text: str) -> str:

@@ -114,6 +114,7 @@ def readmit(candidate: Candidate, known: Node, now: datetime, policy: AdmissionP
         approved=known.approved or _trusted(candidate, policy) or candidate.invite is not None,
         leaving=False,
         departed=False,
+        ended="",
         last_heartbeat=known.last_heartbeat if still_cut_off else now,
         updated_at=now,
         report=known.report if known.boot_id == candidate.boot_id else None,
@@ -187,13 +188,20 @@ def leave(node: Node, boot_id: BootId | None) -> Node:
 
 def depart(node: Node, boot_id: BootId | None, *, for_good: bool = False) -> Node:
     """Goodbye, under the same condition."""
-    return replace(_still(node, boot_id), departed=True, left=for_good)
+    return replace(_still(node, boot_id), departed=True, left=for_good, ended="")
+
+
+def worker_ended(node: Node, boot_id: BootId, why: str) -> Node:
+    """The process that started the worker of this boot says that it has ended. One that said goodbye has told
+    more, and one that registered since is another."""
+    over = node.boot_id == boot_id and (not node.departed or bool(node.ended))
+    return replace(node, departed=True, ended=why) if over else node
 
 
 def heard(node: Node, beat: Beat, now: datetime) -> Node:
     """The node after a heartbeat that speaks for it. One that waits for approval gets a time stamp only."""
     source = node.source or (beat.caller.source if node.identified_by is Identification.ADDRESS else "")
-    alive = replace(node, last_heartbeat=now, departed=False, left=False, source=source)
+    alive = replace(node, last_heartbeat=now, departed=False, left=False, ended="", source=source)
     if not node.approved:
         return alive
     old = node.resources

@@ -29,6 +29,7 @@ class Standing:
     reasons: tuple[str, ...]
     unreached: Mapping[str, str] = field(default_factory=dict)  # Why, by each frontend that cannot dial it.
     uncommandable: str = ""  # Why commands cannot reach its worker; empty: they can, as far as is known.
+    heard_ago: timedelta = timedelta()  # Since its last heartbeat, whether or not anybody listened meanwhile.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Fleet:
             (*why, *dict.fromkeys(unreached.values())),
             unreached,
             cut_off,
+            self.now - node.last_heartbeat,
         )
 
     def standings(self, thresholds: Thresholds) -> list[Standing]:

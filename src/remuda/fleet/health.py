@@ -120,6 +120,8 @@ def _connecting(node: Node) -> bool:
 
 
 def _departed(node: Node) -> str:
+    if node.ended:
+        return node.ended
     if node.left:
         return f"left the fleet; remove it with: remuda nodes remove {pasted(node.name)}"
     return f"its worker was stopped; {_START_AGAIN[bool(node.version)]}"

@@ -143,6 +143,7 @@ class Node:
     claim: Claim | None = None
     left: bool = False  # Of a departed node: it left the fleet, so that nobody is to wait for it.
     contested_from: str = ""  # Who was refused under this name while the node lived; empty: nobody.
+    ended: str = ""  # Why its worker does not run, as the `remuda up` says that starts it; else empty.
 
     @property
     def cut_off(self) -> str:

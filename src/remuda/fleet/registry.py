@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 import structlog
 
@@ -156,9 +157,28 @@ class Registry:
             Note("departed"),
         )
 
+    async def own_worker_ended(self, why: str, *, note: bool = True) -> None:
+        """The worker that this process starts does not run now. Its node is recognised by its secret."""
+        for node in (await self._store.fleet()).nodes:
+            if node.secret_hash and node.secret_hash in self._policy.own_secrets:
+                boot = node.boot_id
+                await self._store.amend(
+                    node.id,
+                    partial(admission.worker_ended, boot_id=boot, why=why),
+                    Note("worker_ended", why) if note else None,
+                )
+                log.info("own_worker_ended", node=node.name, id=node.id, reason=why)
+
     async def identify(self, node_id: NodeId, caller: Caller) -> None:
         """NotFound for an unknown node, Unauthorized where the caller is not that node."""
         await self._callers.identify(node_id, caller)
+
+    async def is_removed(self, node_id: NodeId) -> bool:
+        try:
+            await self._store.one(node_id)
+        except NotFound:
+            return True
+        return False
 
     async def note_lost(self, node_id: NodeId, detail: str) -> None:
         """Note in the node's history that a replica is gone without being unloaded. If that cannot be written

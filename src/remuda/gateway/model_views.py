@@ -28,7 +28,7 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
     standing = next((one for one in standings if one.node.id == row.node), None)
     state, why = row.state.value, row.why
     if row.state is ReplicaState.LOADED and standing is not None and standing.reachability in _OFFLINE:
-        state, why = UNREACHABLE, f"{standing.node.name} is offline"
+        state, why = UNREACHABLE, standing.node.ended or f"{standing.node.name} is offline"
     idle_at = serving.unloads_at(row) if state == ReplicaState.LOADED else None
     return ReplicaView(
         model=row.key.model,
@@ -53,11 +53,12 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
 
 
 def _unconfirmed_since(standing: Standing | None) -> datetime | None:
-    """A node that cannot be commanded is unhealthy as well, but goes on telling what it runs."""
-    if standing is None or standing.reachability is not Reachability.SILENT:
+    """A node that cannot be commanded is unhealthy as well, but goes on telling what it runs. One that was
+    not heard lately confirms nothing, even if its status is as before because nobody was there to hear it."""
+    if standing is None:
         return None
-    heard = standing.node.cut_off and standing.silence < _CONFIRMED_FOR
-    return None if heard else standing.node.last_heartbeat
+    silent = standing.reachability is Reachability.SILENT and not standing.node.cut_off
+    return standing.node.last_heartbeat if silent or standing.heard_ago >= _CONFIRMED_FOR else None
 
 
 async def model_rows(svc: Services) -> list[ModelRow]:

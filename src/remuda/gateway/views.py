@@ -154,6 +154,7 @@ def node_view(standing: Standing) -> NodeView:
             contested_from=node.contested_from,
             claim=None if node.claim is None else _claim_view(node.claim),
             unreachable=bool(standing.unreached),
+            heard_seconds_ago=max(0, int(standing.heard_ago.total_seconds())),
             reasons=standing.reasons,
         ),
     )

@@ -29,6 +29,7 @@ _GROUP_POLL_S = 0.01
 _SUCCESS = "exit code 0"
 
 OnStart = Callable[["Child"], Awaitable[None]]
+OnEnd = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ async def supervise(
     policy: RestartPolicy,
     *,
     on_start: OnStart | None = None,
+    on_end: OnEnd | None = None,
     ends_with_success: bool = False,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -88,6 +90,7 @@ async def supervise(
 
     `on_start` runs in each life as soon as the process exists, and is cancelled when the process ends;
     ChildFailed raised in it ends that life. This reports started once the first `on_start` is through.
+    `on_end` is told how each life ended that nobody wanted to end, before the next one begins.
     """
     short_lives = 0
     reported = False
@@ -109,6 +112,8 @@ async def supervise(
             log.info("child_ended", child=spec.name)
             return
         lived = timedelta(seconds=anyio.current_time() - began)
+        if on_end is not None:
+            await on_end(ending)
         short_lives = await _before_restart(spec.name, ending, after_exit(policy, short_lives, lived))
 
 

@@ -1,13 +1,19 @@
 """The data folder: where things are in it, who may read it, and that one process of a kind uses it."""
 
+import errno
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from remuda.core.errors import Misconfigured
-from remuda.core.os_errors import os_reason
+from remuda.core.os_errors import is_full, os_reason
+
+_ROOM_BYTES: Final = 1 << 20  # With less a start would fail half-way: the database alone takes as much.
 
 
 class DataFolder:
@@ -54,6 +60,11 @@ class DataFolder:
         return self.worker / "endpoint.json"
 
     @property
+    def worker_ending(self) -> Path:
+        """Why the last worker that `remuda up` started here ended."""
+        return self.root / "run" / "worker-ending.json"
+
+    @property
     def endpoint(self) -> Path:
         """Where the frontend of this folder answers, and the key for commands on this machine."""
         return self.root / "run" / "endpoint.json"
@@ -62,34 +73,72 @@ class DataFolder:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.models.mkdir(exist_ok=True)  # People are told to put files there.
-            probe = self.root / ".writable"
-            probe.write_text("")
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=self.root) as probe:
+                probe.write(bytes(_ROOM_BYTES))
         except OSError as error:
-            raise Misconfigured(
-                f"the data folder {self.root} cannot be used: {os_reason(error)}",
-                hint="choose another with --data-dir or REMUDA_DATA_DIR",
-            ) from None
+            raise self.unusable(error) from None
+
+    def unusable(self, error: OSError) -> Misconfigured:
+        """Why nothing can be written into this folder, and what to do about it."""
+        another = "choose another with --data-dir or REMUDA_DATA_DIR"
+        if is_full(error) and _no_inodes(self.root):
+            return Misconfigured(
+                f"the disk of {self.root} has no inodes left: it holds too many files",
+                hint=f"remove files there, or {another}",
+            )
+        if is_full(error):
+            why = "is full" if error.errno == errno.ENOSPC else f"cannot be written: {os_reason(error)}"
+            return Misconfigured(
+                f"the disk of {self.root} {why} ({_free(self.root)})",
+                hint=f"free at least {_ROOM_BYTES >> 20} MiB there, or {another}",
+            )
+        owner = _other_owner(self.root) if isinstance(error, PermissionError) else ""
+        whose = f", which belongs to {owner}," if owner else ""
+        return Misconfigured(
+            f"the data folder {self.root}{whose} cannot be used: {os_reason(error)}", hint=another
+        )
 
     @contextmanager
     def held_by(self, role: str) -> Iterator[None]:
         """This process alone is the folder's `role`; the kernel lets go however the process ends."""
         import fcntl  # Not everywhere: where commands only look at files, they work without it.
 
-        path = self.root / f"{role}.lock"
-        with path.open("a+") as handle:
+        try:
+            descriptor = os.open(self.root / f"{role}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise self.unusable(error) from None
+        try:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                handle.seek(0)
-                raise Misconfigured(
-                    f"another {role} (process {handle.read().strip() or 'unknown'}) uses {self.root}",
-                    hint="stop it, or choose another folder with --data-dir",
-                ) from None
-            handle.truncate(0)
-            handle.write(str(os.getpid()))
-            handle.flush()
+                raise self._taken(role) from None
+            try:
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, str(os.getpid()).encode())
+            except OSError as error:
+                raise self.unusable(error) from None
             yield
+        finally:
+            os.close(descriptor)
+
+    def check_free_for(self, role: str) -> None:
+        """Raises Misconfigured while another process is the folder's `role`."""
+        if self.is_held_by(role):
+            raise self._taken(role)
+
+    def _taken(self, role: str) -> Misconfigured:
+        try:
+            process = (self.root / f"{role}.lock").read_text().strip()
+        except OSError:
+            process = ""
+        running: Mapping[str, object] = {}
+        with suppress(Misconfigured):
+            running = read_json(self.endpoint) if role == "frontend" else {}
+        where = f" and answers at {running['url']}" if process and str(running.get("pid")) == process else ""
+        return Misconfigured(
+            f"another {role} (process {process or 'unknown'}) uses {self.root}{where}",
+            hint="stop it, or choose another folder with --data-dir",
+        )
 
     def is_held_by(self, role: str) -> bool:
         """Whether some process is the folder's `role` now."""
@@ -103,6 +152,33 @@ class DataFolder:
         except OSError:
             return True
         return False
+
+
+def _no_inodes(folder: Path) -> bool:
+    try:
+        disk = os.statvfs(folder)
+    except (OSError, AttributeError):  # The latter: on Windows.
+        return False
+    return disk.f_files > 0 and disk.f_favail == 0
+
+
+def _free(folder: Path) -> str:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return "how much is free cannot be told"
+    return f"{free / (1 << 20):.1f} MiB free"
+
+
+def _other_owner(path: Path) -> str:
+    """Whose the folder is, or the part of its path that exists; empty if it is this user's own."""
+    try:
+        existing = next(part for part in (path, *path.absolute().parents) if part.exists())
+        if existing.stat().st_uid == os.geteuid():
+            return ""
+        return f"user {existing.owner()}"
+    except (OSError, KeyError, AttributeError, NotImplementedError):
+        return ""
 
 
 def write_private(path: Path, content: str) -> None:

@@ -54,6 +54,23 @@ def listeners(port: int) -> frozenset[int] | None:
         return None
 
 
+def listening_process(port: int) -> str:
+    """Which process of this user listens on that port of any address of this machine, for people; empty where
+    that is not told."""
+    try:
+        inodes = frozenset(
+            inode for table in ("tcp", "tcp6") for inode, number, _ in _listening_in(table) if number == port
+        )
+        pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()] if inodes else []
+    except OSError:
+        return ""
+    for pid in pids:
+        with suppress(OSError):
+            if inodes & sockets_of(pid):
+                return f"process {pid} ({(_PROC / str(pid) / 'comm').read_text().strip()})"
+    return ""
+
+
 def sockets_of(pid: int) -> frozenset[int]:
     """By inode, as `listeners` has them; none of one that is gone. OSError when it is not ours to know."""
     inodes = set[int]()
@@ -66,6 +83,13 @@ def sockets_of(pid: int) -> frozenset[int]:
 
 
 def _listeners_in(table: str, port: int) -> Iterator[int]:
+    for inode, number, address in _listening_in(table):
+        if number == port and address in _REACHED_BY_LOOPBACK:
+            yield inode
+
+
+def _listening_in(table: str) -> Iterator[tuple[int, int, str]]:
+    """Inode, port and address of each socket that listens."""
     try:
         lines = (_PROC / "net" / table).read_text().splitlines()[1:]
     except FileNotFoundError:
@@ -75,8 +99,8 @@ def _listeners_in(table: str, port: int) -> Iterator[int]:
     for line in lines:
         _, local, _, state, *_, inode = line.split(maxsplit=10)[:10]
         address, _, number = local.rpartition(":")
-        if state == _LISTENS and int(number, 16) == port and address in _REACHED_BY_LOOPBACK:
-            yield int(inode)
+        if state == _LISTENS:
+            yield int(inode), int(number, 16), address
 
 
 def _in_proc(packed: bytes) -> str:

@@ -73,7 +73,7 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
         unfit=why_unfit(view.standing) or ("" if foreign(node) else unreached) or fleet.unfit(node.id),
         approved=node.approved,
         unreached=bool(unreached),
-        passing=view.standing.reachability is Reachability.SILENT and not view.standing.uncommandable,
+        passing=_passing(view.standing),
         has_backend=any(need.backend in (one.name, one.alias) for one in _installed(view)),
         has_file=fleet.shared or has_file(view, need.file),
         files_told=_files_told(view),
@@ -91,6 +91,12 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) ->
         residents=tuple(_resident(row, fleet) for row in rows if not _immovable(row, need, fleet)),
         busy=sum(fleet.in_flight(row.key) for row in rows),
     )
+
+
+def _passing(standing: Standing) -> bool:
+    """Whether a node that takes no replicas now is likely to soon, by itself."""
+    overdue = standing.reachability is Reachability.SILENT and not standing.uncommandable
+    return overdue or bool(standing.node.ended)
 
 
 def _raises_slots(node: Node) -> str:

@@ -193,6 +193,7 @@ def _heard_columns(node: Node) -> Values:
     return {
         "departed": node.departed,
         "left_fleet": node.left,
+        "ended": node.ended,
         "source": node.source,
         "last_heartbeat": node.last_heartbeat,
         "updated_at": node.updated_at,
@@ -241,6 +242,7 @@ def _node(row: Row[tuple[object]], labels: Labels) -> Node:
         claim=row.claim,
         contested_from=row.contested_from,
         left=row.left_fleet,
+        ended=row.ended,
     )
 
 

@@ -26,7 +26,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -98,6 +98,7 @@ nodes = Table(
     Column("contested_from", Text, nullable=False, server_default=""),
     Column("claim", Document(Claim)),
     Column("left_fleet", Boolean, nullable=False, server_default=false()),
+    Column("ended", Text, nullable=False, server_default=""),
     UniqueConstraint("name", name="nodes_name_key"),
 )
 

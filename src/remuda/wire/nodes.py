@@ -400,6 +400,7 @@ class NodeFacts(Message):
     contested_from: Annotated[str, OMIT_EMPTY] = ""  # Whose registration under this name was refused.
     claim: Annotated[NodeClaim | None, OMIT_NONE] = None
     unreachable: Annotated[bool, OMIT_EMPTY] = False  # Some frontend gets no answer at its HTTP address.
+    heard_seconds_ago: Annotated[int | None, OMIT_NONE] = None  # By the frontend's clock: how old this is.
     reasons: Many[str] = ()
 
 

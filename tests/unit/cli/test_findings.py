@@ -110,23 +110,34 @@ def test_nodes_that_are_not_healthy_are_told_with_their_reasons() -> None:
         [node("a", "healthy"), node("b", "offline", "not heard"), node("c", "pending", "waits")]
     )
 
-    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.WARNING), ("nodes", Level.OK)]
+    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.WARNING), ("nodes", Level.WARNING)]
     assert found[0].message == "b is offline: not heard"
-    assert found[2].message == "1 of 3 are healthy"
+    assert found[2].message == "1 of 3 are healthy: b is offline, c is pending"
+    assert levels(*findings.fleet([node("a", "healthy")])) == [("nodes", Level.OK)]
 
 
 def test_a_node_that_is_heard_and_cannot_be_reached_is_a_problem_and_not_called_healthy() -> None:
     found = findings.fleet([node("a", "healthy", "port closed", unreachable=True), node("b", "healthy")])
 
-    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.OK)]
-    assert [one.message for one in found] == ["a is unreachable: port closed", "1 of 2 are healthy"]
+    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.WARNING)]
+    assert [one.message for one in found] == [
+        "a is unreachable: port closed",
+        "1 of 2 are healthy: a is unreachable",
+    ]
 
 
 def test_a_localai_node_whose_http_port_cannot_be_reached_is_a_warning() -> None:
     found = findings.fleet([node("a", "healthy", "port closed", unreachable=True, version="")])
 
-    assert levels(*found) == [("nodes", Level.WARNING), ("nodes", Level.OK)]
-    assert found[1].message == "0 of 1 are healthy"
+    assert levels(*found) == [("nodes", Level.WARNING), ("nodes", Level.WARNING)]
+    assert found[1].message == "0 of 1 are healthy: a is unreachable"
+
+
+def test_own_worker_that_does_not_run_is_a_problem_once_it_has_failed() -> None:
+    assert findings.own_worker_stopped(7, "").level is Level.WARNING
+    failed = findings.own_worker_stopped(7, "the disk of /data is full")
+    assert failed.level is Level.PROBLEM
+    assert failed.message == "does not run, though remuda up does (process 7): the disk of /data is full"
 
 
 def test_a_healthy_node_with_something_to_decide_about_is_a_warning() -> None:

@@ -1,6 +1,6 @@
 """The list of nodes, for people."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 
 from rich.console import Console
@@ -27,3 +27,17 @@ def test_node_that_is_heard_and_cannot_be_reached_is_not_shown_as_healthy() -> N
     lines = output.file.getvalue().splitlines()
     assert lines[1].split()[:2] == ["a", "unreachable"]
     assert "a: port closed" in lines
+
+
+def test_status_of_a_node_whose_heartbeat_is_overdue_has_its_age() -> None:
+    now = datetime(2026, 6, 1, tzinfo=UTC)
+    output = Console(file=StringIO(), width=160)
+    nodes = [
+        NodeView(id=name, name=name, status="healthy", last_heartbeat=now - timedelta(seconds=heard_s))
+        for name, heard_s in (("a", 5), ("b", 14))
+    ]
+    show(output, node_list(nodes, now, output))
+    assert isinstance(output.file, StringIO)
+    [_, fresh, overdue] = output.file.getvalue().splitlines()
+    assert "last heard" not in fresh
+    assert "healthy, last heard 14s ago" in overdue

@@ -24,9 +24,13 @@ from remuda.fleet.admission import (
     with_budget_override,
     with_max_replicas_override,
     without_label,
+    worker_ended,
 )
+from remuda.fleet.fleet import Fleet
+from remuda.fleet.health import NodeStatus
+from remuda.fleet.hearing import Hearing
 from remuda.fleet.model import BusTrouble, Candidate, Label, LabelSource, Node, Report, Resources
-from tests.support.nodes import CLOSED, NOON, OPEN, beat, candidate, node
+from tests.support.nodes import CLOSED, NOON, OPEN, THRESHOLDS, beat, candidate, node
 
 LATER = NOON + timedelta(minutes=5)
 
@@ -296,3 +300,18 @@ def test_trouble_that_was_overtaken_on_the_way_changes_nothing() -> None:
 def test_trouble_of_a_boot_that_is_over_is_refused() -> None:
     with pytest.raises(NotFound):
         cut_off(node(boot_id=BootId("boot-2")), TROUBLE)
+
+
+def test_a_worker_that_its_parent_saw_end_is_gone_at_once_and_back_when_it_registers() -> None:
+    ended = worker_ended(node(), node().boot_id, "it was killed")
+    standing = Fleet(NOON, Hearing(), [ended]).standing(ended, THRESHOLDS)
+    assert (standing.status, standing.reasons) == (NodeStatus.OFFLINE, ("it was killed",))
+
+    back = readmit(candidate(boot_id=BootId("boot-2")), ended, LATER, CLOSED)
+    assert (back.departed, back.ended) == (False, "")
+    assert worker_ended(back, node().boot_id, "late") == back, "it is another boot by now"
+
+
+def test_a_worker_that_said_goodbye_stays_as_it_said() -> None:
+    departed = node(departed=True)
+    assert worker_ended(departed, departed.boot_id, "it ended") == departed

@@ -1,11 +1,13 @@
 """Models in the words of the API."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from remuda.core.ids import NodeId
+from remuda.fleet.health import Reachability
 from remuda.gateway.model_views import counted, model_status, replica_view
 from remuda.gateway.services import Serving
 from remuda.ops.model import OpId
@@ -59,7 +61,7 @@ async def _nothing(_: object) -> None:
     return None
 
 
-def shown(silent_s: float) -> ReplicaView:
+def shown(silent_s: float, **changes: Any) -> ReplicaView:
     """A loaded replica, as it is shown when its node was last heard so long ago."""
     serving = Serving(  # Only what a view asks for.
         None,  # type: ignore[arg-type]
@@ -68,7 +70,7 @@ def shown(silent_s: float) -> ReplicaView:
         load_status=_nothing,
         fleet_changed=lambda: _nothing(None),
     )
-    return replica_view(a_row(), [a_view(heard_s=silent_s).standing], serving)
+    return replica_view(a_row(), [replace(a_view(heard_s=silent_s).standing, **changes)], serving)
 
 
 def test_replica_of_a_node_that_is_offline_is_not_shown_as_loaded() -> None:
@@ -81,6 +83,8 @@ def test_replica_of_a_silent_node_is_shown_with_when_it_was_last_known_to_be_the
     assert shown(1).unconfirmed_since is None
     assert shown(40).unconfirmed_since == NOON - timedelta(seconds=40)
     assert shown(90).unconfirmed_since is None, "it is not said to be loaded at all"
+    unheard = shown(40, reachability=Reachability.UP)
+    assert unheard.unconfirmed_since == NOON - timedelta(seconds=40), "no frontend ran meanwhile"
 
 
 def test_model_whose_only_replica_is_unreachable_is_not_busy() -> None:

@@ -1,0 +1,87 @@
+"""The worker that `remuda up` starts on its own machine: kept alive, and its end is told at once."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from remuda.core import limits
+from remuda.core.errors import RemudaError
+from remuda.host.children import Child, LaunchSpec, supervise
+from remuda.host.folder import DataFolder, write_json
+from remuda.host.restarts import RestartPolicy
+
+log = structlog.get_logger()
+
+_RESTARTS: Final = RestartPolicy(
+    first=timedelta(milliseconds=500), most=timedelta(seconds=30), healthy_after=timedelta(seconds=30)
+)
+_ERROR: Final = "error: "  # How a command of ours begins the line that says why it ended; see cli.exits.
+
+
+class OwnWorker:
+    """`tell_fleet` is told why the worker has ended, as a reason for people. `show` gets what it prints."""
+
+    def __init__(
+        self,
+        argv: tuple[str, ...],
+        env: Mapping[str, str],
+        folder: DataFolder,
+        *,
+        tell_fleet: Callable[[str], Awaitable[None]],
+        show: Callable[[str], None],
+    ) -> None:
+        self.trouble = ""  # Why its last process failed, in its own words; empty: it did not, or said none.
+        self._folder = folder
+        self._tell_fleet = tell_fleet
+        self._show = show
+        self._error = ""
+        grace = timedelta(seconds=limits.LOCAL_WORKER_STOP_S)
+        self._spec = LaunchSpec("worker", argv, env=env, output=self._hear, grace=grace)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        try:
+            # One that ends well was told to: by an admin who removed this node, for one.
+            await supervise(
+                self._spec,
+                _RESTARTS,
+                on_start=self._started,
+                on_end=self._ended,
+                ends_with_success=True,
+                task_status=task_status,
+            )
+        finally:
+            self._forget_ending()
+
+    def _hear(self, line: str) -> None:
+        if line.startswith(_ERROR):
+            self._error = line.removeprefix(_ERROR)
+        self._show(line)
+
+    async def _started(self, child: Child) -> None:
+        self._error = ""
+
+    async def _ended(self, ending: str) -> None:
+        self.trouble = self._error
+        why = f"its worker ended ({self._error or ending}); remuda up starts it again"
+        self._keep_ending(self._error or ending)
+        with anyio.move_on_after(limits.STORE_PING_S) as patience:
+            try:
+                await self._tell_fleet(why)
+            except RemudaError as error:
+                log.warning("worker_end_not_recorded", reason=error.message)
+        if patience.cancelled_caught:
+            log.warning("worker_end_not_recorded", reason="the database does not answer")
+
+    def _keep_ending(self, why: str) -> None:
+        """For `remuda doctor`, which on a full disk finds the reason by itself."""
+        with suppress(OSError):
+            write_json(self._folder.worker_ending, {"reason": why})
+
+    def _forget_ending(self) -> None:
+        with suppress(OSError):
+            self._folder.worker_ending.unlink(missing_ok=True)
