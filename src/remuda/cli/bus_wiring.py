@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
+import anyio
 import structlog
-from pydantic import SecretStr
+from anyio.abc import TaskStatus
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from remuda.accounts.ports import SecretStore
 from remuda.bus.auth import (
@@ -23,13 +25,13 @@ from remuda.bus.auth import (
 )
 from remuda.bus.client import Bus
 from remuda.bus.credentials import Account, ClusterKeys
-from remuda.bus.messages import Connected, NoResponders
+from remuda.bus.messages import Connected, Incoming, NoResponders
 from remuda.bus.server import NatsServer
 from remuda.cli.settings import FrontendSettings
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.errors import BusUnusable, Misconfigured, RemudaError
+from remuda.core.errors import BusRefused, BusUnusable, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, NodeId
 from remuda.core.retry import Backoff
 from remuda.fleet.command_probe import CommandProber, Reply
@@ -101,12 +103,49 @@ class BusStopSender:
         await self._bus.publish(subjects.node_stop(node_id), NOTHING)
 
 
+class _Client(BaseModel):
+    user: str = ""
+
+
+class _Disconnect(BaseModel):
+    client: _Client = _Client()
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnects:
+    """What the bundled server tells of connections that were closed."""
+
+    open: Callable[[], Bus]
+    account: str
+
+    async def run(
+        self, tell: Callable[[str], None], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """`tell` is called with the user of each connection that was closed. Never waits for the bus."""
+
+        async def hear(message: Incoming) -> None:
+            try:
+                tell(_Disconnect.model_validate_json(message.payload).client.user)
+            except ValidationError:
+                log.debug("disconnect_not_understood")
+
+        bus = self.open()
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(bus.run)
+            task_status.started()
+            try:
+                await bus.subscribe(f"$SYS.ACCOUNT.{self.account}.DISCONNECT", hear)
+            except BusRefused as error:
+                log.warning("disconnects_not_heard", reason=error.message)
+
+
 @dataclass(frozen=True, slots=True)
 class BusPlan:
     server: NatsServer | None  # None: somebody else runs it.
     open: Callable[[], Bus]  # Once the server, if ours, is up.
     issuer: CredentialIssuer
     url_for: Callable[[str], str]  # What a worker that reached us under this host is told.
+    disconnects: Disconnects | None = None  # None: the server does not tell us.
 
     def described(self) -> str:
         """Which bus this is, for people on other machines."""
@@ -168,7 +207,13 @@ class BusPlanner:
             return settings.nats_advertise_url or f"nats://{_bracketed(reached or host)}:{server.port}"
 
         issuer = AccountIssuer(keys.account, settings.nats_worker_jwt_ttl, server)
-        return BusPlan(server, open_bus, issuer, url_for)
+
+        def open_system_bus() -> Bus:
+            login = account_user(keys.system_account, self.frontend, self.clock)
+            return self._bus(server.url, login, TlsFiles())
+
+        disconnects = Disconnects(open_system_bus, keys.account.public_key)
+        return BusPlan(server, open_bus, issuer, url_for, disconnects)
 
     async def _keys(self, secrets: SecretStore) -> ClusterKeys:
         """Those of all frontends: the first one's."""

@@ -3,7 +3,7 @@
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -207,13 +207,8 @@ class _Build:
         registry = Registry(
             fleet, intake, plan.issuer, BusStopSender(bus), self._policy, thresholds, self.entropy, tokens
         )
-        if self.starts_worker:
-            # Before anybody reads that it was there: what it ran when this process was killed is gone.
-            await registry.own_worker_ended(
-                "remuda up was just started; its worker has not registered yet", note=False
-            )
         prober = command_prober(frontend, fleet, bus, plan, self.clock, thresholds)
-        runners: list[Runner] = [keyring.run, intake.run, ear.run, Dialer(frontend, fleet, thresholds).run]
+        runners: list[Runner] = [keyring.run, intake.run, ear.run, *_dials(frontend, fleet, thresholds, plan)]
         runners += [prober.run] if self.probes_commands else []
         await self._stack.enter_async_context(background(*runners))
         around = Surroundings(
@@ -254,8 +249,15 @@ class _Build:
             join_script=join_script.script,
         )
 
+    async def _forget_own_worker(self, registry: Registry) -> None:
+        """Before anybody reads that it was there: what it ran when an earlier process was killed is gone."""
+        if self.starts_worker:
+            why = "remuda up was just started; its worker has not registered yet"
+            await registry.own_worker_ended(why, note=False)
+
     async def _open_work(self, ground: Ground) -> tuple[Ops, Serving, Inference]:
         """Operations first: they end last, for serving still needs them when it ends."""
+        await self._forget_own_worker(ground.registry)
         rig = ServingRig(ground)
         ops = await self._stack.enter_async_context(open_ops(ground.around, rig.model_work))
         return ops, *await self._stack.enter_async_context(rig.at_work())
@@ -324,6 +326,16 @@ class _Build:
         with anyio.move_on_after(limits.BUS_AT_START_S):
             await bus.wait_connected()  # Later is no error: it goes on trying, and /readyz says so.
         return bus, ticks
+
+
+def _dials(
+    frontend: FrontendId, fleet: FleetStore, thresholds: Thresholds, plan: BusPlan
+) -> Sequence[Runner]:
+    """Who calls the nodes, and hears from the bus when that is urgent."""
+    dialer = Dialer(frontend, fleet, thresholds, plan.issuer.public_key)
+    if plan.disconnects is None:
+        return [dialer.run]
+    return [dialer.run, partial(plan.disconnects.run, dialer.left_bus)]
 
 
 def _join_lines(settings: FrontendSettings, port: int, token: SecretStr | None) -> JoinLines:

@@ -150,14 +150,7 @@ class ServingRig:
         placing = self._placing(unloads)
         doubts = self._doubts()
         demand = self._demand(placing, doubts)
-        cold = ColdPath(
-            demand,
-            self._tables,
-            doubts,
-            self._shop.board,
-            clock,
-            is_removed=self._ground.registry.is_removed,
-        )
+        cold = self._cold_path(demand, doubts)
         folder = ModelFolder(
             ground.models_path, self._model_store, ground.around.frontend, self._keeper.notify
         )
@@ -204,6 +197,10 @@ class ServingRig:
             stack.push_async_callback(upstreams.aclose)
             await stack.enter_async_context(background(*runners))
             yield serving, inference
+
+    def _cold_path(self, demand: Demand, doubts: Doubts) -> ColdPath:
+        clock, is_removed = self._ground.around.clock, self._ground.registry.is_removed
+        return ColdPath(demand, self._tables, doubts, self._shop.board, clock, is_removed=is_removed)
 
     def _unloads(self) -> Unloads:
         ground = self._ground

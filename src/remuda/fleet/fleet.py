@@ -15,7 +15,7 @@ from remuda.fleet.health import (
     wire_status,
 )
 from remuda.fleet.hearing import Hearing
-from remuda.fleet.model import CommandProbe, Dial, Node
+from remuda.fleet.model import BUS_CLOSED_TOO, CommandProbe, Dial, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class Fleet:
 
 
 def _unreachable(node: Node, dial: Dial) -> str:
+    if BUS_CLOSED_TOO in dial.problem:
+        return f"its worker has ended, or its machine is gone: {node.http_address}: {dial.problem}"
     setting = node.setting("--advertise-http-addr", "LOCALAI_ADVERTISE_HTTP_ADDR")
     return (
         f"registered, but {node.http_address} cannot be reached from the frontend ({dial.problem}); "

@@ -185,6 +185,10 @@ class Node:
         return self.max_replicas if self.max_replicas_override is None else self.max_replicas_override
 
 
+BUS_CLOSED_TOO = "its connection to the bus is closed, too"
+"""In the problem of a dial: nothing of the worker is left that could be reached."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dial:
     """What one frontend found when it last called a node's advertised address."""

@@ -2,8 +2,8 @@
 (a firewall, a wrong address), and nothing else would say so before the first request fails."""
 
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import anyio
@@ -16,7 +16,7 @@ from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.core.reach import host_and_port
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability, Thresholds
-from remuda.fleet.model import Dial, Node, NodeType
+from remuda.fleet.model import BUS_CLOSED_TOO, Dial, Node, NodeType
 from remuda.fleet.ports import FleetStore
 from remuda.host.dialing import connected
 from remuda.host.outbound import AddressRefused
@@ -60,11 +60,14 @@ def due(standings: Sequence[Standing], last: Mapping[NodeId, LastDial], now: dat
     return [
         standing.node
         for standing in standings
-        if standing.reachability is Reachability.UP
-        and standing.node.approved
-        and standing.node.node_type is NodeType.BACKEND
-        and _is_due(standing.node, last.get(standing.node.id), now)
+        if _may_be_called(standing) and _is_due(standing.node, last.get(standing.node.id), now)
     ]
+
+
+def _may_be_called(standing: Standing) -> bool:
+    node = standing.node
+    heard = standing.reachability is Reachability.UP
+    return heard and node.approved and node.node_type is NodeType.BACKEND
 
 
 def _is_due(node: Node, last: LastDial | None, now: datetime) -> bool:
@@ -111,11 +114,28 @@ async def call(address: str) -> str:
 
 
 class Dialer:
-    def __init__(self, frontend: FrontendId, store: FleetStore, thresholds: Thresholds) -> None:
+    """`bus_user` is the name by which a node's worker is known to the bus; None: it has none of its own."""
+
+    def __init__(
+        self,
+        frontend: FrontendId,
+        store: FleetStore,
+        thresholds: Thresholds,
+        bus_user: Callable[[NodeId], str | None] = lambda node: None,
+    ) -> None:
         self._frontend = frontend
         self._store = store
         self._thresholds = thresholds
+        self._bus_user = bus_user
         self._last: dict[NodeId, LastDial] = {}
+        self._left_bus: set[str] = set()  # Bus users whose workers are to be called at once.
+        self._wanted = anyio.Event()
+
+    def left_bus(self, user: str) -> None:
+        """This bus user's connection was closed: its worker may have ended, or is about to connect again."""
+        if len(self._left_bus) < limits.DIALS_WANTED_MAX:
+            self._left_bus.add(user)
+            self._wanted.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -124,7 +144,10 @@ class Dialer:
                 await self.dial_once()
             except RemudaError as error:
                 log.warning("dials_not_recorded", reason=error.message)
-            await anyio.sleep(limits.HEARING_EVERY_S)
+            with anyio.move_on_after(limits.DIAL_SOON_S if self._left_bus else limits.HEARING_EVERY_S):
+                await self._wanted.wait()
+                await anyio.sleep(limits.DIAL_SOON_S)
+            self._wanted = anyio.Event()
 
     async def dial_once(self) -> None:
         fleet = await self._store.fleet()
@@ -132,6 +155,8 @@ class Dialer:
         present = {standing.node.id for standing in standings}
         self._last = {node_id: dial for node_id, dial in self._last.items() if node_id in present}
         nodes = due(standings, self._last, fleet.now)
+        lost = self._lost(standings)
+        nodes += [node for node in lost.values() if node not in nodes]
         dials: list[Dial] = []
         limiter = anyio.CapacityLimiter(limits.DIALS_AT_ONCE_MAX)
 
@@ -139,8 +164,12 @@ class Dialer:
             async with limiter:
                 problem = await call(node.http_address)
             last = after_dial(node, self._last.get(node.id), answered=not problem, now=fleet.now)
+            if problem and node.id in lost:
+                last = replace(last, grace_s=limits.DIAL_LOST_GRACE_S)
+                problem = f"{problem}, and {BUS_CLOSED_TOO}"
             self._last[node.id] = last
             if last.settled:
+                self._left_bus.discard(self._bus_user(node.id) or "")
                 dials.append(Dial(node.id, self._frontend, problem, fleet.now, node.boot_id))
 
         async with anyio.create_task_group() as calls:
@@ -148,3 +177,13 @@ class Dialer:
                 calls.start_soon(dial, node)
         if dials:
             await self._store.record_dials(dials)
+
+    def _lost(self, standings: Sequence[Standing]) -> Mapping[NodeId, Node]:
+        """Nodes whose workers' connections to the bus were closed. What is known of other users is forgotten:
+        they are frontends, or workers that said goodbye."""
+        if not self._left_bus:
+            return {}
+        callable_now = {one.node.id: one.node for one in standings if _may_be_called(one)}
+        users = {self._bus_user(node): node for node in callable_now}
+        self._left_bus &= users.keys()
+        return {users[user]: callable_now[users[user]] for user in self._left_bus}

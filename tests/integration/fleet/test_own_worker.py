@@ -1,4 +1,4 @@
-"""The worker inside `remuda up`: when it does not run, nobody is told that it does."""
+"""Workers that end without a word: nobody is told that they run."""
 
 import json
 import os
@@ -51,6 +51,17 @@ def test_own_worker_that_is_killed_and_cannot_start_again_is_nowhere_said_to_run
     )
     wait_until_blocking(lambda: again.wait_for("up")["remuda"]["boot_id"] != boot, what="the next worker")
     assert "Traceback" not in again.log
+
+
+def test_joined_worker_that_is_killed_is_found_out_by_its_closed_connections(
+    up: Frontend, common: Ranch
+) -> None:
+    worker = common.join(up.url, "victim")
+    worker.wait_for("ready")
+    up.wait_for("victim")
+    worker.kill()
+    found = wait_until_blocking(lambda: up.nodes()["victim"]["remuda"]["reasons"], within=30, what="a reason")
+    assert "its worker has ended, or its machine is gone" in found[0]
 
 
 @pytest.fixture
