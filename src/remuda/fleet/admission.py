@@ -114,7 +114,6 @@ def readmit(candidate: Candidate, known: Node, now: datetime, policy: AdmissionP
         approved=known.approved or _trusted(candidate, policy) or candidate.invite is not None,
         leaving=False,
         departed=False,
-        ended="",
         last_heartbeat=known.last_heartbeat if still_cut_off else now,
         updated_at=now,
         report=known.report if known.boot_id == candidate.boot_id else None,
@@ -126,6 +125,7 @@ def readmit(candidate: Candidate, known: Node, now: datetime, policy: AdmissionP
         source=candidate.source,
         claim=None,
         left=False,
+        ended="",
         contested_from=known.contested_from if known.boot_id == candidate.boot_id else "",
         **_proof(candidate, known),
     )
