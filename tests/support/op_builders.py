@@ -39,6 +39,7 @@ def its_steps(operation: Operation, *nodes: str) -> list[Step]:
             operation.kind,
             operation.source,
             Goal((f"cpu-{operation.source.backend}", operation.source.backend), "sha256:" + "a" * 64),
+            target=operation.target,
         )
         for node in nodes
     ]

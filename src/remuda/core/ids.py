@@ -1,6 +1,6 @@
 """One type per kind of id. Ours are valid NATS tokens as they stand."""
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
 NodeId = NewType("NodeId", str)
 """A node's UUID, given by the frontend at first registration, kept for the life of its row."""
@@ -13,3 +13,14 @@ MachineId = NewType("MachineId", str)
 
 FrontendId = NewType("FrontendId", str)
 """One life of a frontend process."""
+
+
+class ReplicaKey(NamedTuple):
+    """Which replica of a model. The number is unique in the whole fleet, so the key is, too. A tuple, which
+    is hashed without a step in Python: every request does so several times."""
+
+    model: str
+    index: int  # type: ignore[assignment]  # Tuples have a method of this name, which nobody misses.
+
+    def __str__(self) -> str:
+        return f"{self.model}#{self.index}"

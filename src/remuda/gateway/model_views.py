@@ -26,7 +26,7 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
     """Nobody can say of a node that is offline that anything is loaded there. Of a silent one it is told when
     that was last known."""
     standing = next((one for one in standings if one.node.id == row.node), None)
-    state, why = row.state.value, row.why
+    state, why = row.state.value, "" if row.why is None else str(row.why)
     if row.state is ReplicaState.LOADED and standing is not None and standing.reachability in _OFFLINE:
         state, why = UNREACHABLE, standing.node.ended or f"{standing.node.name} is offline"
     idle_at = serving.unloads_at(row) if state == ReplicaState.LOADED else None

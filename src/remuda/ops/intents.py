@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Stage, State, Step, Wish
+from remuda.ops.model import Kind, Operation, OpId, ReplicaTarget, RollOut, Source, Stage, State, Step, Wish
 
 RETRIED: Final = frozenset({State.FAILED, State.CANCELLED})  # Steps that ended so can be begun afresh.
 
@@ -144,8 +144,8 @@ def woken(steps: Iterable[Step], new: Collection[Step]) -> list[Step]:
     ]
 
 
-def _wanted(operation: Operation) -> tuple[Kind, Source, RollOut]:
-    return operation.kind, operation.source, operation.roll_out
+def _wanted(operation: Operation) -> tuple[Kind, Source, ReplicaTarget | None, RollOut]:
+    return operation.kind, operation.source, operation.target, operation.roll_out
 
 
 _UNDOES = frozenset({Kind.REMOVE, Kind.UNLOAD})

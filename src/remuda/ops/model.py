@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final, NewType
 
 from remuda.core.errors import Problem
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import BootId, NodeId, ReplicaKey
 
 OpId = NewType("OpId", str)
 """An operation's UUID. It names the subject of its progress, so it is a valid NATS token."""
@@ -69,9 +69,49 @@ class Source:
     uri: str = ""  # A source outside the galleries.
     name: str = ""
     alias: str = ""
-    model: str = ""  # Of a load or unload; `backend` is then what runs it.
-    replica: int = 0
+
+
+class UnloadCause(StrEnum):
+    ASKED = "asked"
+    IDLE = "idle"
+    MAKES_ROOM = "makes_room"
+    OUTDATED = "outdated"  # Its model's configuration changed.
+    MODEL_REMOVED = "model_removed"
+    UNKNOWN = "unknown"  # Only the release that wrote it knows; this one has its words.
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadReason:
+    """Why a replica is unloaded."""
+
+    cause: UnloadCause
+    by: str = ""  # Who ASKED.
+    for_replica: ReplicaKey | None = None  # It MAKES_ROOM for this one, which waits until it is gone.
+    text: str = ""  # What is known of an UNKNOWN one.
+
+    def __str__(self) -> str:
+        match self.cause:
+            case UnloadCause.ASKED:
+                return f"asked for by {self.by}"
+            case UnloadCause.IDLE:
+                return "nobody asked for it"
+            case UnloadCause.MAKES_ROOM:
+                return f"makes room for {self.for_replica}"
+            case UnloadCause.OUTDATED:
+                return "its configuration changed"
+            case UnloadCause.MODEL_REMOVED:
+                return "its model was removed"
+            case UnloadCause.UNKNOWN:
+                return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTarget:
+    """The replica that a load or an unload is about. Where its backend comes from is the Source's to say."""
+
+    key: ReplicaKey
     revision: str = ""  # Of the model's configuration.
+    reason: UnloadReason | None = None  # Of an unload.
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +150,7 @@ class Step:
     reason: str = ""  # Why it waits, or how it ended.
     replaced_by: OpId | None = None  # A newer operation wants the opposite, or other bytes.
     version: int = 0
+    target: ReplicaTarget | None = None  # Of a load or unload.
 
     @property
     def key(self) -> tuple[OpId, NodeId]:
@@ -141,6 +182,7 @@ class Operation:
     dismissed: bool = False  # No longer listed among what needs somebody's eye; the history has it.
     cleared: bool = False  # Nor is it in the history.
     version: int = 0
+    target: ReplicaTarget | None = None  # Of a load or unload.
 
 
 class Verb(StrEnum):

@@ -20,7 +20,7 @@ _AT_WORK = (State.RUNNING, State.STOPPING)
 def op_view(view: View) -> OpView:
     """Without its steps."""
     operation, summary = view.operation, summary_of(view)
-    source, roll_out = operation.source, operation.roll_out
+    source, target, roll_out = operation.source, operation.target, operation.roll_out
     return OpView(
         id=operation.id,
         kind=operation.kind,
@@ -28,10 +28,10 @@ def op_view(view: View) -> OpView:
         wish=operation.wish,
         backend=source.backend,
         uri=source.uri,
-        name=source.name,
+        name=source.name if target is None or target.reason is None else str(target.reason),
         alias=source.alias,
-        model=source.model,
-        replica=source.replica,
+        model="" if target is None else target.key.model,
+        replica=0 if target is None else target.key.index,
         selection=operation.selection,
         roll_out=RollOutView(at_once=roll_out.at_once, canary=roll_out.canary, proves=roll_out.proves),
         percentage=percentage(summary),

@@ -8,9 +8,9 @@ from typing import Final
 
 from remuda.core.ids import NodeId
 from remuda.models.config import ModelConfig
-from remuda.ops.model import OpId
-from remuda.scheduler.idleness import IDLE, unloads_at
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, makes_room
+from remuda.ops.model import OpId, UnloadCause, UnloadReason
+from remuda.scheduler.idleness import unloads_at
+from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 
 _NEW: Final = timedelta(seconds=2)  # A row and its operation are written together, but not read together.
 _STUCK: Final = timedelta(minutes=1)  # An unload that failed is asked for again so often.
@@ -20,7 +20,7 @@ _AWAITED: Final = timedelta(seconds=10)  # And one that makes room: who was to a
 @dataclass(frozen=True, slots=True)
 class Unload:
     replica: Replica
-    why: str
+    why: UnloadReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +70,27 @@ def _chore(row: Replica, around: Circumstances) -> Chore | None:
             why = _outdated(row, around)
             return Unload(row, why) if why and not leaves else None
         case ReplicaState.UNLOADING:
-            patience = _AWAITED if makes_room(row) else _STUCK
-            return Unload(row, row.why) if age >= patience and not leaves else None
+            why = row.why or UnloadReason(UnloadCause.UNKNOWN)
+            patience = _AWAITED if why.cause is UnloadCause.MAKES_ROOM else _STUCK
+            return Unload(row, why) if age >= patience and not leaves else None
         case ReplicaState.LOADED:
             why = _unwanted(row, around)
             return Unload(row, why) if why and not leaves else None
 
 
-def _unwanted(row: Replica, around: Circumstances) -> str:
+def _unwanted(row: Replica, around: Circumstances) -> UnloadReason | None:
     if why := _outdated(row, around):
         return why
     config = around.configs.get(row.key.model)
     idle_at = unloads_at(row, config, around.usual_keep_alive)
     if idle_at is not None and idle_at <= around.now and not around.in_flight(row.key):
-        return IDLE
-    return ""
+        return UnloadReason(UnloadCause.IDLE)
+    return None
 
 
-def _outdated(row: Replica, around: Circumstances) -> str:
+def _outdated(row: Replica, around: Circumstances) -> UnloadReason | None:
     config = around.configs.get(row.key.model)
     if config is None:
-        return "" if row.key.model in around.unreadable else "its model was removed"
-    return "" if config.revision == row.revision else "its configuration changed"
+        unreadable = row.key.model in around.unreadable
+        return None if unreadable else UnloadReason(UnloadCause.MODEL_REMOVED)
+    return None if config.revision == row.revision else UnloadReason(UnloadCause.OUTDATED)

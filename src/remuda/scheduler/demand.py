@@ -14,7 +14,7 @@ from anyio.abc import TaskStatus
 from remuda.core.clock import Clock
 from remuda.core.errors import Conflict, NodeUnreachable, Problem
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind, OpId, Step, Wish
+from remuda.ops.model import Kind, Operation, OpId, Step, Wish
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
@@ -169,7 +169,7 @@ class Demand:
         return [
             (view.steps[0], now - operation.finished_at)
             for view in await self._operations.views(recent)
-            if (operation := view.operation).source.revision == model.config.revision
+            if loads_present(operation := view.operation, model)
             and operation.finished_at is not None
             and now - operation.finished_at < _FAILED_FOR
         ]
@@ -187,7 +187,12 @@ class Demand:
 def _given_up(view: View, model: Catalogued) -> bool:
     operation = view.operation
     unwanted = operation.wish is Wish.CANCEL or any(step.replaced_by is not None for step in view.steps)
-    return unwanted and operation.source.revision == model.config.revision
+    return unwanted and loads_present(operation, model)
+
+
+def loads_present(operation: Operation, model: Catalogued) -> bool:
+    """It loads the model as it is configured now."""
+    return operation.target is not None and operation.target.revision == model.config.revision
 
 
 def _failed(step: Step) -> Failed:

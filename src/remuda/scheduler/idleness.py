@@ -6,7 +6,6 @@ from typing import Final
 from remuda.models.config import ModelConfig
 from remuda.scheduler.model import Replica
 
-IDLE: Final = "nobody asked for it"  # Why such a replica goes.
 _FIRST_USE: Final = timedelta(seconds=10)  # Those for whom it was loaded are on their way, on any frontend.
 _NOTED_WITHIN: Final = timedelta(seconds=2)  # While it is used, that is written down so often at least.
 _NOTED_LEAST: Final = timedelta(seconds=1)

@@ -12,8 +12,8 @@ from remuda.ops.holdings import foreign
 from remuda.ops.model import Step
 from remuda.ops.reports import current_report
 from remuda.scheduler.lost_answers import Lists, Memory, Verdict, by_lists, by_report
-from remuda.scheduler.model import ReplicaKey
 from remuda.scheduler.ports import Worker
+from remuda.scheduler.wishes import target_of
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 
 log = structlog.get_logger(__name__)
@@ -90,10 +90,10 @@ class Installing:
         return (Verdict.WAIT, memory) if report is None else by_report(report, self._step.op, memory)
 
     async def _ask_lists(self, memory: Memory) -> tuple[Verdict, Memory]:
-        node, source = self._step.node, self._step.source
+        node = self._step.node
         running = await self._worker.running(node)
         if running.error:
             return Verdict.WAIT, memory
         installed = await self._worker.installed(node)
         lists = Lists(running.models, installed.backends, self._moved())
-        return by_lists(lists, ReplicaKey(source.model, source.replica), source.backend, memory)
+        return by_lists(lists, target_of(self._step).key, self._step.source.backend, memory)

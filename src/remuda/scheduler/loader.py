@@ -26,9 +26,10 @@ from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.deadlines import first_limit, load_entered, load_limit, pushed
 from remuda.scheduler.endpoints import HTTP, endpoint_of, worker_endpoint
 from remuda.scheduler.installing import Installing
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, makes_room_for
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker, WorkerHttp
 from remuda.scheduler.vanished import until_vanished
+from remuda.scheduler.wishes import target_of
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply
 
@@ -94,7 +95,7 @@ class Loader:
         return problem
 
     async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem | NotNeeded:
-        key = ReplicaKey(step.source.model, step.source.replica)
+        key = target_of(step).key
         rows = (await self._tools.store.replicas()).rows
         replica = next((row for row in rows if row.key == key and row.op == step.op), None)
         if replica is None or replica.state is ReplicaState.UNLOADING:
@@ -279,7 +280,8 @@ class _Load:
         raise BackendFailed(f"those that were to make room on {self._step.node_name} did not go in time")
 
     def _in_the_way(self, row: Replica) -> bool:
-        return row.state is ReplicaState.UNLOADING and row.why == makes_room_for(self.replica.key)
+        room_for = None if row.why is None else row.why.for_replica
+        return row.state is ReplicaState.UNLOADING and room_for == self.replica.key
 
     async def _standing(self) -> Standing:
         for standing in await self._tools.standings():
@@ -288,12 +290,12 @@ class _Load:
         raise BackendFailed(f"{self._step.node_name} is no longer in the fleet")
 
     async def _process(self, standing: Standing) -> BackendInstallReply:
-        config, source, place = self._model.config, self._step.source, self._place(standing)
+        config, place = self._model.config, self._place(standing)
         request = BackendInstall(
             backend=config.backend,
             model_id=config.id,
-            backend_galleries=source.galleries,
-            replica_index=source.replica,
+            backend_galleries=self._step.source.galleries,
+            replica_index=self.replica.key.index,
             op_id=self._step.op,
             attempt=self._step.attempt,
             protocol=HTTP,

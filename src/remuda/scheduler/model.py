@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from remuda.core.ids import BootId, NodeId
-from remuda.ops.model import OpId
+from remuda.core.ids import ReplicaKey as ReplicaKey
+from remuda.ops.model import OpId, UnloadReason
 from remuda.wire.nodes import CutOffFile
 
 _NAMED_MAX: Final = 8  # Nodes that have the same reason, out of many.
@@ -21,25 +22,6 @@ class ReplicaState(StrEnum):
     LOADING = "loading"
     LOADED = "loaded"
     UNLOADING = "unloading"
-
-
-class ReplicaKey(NamedTuple):
-    """Which replica of a model. The number is unique in the whole fleet, so the key is, too. A tuple, which
-    is hashed without a step in Python: every request does so several times."""
-
-    model: str
-    index: int  # type: ignore[assignment]  # Tuples have a method of this name, which nobody misses.
-
-    def __str__(self) -> str:
-        return f"{self.model}#{self.index}"
-
-
-_MAKES_ROOM: Final = "makes room for "
-
-
-def makes_room_for(key: ReplicaKey) -> str:
-    """Why those go that were evicted for this one: it waits for them, and for no others."""
-    return f"{_MAKES_ROOM}{key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +46,8 @@ class Replica:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     last_used: datetime | None = None
-    why: str = ""  # It is unloading: for what reason.
+    why: UnloadReason | None = None  # While it is unloading.
     change: int = 0  # Of the last write; a frontend that has seen it knows this state.
-
-
-def makes_room(replica: Replica) -> bool:
-    """Whether it goes for another one, which waits for that."""
-    return replica.why.startswith(_MAKES_ROOM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import MachineId, NodeId
 from remuda.gallery.model import Reading
-from remuda.ops.model import OpId
+from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
 from remuda.ops.sightings import NodeView
 from remuda.scheduler import wishes
 from remuda.scheduler.catalogue import Catalogue, Catalogued
@@ -22,7 +22,6 @@ from remuda.scheduler.model import (
     Replicas,
     ReplicaState,
     Unplaceable,
-    makes_room_for,
 )
 from remuda.scheduler.offers import Fleet, offers
 from remuda.scheduler.placement import place
@@ -82,9 +81,10 @@ class Placing:
         finally:  # Also when whoever asked has left meanwhile: it may have been written.
             self._changed()
         if claimed is not None:
+            why = UnloadReason(UnloadCause.MAKES_ROOM, for_replica=claimed.key)
             for row in look.seen.rows:
                 if row.key in placed.evict:
-                    await self._unloads.ask(row, by, makes_room_for(claimed.key))
+                    await self._unloads.ask(row, by, why)
         return claimed
 
     async def why_nowhere(self, model: Catalogued) -> Unplaceable | None:
@@ -151,8 +151,15 @@ class Placing:
             in_vram=placed.in_vram,
             parallel=need.parallel,
         )
-        source = wishes.source_of(key, need.backend, need.revision, galleries=galleries)
-        operation, step = wishes.load(op, key, placed.node, node.name, source, by=by, now=self._clock.now())
+        operation, step = wishes.load(
+            op,
+            ReplicaTarget(key, need.revision),
+            Source(need.backend, galleries),
+            placed.node,
+            node.name,
+            by=by,
+            now=self._clock.now(),
+        )
         return await self._store.claim(replica, operation, step, seen.change, placed.evict)
 
 

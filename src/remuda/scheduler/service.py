@@ -14,11 +14,11 @@ from remuda.fleet.model import Node
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
 from remuda.models.reading import check_absolute_paths, check_new_name, read_model
-from remuda.ops.model import Kind, OpId, State, Step
+from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued
-from remuda.scheduler.demand import Placer
+from remuda.scheduler.demand import Placer, loads_present
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel, Unplaceable
 from remuda.scheduler.ports import ModelStore, ReplicaStore
 from remuda.scheduler.unloads import Unloads
@@ -159,7 +159,7 @@ class Models:
                 f"{name} is described by a file in a frontend's folder of models", hint="remove that file"
             )
         await self._store.remove_model(found.config.id)
-        await self.unload(found.config.id, by, why="the model was removed", known=True)
+        await self._unload(found.config.id, by, UnloadReason(UnloadCause.MODEL_REMOVED))
         self._changed()
         await self._refresh()
 
@@ -192,16 +192,19 @@ class Models:
             raise NoCapacity(_nowhere(model, refused))
         return AlreadyLoaded(tuple(nodes), tuple(refused.told(leaving_out=nodes)))
 
-    async def unload(
-        self, name: str, by: str, *, node: NodeId | None = None, why: str = "", known: bool = False
-    ) -> Sequence[View]:
+    async def unload(self, name: str, by: str, *, node: NodeId | None = None) -> Sequence[View]:
         """An operation for each replica of it, on this node or anywhere: also for processes of it that no row
         stands for, as their workers report them."""
-        id = name if known else (await self.get(name)).config.id
+        model = (await self.get(name)).config.id
+        return await self._unload(model, by, UnloadReason(UnloadCause.ASKED, by=by), node)
+
+    async def _unload(
+        self, model: str, by: str, why: UnloadReason, node: NodeId | None = None
+    ) -> Sequence[View]:
         rows = (await self._replicas.replicas()).rows
         found = [*rows, *unrecorded(rows, await self._standings())]
-        meant = [row for row in found if row.key.model == id and (node is None or row.node == node)]
-        ops = [await self._unloads.ask(row, by, why or f"asked for by {by}") for row in meant]
+        meant = [row for row in found if row.key.model == model and (node is None or row.node == node)]
+        ops = [await self._unloads.ask(row, by, why) for row in meant]
         return [await self._operations.view(op) for op in ops]
 
     async def failures(self, name: str = "") -> Mapping[str, ModelProblem]:
@@ -210,7 +213,8 @@ class Models:
         loads = Filter(kinds=_LOADS, model=name, dismissed=True, limit=1 if name else _LOADS_LOOKED_AT)
         last: dict[str, View] = {}
         for view in await self._operations.views(loads):
-            last.setdefault(view.operation.source.model, view)
+            if view.operation.target is not None:
+                last.setdefault(view.operation.target.key.model, view)
         known = self._catalogue.configured
         nodes = {standing.node.id for standing in await self._standings()} if last else set()
         return {
@@ -218,7 +222,7 @@ class Models:
                 f"it could not be loaded on {step.node_name}: {_why(step)}", view.operation.finished_at
             )
             for model, view in last.items()
-            if model in known and view.operation.source.revision == known[model].config.revision
+            if model in known and loads_present(view.operation, known[model])
             for step in view.steps
             if step.state is State.FAILED and not view.operation.dismissed and step.node in nodes
         }

@@ -14,6 +14,7 @@ from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import ReplicaKey, Replicas
 from remuda.scheduler.ports import NoteLost, ReplicaStore, Worker
 from remuda.scheduler.truth import Drop, Memory, Scene, Stray, compare, to_ask
+from remuda.scheduler.wishes import target_of
 from remuda.wire.models import ModelStop, RunningModel
 
 log = structlog.get_logger(__name__)
@@ -57,11 +58,10 @@ class TruthKeeper:
 
     async def _loading(self) -> set[tuple[NodeId, ReplicaKey]]:
         live = await self._live()
-        kinds = {operation.id: operation.kind for operation in live.operations}
         return {
-            (step.node, ReplicaKey(step.source.model, step.source.replica))
+            (step.node, target_of(step).key)
             for step in live.steps
-            if kinds.get(step.op) is Kind.LOAD and not step.state.final
+            if step.kind is Kind.LOAD and not step.state.final
         }
 
     async def _ask(self, nodes: Sequence[NodeId]) -> Mapping[NodeId, Sequence[RunningModel]]:

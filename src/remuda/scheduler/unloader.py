@@ -12,12 +12,13 @@ import structlog
 
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
-from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step
+from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step, UnloadCause
 from remuda.ops.ports import Live
-from remuda.scheduler.idleness import IDLE, used_since
+from remuda.scheduler.idleness import used_since
 from remuda.scheduler.loader import stop_key
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, Worker
+from remuda.scheduler.wishes import target_of
 from remuda.wire.models import ModelStop
 
 log = structlog.get_logger(__name__)
@@ -76,7 +77,7 @@ class Unloader:
     async def _marked(self, step: Step) -> _Going | NotNeeded | None:
         """From here on no frontend that reads the store sends anything there."""
         while True:
-            replica = await self._row(_key(step), step.node)
+            replica = await self._row(target_of(step).key, step.node)
             if replica is None:
                 await self._stop_unrecorded(step)
                 return None
@@ -88,7 +89,7 @@ class Unloader:
             idle_since = _idle_since(step, live)
             if idle_since is not None and await self._used(replica, idle_since):
                 return _USED_AGAIN
-            going = replace(replica, state=ReplicaState.UNLOADING, why=step.source.name)
+            going = replace(replica, state=ReplicaState.UNLOADING, why=target_of(step).reason)
             written = await self._store.move(replica, going)
             if written is not None:
                 self._changed()
@@ -97,7 +98,7 @@ class Unloader:
     async def _stop_unrecorded(self, step: Step) -> None:
         """What its worker runs under this key, though there is no row of it. If that cannot be done now,
         upkeep does it later, by the worker's reports."""
-        key, node = _key(step), step.node
+        key, node = target_of(step).key, step.node
         try:
             for one in (await self._worker.running(node)).models:
                 if key == (one.model_id, one.replica_index) and await self._row(key, node) is None:
@@ -139,7 +140,7 @@ class Unloader:
 
     async def _kept(self, replica: Replica) -> bool:
         """It serves again, unless others have decided otherwise meanwhile."""
-        serving = replace(replica, state=ReplicaState.LOADED, why="")
+        serving = replace(replica, state=ReplicaState.LOADED, why=None)
         return await self._store.move(replica, serving) is not None
 
     async def _idle_everywhere(self, replica: Replica) -> bool:
@@ -151,16 +152,13 @@ class Unloader:
         )
 
 
-def _key(step: Step) -> ReplicaKey:
-    return ReplicaKey(step.source.model, step.source.replica)
-
-
 def _loads(live: Iterable[Operation]) -> Collection[OpId]:
     return {operation.id for operation in live if operation.kind is Kind.LOAD}
 
 
 def _idle_since(step: Step, live: Iterable[Operation]) -> datetime | None:
     """When it was asked for, of an unload for want of use."""
-    if step.source.name != IDLE:
+    reason = target_of(step).reason
+    if reason is None or reason.cause is not UnloadCause.IDLE:
         return None
     return next((operation.asked_at for operation in live if operation.id == step.op), None)

@@ -6,7 +6,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import NodeId
 from remuda.fleet.fleet import Standing
-from remuda.ops.model import OpId
+from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadReason
 from remuda.ops.ports import OpStore
 from remuda.scheduler import wishes
 from remuda.scheduler.model import Replica
@@ -29,15 +29,15 @@ class Unloads:
         self._entropy = entropy
         self._changed = changed
 
-    async def ask(self, replica: Replica, by: str, why: str) -> OpId:
+    async def ask(self, replica: Replica, by: str, why: UnloadReason) -> OpId:
         """The operation that unloads it. One that is being loaded is given up first, for its load is replaced
         by this; should it be loaded by then, it is unloaded all the same."""
         operation, step = wishes.unload(
             OpId(self._entropy.uuid()),
-            replica.key,
+            ReplicaTarget(replica.key, replica.revision, why),
+            Source(replica.backend),
             replica.node,
             await self._name_of(replica.node),
-            wishes.source_of(replica.key, replica.backend, replica.revision, why=why),
             by=by,
             now=self._clock.now(),
         )

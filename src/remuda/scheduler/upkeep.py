@@ -12,13 +12,14 @@ from anyio.abc import TaskStatus
 
 from remuda.core.errors import Conflict, RemudaError
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind
+from remuda.ops.model import Kind, UnloadReason
 from remuda.ops.ports import Live
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.chores import Circumstances, Forget, Unload, chores, idle_next
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
 from remuda.scheduler.ports import ReplicaStore
 from remuda.scheduler.unloads import Unloads
+from remuda.scheduler.wishes import target_of
 
 log = structlog.get_logger(__name__)
 
@@ -112,19 +113,19 @@ class Upkeep:
             log.info("replica_forgotten", replica=str(replica.key), reason="its load is over")
             self._changed()
 
-    async def _unload(self, replica: Replica, why: str) -> None:
+    async def _unload(self, replica: Replica, why: UnloadReason) -> None:
         if replica.state is ReplicaState.UNLOADING and await self._store.move(replica, replica) is None:
             return  # Another frontend has just seen to it.
         try:
             await self._unloads.ask(replica, BY, why)
-            log.info("replica_unloading", replica=str(replica.key), reason=why)
+            log.info("replica_unloading", replica=str(replica.key), reason=str(why))
         except Conflict as error:
             log.info("replica_not_unloaded", replica=str(replica.key), reason=error.message)
 
 
 def _leaving(live: Live) -> set[tuple[NodeId, ReplicaKey]]:
     return {
-        (step.node, ReplicaKey(step.source.model, step.source.replica))
+        (step.node, target_of(step).key)
         for step in live.steps
         if step.kind is Kind.UNLOAD and not step.state.final
     }

@@ -16,6 +16,7 @@ from remuda.store.ops_changes import number_changes, take_turn
 from remuda.store.ops_rows import (
     batches,
     get_operation,
+    model_of,
     next_version,
     to_operation,
     to_steps,
@@ -80,7 +81,7 @@ def retry(
     if operation.kind is Kind.LOAD:  # What was set aside for its replica is so no longer.
         raise Conflict(
             f"operation {op} is a load, and its node was chosen by what was true then",
-            hint=f"ask for a new one: remuda models load {pasted(operation.source.model)}",
+            hint=f"ask for a new one: remuda models load {pasted(model_of(operation))}",
         )
     known = to_steps(connection.execute(_STEPS, {"op": op}).all(), [operation])
     again = [

@@ -13,6 +13,7 @@ from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import Kind, Operation, OpId, Stage, State, Step, Wish
 from remuda.ops.ports import View
+from remuda.store.ops_codec import StoredSource, source_of, stored_source, target_of
 from remuda.store.schema import nodes, operations, steps
 
 T = TypeVar("T")
@@ -110,7 +111,8 @@ def to_operation(row: Row[tuple[object]]) -> Operation:
     return Operation(
         id=OpId(row.id),
         kind=Kind(row.kind),
-        source=row.source,
+        source=source_of(row.source),
+        target=target_of(row.source),
         roll_out=row.roll_out,
         asked_by=row.asked_by,
         asked_at=row.asked_at,
@@ -125,12 +127,16 @@ def to_operation(row: Row[tuple[object]]) -> Operation:
     )
 
 
+def model_of(operation: Operation) -> str:
+    return "" if operation.target is None else operation.target.key.model
+
+
 def _operation_columns(operation: Operation) -> Values:
     return {
         "kind": operation.kind,
         "backend": operation.source.backend,
-        "model": operation.source.model,
-        "source": operation.source,
+        "model": model_of(operation),
+        "source": stored_source(operation.source, operation.target),
         "roll_out": operation.roll_out,
         "asked_by": operation.asked_by,
         "asked_at": operation.asked_at,
@@ -160,11 +166,16 @@ def _step_columns(operation: Operation, step: Step, now: datetime) -> Values:
         "node": step.node,
         "row_node": step.node,
         "node_name": step.node_name,
-        "source": None if step.source == operation.source else step.source,
+        "source": _own_source(step, operation),
         "goal": step.goal,
         "version": step.version,
         **_changing_columns(step, now),
     }
+
+
+def _own_source(step: Step, operation: Operation) -> StoredSource | None:
+    same = (step.source, step.target) == (operation.source, operation.target)
+    return None if same else stored_source(step.source, step.target)
 
 
 def next_version(step: Step) -> Step:
@@ -201,7 +212,8 @@ def to_step(row: Row[tuple[object]], operation: Operation) -> Step:
         node=NodeId(row.node),
         node_name=row.node_name,
         kind=operation.kind,
-        source=operation.source if row.source is None else row.source,
+        source=operation.source if row.source is None else source_of(row.source),
+        target=operation.target if row.source is None else target_of(row.source),
         goal=row.goal,
         state=State(row.state),
         stage=Stage(row.stage),

@@ -11,10 +11,11 @@ from sqlalchemy import Connection, Select, bindparam, select
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
 from remuda.ops.intents import opposites, outdated, replaced, same_as, wished_again, woken
-from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
+from remuda.ops.model import Kind, Operation, OpId, RollOut, Step, Wish
 from remuda.ops.ports import Submitted, View
 from remuda.store import joined_keys, ops_views
 from remuda.store.ops_changes import number_changes, take_turn
+from remuda.store.ops_codec import StoredSource, stored_source
 from remuda.store.ops_rows import (
     LIVE,
     batches,
@@ -87,7 +88,7 @@ class _Meeting:
         self._by_key = {one.idempotency_key: one for one in known if one.idempotency_key}
         self._by_key |= joined_keys.find(connection, keys)
         self._joined: dict[str, Operation] = {}  # New keys of wishes that joined another operation.
-        self._alike = _alike(connection, {one.source for one in asked})
+        self._alike = _alike(connection, {_about(one) for one in asked})
         self._unended = _opposed(connection, {one.kind for one in asked})
         self._last_asked: datetime | None = connection.scalar(_LAST_ASKED)
         self._new: dict[OpId, Operation] = {}
@@ -99,7 +100,7 @@ class _Meeting:
         operation = one.operation
         there = self._by_id.get(operation.id) or self._by_key.get(operation.idempotency_key)
         if there is None:
-            same = same_as(operation, one.steps, self._alike[operation.source])
+            same = same_as(operation, one.steps, self._alike[_about(operation)])
             return self._add(one) if same is None else self._join(same, one)
         if there.id == operation.id or _content(there) == _content(operation):
             return there.id
@@ -112,7 +113,7 @@ class _Meeting:
         """The same was asked for again: what failed, or waits for its next attempt, is tried now, and nodes
         that are done are looked at again."""
         wished, steps = one.operation, {step.node: step for step in one.steps}
-        joined, its_steps = next(met for met in self._alike[wished.source] if met[0].id == op)
+        joined, its_steps = next(met for met in self._alike[_about(wished)] if met[0].id == op)
         if wished.idempotency_key:
             key, known_as = wished.idempotency_key, replace(joined, selection=wished.selection)
             self._joined[key] = self._by_key[key] = known_as
@@ -143,7 +144,7 @@ class _Meeting:
         if operation.idempotency_key:
             self._by_key[operation.idempotency_key] = operation
         if not over:
-            self._alike[operation.source].append((operation, new))
+            self._alike[_about(operation)].append((operation, new))
         for step in new:
             self._steps[step.key] = self._unended[step.node][step.key] = step
         return operation.id
@@ -157,7 +158,7 @@ class _Meeting:
         """The steps of operations from its source as they are now: of all, or only of those so wished."""
         others = [
             step
-            for other, its in self._alike[wished.source]
+            for other, its in self._alike[_about(wished)]
             if not wishes or other.wish in wishes
             for step in its
         ]
@@ -198,10 +199,14 @@ class _Meeting:
         return views
 
 
-def _content(operation: Operation) -> tuple[str, Source, RollOut, str]:
+def _content(operation: Operation) -> tuple[str, StoredSource, RollOut, str]:
     """What was asked for. Galleries, and which nodes a selection means, may have changed by themselves."""
-    source = replace(operation.source, galleries="")
-    return operation.kind, source, operation.roll_out, operation.selection
+    about = replace(_about(operation), galleries="")
+    return operation.kind, about, operation.roll_out, operation.selection
+
+
+def _about(operation: Operation) -> StoredSource:
+    return stored_source(operation.source, operation.target)
 
 
 def _operations(connection: Connection, query: Query, values: Iterable[object]) -> list[Operation]:
@@ -212,16 +217,18 @@ def _operations(connection: Connection, query: Query, values: Iterable[object]) 
     ]
 
 
-def _alike(connection: Connection, sources: Iterable[Source]) -> defaultdict[Source, list[WithSteps]]:
+def _alike(
+    connection: Connection, sources: Iterable[StoredSource]
+) -> defaultdict[StoredSource, list[WithSteps]]:
     """What is under way from these sources, the oldest first."""
     found = {one.id: one for one in _operations(connection, _ALIKE, sources)}
     by_op = defaultdict[OpId, list[Step]](list)
     for batch in batches(found):
         for step in to_steps(connection.execute(_STEPS, {"values": batch}).all(), found.values()):
             by_op[step.op].append(step)
-    alike = defaultdict[Source, list[WithSteps]](list)
+    alike = defaultdict[StoredSource, list[WithSteps]](list)
     for op, operation in found.items():
-        alike[operation.source].append((operation, by_op[op]))
+        alike[_about(operation)].append((operation, by_op[op]))
     return alike
 
 

@@ -11,12 +11,13 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, or_, se
 from remuda.core import limits
 from remuda.core.errors import Conflict
 from remuda.core.ids import BootId, NodeId
-from remuda.ops.model import Operation, OpId, Step
-from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState, makes_room_for
+from remuda.ops.model import Operation, OpId, Step, UnloadCause, UnloadReason
+from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
 from remuda.store import ops_submit
 from remuda.store.database import Database
 from remuda.store.failures import unusable
 from remuda.store.ops_changes import take_turn
+from remuda.store.ops_codec import reason_of, stored_reason
 from remuda.store.ops_rows import Values, batches
 from remuda.store.ops_submit import Wished
 from remuda.store.schema import nodes, on_its_way, replica_change_count, replicas
@@ -205,7 +206,7 @@ def _at(connection: Connection, key: ReplicaKey) -> Replica | None:
 def _mark_evicted(connection: Connection, room_for: Replica, evict: Collection[ReplicaKey]) -> None:
     marks = {
         "state": ReplicaState.UNLOADING,
-        "why": makes_room_for(room_for.key),
+        **_why_columns(UnloadReason(UnloadCause.MAKES_ROOM, for_replica=room_for.key)),
         "updated_at": room_for.updated_at,
         "change": room_for.change,
     }
@@ -244,7 +245,7 @@ def _replica(row: Row[tuple[object]]) -> Replica:
         created_at=row.created_at,
         updated_at=row.updated_at,
         last_used=row.last_used,
-        why=row.why,
+        why=reason_of(row.why, row.reason),
         change=row.change,
     )
 
@@ -275,6 +276,10 @@ def _changing_columns(replica: Replica) -> Values:
         "instance": replica.instance,
         "boot": replica.boot,
         "updated_at": replica.updated_at,
-        "why": replica.why,
+        **_why_columns(replica.why),
         "change": replica.change,
     }
+
+
+def _why_columns(why: UnloadReason | None) -> Values:
+    return {"why": "" if why is None else str(why), "reason": stored_reason(why)}

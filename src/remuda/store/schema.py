@@ -21,9 +21,9 @@ from sqlalchemy import (
 
 from remuda.core.errors import Problem
 from remuda.fleet.model import Claim
-from remuda.ops.model import Goal, RollOut, Source
+from remuda.ops.model import Goal, RollOut
 from remuda.ops.ports import Progress
-from remuda.store.ops_codec import Document
+from remuda.store.ops_codec import Document, StoredReason, StoredSource
 from remuda.wire.nodes import InstalledArtifact
 
 SCHEMA_VERSION = 13
@@ -205,7 +205,7 @@ operations = Table(
     Column("kind", Text, nullable=False),
     Column("backend", Text, nullable=False),
     Column("model", Text, nullable=False, server_default=""),
-    Column("source", Document(Source), nullable=False),
+    Column("source", Document(StoredSource), nullable=False),
     Column("roll_out", Document(RollOut), nullable=False),
     Column("asked_by", Text, nullable=False),
     Column("asked_at", Instant, nullable=False),
@@ -249,7 +249,7 @@ steps = Table(
     Column("node", Text, primary_key=True),  # Its id, whether or not it still exists.
     Column("node_id", Text, ForeignKey("nodes.id", ondelete="SET NULL"), index=True),
     Column("node_name", Text, nullable=False),
-    Column("source", Document(Source)),  # Where it is not the operation's.
+    Column("source", Document(StoredSource)),  # Where it is not the operation's.
     Column("goal", Document(Goal), nullable=False),
     Column("state", Text, nullable=False),
     Column("stage", Text, nullable=False),
@@ -322,7 +322,8 @@ replicas = Table(
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
     Column("last_used", Instant),
-    Column("why", Text, nullable=False),
+    Column("why", Text, nullable=False),  # In words; see ops_codec.
+    Column("reason", Document(StoredReason)),
     Column("change", BigInteger, nullable=False),
 )
 

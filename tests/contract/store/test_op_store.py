@@ -8,9 +8,9 @@ from sqlalchemy import Engine, event
 
 from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.ports import FleetStore, Note
-from remuda.ops.model import OF_BACKENDS, Kind, Operation, OpId, RollOut, Source, State, Wish
+from remuda.ops.model import OF_BACKENDS, Kind, Operation, OpId, ReplicaTarget, RollOut, Source, State, Wish
 from remuda.ops.ports import Filter, OpStore
 from remuda.store.database import Database
 from remuda.store.schema import attempts, operations, steps
@@ -343,8 +343,8 @@ async def test_however_many_loads_there_are_other_kinds_are_found_among_them(op_
 async def test_operations_are_found_by_their_model(op_store: OpStore) -> None:
     for number, model in enumerate(("qwen", "smollm2", "qwen")):
         operation = an_operation(f"op-{number}", Kind.LOAD)
-        source = replace(operation.source, model=model, replica=number)
-        await submitted(op_store, replace(operation, source=source), [f"node-{number}"])
+        target = ReplicaTarget(ReplicaKey(model, number))
+        await submitted(op_store, replace(operation, target=target), [f"node-{number}"])
     assert await listed(op_store, Filter(model="qwen")) == ["op-2", "op-0"]
     assert await listed(op_store, Filter(model="qw%")) == []
 

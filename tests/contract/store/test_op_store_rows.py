@@ -11,13 +11,28 @@ from alembic import command
 from alembic.config import Config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from sqlalchemy import URL, Connection, MetaData, Table, Text, inspect, type_coerce, update
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Problem
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.ports import Note
-from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Stage, State, Step, Wish
+from remuda.ops.model import (
+    Goal,
+    Kind,
+    Operation,
+    OpId,
+    ReplicaTarget,
+    RollOut,
+    Source,
+    Stage,
+    State,
+    Step,
+    UnloadCause,
+    UnloadReason,
+    Wish,
+)
 from remuda.ops.ports import Filter, OpStore
 from remuda.store.address import parse_url
 from remuda.store.connections import Connections, postgres_connections, sqlite_connections
@@ -25,6 +40,7 @@ from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 from remuda.store.ops import SqlOpStore
+from remuda.store.ops_codec import StoredSource, stored_source
 from remuda.store.schema import SCHEMA_VERSION, operations, schema_info, steps
 from tests.contract.store.builders import registered
 from tests.support.op_builders import ONE, OPEN_FOR, an_operation, begin, end, submitted
@@ -131,6 +147,49 @@ async def test_row_of_another_release_stays_readable(database: Database, op_stor
     operation = (await op_store.view(OpId("op-1"))).operation
     assert operation.source == Source("llama-cpp")
     assert operation.roll_out == RollOut(4, canary=True)
+
+
+@pytest.mark.anyio
+async def test_load_and_unload_of_an_earlier_release_stay_readable(
+    database: Database, op_store: OpStore
+) -> None:
+    await submitted(op_store, an_operation(kind=Kind.UNLOAD))
+    earlier = (
+        '{"backend":"llama-cpp","galleries":"[]","uri":"","name":"makes room for big#0","alias":"",'
+        '"model":"qwen","replica":1,"revision":"abc"}'
+    )
+
+    def rewrite(connection: Connection, now: datetime) -> None:
+        connection.execute(update(operations).values(source=type_coerce(earlier, Text)))
+
+    await database.transact(rewrite)
+    view = await op_store.view(OpId("op-1"))
+    makes_room = UnloadReason(UnloadCause.MAKES_ROOM, for_replica=ReplicaKey("big", 0))
+    assert view.operation.source == Source("llama-cpp", "[]")
+    assert view.operation.target == ReplicaTarget(ReplicaKey("qwen", 1), "abc", makes_room)
+    assert view.steps[0].target == view.operation.target
+
+
+@pytest.mark.parametrize(
+    ("about", "text"),
+    [
+        (
+            (Source("llama-cpp", "[]"), None),
+            '{"backend":"llama-cpp","galleries":"[]","uri":"","name":"","alias":"","model":"","replica":0,'
+            '"revision":""}',
+        ),
+        (
+            (Source("llama-cpp", "[]"), ReplicaTarget(ReplicaKey("qwen", 1), "abc")),
+            '{"backend":"llama-cpp","galleries":"[]","uri":"","name":"","alias":"","model":"qwen",'
+            '"replica":1,"revision":"abc"}',
+        ),
+    ],
+)
+def test_same_wish_is_the_same_text_as_in_the_release_before(
+    about: tuple[Source, ReplicaTarget | None], text: str
+) -> None:
+    """Or it would not be joined where both are at work."""
+    assert TypeAdapter(StoredSource).dump_json(stored_source(*about)).decode() == text
 
 
 # From one schema to the next.

@@ -6,16 +6,30 @@ from datetime import timedelta
 
 import anyio
 import pytest
+from sqlalchemy import update
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.model import Node
 from remuda.fleet.ports import FleetStore, Note
-from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Step, Wish
+from remuda.ops.model import (
+    Goal,
+    Kind,
+    Operation,
+    OpId,
+    ReplicaTarget,
+    RollOut,
+    Source,
+    Step,
+    UnloadCause,
+    UnloadReason,
+    Wish,
+)
 from remuda.ops.ports import OpStore
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
+from remuda.store.ops_codec import StoredReason
 from remuda.store.replicas import SqlReplicaStore
 from remuda.store.schema import operations, replicas
 from tests.contract.store.builders import registered, row_count
@@ -57,9 +71,10 @@ def a_replica(node: NodeId, model: str = "qwen", index: int = 0, op: str = "load
 
 
 def its_load(replica: Replica) -> tuple[Operation, Step]:
-    source = Source(replica.backend, model=replica.key.model, replica=replica.key.index, revision="abc")
-    operation = Operation(replica.op, Kind.LOAD, source, RollOut(1), "router", LONG_AGO)
-    step = Step(replica.op, replica.node, "alpha", Kind.LOAD, source, Goal((str(replica.key),)))
+    source, target = Source(replica.backend), ReplicaTarget(replica.key, "abc")
+    operation = Operation(replica.op, Kind.LOAD, source, RollOut(1), "router", LONG_AGO, target=target)
+    goal = Goal((str(replica.key),))
+    step = Step(replica.op, replica.node, "alpha", Kind.LOAD, source, goal, target=target)
     return operation, step
 
 
@@ -99,7 +114,7 @@ async def test_claimed_replica_is_read_back_with_its_operation(
     assert got == replace(wanted, created_at=got.created_at, updated_at=got.created_at, change=found.change)
     view = await op_store.view(OpId("load-1"))
     assert [step.node for step in view.steps] == [node.id]
-    assert view.operation.source.model == "qwen"
+    assert view.operation.target == view.steps[0].target == ReplicaTarget(ReplicaKey("qwen", 0), "abc")
 
 
 async def test_claim_by_what_is_no_longer_so_writes_nothing(
@@ -148,7 +163,8 @@ async def test_evicted_replicas_are_unloading_from_the_same_change_on(
         "c": ReplicaState.UNLOADING,
         "qwen": ReplicaState.STAGING,
     }
-    assert rows["a"].why == rows["c"].why == "makes room for qwen#0"
+    makes_room = UnloadReason(UnloadCause.MAKES_ROOM, for_replica=ReplicaKey("qwen", 0))
+    assert rows["a"].why == rows["c"].why == makes_room
     assert rows["a"].change == rows["c"].change == got.change
 
 
@@ -244,7 +260,7 @@ async def test_move_writes_what_changed_and_keeps_the_rest(store: SqlReplicaStor
         memory_bytes=7,
         in_vram=False,
         parallel=2,
-        why="because",
+        why=UnloadReason(UnloadCause.UNKNOWN, text="because"),
         created_at=None,
     )
     got = await store.move(first, wanted)
@@ -262,12 +278,45 @@ async def test_move_from_an_earlier_state_writes_nothing(store: SqlReplicaStore,
     assert (await store.replicas()).rows == (second,)
 
 
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        ("", None),
+        ("nobody asked for it", UnloadReason(UnloadCause.IDLE)),
+        ("its model was removed", UnloadReason(UnloadCause.MODEL_REMOVED)),
+        ("asked for by ada", UnloadReason(UnloadCause.ASKED, by="ada")),
+        ("makes room for b#7#1", UnloadReason(UnloadCause.MAKES_ROOM, for_replica=ReplicaKey("b#7", 1))),
+        ("makes room for all", UnloadReason(UnloadCause.UNKNOWN, text="makes room for all")),
+    ],
+)
+async def test_words_of_a_release_that_knows_nothing_else_are_understood(
+    database: Database, store: SqlReplicaStore, node: Node, words: str, known: UnloadReason | None
+) -> None:
+    """It writes them over those of this release, and leaves what it does not know as it was."""
+    first = await claimed(store, a_replica(node.id))
+    assert await store.move(first, replace(first, why=UnloadReason(UnloadCause.OUTDATED)))
+    await database.transact(lambda connection, now: connection.execute(update(replicas).values(why=words)))
+    [row] = (await store.replicas()).rows
+    assert row.why == known
+
+
+async def test_reason_that_only_a_later_release_knows_is_kept_in_its_words(
+    database: Database, store: SqlReplicaStore, node: Node
+) -> None:
+    await claimed(store, a_replica(node.id))
+    later = {"why": "its node is full", "reason": StoredReason("node_full")}
+    await database.transact(lambda connection, now: connection.execute(update(replicas).values(later)))
+    [row] = (await store.replicas()).rows
+    assert row.why == UnloadReason(UnloadCause.UNKNOWN, text="its node is full")
+
+
 async def test_of_many_moves_at_once_exactly_one_wins(stores: Stores, node: Node) -> None:
     first = await claimed(stores[0], a_replica(node.id))
     won: list[Replica | None] = []
 
     async def move(number: int) -> None:
-        won.append(await stores[number % 2].move(first, replace(first, why=str(number))))
+        why = UnloadReason(UnloadCause.ASKED, by=str(number))
+        won.append(await stores[number % 2].move(first, replace(first, why=why)))
 
     async with anyio.create_task_group() as tasks:
         for number in range(20):

@@ -15,7 +15,19 @@ from remuda.fleet.hearing import Hearing, Span
 from remuda.ops import turns
 from remuda.ops.commander import Timeouts
 from remuda.ops.intents import replaced, wish_for
-from remuda.ops.model import Kind, Moment, Operation, OpId, Patience, State, Step, Verb, Wish
+from remuda.ops.model import (
+    Kind,
+    Moment,
+    Operation,
+    OpId,
+    Patience,
+    ReplicaTarget,
+    Source,
+    State,
+    Step,
+    Verb,
+    Wish,
+)
 from remuda.ops.planning import Plan, Room, attempts_at_work, plan, to_hold
 from remuda.ops.ports import Live, Request
 from remuda.ops.reconciler import Pace
@@ -32,9 +44,9 @@ QWEN = ReplicaKey("qwen", 0)
 
 
 def asked_for(kind: Kind, op: str = "op-1", key: ReplicaKey = QWEN) -> tuple[Operation, Step]:
-    source = wishes.source_of(key, "llama-cpp", "abc")
     make = wishes.load if kind is Kind.LOAD else wishes.unload
-    return make(OpId(op), key, NodeId(NODE), "gpu-1", source, by="test", now=NOW)
+    target = ReplicaTarget(key, "abc")
+    return make(OpId(op), target, Source("llama-cpp"), NodeId(NODE), "gpu-1", by="test", now=NOW)
 
 
 def a_view(now: datetime, *, silent_s: float = 0, boot: str = BOOT, **facts: Any) -> NodeView:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from remuda.core.ids import NodeId
-from remuda.ops.model import Kind, Operation, OpId, State, Step
+from remuda.ops.model import Kind, Operation, OpId, ReplicaTarget, Source, State, Step
 from remuda.ops.ports import Progress, View
 from remuda.router.load_status import status_of
 from remuda.router.ports import LoadStatus
@@ -19,8 +19,8 @@ NODE = NodeId("id-gpu-1")
 
 
 def its_load() -> tuple[Operation, Step]:
-    source = wishes.source_of(STAGING.key, "llama-cpp", "abc")
-    return wishes.load(OpId("load-1"), STAGING.key, NODE, "gpu-1", source, by="test", now=NOON)
+    target = ReplicaTarget(STAGING.key, "abc")
+    return wishes.load(OpId("load-1"), target, Source("llama-cpp"), NODE, "gpu-1", by="test", now=NOON)
 
 
 def a_view(state: State, *heard: Progress) -> View:

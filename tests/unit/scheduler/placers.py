@@ -9,6 +9,7 @@ from anyio.abc import TaskGroup
 
 from remuda.core.ids import MachineId, NodeId
 from remuda.gallery.model import Reading
+from remuda.ops.model import UnloadCause, UnloadReason
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NOBODY, Demand
@@ -41,7 +42,7 @@ class PlacingRig(Rig):
 
     async def unload(self, replica: Replica) -> None:
         """As people do."""
-        await self.unloads.ask(replica, "ada", "asked for by ada")
+        await self.unloads.ask(replica, "ada", UnloadReason(UnloadCause.ASKED, by="ada"))
 
     def placing(self) -> Placing:
         by = Placement(self.look, lambda key: self.busy.get(key, 0), self.here, self.shared, self.checks_disk)

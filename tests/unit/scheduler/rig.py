@@ -16,7 +16,7 @@ from remuda.fleet.model import Resources
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.models.reading import read_model
-from remuda.ops.model import OpId, State, Step
+from remuda.ops.model import OpId, ReplicaTarget, Source, State, Step
 from remuda.ops.node_views import NodeViews
 from remuda.ops.sightings import NodeView
 from remuda.scheduler import wishes
@@ -296,8 +296,8 @@ class Rig:
         found = self.catalogue.find(model)
         revision = "" if found is None else found.config.revision
         key, op = ReplicaKey(model, index), OpId(self.entropy.uuid())
-        source = wishes.source_of(key, "llama-cpp", revision, galleries="[]")
-        operation, step = wishes.load(op, key, node, "gpu-1", source, by="test", now=self.clock.now())
+        target, source = ReplicaTarget(key, revision), Source("llama-cpp", galleries="[]")
+        operation, step = wishes.load(op, target, source, node, "gpu-1", by="test", now=self.clock.now())
         replica = Replica(key, node, ReplicaState.STAGING, op, "llama-cpp", revision, memory_bytes=GB)
         seen = await self.replicas.replicas()
         claimed = await self.replicas.claim(replica, operation, step, seen.change, evict)

@@ -8,7 +8,7 @@ import pytest
 from remuda.core.ids import NodeId
 from remuda.models.config import ModelConfig
 from remuda.models.keep_alive import FOR_EVER
-from remuda.ops.model import OpId
+from remuda.ops.model import OpId, UnloadCause, UnloadReason
 from remuda.scheduler.chores import Circumstances, Forget, Unload, chores, idle_next
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 
@@ -42,7 +42,7 @@ def around(
 
 
 def test_idle_replica_is_unloaded_after_its_time() -> None:
-    assert chores([row()], around()) == [Unload(row(), "nobody asked for it")]
+    assert chores([row()], around()) == [Unload(row(), UnloadReason(UnloadCause.IDLE))]
 
 
 def test_replica_that_was_used_lately_stays() -> None:
@@ -64,7 +64,7 @@ def test_model_that_nobody_has_used_yet_waits_for_those_it_was_loaded_for() -> N
     brief = QWEN.model_copy(update={"keep_alive": timedelta()})
     assert chores([row(age=timedelta(seconds=9))], around(brief)) == []
     assert chores([row(age=timedelta(seconds=10))], around(brief)) == [
-        Unload(row(age=timedelta(seconds=10)), "nobody asked for it")
+        Unload(row(age=timedelta(seconds=10)), UnloadReason(UnloadCause.IDLE))
     ]
 
 
@@ -93,7 +93,7 @@ def test_model_says_itself_how_long_it_stays(config: ModelConfig) -> None:
 
 def test_replica_of_another_configuration_goes_at_once() -> None:
     old = row(age=timedelta(), revision="older")
-    assert chores([old], around()) == [Unload(old, "its configuration changed")]
+    assert chores([old], around()) == [Unload(old, UnloadReason(UnloadCause.OUTDATED))]
 
 
 def test_replica_of_a_model_that_a_later_release_understands_is_left_to_it() -> None:
@@ -101,14 +101,15 @@ def test_replica_of_a_model_that_a_later_release_understands_is_left_to_it() -> 
 
 
 def test_replica_of_a_removed_model_goes() -> None:
-    assert chores([row()], around(None)) == [Unload(row(), "its model was removed")]
+    assert chores([row()], around(None)) == [Unload(row(), UnloadReason(UnloadCause.MODEL_REMOVED))]
 
 
 @pytest.mark.parametrize("state", [ReplicaState.STAGING, ReplicaState.LOADING])
 def test_load_of_what_the_model_was_is_given_up_for_what_it_is(state: ReplicaState) -> None:
     old = row(state, age=timedelta(), revision="older")
-    assert chores([old], around(live=("op-1",))) == [Unload(old, "its configuration changed")]
-    assert chores([old], around(None, live=("op-1",))) == [Unload(old, "its model was removed")]
+    assert chores([old], around(live=("op-1",))) == [Unload(old, UnloadReason(UnloadCause.OUTDATED))]
+    removed = UnloadReason(UnloadCause.MODEL_REMOVED)
+    assert chores([old], around(None, live=("op-1",))) == [Unload(old, removed)]
 
 
 def test_load_that_nobody_carries_out_any_more_is_forgotten() -> None:
@@ -122,17 +123,19 @@ def test_load_that_has_just_begun_is_left_alone() -> None:
 
 
 def test_unload_that_failed_is_asked_for_again_and_not_all_the_time() -> None:
-    stuck = row(ReplicaState.UNLOADING, age=timedelta(minutes=1))
-    assert chores([stuck], around()) == [Unload(stuck, "")]
+    asked = UnloadReason(UnloadCause.ASKED, by="ada")
+    stuck = replace(row(ReplicaState.UNLOADING, age=timedelta(minutes=1)), why=asked)
+    assert chores([stuck], around()) == [Unload(stuck, asked)]
     assert chores([stuck], around(leaving=((stuck.node, stuck.key),))) == []
     elsewhere = (NodeId("n2"), stuck.key)
-    assert chores([stuck], around(leaving=(elsewhere,))) == [Unload(stuck, "")], "that is another's"
+    assert chores([stuck], around(leaving=(elsewhere,))) == [Unload(stuck, asked)], "that is another's"
     assert chores([row(ReplicaState.UNLOADING, age=timedelta(seconds=30))], around()) == []
 
 
 def test_unload_that_another_load_waits_for_is_asked_for_soon_if_nobody_did() -> None:
     """Marking it and asking for it are two writes; whoever was to make the second may be dead."""
-    evicted = replace(row(ReplicaState.UNLOADING, age=timedelta(seconds=10)), why="makes room for big#0")
-    assert chores([evicted], around()) == [Unload(evicted, "makes room for big#0")]
+    makes_room = UnloadReason(UnloadCause.MAKES_ROOM, for_replica=ReplicaKey("big", 0))
+    evicted = replace(row(ReplicaState.UNLOADING, age=timedelta(seconds=10)), why=makes_room)
+    assert chores([evicted], around()) == [Unload(evicted, makes_room)]
     assert chores([evicted], around(leaving=((evicted.node, evicted.key),))) == []
     assert chores([replace(evicted, updated_at=NOW - timedelta(seconds=9))], around()) == []

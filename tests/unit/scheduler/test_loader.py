@@ -9,10 +9,11 @@ import pytest
 from remuda.core.errors import NodeUnreachable, Problem
 from remuda.core.ids import BootId
 from remuda.models.reading import read_model
-from remuda.ops.model import NotNeeded, OpId, Step
+from remuda.ops.model import NotNeeded, OpId, Step, UnloadCause, UnloadReason
 from remuda.scheduler.loader import Loader, LoadLimits
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
+from remuda.scheduler.wishes import target_of
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import Work
@@ -152,7 +153,8 @@ async def test_load_waits_until_those_that_make_room_are_gone(rig: Rig) -> None:
 async def test_load_does_not_wait_for_what_goes_for_another_reason(rig: Rig) -> None:
     await rig.configure(a_model("old"))
     old = await rig.loaded("old")
-    assert await rig.replicas.move(old, replace(old, state=ReplicaState.UNLOADING, why="a long answer ends"))
+    asked = UnloadReason(UnloadCause.ASKED, by="ada")
+    assert await rig.replicas.move(old, replace(old, state=ReplicaState.UNLOADING, why=asked))
     _, step = await rig.claimed()
     assert await rig.loader().load(step) is None
     assert anyio.current_time() < 10
@@ -280,7 +282,7 @@ async def test_load_call_that_takes_too_long_stops_exactly_its_process(rig: Rig)
         process_key="qwen#0",
         expected_address="10.0.0.5:50100",
         instance="i-1",
-        config_revision=step.source.revision,
+        config_revision=target_of(step).revision,
     )
     assert await rig.rows() == ()
 

@@ -5,11 +5,12 @@ import re
 import pytest
 
 from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound, Problem
-from remuda.ops.model import Kind, State
+from remuda.ops.model import Kind, State, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, View
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.service import AlreadyLoaded, ModelProblem, Models
 from remuda.scheduler.unloads import Unloads
+from remuda.scheduler.wishes import target_of
 from tests.unit.scheduler.placers import PlacingRig
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, a_model
 
@@ -162,11 +163,9 @@ async def test_removed_model_takes_its_replicas_along(served: Served) -> None:
     await served.service.remove("qwen", "ada")
     assert await served.service.configured() == []
     [unload] = (await served.operations.live()).operations
-    assert (unload.kind, unload.source.name, unload.asked_by) == (
-        Kind.UNLOAD,
-        "the model was removed",
-        "ada",
-    )
+    assert (unload.kind, unload.asked_by) == (Kind.UNLOAD, "ada")
+    assert unload.target is not None
+    assert unload.target.reason == UnloadReason(UnloadCause.MODEL_REMOVED)
 
 
 # Loaded and unloaded.
@@ -175,7 +174,7 @@ async def test_removed_model_takes_its_replicas_along(served: Served) -> None:
 async def test_load_begins_one_more_replica(served: Served) -> None:
     await served.loaded()
     view = await served.load()
-    assert (view.operation.kind, view.operation.source.replica) == (Kind.LOAD, 1)
+    assert (view.operation.kind, target_of(view.steps[0]).key.index) == (Kind.LOAD, 1)
 
 
 async def test_load_that_is_under_way_is_joined(served: Served) -> None:
@@ -271,8 +270,9 @@ async def test_unload_is_an_operation_for_each_replica(served: Served) -> None:
     for index, node in ((0, NODE), (1, OTHER_NODE)):
         await served.loaded(index=index, node=node)
     views = await served.service.unload("qwen", "ada")
-    assert sorted(view.operation.source.replica for view in views) == [0, 1]
-    assert {view.operation.source.name for view in views} == {"asked for by ada"}
+    targets = [target_of(view.steps[0]) for view in views]
+    assert sorted(target.key.index for target in targets) == [0, 1]
+    assert {target.reason for target in targets} == {UnloadReason(UnloadCause.ASKED, by="ada")}
 
 
 async def test_unload_on_one_node_leaves_the_others(served: Served) -> None:

@@ -11,7 +11,7 @@ from remuda.core.errors import Conflict
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
 from remuda.gallery.shipped import REMUDA, shipped_index
-from remuda.ops.model import Kind
+from remuda.ops.model import Kind, ReplicaTarget, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, Unplaceable
@@ -51,8 +51,11 @@ async def test_replica_is_recorded_with_the_operation_that_loads_it(rig: Placing
     assert replica.memory_bytes >= 4 * GB, "what nodes tell of its file counts"
     view = await rig.operations.view(replica.op)
     operation, [step] = view.operation, view.steps
-    assert (operation.kind, operation.asked_by, operation.source.model) == (Kind.LOAD, "ada", "qwen")
-    assert (step.node, step.source.revision) == (replica.node, rig.model().config.revision)
+    assert (operation.kind, operation.asked_by) == (Kind.LOAD, "ada")
+    assert (step.node, step.target) == (
+        replica.node,
+        ReplicaTarget(ReplicaKey("qwen", 0), rig.model().config.revision),
+    )
     assert rig.changes == 1
 
 
@@ -79,11 +82,12 @@ async def test_idle_replica_that_makes_room_is_marked_and_asked_to_go(rig: Placi
     await anyio.sleep(SETTLED_S)
     replica = await begun(rig, "big")
     going = await rig.row()
-    assert (going.state, going.why) == (ReplicaState.UNLOADING, "makes room for big#0")
+    makes_room = UnloadReason(UnloadCause.MAKES_ROOM, for_replica=ReplicaKey("big", 0))
+    assert (going.state, going.why) == (ReplicaState.UNLOADING, makes_room)
     assert going.change == replica.change, "in the same transaction"
     views = await rig.operations.views(Filter(finished=False))
     unloads = [view.operation for view in views if view.operation.kind is Kind.UNLOAD]
-    assert [(one.source.model, one.source.name) for one in unloads] == [("qwen", "makes room for big#0")]
+    assert [one.target for one in unloads] == [ReplicaTarget(going.key, going.revision, makes_room)]
     assert old.key == going.key
 
 

@@ -1,15 +1,25 @@
 """An unload: nobody routes there any more, what is in flight ends, the process stops, the row goes; in this
 order."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import anyio
 import pytest
 
 from remuda.core.errors import NodeUnreachable, Problem
-from remuda.ops.model import Ending, NotNeeded, OpId, State, Step
+from remuda.ops.model import (
+    Ending,
+    NotNeeded,
+    OpId,
+    ReplicaTarget,
+    Source,
+    State,
+    Step,
+    UnloadCause,
+    UnloadReason,
+)
 from remuda.scheduler import wishes
-from remuda.scheduler.idleness import IDLE
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.unloader import Unloader
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
@@ -21,6 +31,7 @@ from tests.unit.scheduler.rig import NODE, OTHER_NODE, OTHERS, OURS, Rig
 pytestmark = pytest.mark.anyio
 
 DRAIN = timedelta(minutes=5)
+ASKED = UnloadReason(UnloadCause.ASKED, by="ada")
 
 
 @pytest.fixture
@@ -34,17 +45,16 @@ def unloader(rig: Rig) -> Unloader:
     return Unloader(rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig.changed, DRAIN)
 
 
-def an_unload(replica: Replica, why: str = "asked for by ada") -> Step:
-    source = wishes.source_of(replica.key, replica.backend, replica.revision, why=why)
-    return wishes.unload(OpId("u-1"), replica.key, replica.node, "gpu-1", source, by="test", now=START)[1]
+def an_unload(replica: Replica) -> Step:
+    target, source = ReplicaTarget(replica.key, replica.revision, ASKED), Source(replica.backend)
+    return wishes.unload(OpId("u-1"), target, source, replica.node, "gpu-1", by="test", now=START)[1]
 
 
 async def idle_unload(rig: Rig, replica: Replica) -> Step:
     """Asked for now, by nobody in particular."""
-    source = wishes.source_of(replica.key, replica.backend, replica.revision, why=IDLE)
-    operation, step = wishes.unload(
-        OpId("u-1"), replica.key, replica.node, "gpu-1", source, by="remuda", now=rig.clock.now()
-    )
+    target = ReplicaTarget(replica.key, replica.revision, UnloadReason(UnloadCause.IDLE))
+    source, now = Source(replica.backend), rig.clock.now()
+    operation, step = wishes.unload(OpId("u-1"), target, source, replica.node, "gpu-1", by="remuda", now=now)
     await rig.operations.submit(operation, [step])
     return step
 
@@ -124,7 +134,7 @@ async def test_row_says_why_it_goes(rig: Rig) -> None:
         tasks.start_soon(Going(rig, replica).run)
         await time_passes(1)
         row = await rig.row()
-        assert (row.state, row.why) == (ReplicaState.UNLOADING, "asked for by ada")
+        assert (row.state, row.why) == (ReplicaState.UNLOADING, ASKED)
         tasks.cancel_scope.cancel()
 
 
@@ -216,7 +226,7 @@ async def test_replica_of_the_same_number_on_another_node_is_not_meant(rig: Rig)
     elsewhere = await rig.loaded(node=OTHER_NODE)
     meant = an_unload(elsewhere)
     assert meant.node == OTHER_NODE
-    here = Step(meant.op, NODE, "gpu-1", meant.kind, meant.source, meant.goal)
+    here = replace(meant, node=NODE)
     assert await unloader(rig).unload(here) is None
     assert await rig.rows() == (elsewhere,)
 
@@ -283,7 +293,7 @@ async def test_replica_that_turns_out_to_be_used_while_it_is_marked_serves_again
             rig.frontends.seen[OTHERS] = 1 << 30
     assert going.problem == NotNeeded("not needed any more: it was used again")
     row = await rig.row()
-    assert (row.state, row.why, row.address) == (ReplicaState.LOADED, "", replica.address)
+    assert (row.state, row.why, row.address) == (ReplicaState.LOADED, None, replica.address)
     assert rig.worker.asked == []
 
 

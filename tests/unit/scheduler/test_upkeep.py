@@ -70,9 +70,9 @@ class Kept(Rig):
         """Of which models, and why."""
         views = await self.operations.views(Filter(finished=False))
         return [
-            f"{view.operation.source.model}: {view.operation.source.name}"
+            f"{target.key.model}: {target.reason}"
             for view in views
-            if view.operation.kind is Kind.UNLOAD
+            if view.operation.kind is Kind.UNLOAD and (target := view.operation.target) is not None
         ]
 
 
