@@ -15,9 +15,53 @@ WORKERS_MOST = 8
 SEEDS = "tests/sim/test_simulation.py"
 
 # How fast inputs are made up says how busy the machine is, and nothing about what is tested.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("thorough", settings.get_profile("busy"), max_examples=500)
-settings.load_profile("busy")
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("usual", _PATIENT, max_examples=50)
+settings.register_profile("quick", _PATIENT, max_examples=20)
+settings.register_profile("thorough", _PATIENT, max_examples=500)
+settings.load_profile("usual")
+
+# Fixtures of fleets that take long to start: one process runs all modules that use one, in turn.
+SHARED_FLEETS = ("pair", "alone", "common")
+
+# What takes longest begins first, so that all processes end at about the same time.
+ORDER = (
+    "tests/integration/serving",
+    "tests/integration/chaos",
+    "tests/integration/fleet",
+    "tests/integration/cli",
+    "tests/integration/running",
+    "tests/integration",
+    "tests/sim/serving",
+    "tests/sim",
+    "tests/contract",
+    "tests/unit",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    groups: dict[str, str] = {}
+    for item in items:
+        shared = [name for name in SHARED_FLEETS if name in getattr(item, "fixturenames", ())]
+        if shared:
+            groups[_module(item)] = shared[0]
+    for item in items:
+        if _module(item) in groups:
+            item.add_marker(pytest.mark.xdist_group(groups[_module(item)]))
+    items.sort(key=lambda item: _rank(_module(item), groups))
+
+
+def _module(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _rank(module: str, groups: dict[str, str]) -> tuple[int, str]:
+    if module in groups:
+        return -1, groups[module]
+    return next((rank for rank, folder in enumerate(ORDER) if module.startswith(folder)), len(ORDER)), ""
 
 
 class WholeModules(LoadScopeScheduling):  # type: ignore[misc]  # It is untyped.
@@ -25,6 +69,8 @@ class WholeModules(LoadScopeScheduling):  # type: ignore[misc]  # It is untyped.
     one story. Seeds of a simulation share nothing, and fill whatever room is left."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.rfind("@") > nodeid.rfind("]"):  # Then a group's name stands behind it.
+            return nodeid.rpartition("@")[2]
         module = nodeid.partition("::")[0]
         return nodeid if module == SEEDS else module
 

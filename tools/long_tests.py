@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.check import PYTEST
+
 ROOT = Path(__file__).resolve().parents[1]
 LAST_LINES = 30
+THOROUGH = ("--hypothesis-profile", "thorough")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,17 @@ def simulation(story: str, seeds: int) -> Part:
     )
 
 
+def tests(name: str, about: str, *arguments: str) -> Part:
+    program, *options = PYTEST
+    return Part(name, about, program, (*options, "--timeout", "1800", *arguments))
+
+
 PARTS = (
+    tests("tests", "tests that are too long for every change", "-m", "long"),
+    tests("inputs", "ten times as many made-up inputs", "-m", "hypothesis", *THOROUGH),
+    tests(
+        "requests", "ten times as many made-up requests", "tests/integration/api/test_openapi.py", *THOROUGH
+    ),
     simulation("fleet", 300),
     simulation("operations", 500),
     simulation("serving", 150),

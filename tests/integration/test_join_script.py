@@ -117,6 +117,7 @@ def test_machine_without_uv_uses_pip_and_prepares_once(tmp_path: Path) -> None:
     assert len([path for path in ranch.asked if path.endswith(".whl")]) == 1
 
 
+@pytest.mark.long
 @needs_ensurepip
 def test_machine_without_ensurepip_uses_the_systems_pip(tmp_path: Path) -> None:
     machine = bare_machine(tmp_path)

@@ -83,6 +83,7 @@ def test_without_uv_the_launcher_brings_its_own(clone: Path, tmp_path: Path) -> 
     assert (clone / ".launcher/venv/bin/uv").exists()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not importlib.util.find_spec("ensurepip"), reason="this Python cannot make environments")
 def test_without_uv_and_ensurepip_the_systems_pip_brings_it(clone: Path, tmp_path: Path) -> None:
     machine = bare_machine(tmp_path / "machine")

@@ -99,12 +99,17 @@ class Break:
 
 BREAKS = {
     "time in which nobody listened counts": Break(
-        "remuda.fleet.hearing.Hearing.silence", silence_on_the_wall_clock, "silence_was_listened_to"
+        "remuda.fleet.hearing.Hearing.silence",
+        silence_on_the_wall_clock,
+        "silence_was_listened_to",
+        first_seed=1,
     ),
     "a clock that was set back is not followed": Break(
-        "remuda.store.hearing._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=285
+        "remuda.store.hearing._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=288
     ),
-    "nobody is ever gone": Break("remuda.fleet.fleet.judge", lambda *_: Reachability.UP, "settles_in_time"),
+    "nobody is ever gone": Break(
+        "remuda.fleet.fleet.judge", lambda *_: Reachability.UP, "settles_in_time", first_seed=4
+    ),
     "the status forgets approval": Break(
         "remuda.fleet.fleet.wire_status", status_of_the_heard, "unapproved_is_pending"
     ),
@@ -120,6 +125,7 @@ BREAKS = {
         "remuda.fleet.admission.readmit",
         coming_back(lambda node, _: replace(node, drained=False)),
         "drain_is_an_admins",
+        first_seed=7,
     ),
     "a registration drops an admin's override": Break(
         "remuda.fleet.admission.readmit",
@@ -127,7 +133,10 @@ BREAKS = {
         "overrides_are_an_admins",
     ),
     "a registration drops an admin's labels": Break(
-        "remuda.fleet.labels.merged", lambda existing, worker, automatic: {}, "labels_are_an_admins"
+        "remuda.fleet.labels.merged",
+        lambda existing, worker, automatic: {},
+        "labels_are_an_admins",
+        first_seed=2,
     ),
     "a name without a machine id is enough": Break(
         "remuda.fleet.reception.recognised", name_is_enough, "rows_keep_their_machine"

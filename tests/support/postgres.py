@@ -50,12 +50,13 @@ class PostgresServer:
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://{_USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
-    def new_database(self) -> str:
-        """The URL of an empty database that nobody else uses."""
+    def new_database(self, template: str = "template1") -> str:
+        """The URL of a database that nobody else uses: empty, or a copy of another."""
         self._databases += 1
         name = f"test_{self._databases}"
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         return self.url(name)
 
     @contextmanager

@@ -249,7 +249,7 @@ class Ranch:
         """A command that ends by itself, given by the owner of that data folder."""
         return subprocess.run(
             [sys.executable, "-m", "remuda", *arguments],
-            env=self._environ_in(data, environ),
+            env=self.environ_in(data, **environ),
             input=typed,
             capture_output=True,
             text=True,
@@ -279,11 +279,12 @@ class Ranch:
     def _start(self, kind: type[P], data: str, environ: Mapping[str, str], module: str, *arguments: str) -> P:
         output = self.folder / f"{len(self._started)}-{data}"
         words = [module, *arguments]
-        process = kind(words, self.folder / data, self._environ_in(data, environ), output)
+        process = kind(words, self.folder / data, self.environ_in(data, **environ), output)
         self._started.append(process)
         return process
 
-    def _environ_in(self, data: str, environ: Mapping[str, str]) -> Mapping[str, str]:
+    def environ_in(self, data: str, **environ: str) -> Mapping[str, str]:
+        """Of a command given by the owner of that data folder."""
         own = {"REMUDA_DATA_DIR": str(self.folder / data), "REMUDA_BACKEND_GALLERIES": SHIPPED_GALLERY}
         return {**self._environ, **own, **environ}
 

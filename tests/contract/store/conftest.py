@@ -1,8 +1,11 @@
-"""Each test runs once on SQLite and once on PostgreSQL, on a database of its own."""
+"""Each test runs once on SQLite and once on PostgreSQL, on a database of its own: a copy of one that was
+migrated once for all tests of this process."""
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from remuda.core.clock import SystemClock
@@ -15,12 +18,49 @@ from remuda.store.ops import SqlOpStore
 from tests.support.postgres import PostgresServer
 
 
+async def _migrate(url: str) -> None:
+    await (await open_database(url, clock=SystemClock())).close()
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("migrated") / "remuda.db"
+    anyio.run(_migrate, f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres: PostgresServer) -> str:
+    """The name of a database on the server."""
+    url = postgres.new_database()
+    anyio.run(_migrate, url)
+    return url.rpartition("/")[2]
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
+def dialect(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+def empty_database_url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Nobody has migrated it."""
+    if dialect == "sqlite":
         return f"sqlite:///{tmp_path}/data/remuda.db"
     postgres: PostgresServer = request.getfixturevalue("postgres")
     return postgres.new_database()
+
+
+@pytest.fixture
+def database_url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if dialect == "sqlite":
+        file = tmp_path / "data/remuda.db"
+        file.parent.mkdir(mode=0o700)
+        shutil.copy(request.getfixturevalue("migrated_file"), file)
+        return f"sqlite:///{file}"
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    return postgres.new_database(request.getfixturevalue("migrated_template"))
 
 
 @pytest.fixture

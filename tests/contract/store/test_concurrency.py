@@ -92,11 +92,11 @@ async def test_what_one_frontend_wrote_the_other_reads(stores: tuple[FleetStore,
     assert await stores[0].beat([beat_of(node.id)]) == [Heard.STRANGE]
 
 
-async def test_of_frontends_starting_at_once_one_migrates(database_url: str) -> None:
+async def test_of_frontends_starting_at_once_one_migrates(empty_database_url: str) -> None:
     opened: list[Database] = []
 
     async def start() -> None:
-        opened.append(await open_database(database_url, clock=SystemClock()))
+        opened.append(await open_database(empty_database_url, clock=SystemClock()))
 
     try:
         async with anyio.create_task_group() as tasks:

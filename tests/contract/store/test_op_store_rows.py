@@ -43,6 +43,7 @@ from remuda.store.ops import SqlOpStore
 from remuda.store.ops_codec import StoredSource, stored_source
 from remuda.store.schema import SCHEMA_VERSION, operations, schema_info, steps
 from tests.contract.store.builders import registered
+from tests.support.examples import examples
 from tests.support.op_builders import ONE, OPEN_FOR, an_operation, begin, end, submitted
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
@@ -106,7 +107,9 @@ async def stored(
     return got, written, view.operation, view.steps
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(operation=all_operations, one=all_steps, other=all_steps, same_source=st.booleans())
 def test_operation_and_step_come_back_unchanged(
     database_url: str, operation: Operation, one: Step, other: Step, same_source: bool
@@ -212,9 +215,9 @@ def migrated(connection: Connection, version: str) -> None:
 
 
 @pytest.fixture
-async def first_schema(database_url: str) -> AsyncIterator[Database]:
+async def first_schema(empty_database_url: str) -> AsyncIterator[Database]:
     """A database as the release before operations made it, with one node."""
-    connections = connections_to(database_url)
+    connections = connections_to(empty_database_url)
 
     node = {
         "id": "id-of-alpha", "name": "alpha", "node_type": "backend", "address": "alpha:50051",
@@ -250,9 +253,9 @@ def columns(connection: Connection) -> dict[str, list[str]]:
 
 @pytest.mark.anyio
 async def test_first_schema_with_data_becomes_the_second_and_keeps_it(
-    database_url: str, first_schema: Database
+    empty_database_url: str, first_schema: Database
 ) -> None:
-    upgraded = await open_database(database_url, clock=SystemClock())
+    upgraded = await open_database(empty_database_url, clock=SystemClock())
     try:
         [node] = (await SqlFleetStore(upgraded).fleet()).nodes
         assert (node.name, node.approved, node.drained) == ("alpha", True, True)
@@ -268,8 +271,8 @@ async def test_first_schema_with_data_becomes_the_second_and_keeps_it(
 
 
 @pytest.mark.anyio
-async def test_models_of_loads_from_before_are_known_after_an_upgrade(database_url: str) -> None:
-    database = Database(connections_to(database_url))
+async def test_models_of_loads_from_before_are_known_after_an_upgrade(empty_database_url: str) -> None:
+    database = Database(connections_to(empty_database_url))
     older = {
         "id": "op-1", "number": 1, "change": 1, "kind": "load", "backend": "llama-cpp", "version": 0,
         "source": '{"backend":"llama-cpp","model":"qwen"}', "roll_out": '{"at_once":1}', "wish": "run",
@@ -284,7 +287,7 @@ async def test_models_of_loads_from_before_are_known_after_an_upgrade(database_u
 
     await database.transact(make)
     await database.close()
-    upgraded = await open_database(database_url, clock=SystemClock())
+    upgraded = await open_database(empty_database_url, clock=SystemClock())
     try:
         [found] = await SqlOpStore(upgraded).views(Filter(model="qwen"))
         assert found.operation.id == "op-1"
@@ -294,10 +297,10 @@ async def test_models_of_loads_from_before_are_known_after_an_upgrade(database_u
 
 @pytest.mark.anyio
 async def test_release_of_the_first_schema_goes_on_working_beside_the_second(
-    database_url: str, first_schema: Database
+    empty_database_url: str, first_schema: Database
 ) -> None:
     before = await first_schema.read(lambda c, now: columns(c))
-    upgraded = await open_database(database_url, clock=SystemClock())
+    upgraded = await open_database(empty_database_url, clock=SystemClock())
     try:
         after = await upgraded.read(lambda c, now: columns(c))
         changed = {table: set(known) - set(after[table]) for table, known in before.items()}

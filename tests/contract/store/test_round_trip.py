@@ -14,6 +14,7 @@ from remuda.fleet.ports import Note
 from remuda.fleet.reception import Admit
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
+from tests.support.examples import examples
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 sizes = st.integers(0, 1 << 60)
@@ -69,7 +70,9 @@ async def stored(url: str, first: Node, second: Node) -> tuple[Node, Node]:
     return written, rewritten
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(first=all_nodes, other=all_nodes)
 def test_node_comes_back_unchanged(database_url: str, first: Node, other: Node) -> None:
     second = replace(other, id=first.id, name=first.name)

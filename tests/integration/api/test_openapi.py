@@ -1,5 +1,5 @@
 """The OpenAPI document is complete and true: schemathesis makes up requests from it, good and bad, and holds
-every answer against it. `--hypothesis-profile thorough` makes up five times as many."""
+every answer against it. `--hypothesis-profile thorough` makes up ten times as many."""
 
 import logging
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ BODIES_OF_OPERATIONS = (
     "/backend/load",
     "/backend/shutdown",
 )
-PER_EXAMPLE, PER_EXAMPLE_WITH_BODY = 20, 8  # Of the profile's: a request is slow beside a function.
+PER_EXAMPLE, PER_EXAMPLE_WITH_BODY = 10, 5  # Of the profile's: a request is slow beside a function.
 NOT_HELD_AGAINST_IT = [
     # Texts are bounded in bytes, and some must be printable: a JSON schema cannot say so.
     positive_data_acceptance,
@@ -62,7 +62,10 @@ class Api:
     token: str
 
 
-@pytest.fixture(scope="module", params=["127.0.0.1", "0.0.0.0"], ids=["loopback", "network"])
+NETWORK = pytest.param("0.0.0.0", id="network", marks=pytest.mark.long)
+
+
+@pytest.fixture(scope="module", params=[pytest.param("127.0.0.1", id="loopback"), NETWORK])
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """In a thread of its own: schemathesis calls from this one, and waits."""
     with _silence(), start_blocking_portal("asyncio") as portal:

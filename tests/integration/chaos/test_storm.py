@@ -9,7 +9,7 @@ from tests.integration.chaos.storm import storm
 SEED = 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_storm_leaves_every_operation_over_and_every_disk_as_shown(tmp_path: Path) -> None:
     said: list[str] = []

@@ -12,7 +12,6 @@ from tests.support.waiting import wait_until_blocking
 BACKEND, BUILD = "alpha", build("alpha")
 NODES = ("node-1", "node-2")
 ROLLING = {"policy": "rolling"}
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def test_worker_that_does_not_says_so_and_goes_on_trying(site: Site) -> None:
     assert "wary" not in site.up.nodes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_printed_line_makes_a_bare_machine_a_node(site: Site) -> None:
     machine = bare_machine(site.place.folder / "bare", uv=True)
     shutil.copy(site.ca, machine["HOME"])

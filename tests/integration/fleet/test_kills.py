@@ -116,7 +116,7 @@ def test_frontend_killed_amid_registrations_has_each_node_once(place: Ranch) -> 
         assert dict(database.execute("SELECT name, id FROM nodes")) == ids
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_order_of_kills_ends_well(herd: Herd) -> None:
     struck = list(islice(rampage(herd, seed=7), 7))
     herd.settle()

@@ -84,7 +84,6 @@ def test_no_secret_is_in_a_log_or_in_the_process_list(lan: Lan) -> None:
     assert not any(re.search(r"eyJ[\w-]{20}|\bS[AOU][A-Z2-7]{56}\b", text) for text in texts.values())
 
 
-@pytest.mark.slow
 def test_printed_line_makes_a_bare_machine_a_node(lan: Lan) -> None:
     machine = bare_machine(lan.place.folder / "bare", uv=True)
     # Another name than the host's, which the line leaves to the machine it is typed on.

@@ -19,7 +19,7 @@ BACKEND, BUILD = "alpha", build("alpha")
 OURS, OLD, SLOW = ("ours-1", "ours-2"), "old", "slow"
 EVERYBODY = {*OURS, OLD, SLOW}
 REPLY_S, INSTALL_S = 2, 6.0
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 
 @dataclass

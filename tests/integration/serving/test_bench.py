@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 BENCH_S = 120
 
 
+@pytest.mark.long
 def test_bench_of_gateways_measures_whole_frontends() -> None:
     ours = ("remuda-http", "remuda-grpc")
     command = [sys.executable, "-m", "bench.gateway", "--quick", "--json"]

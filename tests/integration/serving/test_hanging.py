@@ -37,7 +37,6 @@ def test_answer_that_never_begins_is_given_up(up: Frontend) -> None:
     assert said(chat(up, "echo")) == "one two three", "the others are not held up"
 
 
-@pytest.mark.slow
 def test_backend_that_never_becomes_ready_is_waited_for_and_then_told_of(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

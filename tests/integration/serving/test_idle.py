@@ -3,7 +3,7 @@
 from tests.integration.serving.asking import add_echo, chat, open_stream
 from tests.integration.serving.site import Site, answered, of_model, wait_for_replicas, wait_until_unloaded
 
-SECONDS = 10
+SECONDS = 6
 
 
 def test_model_kept_for_its_requests_alone_stays_while_the_other_frontend_uses_it_and_goes_then(

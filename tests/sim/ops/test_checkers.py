@@ -79,38 +79,46 @@ BREAKS = {
         "remuda.store.ops_attempts.commit", commit_and_say_that_all_was_written, "an_attempt_is_sent_once"
     ),
     "what a worker has in hand is not looked at": Break(
-        "remuda.ops.sightings._working", lambda *_: False, "still_at_work_is_no_failure"
+        "remuda.ops.sightings._working", lambda *_: False, "still_at_work_is_no_failure", first_seed=1
     ),
     "failures are not counted": Break(
-        "remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded", first_seed=20
+        "remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded", first_seed=21
     ),
-    "everybody goes at once": Break("remuda.ops.turns._paced", lambda *_: {}, "the_canary_goes_alone"),
+    "everybody goes at once": Break(
+        "remuda.ops.turns._paced", lambda *_: {}, "the_canary_goes_alone", first_seed=1
+    ),
     "nobody goes first on a node": Break(
         "remuda.ops.turns._behind_others", lambda *_: {}, "one_live_attempt", first_seed=43
     ),
     "any version is the one that is wanted": Break(
-        "remuda.ops.steps._goal_met", goal_is_met_by_any_version, "success_has_the_pinned_digest"
+        "remuda.ops.steps._goal_met",
+        goal_is_met_by_any_version,
+        "success_has_the_pinned_digest",
+        first_seed=1,
     ),
     "an install takes whatever is there": Break(
         "remuda.ops.steps._other_bytes", lambda *_: False, "success_has_the_pinned_digest"
     ),
     "a version is blamed for what the bus does": Break(
-        "remuda.ops.steps._failed", blame_the_version, "only_a_bad_version_is_taken_back"
+        "remuda.ops.steps._failed", blame_the_version, "only_a_bad_version_is_taken_back", first_seed=1
     ),
     "a node is not taken back": Break(
-        "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before"
+        "remuda.ops.steps._next_stage", say_that_it_went_back, "went_back_to_the_version_before", first_seed=4
     ),
     "what is lost is waited for": Break(
         "remuda.ops.steps._keep_waiting", wait_for_ever, "everything_ends", first_seed=2
     ),
     "nobody is asked what they have": Break(
-        "remuda.ops.inventories.Inventories.want", lambda *_, **__: None, "what_is_listed_is_soon_done"
+        "remuda.ops.inventories.Inventories.want",
+        lambda *_, **__: None,
+        "what_is_listed_is_soon_done",
+        first_seed=4,
     ),
     "keys of wishes that join another are forgotten": Break(
         "remuda.store.joined_keys.insert_all",
         lambda *_: None,
         "a_key_stands_for_one_operation",
-        first_seed=12,
+        first_seed=15,
     ),
     "changes have no number": Break(
         "remuda.store.ops_attempts.number_changes", lambda *_: None, "every_change_has_a_number"
@@ -119,7 +127,10 @@ BREAKS = {
         "remuda.store.ops_attempts.finish_operations", lambda *_: None, "over_exactly_when_all_steps_are"
     ),
     "bars follow whatever comes": Break(
-        "remuda.ops.live_progress._risen", lambda live, fraction: fraction, "shown_progress_never_falls"
+        "remuda.ops.live_progress._risen",
+        lambda live, fraction: fraction,
+        "shown_progress_never_falls",
+        first_seed=4,
     ),
 }
 

@@ -93,7 +93,7 @@ class Break:
 
 BREAKS = {
     "memory that was set aside is given away again": Break(
-        {"remuda.scheduler.offers._bytes": lambda rows: 0}, "rows_have_room", first_seed=8
+        {"remuda.scheduler.offers._bytes": lambda rows: 0}, "rows_have_room", first_seed=10
     ),
     "a replica counts as loaded before its model is": Break(
         {"remuda.scheduler.loader._Load._model_in_it": at_once}, "only_who_was_ready_is_asked"
@@ -105,6 +105,7 @@ BREAKS = {
             "remuda.router.doubts.Doubts.add": lambda *_: None,
         },
         "no_former_life_is_asked",
+        first_seed=5,
     ),
     "requests that ended go on counting": Break(
         {"remuda.router.ledger.Ledger.end": lambda *_: None}, "counts_are_requests"
@@ -135,13 +136,15 @@ BREAKS = {
         "every_model_is_served",
     ),
     "a peer that has lost an install is waited for": Break(
-        {"remuda.scheduler.installing.by_lists": wait_on}, "every_model_is_served", first_seed=112
+        {"remuda.scheduler.installing.by_lists": wait_on}, "every_model_is_served", first_seed=129
     ),
     "drained nodes are routed to": Break(
-        {"remuda.router.building._routable": routed_though_drained}, "nodes_that_take_no_work_are_not_asked"
+        {"remuda.router.building._routable": routed_though_drained},
+        "nodes_that_take_no_work_are_not_asked",
+        first_seed=2,
     ),
     "labels of replicas are not looked at again": Break(
-        {"remuda.router.building.matches": lambda *_: True}, "only_where_labels_suit_is_asked"
+        {"remuda.router.building.matches": lambda *_: True}, "only_where_labels_suit_is_asked", first_seed=1
     ),
     "drained nodes get loads": Break(
         {
@@ -149,6 +152,7 @@ BREAKS = {
             "remuda.scheduler.supplies.why_no_target": unfit_only_if_away,
         },
         "nodes_that_take_no_work_get_no_load",
+        first_seed=2,
     ),
     "models are placed anywhere": Break(
         {"remuda.scheduler.placement._out_of_the_question": placed_anywhere}, "loads_go_where_labels_suit"
@@ -162,12 +166,15 @@ BREAKS = {
             "remuda.scheduler.chores._outdated": lambda *_: "",
         },
         "no_former_configuration_is_asked",
+        first_seed=2,
     ),
     "models are read once": Break(
         {"remuda.scheduler.catalogue.Catalogue.refresh": read_once}, "what_is_loaded_is_configured"
     ),
     "removed models are remembered": Break(
-        {"remuda.scheduler.catalogue.Catalogue._read": never_forgotten}, "what_is_loaded_is_configured"
+        {"remuda.scheduler.catalogue.Catalogue._read": never_forgotten},
+        "what_is_loaded_is_configured",
+        first_seed=4,
     ),
     "whoever waits for a load waits for ever": Break(
         {"remuda.router.loading.ColdPath.bring": for_ever}, "every_request_ends"
@@ -183,10 +190,10 @@ BREAKS = {
         "one_loads_at_a_time",
     ),
     "use is not noted": Break(
-        {"remuda.store.replicas.SqlReplicaStore.touch": at_once}, "what_is_used_is_kept"
+        {"remuda.store.replicas.SqlReplicaStore.touch": at_once}, "what_is_used_is_kept", first_seed=1
     ),
     "what is idle stays": Break(
-        {"remuda.scheduler.chores.unloads_at": lambda *_: None}, "everything_settles"
+        {"remuda.scheduler.chores.unloads_at": lambda *_: None}, "everything_settles", first_seed=1
     ),
 }
 

@@ -11,6 +11,7 @@ from remuda.gallery import index, tree
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Index
 from remuda.gallery.shipped import shipped_index
+from tests.support.examples import examples
 from tests.unit.gallery.indexes import LOCALAI_LIKE
 
 GOOD = b"- {name: good, uri: 'registry.example/x:latest'}\n"
@@ -231,7 +232,7 @@ TAGS = ("!!merge ", "!!str ", "!odd ")
 PIECES = st.sampled_from(STRUCTURE + WORDS + TAGS)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(PIECES, max_size=60))
 def test_any_yaml_like_text_is_read_or_refused(pieces: list[str]) -> None:
     answer = taken_or_refused("".join(pieces).encode())

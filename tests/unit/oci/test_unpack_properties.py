@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from remuda.oci.unpack import ArchiveRefused, UnpackLimits
 from tests.support.archives import described, folder, hardlink, member, packed, symlink, unpack
+from tests.support.examples import examples
 
 PACKINGS: dict[str, Callable[[bytes], bytes]] = {
     "plain": bytes,
@@ -59,7 +60,7 @@ def plant(root: Path, tree: dict[str, Node], files: list[Path]) -> None:
             path.hardlink_to(files[node % len(files)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tree=trees, packing=st.sampled_from(sorted(PACKINGS)), form=st.sampled_from(FORMATS))
 def test_any_tree_comes_out_byte_for_byte(tree: dict[str, Node], packing: str, form: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
@@ -101,7 +102,7 @@ def check_survives(layer: bytes) -> None:
     assert len(os.listdir("/dev/fd")) == before
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     layer=st.binary(max_size=4000),
     magic=st.sampled_from([b"", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"ustar"]),
@@ -110,7 +111,7 @@ def test_random_bytes_are_refused_or_unpacked(layer: bytes, magic: bytes) -> Non
     check_survives(magic + layer)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     seed=st.sampled_from(SEEDS),
     changes=st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=12)), max_size=6),
@@ -123,7 +124,7 @@ def test_changed_archives_are_refused_or_unpacked(
     check_survives(PACKINGS[packing](mutated(seed, changes, cut)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     seed=st.sampled_from(SEEDS),
     changes=st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=4)), max_size=3),

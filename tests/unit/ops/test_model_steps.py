@@ -35,6 +35,7 @@ from remuda.ops.sightings import NodeView
 from remuda.scheduler import wishes
 from remuda.scheduler.model import ReplicaKey
 from remuda.wire.nodes import Report
+from tests.support.examples import examples
 from tests.support.nodes import THRESHOLDS, node
 from tests.unit.ops.build import BOOT, NODE, NOW, a_step, an_operation
 
@@ -146,7 +147,7 @@ class Whims:
                 self.facts[what] = how
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from((Kind.LOAD, Kind.UNLOAD)), st.lists(events, max_size=60))
 def test_every_history_keeps_the_rules(kind: Kind, history: list[tuple[str, Any]]) -> None:
     course = Course(kind)
@@ -177,7 +178,7 @@ def test_once_the_world_is_kind_it_ends(kind: Kind, history: list[tuple[str, Any
     assert course.step.state.final
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(events, max_size=40))
 def test_on_a_node_that_stays_away_a_load_ends(history: list[tuple[str, Any]]) -> None:
     course = Course(Kind.LOAD)

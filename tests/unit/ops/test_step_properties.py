@@ -9,6 +9,7 @@ from remuda.core.errors import Problem
 from remuda.core.ids import BootId
 from remuda.ops.model import Kind, Moment, Outcome, Patience, Sighting, State, Step, Verb, Wish
 from remuda.ops.steps import advance
+from tests.support.examples import examples
 from tests.unit.ops.build import NOW, PINNED, a_step
 
 problems = st.sampled_from(
@@ -39,7 +40,7 @@ History = list[tuple[Sighting, Wish, tuple[int, float]]]
 history = st.lists(st.tuples(sightings, wishes, moments), max_size=40)
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(steps, history)
 def test_every_history_keeps_the_rules(step: Step, history: History) -> None:
     now = NOW

@@ -12,6 +12,7 @@ from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import Need, Placed, Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.offers import Fleet, offers
 from remuda.scheduler.placement import place
+from tests.support.examples import examples
 from tests.unit.scheduler.standing import a_row, a_view, ago, rows
 
 _AWAY = ReplicaState.UNLOADING
@@ -44,7 +45,7 @@ needs = st.builds(
 loaded = st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=3)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(nodes, st.lists(needs, min_size=1, max_size=8), loaded)
 def test_loads_under_way_never_overbook_either_kind_of_memory(
     node: NodeView, asked: list[Need], there: list[tuple[int, bool]]

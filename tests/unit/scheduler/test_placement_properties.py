@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from remuda.core.ids import NodeId
 from remuda.scheduler.model import Need, NodeOffer, Placed, ReplicaKey, Resident, Unplaceable
 from remuda.scheduler.placement import place
+from tests.support.examples import examples
 from tests.support.nodes import NOON
 
 sizes = st.integers(0, 12)
@@ -67,7 +68,7 @@ def gone(placed: Placed, offer: NodeOffer) -> list[Resident]:
     return [one for one in offer.residents if one.key in placed.evict]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(needs, fleets)
 def test_chosen_node_fits_in_every_respect(need: Need, fleet: list[NodeOffer]) -> None:
     placed = place(need, fleet)
@@ -89,7 +90,7 @@ def test_chosen_node_fits_in_every_respect(need: Need, fleet: list[NodeOffer]) -
         assert need.memory_bytes <= min(total, free + sum(max(one.memory_bytes, 1) for one in leaving))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(needs, fleets)
 def test_every_eviction_is_needed(need: Need, fleet: list[NodeOffer]) -> None:
     placed = place(need, fleet)
@@ -101,13 +102,13 @@ def test_every_eviction_is_needed(need: Need, fleet: list[NodeOffer]) -> None:
             assert free + sum(max(one.memory_bytes, 1) for one in others) < max(need.memory_bytes, 1)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(needs, fleets, st.data())
 def test_order_of_the_nodes_does_not_matter(need: Need, fleet: list[NodeOffer], data: st.DataObject) -> None:
     assert place(need, data.draw(st.permutations(fleet))) == place(need, fleet)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(needs, fleets, offers)
 def test_another_node_never_turns_yes_into_no(
     need: Need, fleet: list[NodeOffer], newcomer: NodeOffer
@@ -117,7 +118,7 @@ def test_another_node_never_turns_yes_into_no(
         assert isinstance(place(need, [*others, newcomer]), Placed)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(needs, fleets)
 def test_every_refusal_has_a_reason_for_every_node(need: Need, fleet: list[NodeOffer]) -> None:
     placed = place(need, fleet)
@@ -126,7 +127,7 @@ def test_every_refusal_has_a_reason_for_every_node(need: Need, fleet: list[NodeO
         assert all(placed.reasons.values())
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(needs, fleets)
 def test_nothing_leaves_while_a_node_has_room(need: Need, fleet: list[NodeOffer]) -> None:
     placed = place(need, fleet)

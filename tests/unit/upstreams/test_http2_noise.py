@@ -14,6 +14,7 @@ from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import CallFailed, HungUp
 from remuda.upstreams.http2.messages import prefixed
 from remuda.upstreams.http2.stream import Stream
+from tests.support.examples import examples
 from tests.unit.upstreams.http2_peer import Peer, data_in, message_in, rest_of
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +47,7 @@ async def _left_after(peer: Peer, *streams: Stream) -> int:
 
 
 @given(st.lists(st.one_of(_FRAMES, st.binary(max_size=30)), max_size=20))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 async def test_any_frames_in_any_order(pieces: list[bytes]) -> None:
     peer = Peer()
     streams = [peer.call(), peer.call(bytes(100_000))]
@@ -58,7 +59,7 @@ async def test_any_frames_in_any_order(pieces: list[bytes]) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 async def test_a_good_answer_with_some_bytes_changed(data: st.DataObject) -> None:
     peer = Peer()
     streams = [peer.call(), peer.call(bytes(100_000))]

@@ -28,9 +28,8 @@ from tests.support.scripted_upstreams import (
 )
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
-REQUESTS: Final = 10_000
 CLIENTS: Final = 50
 TOKENS: Final = 6
 BODIES: Final = {
@@ -102,7 +101,8 @@ def sockets() -> int:
     return len(psutil.Process().net_connections(kind="tcp"))
 
 
-async def test_ten_thousand_requests_leave_nothing_behind() -> None:
+@pytest.mark.parametrize("requests", [1000, pytest.param(10_000, marks=pytest.mark.long)])
+async def test_requests_leave_nothing_behind(requests: int) -> None:
     entropy = SeededEntropy(6)
     async with serving(gateway(waits=Waits(waiting_max=20))) as served:
         routes = [route_to("m", n, f"gpu-{n}", parallel=8) for n in range(3)]
@@ -111,9 +111,9 @@ async def test_ten_thousand_requests_leave_nothing_behind() -> None:
         tasks_before, sockets_before = len(asyncio.all_tasks()), sockets()
         async with anyio.create_task_group() as tasks:
             for _ in range(CLIENTS):
-                tasks.start_soon(Fickle(served, entropy, REQUESTS // CLIENTS).run)
+                tasks.start_soon(Fickle(served, entropy, requests // CLIENTS).run)
         await wait_until(lambda: len(served.running) == 0, within=5)
-        assert moody.began == moody.ended > REQUESTS / 2
+        assert moody.began == moody.ended > requests / 2
         assert moody.kinds == set(Kind)
         assert dict(served.ledger.own()) == {}
         assert served.metrics.registry.get_sample_value("remuda_inference_waiting", {"model": "m"}) in (

@@ -25,6 +25,7 @@ from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
 from tests.support.clocks import HostClock
 from tests.support.commands_rig import RUN, Asked, GatedDepot, Rig, commanded, places_in
+from tests.support.examples import examples
 from tests.support.inline_threads import threads_inline
 from tests.support.scripted_machine import Script
 from tests.support.virtual_loop import run_virtually
@@ -202,7 +203,7 @@ async def played(
     return said
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(plan=any_turns, arrivals=any_arrivals, scripts=st.lists(any_script | st.just(Script()), max_size=8))
 def test_no_schedule_of_commands_leaves_one_unanswered_or_anything_behind(
     plan: list[Turn], arrivals: list[Arrival], scripts: list[Script]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from remuda.core.errors import RemudaError
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import Phase
+from tests.support.examples import examples
 from tests.support.scripted_machine import Script
 from tests.unit.worker.processes.behaviours import any_script, seconds
 from tests.unit.worker.processes.rig import Rig, launch, supervised
@@ -71,7 +72,7 @@ async def play(rig: Rig, turn: Turn) -> None:
 
 
 @pytest.mark.parametrize("share", range(4))  # Each has the time that one test has.
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(plan=turns, scripts=st.lists(any_script, max_size=12))
 def test_no_schedule_leaves_anything_behind_or_runs_a_key_twice(
     share: int, plan: list[Turn], scripts: list[Script]
