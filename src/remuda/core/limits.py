@@ -26,6 +26,7 @@ PROBE_BUS_STEADY_S = 10.0  # After the bus came back, workers get this long to r
 BYTES_REPORTED_MAX = 1 << 60  # More RAM, VRAM or disk than this is a mistake, not a machine.
 HISTORY_PAGE_MAX = 500
 NODE_LABELS_MAX = 256  # From its worker, and as many from admins.
+NODES_MAX = 5000  # With invites. Where nodes are approved by themselves, whoever has the token makes them.
 PENDING_NODES_MAX = 256  # That wait for approval: anybody who has the token can make them.
 PENDING_PER_SOURCE_MAX = 16  # Of those, from one address.
 PENDING_SILENCE_S = 3600.0  # Those not heard for so long make room when there are too many.

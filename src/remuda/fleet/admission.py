@@ -254,7 +254,11 @@ def without_label(node: Node, key: str) -> Node:
             f"the frontend derives the label {key}={label.value} from what {node.name} reports",
             hint="it cannot be removed, but it can be given another value",
         )
-    return replace(node, labels={k: label for k, label in node.labels.items() if k != key})
+    labels = {k: label for k, label in node.labels.items() if k != key}
+    derived = labelling.auto_labels(node.name, node.resources, node.effective_max_replicas)
+    if label is not None and key in derived:  # The admin's value stood in its place.
+        labels[key] = Label(derived[key], LabelSource.AUTO)
+    return replace(node, labels=labels)
 
 
 def with_budget_override(node: Node, budget: str | None) -> Node:

@@ -120,7 +120,16 @@ def _new_name(candidate: Candidate, desk: Desk, new_id: NodeId, policy: Admissio
             )
         )
     node = admission.admit(candidate, desk.now, new_id, policy)
-    return Admit(node) if node.approved else _with_room(node, desk)
+    if not node.approved:
+        return _with_room(node, desk)
+    if len(desk.names) >= limits.NODES_MAX and candidate.invite is None:
+        return Refuse(
+            Unavailable(
+                f"there are {len(desk.names)} nodes and invites, and at most {limits.NODES_MAX} are accepted",
+                hint="remove those that are gone: remuda nodes remove NAME",
+            )
+        )
+    return Admit(node)
 
 
 def _with_room(node: Node, desk: Desk) -> Decision:

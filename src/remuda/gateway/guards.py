@@ -1,6 +1,7 @@
 """Who may call which route. Guards hang on routes; only the host check stands before everything."""
 
 import hmac
+from collections.abc import Collection
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
@@ -124,6 +125,9 @@ def same_secret(given: bytes, expected: str) -> bool:
     return hmac.compare_digest(given, expected.encode())
 
 
+_FORWARDED = (b"x-forwarded-for", b"forwarded", b"x-real-ip")
+
+
 class HostGuard:
     """On loopback there are no keys, so a web page must not be able to call us through the user's browser:
     neither under a name it controls (Host), nor from its own origin (Origin)."""
@@ -139,13 +143,26 @@ class HostGuard:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
         if not self._access.keys_required:
-            problem = host_problem(self._access, host, origin)
+            problem = proxy_problem(self._access, headers) or host_problem(self._access, host, origin)
         else:  # Browsers let any page open a WebSocket anywhere.
             problem = origin_problem(host, origin) if scope["type"] == "websocket" else ""
         if problem:
             await refusal(Forbidden(problem), scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+
+def proxy_problem(access: Access, headers: Collection[bytes]) -> str:
+    """Why a request with these headers may be somebody else's, let through by a proxy; empty: it is not.
+    To be asked where there are no keys, because everybody on this machine is its admin."""
+    used = next((name for name in _FORWARDED if name in headers), None)
+    if used is None or access.proxies.any_local:
+        return ""
+    return (
+        f"this request came through a proxy ({used.decode()}), but this frontend asks for no keys because it "
+        "serves its own machine alone; serve the network (--addr 0.0.0.0), so that keys are required, or if "
+        "the proxy lets in nobody else, name it with --trusted-proxies 127.0.0.1"
+    )
 
 
 def host_problem(access: Access, host: str, origin: str | None) -> str:

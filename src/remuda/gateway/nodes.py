@@ -54,7 +54,7 @@ async def register(request: Request, svc: Svc, caller: ByNode) -> Response:
     """Create or refresh this node. Safe to repeat: a node that is recognised keeps its name and its id."""
     message = await read(request, wire.RegisterRequest)
     invite = _check_tokens(message, caller, svc)
-    _check_hosts(message, request, caller.source)
+    _check_hosts(message, request, svc.access.claimed_source(request))
     candidate = views.candidate(message, svc.entropy, await body(request), caller.source, invite)
     admitted = await svc.registry.register(candidate)
     node, credentials, tokens = admitted.node, admitted.credentials, admitted.tokens
@@ -91,13 +91,13 @@ async def check_token(caller: ByNode) -> Response:
 )
 async def heartbeat(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Still here. A body that cannot be read costs its figures, not the sign of life."""
-    sent, caller = await body(request), _speaking(caller, svc)
+    sent, speaker = await body(request), _speaking(caller, svc)
     try:
-        said = views.beat(node_id, caller, _decoded(sent))
+        said = views.beat(node_id, speaker, _decoded(sent))
     except Invalid as error:
         log.warning("heartbeat_body_ignored", node=node_id, reason=error.message)
-        said = views.beat(node_id, caller, wire.Heartbeat())
-    with _as_token_error():
+        said = views.beat(node_id, speaker, wire.Heartbeat())
+    with _as_token_error(caller):
         await svc.registry.heartbeat(said)
     return answer(wire.HeartbeatReply(uncommandable=svc.uncommandable(node_id)))
 
@@ -116,7 +116,7 @@ async def bus_trouble(node_id: NodePath, request: Request, svc: Svc, caller: ByN
     the worker's reason, until its next heartbeat."""
     trouble = views.bus_trouble(await read(request, wire.BusTrouble))
     if svc.bus_connected():  # Otherwise the bus is away for all of us, which is no fault of this node's.
-        with _as_token_error():
+        with _as_token_error(caller):
             await svc.registry.cut_off(node_id, _speaking(caller, svc), trouble)
         await svc.serving.fleet_changed()
     return answer(wire.NODE_NOT_COMMANDABLE)
@@ -126,7 +126,7 @@ async def bus_trouble(node_id: NodePath, request: Request, svc: Svc, caller: ByN
 async def drain(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Part of this worker's orderly stop; its next registration ends it."""
     boot, _ = await _farewell(request)
-    with _as_token_error():
+    with _as_token_error(caller):
         await svc.registry.leave(node_id, _speaking(caller, svc), boot)
     await svc.serving.fleet_changed()  # Before it asks whether anything is in flight there.
     return answer(wire.NODE_DRAINING)
@@ -135,7 +135,7 @@ async def drain(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -
 @routes.post("/{node_id}/resume", responses=_gives(wire.NodeMessage, 404))
 async def resume(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
     """Take the worker's own drain back; an admin's stays."""
-    with _as_token_error():
+    with _as_token_error(caller):
         await svc.registry.stay(node_id, _speaking(caller, svc))
     await svc.serving.fleet_changed()
     return answer(wire.NODE_RESUMED)
@@ -146,7 +146,7 @@ async def resume(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
 async def deregister(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """Goodbye. The row stays, and with it id and approval."""
     boot, for_good = await _farewell(request)
-    with _as_token_error():
+    with _as_token_error(caller):
         await svc.registry.depart(node_id, _speaking(caller, svc), boot, for_good=for_good)
     return answer(wire.NODE_OFFLINE)
 
@@ -154,7 +154,7 @@ async def deregister(node_id: NodePath, request: Request, svc: Svc, caller: ByNo
 @routes.get("/{node_id}/models", responses=_gives(ModelRows, 404))
 async def models(node_id: NodePath, svc: Svc, caller: ByNode) -> Response:
     """The replicas on this node."""
-    with _as_token_error():
+    with _as_token_error(caller):
         await svc.registry.identify(node_id, _speaking(caller, svc))
     return answer(ModelRows([row for row in await model_rows(svc) if row.node_id == node_id]))
 
@@ -190,13 +190,13 @@ def _speaking(caller: Caller, svc: Services) -> Caller:
 
 
 @contextmanager
-def _as_token_error() -> Iterator[None]:
+def _as_token_error(caller: Caller) -> Iterator[None]:
     """A node that is not the caller's own is refused as a wrong token is, in the contract's envelope."""
     try:
         yield
     except Unauthorized as error:
         log.info("node_call_refused", reason=error.message)
-        raise TokenRefused(wire.TOKEN_WRONG) from error
+        raise TokenRefused(wire.TOKEN_NOT_ENOUGH if caller.shared else wire.TOKEN_WRONG) from error
 
 
 def _check_tokens(message: wire.RegisterRequest, caller: Caller, svc: Services) -> Invite | None:

@@ -26,13 +26,18 @@ class TrustedProxies:
         """Addresses and networks as people write them; ValueError."""
         return cls(tuple(ipaddress.ip_network(word, strict=False) for word in words))
 
+    @property
+    def any_local(self) -> bool:
+        """Whether a proxy on this machine is among them."""
+        return any(network[0].is_loopback for network in self.networks)
+
     def source(self, client: str, forwarded: Sequence[str]) -> str:
         """The nearest address that is not a trusted proxy's own. `forwarded` has the header's values in the
         order they came; each proxy appends the address it was called from. Where that is unreadable, the
         proxy's own address counts: a caller without an address could pass for anyone."""
         source = plain_ip(client)
         hops = [hop.strip() for value in forwarded for hop in value.split(",")]
-        while hops and self._trusts(source):
+        while hops and self.trusts(source):
             hop = hops.pop()
             caller = plain_ip(hop.strip("[]")) or plain_ip(host_of(hop).strip("[]"))
             if not caller:
@@ -40,7 +45,15 @@ class TrustedProxies:
             source = caller
         return source
 
-    def _trusts(self, address: str) -> bool:
+    def claimed(self, client: str, forwarded: Sequence[str]) -> str:
+        """The address by which a caller's claims are limited: the last one of the header, whoever wrote it.
+        A proxy that nobody named as trusted wrote its caller's there, which is not on this machine."""
+        hop = forwarded[-1].rpartition(",")[2].strip() if forwarded else ""
+        return ("" if self.trusts(plain_ip(client)) else plain_ip(hop.strip("[]"))) or self.source(
+            client, forwarded
+        )
+
+    def trusts(self, address: str) -> bool:
         if not address or not self.networks:
             return False
         return any(ipaddress.ip_address(address) in network for network in self.networks)

@@ -46,6 +46,11 @@ class Access:
         peer: tuple[str, int] | None = request.scope.get(PEER)
         return self.proxies.source(peer[0] if peer else "", request.headers.getlist("x-forwarded-for"))
 
+    def claimed_source(self, request: Request) -> str:
+        """The address from which a request may say where its sender is."""
+        peer: tuple[str, int] | None = request.scope.get(PEER)
+        return self.proxies.claimed(peer[0] if peer else "", request.headers.getlist("x-forwarded-for"))
+
 
 @dataclass(frozen=True, slots=True)
 class Ops:

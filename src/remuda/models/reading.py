@@ -3,12 +3,13 @@
 Keys that have no effect here are no error: files are shared with peers that know other keys.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Final, TypeGuard
 
 import yaml
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 from pydantic_core import ErrorDetails
 
 from remuda.core.errors import Invalid
@@ -22,6 +23,14 @@ _COMPLAINTS_MAX: Final = 3
 _SHOWN_CHARS_MAX: Final = 60
 _UNKNOWN_MAX: Final = 100
 _SECTIONS: Final = frozenset({"dict", "model"})
+# In the names of options whose values are files: of llama.cpp, vLLM, and what speaks their options.
+_FILE_WORDS: Final = frozenset(
+    {"lora", "loras", "adapter", "adapters", "modules", "mmproj", "draft", "md"}
+) | {
+    *("model", "tokenizer", "vocab", "template", "config", "cache", "vector", "clip", "vae", "vocoder"),
+    *("path", "file", "folder", "dir", "root"),
+}
+_WORD: Final = re.compile(r"[a-z0-9]+")
 _SHELL_CHARACTERS: Final = frozenset("`$\\\"';|&<>*?!{}[]()")
 
 
@@ -104,6 +113,25 @@ def _paths(config: ModelConfig) -> Iterator[tuple[str, str]]:
     }
     for key, paths in named.items():
         yield from ((key, path) for path in paths)
+    for option in config.options:
+        key, _, value = option.partition(":")
+        yield from _free_paths(f"options: {key.strip()}", value.strip())
+    for key, inner in config.engine_args.items():
+        yield from _free_paths(f"engine_args.{key}", inner)
+
+
+def _free_paths(key: str, value: JsonValue) -> Iterator[tuple[str, str]]:
+    """The files among what a backend is told in its own words, by the names that such keys have: `lora`,
+    `mmproj`, `draft_model`, `tokenizer`, `slot_save_path`, `download_dir` and their like."""
+    match value:
+        case dict():
+            for name, inner in value.items():
+                yield from _free_paths(f"{key}.{name}", inner)
+        case list():
+            for inner in value:
+                yield from _free_paths(key, inner)
+        case str() if _FILE_WORDS & set(_WORD.findall(key.lower())) and "{" not in value:
+            yield from ((key[:_SHOWN_CHARS_MAX], part.strip()) for part in value.split(",") if part.strip())
 
 
 def _read(text: str) -> ModelConfig:

@@ -358,6 +358,12 @@ class TokenError(Message):
 
 TOKEN_MISSING: Final = TokenError(error="missing or invalid Authorization header", reason="unauthorized")
 TOKEN_WRONG: Final = TokenError(error="invalid registration token", reason="unauthorized")
+# The token is right, but anybody who joins has it: a node with more to show must show it.
+TOKEN_NOT_ENOUGH: Final = TokenError(
+    error="the registration token does not prove that this call comes from that node: call from its own "
+    "machine with its own secret or invite, or register under another name",
+    reason="unauthorized",
+)
 
 
 def error_text(payload: bytes) -> str:

@@ -2,20 +2,30 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 from pydantic import SecretStr
 
+from remuda.bus.auth import AuthSource, UserJwt, fixed
+from remuda.core import limits
 from remuda.core.ids import NodeId
 from remuda.wire.nodes import Farewell, Heartbeat, RegisterRequest
 from remuda.worker.frontend import Frontend
+from tests.support.clocks import AheadClock
 from tests.support.frontends import PATIENCE_S, Json, LiveFrontend, live_frontend
+from tests.support.nats_servers import connected, connecting, until_down
 
 pytestmark = pytest.mark.anyio
 
 WRONG = {"error": "invalid registration token", "reason": "unauthorized"}
+NOT_ENOUGH = {
+    "error": "the registration token does not prove that this call comes from that node: call from its own "
+    "machine with its own secret or invite, or register under another name",
+    "reason": "unauthorized",
+}
 SECRET = "rmn_" + "s" * 40
 OTHER_SECRET = "rmn_" + "o" * 40
 ELSEWHERE = "127.0.0.66"
@@ -115,7 +125,8 @@ async def test_only_a_nodes_secret_speaks_for_it(frontend: LiveFrontend, method:
     for bearer in (frontend.token, OTHER_SECRET, tokens["http"], tokens["grpc"]):
         async with calling(frontend, bearer) as impostor:
             reply = await impostor.request(method, f"/api/node/{node['id']}{path}")
-            assert (reply.status_code, reply.json()) == (401, WRONG)
+            said = NOT_ENOUGH if bearer == frontend.token else WRONG
+            assert (reply.status_code, reply.json()) == (401, said)
     assert await frontend.status(node["id"]) == before
     async with calling(frontend, SECRET, ELSEWHERE) as worker:
         assert (await worker.request(method, f"/api/node/{node['id']}{path}")).status_code == 200
@@ -234,7 +245,7 @@ async def test_such_peers_can_be_refused(tmp_path: Path) -> None:
         refused = await registering(frontend, frontend.registration("peer"))
         assert (refused.status_code, "remuda nodes invite peer" in refused.text) == (403, True)
         beat = await frontend.worker.post(f"/api/node/{node['id']}/heartbeat")
-        assert (beat.status_code, beat.json()) == (401, WRONG)
+        assert (beat.status_code, beat.json()) == (401, NOT_ENOUGH)
         assert (await registering(frontend, ours(frontend))).status_code == 201
 
 
@@ -342,3 +353,50 @@ async def test_a_node_with_a_secret_needs_no_invite(frontend: LiveFrontend) -> N
     node = (await registering(frontend, ours(frontend))).json()
     reply = await frontend.admin.post("/api/nodes/invites", json={"name": node["name"]})
     assert (reply.status_code, "needs no invite" in reply.text) == (409, True)
+
+
+async def test_the_bus_key_of_a_withdrawn_invite_is_refused(frontend: LiveFrontend) -> None:
+    token = await invited(frontend, "guest-3")
+    body = {"name": "guest-3", "address": "127.0.0.1:50051"}
+    node, kept = (await registering(frontend, body, token=token)).json(), await frontend.register()
+
+    async with connected(node["nats_url"], login(node)) as bus:
+        assert (await frontend.admin.delete("/api/nodes/invites/guest-3")).status_code == 200
+        reason = await until_down(bus)  # Or of its next try, if that was refused already.
+        assert "revoked" in reason or "does not accept our credentials" in reason
+    async with connecting(node["nats_url"], login(node)) as bus:
+        assert "does not accept our credentials" in await until_down(bus)
+    async with connected(kept["nats_url"], login(kept)):
+        assert await frontend.status(kept["id"]) == "healthy"
+
+
+def login(registered: Json) -> AuthSource:
+    return fixed(UserJwt(registered["nats_jwt"], SecretStr(registered["nats_user_seed"])))
+
+
+async def test_when_too_many_wait_those_silent_for_an_hour_go_first(tmp_path: Path) -> None:
+    clock = AheadClock()
+    async with live_frontend(tmp_path, auto_approve=False, clock=clock) as frontend:
+        first = await frontend.register("first")
+        clock.ahead += timedelta(seconds=limits.PENDING_SILENCE_S - 600)
+        others = [await frontend.register(f"w{n}") for n in range(limits.PENDING_PER_SOURCE_MAX - 1)]
+        full = await registering(frontend, frontend.registration("late"))
+        assert (full.status_code, "too many nodes wait for approval" in full.text) == (503, True)
+        clock.ahead += timedelta(seconds=1200)
+        await frontend.heartbeat(others[0]["id"])
+        assert (await frontend.register("late"))["status"] == "pending"
+        assert (await frontend.admin.get(f"/api/nodes/{first['id']}")).status_code == 404
+        assert [await frontend.status(other["id"]) for other in others] == ["pending"] * len(others)
+        assert (await registering(frontend, frontend.registration("later"))).status_code == 503
+
+
+async def test_a_proxy_on_this_machine_lets_nobody_pass_for_local(tmp_path: Path) -> None:
+    async with live_frontend(tmp_path) as frontend:
+        for name in ("X-Forwarded-For", "Forwarded", "X-Real-IP"):
+            for path in ("/api/nodes", "/v1/models", "/healthz"):
+                refused = await frontend.anyone.get(path, headers={name: "for=10.1.2.3"})
+                assert (refused.status_code, "--trusted-proxies" in refused.text) == (403, True), path
+        assert (await frontend.anyone.get("/v1/models")).status_code == 200
+    async with live_frontend(tmp_path, trusted_proxies=["127.0.0.1"]) as frontend:
+        reply = await frontend.anyone.get("/v1/models", headers={"X-Forwarded-For": "127.0.0.1"})
+        assert reply.status_code == 200

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from remuda.core.entropy import SeededEntropy
+from remuda.core.errors import Invalid
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Kind
 from remuda.models.config import ModelConfig
@@ -340,3 +341,12 @@ async def _garbage_after(greeting: bytes) -> AsyncIterator[str]:
         group.start_soon(listener.serve, handle)
         yield f"127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"
         group.cancel_scope.cancel()
+
+
+async def test_a_grammar_that_ended_an_engine_is_not_sent_again() -> None:
+    ended = says_then_fails(grpc.StatusCode.INVALID_ARGUMENT, "too long, and the engine had to be ended")
+    async with scripted(PredictStream=ended) as address, upstream_at(address) as upstream:
+        assert (await _failure(upstream, grammar="root ::= s")).status == 400
+        with pytest.raises(Invalid, match="held an engine 0 minutes ago"):
+            await upstream.serve(chat(grammar="root ::= s"), Client())
+        assert (await _failure(upstream, grammar="root ::= t")).status == 400

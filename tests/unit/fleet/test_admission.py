@@ -315,3 +315,12 @@ def test_a_worker_that_its_parent_saw_end_is_gone_at_once_and_back_when_it_regis
 def test_a_worker_that_said_goodbye_stays_as_it_said() -> None:
     departed = node(departed=True)
     assert worker_ended(departed, departed.boot_id, "it ended") == departed
+
+
+@pytest.mark.parametrize("key", ["node.name", "node.replica-slots"])
+def test_without_an_admins_label_the_derived_one_is_back(key: str) -> None:
+    before = admit(candidate(), NOON, NodeId("n"), OPEN)
+    named = with_admin_labels(before, {key: "x"}, keep_others=True)
+
+    assert named.labels[key] == Label("x", LabelSource.ADMIN)
+    assert without_label(named, key).labels == before.labels

@@ -377,3 +377,14 @@ def test_a_peer_that_begins_to_serve_files_on_its_own_host_is_the_same_peer() ->
     row = known(source="10.0.0.7", address="10.0.0.7:50051", http_address="")
     assert recognised(peer(source="10.0.0.7", address=row.address, http_address="10.0.0.7:50050"), row)
     assert not recognised(peer(source="10.0.0.7", address=row.address, http_address="10.0.0.66:50050"), row)
+
+
+def test_nodes_that_approve_themselves_are_bounded() -> None:
+    names = [f"n{number}" for number in range(limits.NODES_MAX)]
+
+    assert isinstance(decided(peer(), None, Reachability.GONE, OPEN, names=names[1:]), Admit)
+    decision = decided(peer(), None, Reachability.GONE, OPEN, names=names)
+    assert isinstance(decision, Refuse)
+    assert (decision.error.http_status, str(limits.NODES_MAX) in decision.error.message) == (503, True)
+    known_name = decided(peer(name="n1"), known(name="n1"), Reachability.UP, OPEN, names=names)
+    assert isinstance(known_name, Admit)

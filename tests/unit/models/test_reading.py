@@ -1,5 +1,6 @@
 import contextlib
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from remuda.core.errors import Invalid
 from remuda.models.config import Function, Grammar, ModelConfig, Parameters, Template
 from remuda.models.document import BYTES_MAX, parse
 from remuda.models.keep_alive import FOR_EVER
-from remuda.models.reading import read_model, write_model
+from remuda.models.reading import check_absolute_paths, read_model, write_model
 
 QWEN = """\
 name: qwen3-8b
@@ -255,3 +256,38 @@ def test_what_only_looks_like_a_number_stays_text_and_takes_no_time(value: str) 
     read = parse(f"x: {value}\n")
     assert isinstance(read, dict)
     assert read["x"] == value.removeprefix("!!bool ").removeprefix("!!int ")
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('options: ["lora:../../etc/passwd"]', "options: lora"),
+        ('options: ["parallel:2", "mmproj_path: ../b"]', "options: mmproj_path"),
+        ('options: ["lora_adapters:a.gguf,../b.gguf"]', "options: lora_adapters"),
+        ("engine_args: {speculative_config: {model: ../other}}", "engine_args.speculative_config.model"),
+        ("engine_args: {lora-modules: [x, ../y]}", "engine_args.lora-modules"),
+        ("engine_args: {download_dir: ../y}", "engine_args.download_dir"),
+    ],
+)
+def test_files_in_a_backends_own_options_stay_in_the_folder_of_models(line: str, key: str) -> None:
+    with pytest.raises(Invalid, match=f"{key}: .* leads out of the folder of models"):
+        read_model(f"name: m\nparameters: {{model: m.gguf}}\n{line}")
+
+    absolute = read_model(f"name: m\nparameters: {{model: m.gguf}}\n{line.replace('..', '/etc')}")
+    with pytest.raises(Invalid, match=f"{key}: .* is outside the folder of models"):
+        check_absolute_paths(absolute, PurePosixPath("/models"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'options: ["lora:adapters/a.gguf", "mmproj:/models/p.gguf", "reasoning_format:..", "stop:/"]',
+        'engine_args: {chat_template: "{% if x %}/../{% endif %}\\n", dtype: auto, max_model_len: 1}',
+        "engine_args: {tokenizer: org/name, hf_overrides: {rope: ../x}}",
+    ],
+)
+def test_other_options_are_left_alone(line: str) -> None:
+    config = read_model(f"name: m\nparameters: {{model: m.gguf}}\n{line}")
+
+    check_absolute_paths(config, PurePosixPath("/models"))
+    assert config.options or config.engine_args

@@ -45,9 +45,11 @@ async def test_a_registry_cannot_send_us_to_where_it_does_not_lie_itself(target:
     registry = URL(f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/v2/")
     async with listener, open_transport(Registries()) as transport, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, redirect)
-        with pytest.raises(Misconfigured, match="is not asked: it leads to"):
+        with pytest.raises(Misconfigured, match="is not asked: it leads to") as refused:
             async with transport.request("GET", registry):
                 pass
+        assert f"it leads to {URL(target).host}" in refused.value.message
+        assert f"add {URL(target).authority} to insecure-registries" in refused.value.hint
         with pytest.raises(Misconfigured, match="is not asked: it leads to"):
             async with transport.request("GET", URL(target), named_by=registry):  # As a token server.
                 pass

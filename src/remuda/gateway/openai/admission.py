@@ -7,7 +7,7 @@ from typing import Final
 from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Forbidden
 from remuda.core.near_names import did_you_mean
-from remuda.gateway.guards import host_problem
+from remuda.gateway.guards import host_problem, proxy_problem
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.openai.errors import InvalidKey
 from remuda.gateway.services import Access
@@ -23,6 +23,7 @@ Headers = Mapping[bytes, bytes]
 
 class Admission:
     def __init__(self, access: Access, keyring: KeyRing, tables: Tables) -> None:
+        self._access = access
         self._keys_required = access.keys_required
         self._keyring = keyring
         self._tables = tables
@@ -42,7 +43,8 @@ class Admission:
                     hint="send it as Authorization: Bearer KEY; remuda keys create makes one",
                 )
             return key
-        if problem := self._host_problem(headers.get(b"host", b""), headers.get(b"origin")):
+        problem = self._host_problem(headers.get(b"host", b""), headers.get(b"origin"))
+        if problem := problem or proxy_problem(self._access, headers):
             raise Forbidden(problem)
         return key
 

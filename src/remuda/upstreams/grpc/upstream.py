@@ -19,6 +19,7 @@ from remuda.upstreams.grpc.dialects import is_llama
 from remuda.upstreams.grpc.exchange import Exchange
 from remuda.upstreams.grpc.generating import Patience, Writer, side_by_side
 from remuda.upstreams.grpc.grammars import Grammars
+from remuda.upstreams.grpc.held_grammars import HeldGrammars
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.predicting import Generation, Preset
 from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, Pen
@@ -34,6 +35,7 @@ class Desk:
     def __init__(self, clock: Clock) -> None:
         self.slicer = Slicer(clock)
         self.grammars = Grammars()
+        self.held = HeldGrammars(clock)
 
 
 class GrpcUpstream:
@@ -120,8 +122,15 @@ class GrpcUpstream:
             options.Prompt = options.Prompt.replace(MARKER, marker)  # Of all of them.
 
     async def _write(self, call: Call, generations: Sequence[Generation], pen: Pen, sink: Sink) -> None:
+        options, held = generations[0].options, self._desk.held
+        held.check(options)
         writer = Writer(self._channel, call, pen, self._clock, self._patience)
-        await (writer.stream if call.stream else writer.whole)(generations, sink)
+        try:
+            await (writer.stream if call.stream else writer.whole)(generations, sink)
+        except CallFailed as failed:
+            held.failed(options, failed)
+            raise
+        held.answered(options)
 
     async def _embed(self, call: Call, request: EmbeddingRequest, sink: Sink) -> None:
         results: dict[int, pb.EmbeddingResult] = {}
