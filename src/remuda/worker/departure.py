@@ -18,8 +18,9 @@ from remuda.worker.ports import FrontendCalls
 log = structlog.get_logger(__name__)
 
 
-async def depart(frontend: FrontendCalls, node: NodeId, boot_id: BootId, *, for_good: bool = False) -> None:
-    """Drain, wait until no request is in flight, deregister. What fails on the way is only logged.
+async def depart(frontend: FrontendCalls, node: NodeId, boot_id: BootId, *, for_good: bool = False) -> bool:
+    """Drain, wait until no request is in flight, deregister. What fails on the way is only logged. False: the
+    node was removed, and with it whatever this worker could still be asked for.
 
     Both words name this boot: one that is late must not be held against the next.
     """
@@ -31,13 +32,14 @@ async def depart(frontend: FrontendCalls, node: NodeId, boot_id: BootId, *, for_
                 await frontend.drain(node, farewell)
             except NotFound:
                 log.info("node_was_removed", node=node, why="the frontend does not know it any more")
-                return
+                return False
             drained = True
         if drained:
             await _wait_idle(frontend, node)
         with _attempted("deregister"):
             await frontend.deregister(node, farewell)
             log.info("deregistered", node=node)
+    return True
 
 
 async def _wait_idle(frontend: FrontendCalls, node: NodeId) -> None:

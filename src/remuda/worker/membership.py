@@ -103,10 +103,12 @@ class Membership:
                 await self._stop_wanted.wait()
                 # Both have ended before we take leave: a late registration would undo it.
                 duties.cancel_scope.cancel()
-            await self._take_leave()
-            if before_hanging_up is not None:
+            known = await self._take_leave()
+            if known and before_hanging_up is not None:
                 await before_hanging_up()
             services.cancel_scope.cancel()
+        if not known and before_hanging_up is not None:  # The bus does not let a removed node in any more.
+            await before_hanging_up()
         if self._refusal is not None:
             raise self._refusal
 
@@ -118,10 +120,12 @@ class Membership:
             self._refusal = refusal
             self.stop(refusal.message)
 
-    async def _take_leave(self) -> None:
-        if (enrolment := self._registration.standing.value.enrolment) is not None:
-            for_good = self._leaves_for_good()
-            await depart(self._frontend, enrolment.node_id, self._boot_id, for_good=for_good)
+    async def _take_leave(self) -> bool:
+        """Whether the frontend knows this node still."""
+        if (enrolment := self._registration.standing.value.enrolment) is None:
+            return True
+        for_good = self._leaves_for_good()
+        return await depart(self._frontend, enrolment.node_id, self._boot_id, for_good=for_good)
 
     def _bus_trouble(self) -> tuple[NodeId, str] | None:
         enrolment, state = self._registration.standing.value.enrolment, self.state.value

@@ -59,7 +59,7 @@ async def test_a_worker_whose_node_was_removed_says_so_once_and_asks_no_further(
     frontend = Said()
     frontend.removed = True
     with capture_logs() as logged:
-        await depart(frontend, NodeId("node-1"), BootId("boot-7"))
+        assert not await depart(frontend, NodeId("node-1"), BootId("boot-7"))
     assert frontend.words == []
     assert [line["event"] for line in logged] == ["node_was_removed"]
 
