@@ -5,6 +5,8 @@ Exits with 1 if any part failed.
 """
 
 import argparse
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,8 @@ from tools.check import PYTEST
 ROOT = Path(__file__).resolve().parents[1]
 LAST_LINES = 30
 THOROUGH = ("--hypothesis-profile", "thorough")
+GUIDE = ROOT / "docs" / "guide"
+_BENCHMARK = re.compile(r"uv run --group dev python -m (bench\.[a-z_]+)([^`\n]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,15 @@ def tests(name: str, about: str, *arguments: str) -> Part:
     return Part(name, about, program, (*options, "--timeout", "1800", *arguments))
 
 
+def documented() -> tuple[Part, ...]:
+    """The benchmarks of the guides, as they are written there."""
+    return tuple(
+        Part(module.replace(".", "-"), "as documented", module, tuple(shlex.split(arguments)))
+        for page in sorted(GUIDE.glob("*.md"))
+        for module, arguments in _BENCHMARK.findall(page.read_text())
+    )
+
+
 PARTS = (
     tests("tests", "tests that are too long for every change", "-m", "long"),
     tests("inputs", "ten times as many made-up inputs", "-m", "hypothesis", *THOROUGH),
@@ -52,10 +65,9 @@ PARTS = (
     simulation("fleet", 300),
     simulation("operations", 500),
     simulation("serving", 150),
-    Part("registrations", "3,000 machines that ask to join", "bench.registrations"),
     Part("mutations", "deliberate breaks that tests must notice", "tools.mutate"),
-    Part("storm-fleet", "5 minutes of kills", "bench.chaos_fleet", ("--minutes", "5")),
     Part("storm-operations", "5 minutes of kills, freezes and cuts", "bench.chaos_ops", ("--seconds", "300")),
+    *documented(),
 )
 
 
@@ -82,7 +94,7 @@ def run(parts: Sequence[Part]) -> int:
         failed += code != 0
         outcome = "passed" if code == 0 else f"FAILED with exit code {code}"
         print(
-            f"{part.name:<20}{outcome}, {time.monotonic() - began:.0f} s ({part.about}); {output}", flush=True
+            f"{part.name:<22}{outcome}, {time.monotonic() - began:.0f} s ({part.about}); {output}", flush=True
         )
         if code != 0:
             print(*output.read_text(errors="replace").splitlines()[-LAST_LINES:], sep="\n", flush=True)

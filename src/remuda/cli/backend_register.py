@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "register",
-    short_help="Make a command of this machine a backend, by one YAML file.",
+    short_help="Register a server on this machine as a backend, by one YAML file.",
     epilog=examples(
         "remuda backends register vllm.yaml",
         "remuda backends register /srv/models/remuda.yaml --name ollama",
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 @click.option("--name", default="", help="Register it under this name. Default: the file's, without .yaml.")
 @local_command
 def register(here: Here, file: Path, name: str) -> None:
-    """Make a backend of what is on this machine already: FILE says which command starts a server with an
-    OpenAI-compatible API. There is no image; `remove --local` takes it back."""
+    """Register a server that is already on this machine as a backend: FILE names the command that starts it,
+    and the server has an OpenAI-compatible API. `remove --local` undoes it."""
     import anyio
 
     from remuda.worker.depot.places import checked_name
     from remuda.worker.launching.manifest import BYTES_MAX, FILE_NAME, parse_manifest
 
     if not name and file.name == FILE_NAME:
-        raise Invalid(f"a file called {FILE_NAME} names no backend", hint="add --name NAME")
+        raise Invalid(f"a file called {FILE_NAME} does not name a backend", hint="add --name NAME")
     name = checked_name(name or file.stem)
     with file.open("rb") as opened:
         content = opened.read(BYTES_MAX + 1)
@@ -61,18 +61,18 @@ def register(here: Here, file: Path, name: str) -> None:
 
 @click.command(
     "switch-back",
-    short_help="Go back to the version before.",
+    short_help="Go back to the previous version.",
     epilog=examples("remuda backends switch-back llama-cpp"),
 )
 @click.argument("name")
 @local_command
 def switch_back(here: Here, name: str) -> None:
-    """Let the version before take the place of the installed one of this machine, which is kept in turn: a
-    second call undoes the first. There is a version before until a newer one has run."""
+    """Go back to the previous version of a backend on this machine. The present one is kept, so a second call
+    undoes the first. The previous version is kept until a newer one has run."""
     import anyio
 
     folder = anyio.run(_switch_back, here.machine(), name)
-    told = one_line(f"{folder}: switched back; from now on the version before is started")
+    told = one_line(f"{folder}: switched back to the previous version")
     click.echo(json.dumps({"name": folder}) if here.as_json else told)
 
 
@@ -89,7 +89,7 @@ def _check_stands_alone(manifest: "Manifest", file: Path) -> None:
     written = "".join(part for part in program.parts if isinstance(part, str))
     if os.sep in written and not os.path.isabs(written):
         raise Invalid(
-            f"{file}: command: {written} is looked for in the folder of the backend, which is empty",
+            f"{file}: command: {written} is looked up in the folder of the backend, which is empty",
             hint="write its whole path, or a name that is on the worker's PATH",
         )
 
@@ -98,7 +98,7 @@ async def _register(depot: "Depot", name: str, manifest: str) -> "Installed":
     found = (await depot.installed()).get(name)
     if found is not None and not _was_registered(found, name):
         raise Conflict(
-            f"{name} is the name of a backend that was not registered",
+            f"{name} is already the name of an installed backend",
             hint=f"choose another with --name, or first: remuda backends remove --local {pasted(name)}",
         )
     return await depot.register(name, manifest)

@@ -63,7 +63,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
         return None
     size = parse_size(value)
     if size is None:
-        raise click.BadParameter(f"{value!r} is not a size such as 20GiB")
+        raise click.BadParameter(f"{value!r} is not a size; write it like 20GiB")
     return size
 
 
@@ -80,10 +80,10 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
     ),
 )
 def group() -> None:
-    """The programs that run models. Without a verb: list what is installed on the nodes of the fleet.
+    """The programs that run models. Without a command: list what is installed on the fleet's nodes.
 
-    list, available, upgrades, install, upgrade and remove ask a frontend, and do it on any number of nodes.
-    The other verbs are about this machine alone and need none.
+    list, available, upgrades, install, upgrade and remove go through a frontend and work on any number of
+    nodes. The others are for this machine alone and need no frontend.
     """
 
 
@@ -91,7 +91,7 @@ def group() -> None:
 @click.argument("words", metavar="[TEXT]", nargs=-1)
 @local_command
 def search_backends(here: Here, words: tuple[str, ...]) -> None:
-    """Backends of the galleries whose name, tags or description have all words of TEXT; all without it."""
+    """Search the galleries for backends whose name, tags or description contain all words of TEXT."""
     import anyio
 
     from remuda.cli.backend_tables import search_document, search_table
@@ -121,7 +121,7 @@ def search_backends(here: Here, words: tuple[str, ...]) -> None:
 @click.argument("name")
 @local_command
 def show_backend(here: Here, name: str) -> None:
-    """Which builds a backend has, which of them this machine would get, and why."""
+    """Show the builds of a backend, which of them this machine would get, and why."""
     import anyio
 
     from remuda.cli.backend_tables import (
@@ -150,7 +150,7 @@ def show_backend(here: Here, name: str) -> None:
         click.echo(json.dumps({**document, "builds": rows, **answer_document(answer)}))
         return
     capability = hardware.effective_capability
-    found = "no GPU was found" if capability == "default" else f"it takes builds for {capability}"
+    found = "no GPU found" if capability == "default" else f"builds for {capability} will be used"
     click.echo(one_line(f"this machine is {hardware.platform}; {found}"))
     for line in answer_lines(answer):
         click.echo(one_line(line))
@@ -167,11 +167,11 @@ def show_backend(here: Here, name: str) -> None:
 )
 @click.argument("what", metavar="REF|NAME")
 @click.option("--name", default="", help="Install it under this name. Default for images: their own.")
-@click.option("--alias", default="", help="Another name under which it can be asked for.")
+@click.option("--alias", default="", help="A second name for it.")
 @local_command
 def pull_backend(here: Here, what: str, name: str, alias: str) -> None:
-    """Have the newest build of a backend on this machine: one of a gallery by NAME, or whatever REF names, an
-    image, an archive or a folder. What is here already is not fetched again."""
+    """Install or update a backend on this machine: one from a gallery by NAME, or an image, archive or folder
+    by REF. What is already here is not downloaded again."""
     import anyio
 
     from remuda.cli.pull_progress import watching
@@ -214,7 +214,7 @@ def list_here(here: Here) -> None:
         output = console()
         show(output, installed_table(listed.backends, output))
     else:
-        click.echo("no backends are installed; `remuda backends pull NAME` fetches one")
+        click.echo("no backends are installed; install one with: remuda backends pull NAME")
 
 
 def remove_here(here: Here, name: str) -> None:
@@ -237,25 +237,24 @@ def _check_unused(folder: Path) -> None:
     if occupant := occupant_of(folder):
         raise Conflict(
             f"{folder.name} is in use by process {occupant.pid} ({occupant.name})",
-            hint="let the worker end what runs first: "
-            f"remuda backends remove --nodes NODE {pasted(folder.name)}",
+            hint=f"let the worker stop it first: remuda backends remove --nodes NODE {pasted(folder.name)}",
         )
 
 
 @group.command("gc", epilog=examples("remuda backends gc --dry-run", "remuda backends gc --budget 20GiB"))
-@click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed, and why.")
 @click.option(
-    "--budget", metavar="SIZE", callback=_size, help="Keep at most. Default: the setting depot-budget."
+    "--budget", metavar="SIZE", callback=_size, help="Most to keep. Default: the setting depot-budget."
 )
 @click.option(
     "--unused",
     metavar="SPAN",
     callback=span_of,
-    help="Let go of what no backend needs after so long. Default: the setting depot-unused.",
+    help="Remove what no backend has needed for this long. Default: the setting depot-unused.",
 )
 @local_command
 def collect_garbage(here: Here, dry_run: bool, budget: int | None, unused: timedelta | None) -> None:
-    """Let go of downloaded layers that no installed backend needs, or that are too many."""
+    """Remove downloaded layers that no installed backend needs, or that exceed the budget."""
     import anyio
 
     from remuda.cli.backend_tables import leaving_table
@@ -293,7 +292,10 @@ async def _order(machine: "LocalMachine", what: str, name: str, alias: str) -> "
         own = source.reference.repository.rpartition("/")[2] if isinstance(source, OciImage) else ""
         return order_from_source(what, name or own, alias)
     if name or alias:
-        raise Invalid("a gallery's backend has its own name and alias", hint="leave --name and --alias out")
+        raise Invalid(
+            "--name and --alias are for images, archives and folders",
+            hint="leave them out: a gallery names its backends",
+        )
     readings, hardware = await machine.readings(), await machine.hardware()
     answer = resolve(readings, what, hardware)
     if isinstance(answer, Refused):  # An index may be older than the name.

@@ -46,7 +46,7 @@ def show_up(
 def _ready(frontend: RunningFrontend, worker_trouble: str = "") -> str:
     if frontend.why_unready:
         why = frontend.why_unready
-        return f"running, but not ready: {why}. It keeps trying; remuda doctor shows how it is."
+        return f"running, but not ready: {why}. It keeps trying; remuda doctor says more."
     if worker_trouble:
         return "running, but its worker is not. It is started again and again; remuda doctor says more."
     return "up."
@@ -59,7 +59,7 @@ def _places(frontend: RunningFrontend, settings: FrontendSettings) -> Iterable[s
 
 def _node(own: Standing | None) -> str:
     if own is None:
-        return "its worker has not registered yet; remuda nodes shows when it has"
+        return "its worker has not registered yet; see remuda nodes"
     if own.node.report is None:  # It reports once it is connected.
         return f"{own.node.name}: its worker is not connected to the bus yet; remuda doctor says why"
     why = f" ({'; '.join(own.reasons)})" if own.reasons else ""

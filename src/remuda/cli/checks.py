@@ -88,16 +88,16 @@ def check_settings(patient: Patient) -> list[Finding]:
         patient.settings()
     except Misconfigured as error:
         return [*strays, problem("settings", error.message, error.hint or "remuda config check says more")]
-    return [*strays, ok("settings", "all can be used")]
+    return [*strays, ok("settings", "all are valid")]
 
 
 def check_folder(patient: Patient) -> list[Finding]:
     root = patient.folder.root
     existing = next(path for path in (root, *root.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        remedy = "choose another with --data-dir, or give this user the right to write there"
+        remedy = "choose another with --data-dir, or make it writable for this user"
         return [problem("data folder", f"{existing} cannot be written", remedy)]
-    made = f"{root}" if existing == root else f"{root} does not exist yet and can be made"
+    made = f"{root}" if existing == root else f"{root} does not exist yet and can be created"
     return [ok("data folder", made), findings.disk(str(root), shutil.disk_usage(existing).free)]
 
 
@@ -171,7 +171,7 @@ def check_nodes(patient: Patient) -> list[Finding]:
     except FrontendUnreachable:
         return []  # The check of the frontend has said so.
     except Unauthorized as error:
-        return [warning("nodes", f"the nodes cannot be seen: {error.message}", error.hint)]
+        return [warning("nodes", f"the nodes cannot be listed: {error.message}", error.hint)]
     return findings.fleet(nodes)
 
 
@@ -217,7 +217,7 @@ def examine(
     for thread in threads.values():
         thread.join(max(0.0, started + limit_s - patient.clock.monotonic()))
     late = {
-        name: [problem(name, f"looking at it took longer than {limit_s:g} s", "something there hangs")]
+        name: [problem(name, f"the check took longer than {limit_s:g} s", "something hangs")]
         for name in checks
     }
     return [finding for name in checks for finding in found.get(name, late[name])]
@@ -229,7 +229,7 @@ def _isolated(name: str, check: Check, patient: Patient) -> Sequence[Finding]:
     except Misconfigured:
         return []  # A setting that this check needs; the check that is about it has said so.
     except Exception as error:
-        return [problem(name, f"this check itself failed: {error!r}", "please report it")]
+        return [problem(name, f"the check itself failed: {error!r}", "please report it")]
 
 
 # Ports

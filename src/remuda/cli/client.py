@@ -74,8 +74,8 @@ class Answer:
             return decode(model, self.body, bytes_max=_ANSWER_BYTES_MAX)
         except Rejected as error:
             raise PeerFailed(
-                f"this is not how a Remuda frontend answers: {error.message}",
-                hint="check that --url or REMUDA_URL names one",
+                f"not an answer of a Remuda frontend: {error.message}",
+                hint="check --url or REMUDA_URL",
             ) from error
 
 
@@ -234,15 +234,15 @@ def _reason(error: httpx.HTTPError | httpx.InvalidURL, timeout_s: float) -> str:
         case httpx.TimeoutException():
             return f"connected, but no answer within {timeout_s:g} s"
         case httpx.ConnectError() if "refused" in text:
-            return "nothing listens there"
+            return "connection refused: nothing listens there"
         case httpx.ConnectError() if "CERTIFICATE_VERIFY_FAILED" in text:
-            return "its certificate is not trusted (name the file that signs it with --ca)"
+            return "its certificate is not trusted (give the CA file that signed it with --ca)"
         case httpx.ConnectError() if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
             return "it does not speak HTTPS (try http://)"
         case httpx.ConnectError() if "Name or service not known" in text or "nodename nor servname" in text:
-            return "its host name is not known"
+            return "unknown host"
         case httpx.RemoteProtocolError() | httpx.ReadError():
-            return "what listens there hangs up: it does not speak HTTP, or wants https://"
+            return "the connection was closed: the server does not speak HTTP, or wants https://"
         case _:
             return without_number(text) or type(error).__name__
 

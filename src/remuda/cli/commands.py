@@ -31,7 +31,7 @@ data_dir_option = click.option(
     type=click.Path(),
     help="Data folder of the `remuda up` or `remuda worker` in question. [REMUDA_DATA_DIR]",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def examples(*lines: str) -> str:
@@ -147,13 +147,13 @@ _TARGET_OPTIONS = (
     click.option(
         "--url",
         metavar="URL",
-        help="The frontend. [REMUDA_URL; default: the one of this machine's data folder]",
+        help="URL of the frontend. [REMUDA_URL; default: the one that runs on this machine's data folder]",
     ),
-    click.option("--api-key", metavar="KEY", help="Key of the API; - asks for it. [REMUDA_API_KEY]"),
+    click.option("--api-key", metavar="KEY", help="API key; - asks for it. [REMUDA_API_KEY]"),
     click.option(
         "--ca",
         metavar="PATH",
         type=click.Path(),
-        help="PEM file that signs the frontend's HTTPS certificate. [REMUDA_CA]",
+        help="PEM file of the CA that signed the frontend's certificate. [REMUDA_CA]",
     ),
 )

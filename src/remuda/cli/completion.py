@@ -15,12 +15,12 @@ _INSTALL: Final = {
 
 
 @click.command(
-    "completion", short_help="Print the completion script of a shell.", epilog=examples(*_INSTALL.values())
+    "completion", short_help="Print a completion script for a shell.", epilog=examples(*_INSTALL.values())
 )
 @click.argument("shell", type=click.Choice(list(_INSTALL)))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell; its first lines say where to put it."""
+    """Print a completion script for a shell; its first lines say where to put it."""
     click.echo(script(ctx.find_root().command, shell))
 
 

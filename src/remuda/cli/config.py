@@ -24,12 +24,12 @@ class CheckByDefault(ListByDefault):
 @click.group(
     "config",
     cls=CheckByDefault,
-    short_help="Show what the settings are, and from where.",
+    short_help="Show the settings, and where each comes from.",
     epilog=examples("remuda config check"),
 )
 def group() -> None:
     """Settings: flag, then REMUDA_*, then LOCALAI_*, then what `remuda join` saved, then the config file.
-    Without a verb: check them."""
+    Without a command: check them."""
 
 
 @group.command("check", epilog=examples("remuda config check", "remuda config check --role worker --json"))
@@ -40,7 +40,7 @@ def group() -> None:
 @data_dir_option
 @json_option
 def check(role: Role, config: str | None, data_dir: str | None, as_json: bool) -> None:
-    """Show every setting, its value and its origin; say what cannot be used."""
+    """Show every setting, its value and where it comes from, and what is invalid."""
     from remuda.cli.config_table import rows, warnings
     from remuda.cli.options import resolve_settings
     from remuda.cli.setting_options import model_of

@@ -13,14 +13,14 @@ from remuda.core.clock import SystemClock
 
 @click.command(
     "doctor",
-    short_help="Say in plain words what is wrong.",
+    short_help="Find out what is wrong, in plain words.",
     epilog=examples("remuda doctor", "remuda doctor --url http://192.168.1.10:8080 --json"),
 )
 @config_option
 @client_command
 def command(asked: Asked, config: str | None) -> None:
-    """Look at settings, folder, disk, ports, frontend, store, bus, clock, GPU driver, versions, nodes and
-    operations."""
+    """Check settings, data folder, disk, ports, frontend, database, bus, clock, GPU driver, versions, nodes
+    and operations."""
     from remuda.cli.checks import Patient, examine
     from remuda.cli.findings import Level
     from remuda.core.log import configure

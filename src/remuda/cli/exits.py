@@ -37,17 +37,17 @@ class Exit(IntEnum):
 
 MEANINGS: Final = {
     Exit.DONE: "Done.",
-    Exit.DEFECT: "A defect in Remuda: something it did not expect.",
-    Exit.MISUSED: "The command line or a setting cannot be used.",
+    Exit.DEFECT: "A bug in Remuda.",
+    Exit.MISUSED: "Usage error: the command line or a setting is not valid.",
     Exit.UNREACHABLE: "The frontend cannot be reached.",
-    Exit.REFUSED: "Refused: the key or token is missing, wrong, or not meant for this.",
-    Exit.NOT_FOUND: "There is nothing under that name or id.",
-    Exit.REJECTED: "Rejected: a value is not valid, or it contradicts what is there.",
-    Exit.UNAVAILABLE: "Something that is needed (store, bus, a program, a peer) does not work now.",
+    Exit.REFUSED: "Access denied: the key or token is missing, wrong, or not allowed to do this.",
+    Exit.NOT_FOUND: "Not found: nothing has that name or id.",
+    Exit.REJECTED: "Rejected: a value is not valid, or conflicts with the present state.",
+    Exit.UNAVAILABLE: "Something it depends on (database, bus, a program, a peer) does not work now.",
     Exit.UNHEALTHY: "`remuda doctor` found a problem.",
-    Exit.NOT_EVERYWHERE: "The operation is over, and failed on a node or was cancelled.",
-    Exit.UNFINISHED: "The operation was not over within `--timeout`. It goes on.",
-    Exit.INTERRUPTED: "Stopped by Ctrl-C, or by answering no. An operation that was waited for goes on.",
+    Exit.NOT_EVERYWHERE: "The operation failed on a node, or was cancelled.",
+    Exit.UNFINISHED: "The operation did not finish within `--timeout`. It continues.",
+    Exit.INTERRUPTED: "Interrupted by Ctrl-C, or by answering no. An operation that has begun continues.",
 }
 
 

@@ -72,7 +72,7 @@ def versions(ours: str, python: str, theirs: str | None) -> Finding:
     return warning(
         "versions",
         f"{both}, but the frontend is Remuda {theirs}",
-        "upgrade the older of the two; they work together meanwhile, without what is new",
+        "upgrade the older of the two; until then they work together without the new features",
     )
 
 
@@ -83,7 +83,7 @@ def disk(folder: str, free: int) -> Finding:
         return warning(
             "disk",
             f"the disk of {folder} is nearly full: {gib(free)} left",
-            "models need more: free some space",
+            "free some space: models need more",
         )
     return ok("disk", f"{gib(free)} free for {folder}")
 
@@ -91,12 +91,12 @@ def disk(folder: str, free: int) -> Finding:
 def clock(ahead: timedelta) -> Finding:
     """`ahead`: by how much this machine's clock is before the frontend's."""
     if abs(ahead) <= _SKEW_MAX:
-        return ok("clock", "agrees with the frontend's")
+        return ok("clock", "matches the frontend's")
     word = "ahead of" if ahead > timedelta(0) else "behind"
     return warning(
         "clock",
         f"this machine's clock is {span(abs(ahead))} {word} the frontend's",
-        "let both machines set their clocks by the network (NTP): credentials have an expiry time",
+        "synchronise both clocks (NTP): credentials expire",
     )
 
 
@@ -116,17 +116,17 @@ def starting(process: int | None) -> Finding:
     who = "" if process is None else f" (process {process})"
     return warning(
         "frontend",
-        f"one is starting here{who} and does not answer yet",
-        "it waits for its database and its NATS server; if this lasts, its log says which",
+        f"one is starting here{who} but does not answer yet",
+        "it is waiting for its database or NATS server; its log says which",
     )
 
 
 def worker(reason: str, process: int) -> Finding:
     """What the worker on this machine says of itself: an empty reason when it can be commanded."""
     if not reason:
-        return ok("worker", f"runs here and can be commanded (process {process})")
+        return ok("worker", f"runs here and receives commands (process {process})")
     remedy = "remuda nodes show, on the frontend's machine, says what it sees of this one"
-    return problem("worker", f"runs here (process {process}), but cannot be commanded: {reason}", remedy)
+    return problem("worker", f"runs here (process {process}), but receives no commands: {reason}", remedy)
 
 
 def own_worker_stopped(up: int, reason: str) -> Finding:
@@ -161,7 +161,9 @@ def port(use: str, number: int, trouble: str, holder: Holder | None, setting: st
 
 
 def gpu(hardware: Hardware) -> list[Finding]:
-    found = [warning("gpu", text, "until then this machine works without it") for text in hardware.problems]
+    found = [
+        warning("gpu", text, "until then this machine works without a GPU") for text in hardware.problems
+    ]
     names = ", ".join(f"{card.name} ({gib(card.total_vram)})" for card in hardware.gpus)
     driver = f", driver {hardware.driver_version}" if hardware.driver_version else ""
     if names:
@@ -174,7 +176,7 @@ def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
     healthy = sum(shown_status(node) == "healthy" for node in nodes)
     found = [_node(node) for node in nodes if node.status != "healthy" or _reasons(node)]
     if not nodes:
-        return [warning("nodes", "there are no nodes", "let a machine in with `remuda join`")]
+        return [warning("nodes", "there are no nodes", "add a machine with `remuda join`")]
     if healthy == len(nodes):
         return [*found, ok("nodes", f"{healthy} of {len(nodes)} are healthy")]
     others = ", ".join(
@@ -195,7 +197,9 @@ def _fails_again(step: StepView) -> bool:
 def _failing(op: OpView, step: StepView) -> Finding:
     assert step.problem is not None, "only failing steps are listed"
     times = "once" if step.failures == 1 else f"{step.failures} times"
-    message = f"{title(op)} on {step.node_name} has failed {times} and is tried again: {step.problem.message}"
+    message = (
+        f"{title(op)} on {step.node_name} has failed {times} and is being retried: {step.problem.message}"
+    )
     show = f"remuda ops show {short_id(op.id)}"
     remedy = f"{step.problem.hint}; {show} says more" if step.problem.hint else f"{show} says more"
     return Finding("operations", Level.WARNING if step.failures == 1 else Level.PROBLEM, message, remedy)

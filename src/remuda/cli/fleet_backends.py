@@ -43,7 +43,7 @@ def complete_backends(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 name_argument = click.argument("name", shell_complete=complete_backends)
-local_option = click.option("--local", is_flag=True, help="Of this machine alone; no frontend is needed.")
+local_option = click.option("--local", is_flag=True, help="On this machine only; needs no frontend.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def operation_command(function: Callable[Concatenate[Terms, P], None]) -> Callab
 
         which = Which(_split(nodes), selector, everybody)
         if bool(which.nodes) + bool(selector) + everybody > 1:
-            raise click.UsageError("give one of --nodes, --selector and --all")
+            raise click.UsageError("give only one of --nodes, --selector and --all")
         waiting = Waiting(not no_wait, timeout, watch)
         function(Terms(asked, which, waiting, expires, idempotency_key, dry_run), *args, **kwargs)
 
@@ -117,25 +117,28 @@ _OPERATION_OPTIONS = (
         help="On these nodes, separated by commas.",
     ),
     click.option("--selector", metavar="KEY=VALUE,...", default="", help="On nodes with all these labels."),
-    click.option("--all", "everybody", is_flag=True, help="On all nodes, which is the default."),
-    click.option("--no-wait", is_flag=True, help="Only begin it."),
+    click.option("--all", "everybody", is_flag=True, help="On all nodes (the default)."),
+    click.option("--no-wait", is_flag=True, help="Do not wait for the operation to finish."),
     click.option(
-        "--timeout", metavar="SPAN", callback=span_of, help="Wait for so long, such as 10m; it goes on then."
+        "--timeout",
+        metavar="SPAN",
+        callback=span_of,
+        help="Wait this long, such as 10m; the operation continues afterwards.",
     ),
-    click.option("--watch", is_flag=True, help="With --json: also a line for each change."),
+    click.option("--watch", is_flag=True, help="With --json: also print a line for each change."),
     click.option(
         "--expires",
         metavar="SPAN",
         callback=span_of,
-        help="Give up on nodes where it has not begun by then, such as 24h.",
+        help="Skip nodes where it has not begun within this time, such as 24h.",
     ),
     click.option(
         "--idempotency-key",
         metavar="TEXT",
         default="",
-        help="Ask once: the same key again joins what it began.",
+        help="Submit only once: the same key returns the same operation.",
     ),
-    click.option("--dry-run", is_flag=True, help="Only say what would be done on which node."),
+    click.option("--dry-run", is_flag=True, help="Only show what would be done on which node."),
 )
 
 
@@ -149,7 +152,7 @@ _OPERATION_OPTIONS = (
 @config_option
 @client_command
 def list_backends(asked: Asked, local: bool, config: str | None) -> None:
-    """What is installed where: versions, digests, where nodes differ, and what is newer."""
+    """List what is installed where: versions, digests, differences between nodes, and newer versions."""
     if local:
         list_here(Here(config, asked.data_dir, asked.as_json))
         return
@@ -172,10 +175,10 @@ def list_backends(asked: Asked, local: bool, config: str | None) -> None:
     "available", epilog=examples("remuda backends available", "remuda backends available text to speech")
 )
 @click.argument("words", metavar="[TEXT]", nargs=-1)
-@click.option("--builds", is_flag=True, help="Also each build for certain hardware.")
+@click.option("--builds", is_flag=True, help="Also list the builds for specific hardware.")
 @client_command
 def list_available(asked: Asked, words: tuple[str, ...], builds: bool) -> None:
-    """What the frontend's galleries offer, and which nodes each backend fits."""
+    """List what the frontend's galleries offer, and which nodes each backend fits."""
     from remuda.cli.fleet_tables import available_table, wanted_of
     from remuda.wire.operations import BackendFits
 
@@ -198,11 +201,11 @@ def list_available(asked: Asked, words: tuple[str, ...], builds: bool) -> None:
 @click.command(
     "upgrades", epilog=examples("remuda backends upgrades", "remuda backends upgrades --check --json")
 )
-@click.option("--check", is_flag=True, help="Ask the registries now, which takes a few seconds.")
+@click.option("--check", is_flag=True, help="Ask the registries now; takes a few seconds.")
 @client_command
 def list_upgrades(asked: Asked, check: bool) -> None:
-    """What could be upgraded, where nodes have different things, when galleries and registries were asked,
-    and which of them could not be."""
+    """List what can be upgraded, where nodes differ, when galleries and registries were last asked, and which
+    of them could not be reached."""
     from remuda.wire.operations import UpgradesReply
 
     with connect(asked, timeout_s=_PLAN_S) as client:
@@ -232,7 +235,7 @@ def _tell_unchecked(unchecked: "Sequence[UncheckedItem]") -> None:
 
     for one in unchecked:
         last = f"; it last answered at {local(one.checked_at)}" if one.checked_at else ""
-        told = f"{one.source} could not be asked about {', '.join(one.backends)}: {one.reason}{last}"
+        told = f"{one.source} could not be reached to check {', '.join(one.backends)}: {one.reason}{last}"
         click.echo(one_line(f"warning: {told}"), err=True)
 
 
@@ -260,18 +263,18 @@ def _listed(answer: "Answer") -> list[object]:
     ),
 )
 @click.argument("what", metavar="NAME|URI", shell_complete=complete_backends)
-@click.option("--name", default="", help="Of a URI: install it under this name. Default: its own.")
-@click.option("--alias", default="", help="Of a URI: another name under which it can be asked for.")
+@click.option("--name", default="", help="For a URI: install it under this name. Default: its own.")
+@click.option("--alias", default="", help="For a URI: a second name for it.")
 @operation_command
 def install_backend(terms: Terms, what: str, name: str, alias: str) -> None:
-    """Have a backend on nodes: one of a gallery by NAME, or an image or archive at URI.
+    """Install a backend on nodes: one from a gallery by NAME, or an image or archive at URI.
 
-    Each node gets the build that fits it. A build for certain hardware does not go to all nodes: name some.
-    It is waited for; Ctrl-C leaves it running.
+    Each node gets the build that fits it. A build for specific hardware needs --nodes or --selector.
+    Waits until it is done; Ctrl-C stops waiting, not the operation.
     """
     outside = "/" in what
     if not outside and (name or alias):
-        raise click.UsageError("a gallery's backend has its own name and alias: leave --name and --alias out")
+        raise click.UsageError("--name and --alias are for URIs: a gallery names its backends")
     source = {"uri": what, "name": name, "alias": alias} if outside else {"backend": what}
     _ask(terms, {"kind": "install", **source})
 
@@ -285,20 +288,20 @@ def install_backend(terms: Terms, what: str, name: str, alias: str) -> None:
     ),
 )
 @click.argument("name", required=False, shell_complete=complete_backends)
-@click.option("--all-backends", is_flag=True, help="Whatever can be upgraded; `upgrades` shows it.")
+@click.option("--all-backends", is_flag=True, help="Everything that can be upgraded; see `upgrades`.")
 @click.option(
     "--rolling",
     is_flag=True,
-    help="One node first, then batches. Each must start the new version, or it returns to the one before "
-    "and the rest is left alone.",
+    help="One node first, then batches. A node that cannot start the new version is rolled back, and the "
+    "upgrade stops.",
 )
-@click.option("--batch", type=WholeNumber(1, 10_000), metavar="N", help="So many nodes at once.")
-@click.option("--force", is_flag=True, help="Also to a version that failed to start where it was rolled out.")
+@click.option("--batch", type=WholeNumber(1, 10_000), metavar="N", help="Nodes at a time.")
+@click.option("--force", is_flag=True, help="Also to a version that failed to start in a roll-out.")
 @operation_command
 def upgrade_backend(
     terms: Terms, name: str | None, all_backends: bool, rolling: bool, batch: int | None, force: bool
 ) -> None:
-    """Have the newest version on nodes that have the backend. It is waited for; Ctrl-C leaves it running."""
+    """Upgrade a backend on the nodes that have it. Waits until it is done; Ctrl-C stops only the waiting."""
     if all_backends == bool(name):
         raise click.UsageError("give the NAME of a backend, or --all-backends")
     if all_backends and force:
@@ -324,9 +327,9 @@ def upgrade_backend(
 @config_option
 @operation_command
 def remove_backend(terms: Terms, name: str, local: bool, config: str | None) -> None:
-    """Have a backend on no node, or not on some. Nodes that are away let go of it when they return.
+    """Remove a backend from all nodes, or from some. Nodes that are offline remove it when they return.
 
-    It is waited for; Ctrl-C leaves it running.
+    Waits until it is done; Ctrl-C stops waiting, not the operation.
     """
     if local:
         remove_here(Here(config, terms.asked.data_dir, terms.asked.as_json), name)
@@ -360,7 +363,7 @@ def _warned(asked: Asked, client: "AdminClient", body: Mapping[str, object]) -> 
     for warning in plan.warnings:
         click.echo(one_line(f"warning: {warning}"), err=True)
     if plan.warnings and sys.stdin.isatty() and not asked.as_json:
-        click.confirm("Begin all the same?", abort=True, err=True)
+        click.confirm("Continue anyway?", abort=True, err=True)
     return plan.warnings
 
 
@@ -369,7 +372,9 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
 
     which = terms.which
     if which.nodes or which.selector or terms.expires or terms.idempotency_key or terms.dry_run:
-        raise click.UsageError("--all-backends takes no other choice: upgrade them one by one instead")
+        raise click.UsageError(
+            "--all-backends cannot be combined with these options; upgrade backends one by one instead"
+        )
     with connect(terms.asked, timeout_s=_PLAN_S) as client:
         submitted = _submit(client, "api", "ops", "upgrades", body=roll_out).read(OpsSubmitted)
     for reason in submitted.refused:
@@ -386,8 +391,8 @@ def _submit(client: "AdminClient", *path: str, body: Mapping[str, object]) -> "A
     try:
         return client.call("POST", *path, body=body)
     except KeyboardInterrupt:
-        hint = "`remuda ops` shows whether it has begun"
-        raise Interrupted("stopped before the frontend had answered", hint=hint) from None
+        hint = "see `remuda ops` for whether it has begun"
+        raise Interrupted("interrupted before the frontend answered", hint=hint) from None
 
 
 def _follow_up(
@@ -410,11 +415,11 @@ def _joined(op: "OpView") -> str:
     from remuda.cli.ops_picture import short_id
 
     if op.finished_at is None:
-        return f"operation {short_id(op.id)} does this already; it is joined"
+        return f"operation {short_id(op.id)} already does this; following it"
     ended = "was cancelled" if op.status == "cancelled" else op.status
     return (
-        f"this key was used before, for operation {short_id(op.id)}, which {ended}; nothing new was begun "
-        "(another key, or none, begins a new operation)"
+        f"this key was used before, for operation {short_id(op.id)}, which {ended}; nothing new was started "
+        "(use another key, or none, to start a new operation)"
     )
 
 

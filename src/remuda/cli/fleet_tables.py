@@ -32,7 +32,7 @@ def installed_table(
 ) -> RenderableType:
     """A row for each thing that nodes have of a backend: several, where nodes differ."""
     if not items:
-        return Text("no node has a backend; `remuda backends available` shows what could be installed")
+        return Text("no backends are installed; see `remuda backends available`")
     rows = [
         (item, pair, nodes)
         for item in sorted(items, key=lambda item: item.name)

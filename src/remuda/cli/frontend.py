@@ -296,7 +296,7 @@ class _Build:
 
     async def _token(self, secrets: SqlSecretStore) -> SecretStr | None:
         if self._settings.insecure_no_token:
-            log.warning("registration_is_open", why="--insecure-no-token: whoever can connect may join")
+            log.warning("registration_is_open", why="--insecure-no-token: anyone who can connect may join")
             return None
         given = registration_token(self._settings)
         return given or SecretStr(await secrets.secret("registration_token", self.entropy.token))
@@ -363,8 +363,8 @@ async def _insist_on_being_alone(fleet: FleetStore, frontend: FrontendId) -> Non
     """A frontend with a bus of its own cannot reach the workers of another one's bus, nor the other its."""
     if await fleet.frontends() - {frontend}:
         raise Misconfigured(
-            "another frontend works on this database: both must use one NATS server, outside of either",
-            hint="start one, and name it to every frontend with --nats-url or REMUDA_NATS_URL; "
+            "another frontend uses this database: both must use the same external NATS server",
+            hint="start one and give it to every frontend with --nats-url or REMUDA_NATS_URL; "
             f"one that has just ended counts for {limits.HEARING_GAP_MAX_S:.0f} s more",
         )
 

@@ -7,12 +7,12 @@ from remuda.cli.commands import Asked, client_command, connect, examples
 
 @click.command(
     "join-line",
-    short_help="Show the line that makes another machine join.",
+    short_help="Show the command that makes another machine join.",
     epilog=examples("remuda join-line", "remuda join-line --json"),
 )
 @client_command
 def command(asked: Asked) -> None:
-    """Show what to run on another machine so that it joins this frontend. It holds the registration token."""
+    """Show the command that makes another machine join this frontend. It contains the registration token."""
     from remuda.wire.admin import JoinLines
 
     with connect(asked) as client:

@@ -12,17 +12,17 @@ from remuda.cli.plain import one_line
 @click.group(
     "keys",
     cls=ListByDefault,
-    short_help="Make, list and revoke keys for the API.",
+    short_help="Create, list and revoke API keys.",
     epilog=examples("remuda keys", "remuda keys create laptop", "remuda keys revoke laptop"),
 )
 def group() -> None:
-    """Keys for the API, which a frontend that is open to a network asks for. Without a verb: list them."""
+    """API keys, which a frontend that is open to the network requires. Without a command: list them."""
 
 
 @group.command("list", epilog=examples("remuda keys", "remuda keys list --json"))
 @client_command
 def list_keys(asked: Asked) -> None:
-    """Active keys. The keys themselves are kept nowhere; their first characters tell them apart."""
+    """List active keys. The keys themselves are not stored, only their first characters."""
     with connect(asked) as client:
         answer = client.get("api", "keys")
     if asked.as_json:
@@ -33,7 +33,7 @@ def list_keys(asked: Asked) -> None:
 
     keys = answer.read(KeyViews).root
     if not keys:
-        click.echo("no keys yet; `remuda keys create NAME` makes one")
+        click.echo("no keys yet; create one with: remuda keys create NAME")
         return
     output = console()
     columns = [
@@ -61,16 +61,16 @@ def list_keys(asked: Asked) -> None:
     type=click.Choice(["inference", "admin"]),
     default="inference",
     show_default=True,
-    help="inference: answers of models; admin: everything.",
+    help="inference: only use models; admin: everything.",
 )
 @click.option(
-    "--model", "models", multiple=True, metavar="MODEL", help="For this model alone; may be repeated."
+    "--model", "models", multiple=True, metavar="MODEL", help="Allow only this model; may be repeated."
 )
 @client_command
 def create_key(asked: Asked, name: str, scope: str, models: tuple[str, ...]) -> None:
-    """Make a key. It is shown now and never again."""
+    """Create a key. It is shown only once."""
     if scope == "admin" and models:
-        raise click.UsageError("an admin's key is for everything; leave out --model or --scope admin")
+        raise click.UsageError("an admin key is for everything; leave out --model or --scope admin")
     wanted = {"name": name, "scope": scope, "models": list(models)}
     with connect(asked) as client:
         answer = client.call("POST", "api", "keys", body=wanted)
@@ -83,14 +83,14 @@ def create_key(asked: Asked, name: str, scope: str, models: tuple[str, ...]) -> 
     click.echo(made.key)
     for warning in made.warnings:
         click.echo(f"warning: {one_line(warning)}", err=True)
-    click.echo("Keep it: it cannot be shown again. Use it as REMUDA_API_KEY or --api-key.", err=True)
+    click.echo("Save it: it cannot be shown again. Use it as REMUDA_API_KEY or --api-key.", err=True)
 
 
 @group.command("revoke", epilog=examples("remuda keys revoke laptop"))
 @click.argument("name", metavar="NAME|ID")
 @client_command
 def revoke_key(asked: Asked, name: str) -> None:
-    """Make a key stop working."""
+    """Revoke a key: it stops working at once."""
     from remuda.wire.admin import KeyViews
 
     with connect(asked) as client:

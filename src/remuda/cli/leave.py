@@ -28,15 +28,15 @@ can come back under its name."""
 
 @click.command(
     "leave",
-    short_help="Take this machine out of the fleet that it joined.",
+    short_help="Remove this machine from its fleet.",
     epilog=examples("remuda leave", "remuda leave --data-dir /srv/remuda"),
 )
 @data_dir_option
 @config_option
 @json_option
 def command(data_dir: str | None, config: str | None, as_json: bool) -> None:
-    """Stop this machine's worker in order, tell the frontend, remove the service and the `remuda` command of
-    the join line, and forget frontend, token and other settings of `remuda join`. Installed backends and
+    """Stop this machine's worker, notify the frontend, remove the service and the `remuda` command that the
+    join line installed, and delete the settings of `remuda join`, token included. Installed backends and
     models stay."""
     from remuda.cli.options import data_folder
     from remuda.core.errors import Misconfigured
@@ -46,13 +46,13 @@ def command(data_dir: str | None, config: str | None, as_json: bool) -> None:
     running = read_json(folder.worker_endpoint)
     if folder.endpoint.exists() and not folder.joined.exists():
         raise Misconfigured(
-            "this folder is a frontend's, which has joined nobody",
+            "this data folder belongs to a frontend, which has not joined a fleet",
             hint="stop `remuda up` or `remuda frontend` instead",
         )
     if not folder.joined.exists() and not running:
         raise Misconfigured(
-            f"this machine has joined no fleet (data folder {folder.root})",
-            hint="name the worker's folder with --data-dir, if it has one of its own",
+            f"this machine has not joined a fleet (data folder {folder.root})",
+            hint="give the worker's data folder with --data-dir, if it has its own",
         )
     name = str(read_json(folder.joined).get("node_name") or os.uname().nodename)
     with _said_to_be_for_good(folder):
@@ -71,10 +71,10 @@ def command(data_dir: str | None, config: str | None, as_json: bool) -> None:
         click.echo(f"{service} is stopped and removed.")
     if stopped:
         click.echo("The worker has stopped.")
-    click.echo("This machine has left. Frontend, token and settings are forgotten.")
+    click.echo("This machine has left the fleet. Frontend, token and settings were removed.")
     if trouble:
-        click.echo(f"  The frontend could not be told: {one_line(trouble)}")
-    click.echo(f"  The frontend keeps a row for it; there: remuda nodes remove {pasted(name)}")
+        click.echo(f"  The frontend could not be notified: {one_line(trouble)}")
+    click.echo(f"  The frontend still lists this node; there, run: remuda nodes remove {pasted(name)}")
     if launcher:
         click.echo(f"  The command {launcher} is removed; the program itself is in {sys.prefix}.")
     click.echo(f"  Backends and models stay in {folder.root}; remove that folder if they are not needed.")
@@ -170,14 +170,14 @@ def _stop_worker(folder: "DataFolder", pid: object) -> bool:
     except PermissionError:
         raise PeerFailed(
             f"the worker (process {pid}) belongs to another user and was not stopped",
-            hint="run `remuda leave` as that user; nothing was forgotten",
+            hint="run `remuda leave` as that user; nothing was changed",
         ) from None
     clock, pause = SystemClock(), threading.Event()
     deadline = clock.monotonic() + limits.WORKER_STOP_S
     while folder.is_held_by("worker"):
         if clock.monotonic() >= deadline:
             raise PeerFailed(
-                f"the worker (process {pid}) does not end", hint="nothing was forgotten; try again"
+                f"the worker (process {pid}) does not stop", hint="nothing was changed; try again"
             )
         pause.wait(_POLL_S)
     return True

@@ -37,15 +37,15 @@ class Source:
 
 @click.command(
     "logs",
-    short_help="Show what backends wrote.",
+    short_help="Show the output of backends.",
     epilog=examples("remuda logs qwen3-8b", "remuda logs gpu-1 --follow", "remuda logs llama-cpp --tail 50"),
 )
 @click.argument("what", metavar="NODE|MODEL|BACKEND")
-@click.option("--follow", "-f", is_flag=True, help="Stay, and show new lines as they come.")
-@click.option("--tail", type=WholeNumber(0), default=100, show_default=True, help="Lines of each log.")
+@click.option("--follow", "-f", is_flag=True, help="Keep showing new lines as they come.")
+@click.option("--tail", type=WholeNumber(0), default=100, show_default=True, help="Last lines of each log.")
 @client_command
 def command(asked: Asked, what: str, follow: bool, tail: int) -> None:
-    """What the processes of a node, a model or a backend wrote, asked of the workers through the frontend."""
+    """Show what the processes of a node, a model or a backend wrote."""
     with connect(asked, WAIT_S) as client:
         sources = _sources(client, what)
         if follow:
@@ -79,7 +79,7 @@ def _sources(client: "AdminClient", what: str) -> list[Source]:
     if not found:
         known = sorted({source.name for source in there} | {node.name for node in nodes})
         raise NotFound(
-            f"there is no log of {what!r}: no node, and no model or backend that has written one",
+            f"there is no log of {what!r}: not a node, nor a model or backend that has written one",
             hint=f"there are: {', '.join(known[:10])}" if known else "there are no nodes yet",
         )
     return found

@@ -35,9 +35,9 @@ _NEW_OBJECTS: Final = 20_000  # Between two looks for garbage: imports make many
 _NO_JSON: Final = {
     **dict.fromkeys(
         ("up", "frontend", "worker", "join"),
-        "it runs until it is stopped; --log-format json makes its log lines of JSON",
+        "it runs until it is stopped; --log-format json makes its log JSON",
     ),
-    "completion": "what it prints is a script for a shell",
+    "completion": "it prints a shell script",
 }
 
 
@@ -83,9 +83,9 @@ class Root(Verbs):
         except Exception as defect:
             if not as_json:
                 raise
-            words = f"a defect in Remuda: {type(defect).__name__}: {defect}"
+            words = f"a bug in Remuda: {type(defect).__name__}: {defect}"
             report(
-                Problem("internal", words, "please report it; without --json all of it is shown"),
+                Problem("internal", words, "please report it; without --json the full traceback is shown"),
                 as_json=True,
             )
             ctx.exit(Exit.DEFECT)
@@ -130,7 +130,7 @@ def _sentence(text: str) -> str:
 def _of_the_system(error: OSError) -> Problem:
     """An operating-system error that no command has a better message for."""
     where = f"{error.filename}: " if error.filename else ""
-    hint = "free some space there" if is_full(error) else "check that it exists and that you may use it"
+    hint = "free some space there" if is_full(error) else "check that it exists and that you have access"
     return Problem("system_refused", f"{where}{os_reason(error)}", hint)
 
 
@@ -188,14 +188,14 @@ def frontend(ctx: click.Context, /, **flags: object) -> None:
 
 @root.command(
     cls=settings_command("worker"),
-    short_help="Run a worker that joined before, or as the settings say.",
+    short_help="Run a worker that has joined before, or is configured by settings.",
     epilog=examples(
         "remuda worker", "remuda worker --register-to http://192.168.1.10:8080 --token-file token"
     ),
 )
 @click.pass_context
 def worker(ctx: click.Context, /, **flags: object) -> None:
-    """Run a worker: with what `remuda join` was told on this machine, or as the settings say."""
+    """Run a worker with the settings that `remuda join` saved on this machine, or with those given here."""
     from remuda.cli.options import resolve_settings
     from remuda.cli.settings import WorkerSettings
 
@@ -207,7 +207,7 @@ def worker(ctx: click.Context, /, **flags: object) -> None:
 
 @root.command(
     cls=settings_command("worker", without=["register_to"]),
-    short_help="Make this machine a node of a frontend.",
+    short_help="Add this machine to a fleet.",
     epilog=examples(
         "remuda join http://192.168.1.10:8080 --token TOKEN",
         "remuda join http://192.168.1.10:8080 --token - --name attic --service",
@@ -219,7 +219,7 @@ def worker(ctx: click.Context, /, **flags: object) -> None:
 )
 @click.pass_context
 def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> None:
-    """Make this machine a node of the frontend at URL, and remember that: `remuda worker` resumes it."""
+    """Add this machine to the fleet of the frontend at URL. Settings are saved: `remuda worker` resumes."""
     from remuda.cli.options import resolve_settings
     from remuda.cli.settings import WorkerSettings
     from remuda.cli.target import checked_url

@@ -38,17 +38,17 @@ model_argument = click.argument("name", metavar="MODEL", shell_complete=complete
 @click.group(
     "models",
     cls=ListByDefault,
-    short_help="Add, load, unload and look at models.",
+    short_help="List, add, load and unload models.",
     epilog=examples("remuda models", "remuda models add SmolLM2.gguf", "remuda models ps"),
 )
 def group() -> None:
-    """Models that the fleet can serve. Without a verb: list them."""
+    """Models that the fleet can serve. Without a command: list them."""
 
 
 @group.command("list", epilog=examples("remuda models", "remuda models list --json"))
 @client_command
 def list_models(asked: Asked) -> None:
-    """Configured models, where their files are, and whether they are loaded."""
+    """List the models, where their files are, and whether they are loaded."""
     with connect(asked) as client:
         answer = client.get("api", "models")
     if asked.as_json:
@@ -66,7 +66,7 @@ def list_models(asked: Asked) -> None:
 @group.command("ps", epilog=examples("remuda models ps", "remuda models ps --json"))
 @client_command
 def list_replicas(asked: Asked) -> None:
-    """What is loaded now, on which node, how busy it is, and when it is unloaded if nobody asks for it."""
+    """List loaded models: on which node, how busy, and when they are unloaded if idle."""
     with connect(asked) as client:
         answer = client.get("api", "replicas")
     if asked.as_json:
@@ -90,8 +90,8 @@ def list_replicas(asked: Asked) -> None:
     ),
 )
 @click.argument("file", metavar="FILE.yaml|FILE.gguf", type=click.Path())
-@click.option("--name", help="What requests call it. Default: what the file says.")
-@click.option("--context", type=WholeNumber(1), help="Tokens of context, of a GGUF file.")
+@click.option("--name", help="Name of the model in requests. Default: the one in the file.")
+@click.option("--context", type=WholeNumber(1), help="Context size in tokens, for a GGUF file.")
 @client_command
 def add_model(asked: Asked, file: str, name: str | None, context: int | None) -> None:
     """Add a model from a YAML file, or from a GGUF file alone: its header has the rest.
@@ -113,7 +113,7 @@ def add_model(asked: Asked, file: str, name: str | None, context: int | None) ->
     added = answer.read(ModelAdded)
     click.echo(one_line(_added(added)))
     for key in added.unknown_keys:
-        click.echo(one_line(f"note: {key} is not known here and has no effect"), err=True)
+        click.echo(one_line(f"note: {key} is not supported and has no effect"), err=True)
     for warning in added.warnings:
         click.echo(one_line(f"warning: {warning}"), err=True)
 
@@ -122,7 +122,7 @@ def add_model(asked: Asked, file: str, name: str | None, context: int | None) ->
 @model_argument
 @client_command
 def remove_model(asked: Asked, name: str) -> None:
-    """Forget a model, and unload it. Its files stay where they are."""
+    """Remove a model, and unload it. Its files stay where they are."""
     with connect(asked) as client:
         answer = client.call("DELETE", "api", "models", name)
     click.echo(answer.body if asked.as_json else one_line(f"{name}: removed"))
@@ -135,7 +135,7 @@ def remove_model(asked: Asked, name: str) -> None:
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is loaded.")
 @client_command
 def load_model(asked: Asked, name: str, no_wait: bool) -> None:
-    """Load one more replica of a model somewhere, before somebody asks for it.
+    """Load one more replica of a model, ahead of requests.
 
     Where it is loaded and no node can take another replica, that is said, and nothing is done.
     """
@@ -169,7 +169,7 @@ def load_model(asked: Asked, name: str, no_wait: bool) -> None:
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is gone.")
 @client_command
 def unload_model(asked: Asked, name: str | None, everything: bool, node: str, no_wait: bool) -> None:
-    """Unload a model's replicas. What they are answering is finished first."""
+    """Unload a model's replicas. Requests in progress finish first."""
     if (name is None) is not everything:
         raise click.UsageError("name one model, or give --all")
     from remuda.cli.ops_wait import Waiting, see_through

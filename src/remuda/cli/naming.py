@@ -35,14 +35,14 @@ def pick(kind: str, things: Sequence[N], wanted: str) -> N:
         raise NotFound(f"there is no {kind} {wanted!r}", hint=_hint(kind, things, wanted))
     if len(found) > 1:
         names = _listed([f"{thing.name} ({thing.id})" for thing in found])
-        raise Invalid(f"{wanted!r} is the beginning of {len(found)} {kind} ids", hint=f"say which: {names}")
+        raise Invalid(f"{wanted!r} matches {len(found)} {kind} ids", hint=f"say which: {names}")
     return found[0]
 
 
 def _hint(kind: str, things: Sequence[Named], wanted: str) -> str:
     names = [thing.name for thing in things]
     if not names:
-        return f"there are no {kind}s at all"
+        return f"there are no {kind}s"
     return did_you_mean(wanted, names, f"there are: {_listed(names)}")
 
 

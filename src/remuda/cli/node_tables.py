@@ -28,7 +28,9 @@ _STYLES: Final = {
 def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> RenderableType:
     """A table that fits, and below it why each node takes no work that takes none."""
     if not nodes:
-        return Text("no nodes yet: that of `remuda up` comes in seconds, `remuda join` elsewhere adds one")
+        return Text(
+            "no nodes yet: the one of `remuda up` appears within seconds; add others with `remuda join`"
+        )
     table = fitting(
         [
             Column("NAME", [node.name for node in nodes]),
@@ -103,7 +105,7 @@ def _facts(node: NodeView, now: datetime) -> list[tuple[str, RenderableType]]:
             ("Approved", _yes(remuda.approved)),
             ("Drained", _yes(remuda.drained)),
             ("Shutting down", _yes(remuda.leaving)),
-            ("Remuda version", remuda.version or "none: another kind of worker"),
+            ("Remuda version", remuda.version or "none (LocalAI worker)"),
             ("Boot", remuda.boot_id or UNKNOWN),
             ("Identity", _identity(remuda)),
             *_strangers(remuda),
@@ -115,11 +117,11 @@ def _identity(remuda: NodeFacts) -> str:
     source = remuda.source or "an unknown address"
     match remuda.identified_by:
         case "secret":
-            return "proven by its worker's own secret"
+            return "verified by its worker's own secret"
         case "invite":
-            return "proven by its invite"
+            return "verified by its invite"
         case "address":
-            return f"identified by address only ({source}); remuda nodes invite makes it provable"
+            return f"identified by address only ({source}); use remuda nodes invite to verify it"
         case _:
             return UNKNOWN
 
@@ -130,9 +132,7 @@ def _strangers(remuda: NodeFacts) -> list[tuple[str, RenderableType]]:
     if remuda.contested_from:
         told.append(("Refused", f"a registration under this name from {remuda.contested_from}"))
     if (claim := remuda.claim) is not None:
-        told.append(
-            ("Asks for its place", f"a machine at {claim.source}, reached at {claim.address or UNKNOWN}")
-        )
+        told.append(("Wants its name", f"a machine at {claim.source}, reached at {claim.address or UNKNOWN}"))
     return told
 
 

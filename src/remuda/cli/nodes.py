@@ -38,22 +38,22 @@ name_argument = click.argument("name", shell_complete=complete_names)
 @click.group(
     "nodes",
     cls=ListByDefault,
-    short_help="See the machines of the fleet and decide about them.",
+    short_help="List, approve, drain, label and remove machines.",
     epilog=examples(
         "remuda nodes", "remuda nodes approve attic", "remuda nodes label attic room=cellar gpu-"
     ),
 )
 def group() -> None:
-    """The machines of the fleet. Without a verb: list them.
+    """The machines of the fleet. Without a command: list them.
 
-    A node is named by its name, its id, or the beginning of its id.
+    Give a node by its name, its id, or the beginning of its id.
     """
 
 
 @group.command("list", epilog=examples("remuda nodes", "remuda nodes list --json"))
 @client_command
 def list_nodes(asked: Asked) -> None:
-    """All nodes: status, memory, disk, and why one takes no work."""
+    """List nodes: status, memory, disk, and why a node gets no work."""
     with connect(asked) as client:
         answer, nodes = client.nodes()
     if asked.as_json:
@@ -70,7 +70,7 @@ def list_nodes(asked: Asked) -> None:
 @name_argument
 @client_command
 def show_node(asked: Asked, name: str) -> None:
-    """All that is known of one node, its labels and its history."""
+    """Show everything known about one node, with its labels and history."""
     from remuda.wire.admin import History
 
     with connect(asked) as client:
@@ -93,23 +93,23 @@ def show_node(asked: Asked, name: str) -> None:
 @names_argument
 @client_command
 def approve_nodes(asked: Asked, names: tuple[str, ...]) -> None:
-    """Let nodes in that wait for approval.
+    """Approve nodes that wait for it.
 
-    Where another machine asks for the name of a node that is gone, it takes that node's place: `remuda nodes
-    show` tells where it comes from.
+    Where another machine wants the name of a node that is gone, approval lets it replace that node; `remuda
+    nodes show` says where it comes from.
     """
     _each(asked, names, "POST", "approve", said="approved", id_of=_waiting)
 
 
 @group.command("invite", epilog=examples("remuda nodes invite attic", "remuda nodes invite attic --withdraw"))
 @click.argument("name")
-@click.option("--withdraw", is_flag=True, help="End the invite: its node is shut out.")
+@click.option("--withdraw", is_flag=True, help="Withdraw the invite: its node loses access.")
 @client_command
 def invite_node(asked: Asked, name: str, withdraw: bool) -> None:
-    """Print a registration token that lets in one machine, under this name only.
+    """Print a registration token for one machine, valid under this name only.
 
-    For LocalAI workers, which cannot prove otherwise who they are. It counts as approval and stays
-    valid: their workers need it at every start. Remuda workers need none.
+    For LocalAI workers, which have no other way to prove who they are. It counts as approval and stays valid,
+    as they need it at every start. Remuda workers do not need it.
     """
     from remuda.wire.nodes import InviteReply
 
@@ -124,17 +124,14 @@ def invite_node(asked: Asked, name: str, withdraw: bool) -> None:
         click.echo(one_line(f"{name}: invite withdrawn"))
     else:
         click.echo(f"LOCALAI_REGISTRATION_TOKEN={answer.read(InviteReply).registration_token}")
-        click.echo(one_line(f"For the worker with LOCALAI_NODE_NAME={name}, and for no other."), err=True)
+        click.echo(one_line(f"For the worker with LOCALAI_NODE_NAME={name} only."), err=True)
 
 
 @group.command("drain", epilog=examples("remuda nodes drain attic"))
 @names_argument
 @client_command
 def drain_nodes(asked: Asked, names: tuple[str, ...]) -> None:
-    """Give nodes no new work until they are resumed.
-
-    It holds when their workers restart.
-    """
+    """Give nodes no new work until they are resumed, even if their workers restart."""
     _each(asked, names, "POST", "drain", said="draining")
 
 
@@ -142,16 +139,16 @@ def drain_nodes(asked: Asked, names: tuple[str, ...]) -> None:
 @names_argument
 @client_command
 def resume_nodes(asked: Asked, names: tuple[str, ...]) -> None:
-    """Take work again."""
+    """Let drained nodes take work again."""
     _each(asked, names, "POST", "resume", said="resumed")
 
 
 @group.command("remove", epilog=examples("remuda nodes remove attic", "remuda nodes remove attic --yes"))
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @names_argument
 @client_command
 def remove_nodes(asked: Asked, names: tuple[str, ...], yes: bool) -> None:
-    """Stop these nodes' workers and forget the nodes. Who comes back needs a fresh approval."""
+    """Stop these nodes' workers and remove the nodes. One that comes back needs approval again."""
     if not yes:
         with connect(asked) as client:
             _, nodes = client.nodes()
@@ -168,7 +165,7 @@ def remove_nodes(asked: Asked, names: tuple[str, ...], yes: bool) -> None:
 @click.argument("changes", metavar="KEY=VALUE|KEY-...", nargs=-1, required=True)
 @client_command
 def label_node(asked: Asked, name: str, changes: tuple[str, ...]) -> None:
-    """Set labels of a node (KEY=VALUE) and take others off (KEY-)."""
+    """Set labels of a node (KEY=VALUE) or remove them (KEY-)."""
     wanted, unwanted = label_changes(changes)
     with connect(asked) as client:
         _, nodes = client.nodes()
@@ -204,7 +201,7 @@ def label_changes(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             unwanted.append(key[:-1])
         else:
             raise Invalid(
-                f"{change!r} is not a label", hint="write KEY=VALUE to set one, KEY- to take it off"
+                f"{change!r} is not a label", hint="write KEY=VALUE to set a label, KEY- to remove it"
             )
     return wanted, unwanted
 

@@ -49,21 +49,22 @@ ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True, s
 @click.group(
     "ops",
     cls=ListByDefault,
-    short_help="See what is being done to the fleet, and change your mind about it.",
+    short_help="List, watch, cancel and retry operations.",
     epilog=examples("remuda ops", "remuda ops watch", "remuda ops show 3f2a", "remuda ops retry 3f2a"),
 )
 def group() -> None:
-    """Operations: installs, upgrades and removals of backends, loads and unloads of models. Without a verb:
-    list them.
+    """Operations: installs, upgrades and removals of backends, loads and unloads of models.
 
-    An operation is named by its id, or the beginning of it.
+    Without a command: list them.
+
+    Give an operation by its id, or the beginning of it.
     """
 
 
 limit_option = click.option(
-    "--limit", type=WholeNumber(1), default=50, show_default=True, help="At most so many."
+    "--limit", type=WholeNumber(1), default=50, show_default=True, help="List at most this many."
 )
-all_option = click.option("--all", "everything", is_flag=True, help="However many there are.")
+all_option = click.option("--all", "everything", is_flag=True, help="List all of them.")
 
 
 @group.command(
@@ -82,24 +83,24 @@ all_option = click.option("--all", "everything", is_flag=True, help="However man
     help="Which to list.",
 )
 @click.option("--kind", type=click.Choice(_KINDS), help="Only those of this kind.")
-@click.option("--backend", metavar="NAME", default="", help="Only those about this backend.")
+@click.option("--backend", metavar="NAME", default="", help="Only those of this backend.")
 @click.option("--model", metavar="NAME", default="", help="Only loads and unloads of this model.")
 @click.option("--node", metavar="NAME", default="", shell_complete=complete_names, help="Only those on it.")
 @limit_option
 @all_option
 @client_command
 def list_ops(asked: Asked, /, limit: int, everything: bool, **only: str | None) -> None:
-    """Operations, newest first: how far each is, and who asked for it. Those put away are in `history`."""
+    """List operations, newest first: progress, and who asked for each. Dismissed ones are in `history`."""
     _list(asked, {name: value for name, value in only.items() if value}, None if everything else limit)
 
 
 @group.command("history", epilog=examples("remuda ops history", "remuda ops history --clear"))
-@click.option("--clear", is_flag=True, help="Put all away that is over, out of the history too.")
+@click.option("--clear", is_flag=True, help="Clear all finished operations, from the history too.")
 @limit_option
 @all_option
 @client_command
 def show_history(asked: Asked, clear: bool, limit: int, everything: bool) -> None:
-    """Operations that are over, those that were put away included."""
+    """List finished operations, dismissed ones included."""
     if clear:
         with connect(asked) as client:
             answer = client.call("DELETE", "api", "operations", "history")
@@ -125,14 +126,14 @@ def _list(asked: Asked, query: Mapping[str, str], limit: int | None) -> None:
     output = console()
     show(output, op_table(listed.views.operations, listed.at or SystemClock().now(), output))
     if listed.views.next is not None:
-        click.echo(f"these are the newest {limit}; older ones: --limit or --all", err=True)
+        click.echo(f"only the newest {limit} are shown; use --limit or --all for more", err=True)
 
 
 @group.command("show", epilog=examples("remuda ops show 3f2a", "remuda ops show 3f2a --json"))
 @id_argument
 @client_command
 def show_op(asked: Asked, id: str) -> None:
-    """All about one operation: each node's state, attempts, problems and what to do about them."""
+    """Show one operation: each node's state, attempts, problems, and what to do about them."""
     from remuda.wire.operations import OpView
 
     with connect(asked) as client:
@@ -151,12 +152,12 @@ def show_op(asked: Asked, id: str) -> None:
     "watch", epilog=examples("remuda ops watch", "remuda ops watch 3f2a", "remuda ops watch --json")
 )
 @click.argument("id", required=False, shell_complete=complete_ids)
-@click.option("--timeout", metavar="SPAN", callback=span_of, help="Watch for so long, such as 10m.")
+@click.option("--timeout", metavar="SPAN", callback=span_of, help="Watch this long, such as 10m.")
 @client_command
 @click.pass_context
 def watch_ops(ctx: click.Context, asked: Asked, id: str | None, timeout: timedelta | None) -> None:
-    """Follow one operation until it is over, or all of them until Ctrl-C. A frontend that is restarted
-    meanwhile is found again. With --json: one line for each change."""
+    """Follow one operation until it finishes, or all of them until Ctrl-C. Reconnects if the frontend
+    restarts. With --json: one line for each change."""
     if id is None:
         _watch_all(asked, timeout)
         return
@@ -180,7 +181,7 @@ def _watch_all(asked: Asked, timeout: timedelta | None) -> None:
 @ids_argument
 @client_command
 def cancel_ops(asked: Asked, ids: tuple[str, ...]) -> None:
-    """Stop operations on every node. What a worker has fetched so far it keeps."""
+    """Cancel operations on every node. Workers keep what they have downloaded so far."""
     _each(asked, ids, "cancel")
 
 
@@ -188,7 +189,7 @@ def cancel_ops(asked: Asked, ids: tuple[str, ...]) -> None:
 @ids_argument
 @client_command
 def pause_ops(asked: Asked, ids: tuple[str, ...]) -> None:
-    """Stop operations until they are resumed."""
+    """Pause operations until they are resumed."""
     _each(asked, ids, "pause")
 
 
@@ -196,7 +197,7 @@ def pause_ops(asked: Asked, ids: tuple[str, ...]) -> None:
 @ids_argument
 @client_command
 def resume_ops(asked: Asked, ids: tuple[str, ...]) -> None:
-    """Go on with operations that were paused."""
+    """Continue paused operations."""
     _each(asked, ids, "resume")
 
 
@@ -204,7 +205,7 @@ def resume_ops(asked: Asked, ids: tuple[str, ...]) -> None:
 @ids_argument
 @client_command
 def dismiss_ops(asked: Asked, ids: tuple[str, ...]) -> None:
-    """Put operations away that are over. `history` still shows them."""
+    """Dismiss finished operations. `history` still shows them."""
     _each(asked, ids, "dismiss")
 
 
@@ -256,7 +257,7 @@ def check_names(client: "AdminClient", query: Mapping[str, str]) -> None:
 
 def _check_name(kind: str, names: Sequence[str], wanted: str) -> None:
     if wanted not in names:
-        told = f"there are: {', '.join(names[:_SHOWN_MAX])}" if names else f"there are no {kind}s at all"
+        told = f"there are: {', '.join(names[:_SHOWN_MAX])}" if names else f"there are no {kind}s"
         raise NotFound(f"there is no {kind} {wanted!r}", hint=did_you_mean(wanted, names, told))
 
 
@@ -276,8 +277,8 @@ def whole_id(client: "AdminClient", wanted: str) -> str:
         return wanted
     found = beginning_with(client, wanted) if wanted else []
     if not found:
-        raise NotFound(f"there is no operation {wanted!r}", hint="`remuda ops history` lists what there was")
+        raise NotFound(f"there is no operation {wanted!r}", hint="see `remuda ops history`")
     if len(found) > 1:
         which = ", ".join(f"{op.id} ({title(op)})" for op in found[:_SHOWN_MAX])
-        raise Invalid(f"{wanted!r} is the beginning of {len(found)} ids", hint=f"say which: {which}")
+        raise Invalid(f"{wanted!r} matches {len(found)} ids", hint=f"say which: {which}")
     return found[0].id

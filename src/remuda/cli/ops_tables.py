@@ -119,7 +119,7 @@ def outcome_lines(op: OpView) -> list[str]:
 
 def op_table(ops: Sequence[OpView], now: datetime, output: Console) -> RenderableType:
     if not ops:
-        return Text("no operations; `remuda backends install NAME` begins one")
+        return Text("no operations")
     columns = [
         Column("ID", [short_id(op.id) for op in ops]),
         Column("KIND", [op.kind for op in ops]),

@@ -49,8 +49,8 @@ def see_through(asked: Asked, ops: Sequence[OpView], waiting: Waiting, *, togeth
     ended = [picture.ops[op.id] for op in ops]
     _tell_ended(asked, ended, waiting, together)
     if not picture.over(op.id for op in ops):
-        assert waiting.within is not None, "without a limit it is waited for as long as it takes"
-        waited = f"not over after {waiting.within.total_seconds():g} s"
+        assert waiting.within is not None, "leave --timeout out to wait as long as it takes"
+        waited = f"not finished after {waiting.within.total_seconds():g} s"
         raise Unfinished(f"{waited}; {_goes_on(ops)}", hint=_look(ops))
     return _judged(asked, ended)
 
@@ -133,7 +133,7 @@ def _print_json(ops: Sequence[OpView], together: bool, *, as_event: bool = False
 
 def _goes_on(ops: Sequence[OpView]) -> str:
     ids = ", ".join(short_id(op.id) for op in ops)
-    return f"operation{'s' if len(ops) > 1 else ''} {ids} {'go' if len(ops) > 1 else 'goes'} on"
+    return f"operation{'s' if len(ops) > 1 else ''} {ids} {'continue' if len(ops) > 1 else 'continues'}"
 
 
 def _look(ops: Sequence[OpView]) -> str:

@@ -87,7 +87,7 @@ def _after(picture: Picture, event: SseEvent) -> Picture:
         return picture.after(event)
     except Rejected as error:
         raise PeerFailed(
-            f"the frontend tells of operations in a way not known here: {error.message}"
+            f"the frontend sent an event that this version does not understand: {error.message}"
         ) from error
 
 
@@ -216,7 +216,9 @@ class Bars:
         silent_s = now_s - self._heard_s
         trouble = self._trouble
         if not trouble and silent_s >= _SILENT_S:
-            trouble = f"nothing heard from the frontend for {silent_s:.0f} s; the figures below are old"
+            trouble = (
+                f"nothing heard from the frontend for {silent_s:.0f} s; what is shown may be out of date"
+            )
         stalled = {
             place: int(now_s - since_s)
             for place, (_, since_s) in moved.items()
@@ -276,7 +278,7 @@ class Lines:
         with self._turn:
             self._heard_s = self._clock.monotonic()
             if self._down:
-                self._print("the frontend answers again")
+                self._print("connected to the frontend again")
                 self._down = False
 
     def lost(self, lost: Lost) -> None:

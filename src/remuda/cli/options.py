@@ -61,7 +61,7 @@ def registration_token(settings: CommonSettings) -> SecretStr | None:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise Misconfigured(f"the token file {path} cannot be read: {reason}") from None
     if not token:
-        raise Misconfigured(f"the token file {path} is empty", hint="write the registration token into it")
+        raise Misconfigured(f"the token file {path} is empty", hint="put the registration token into it")
     return SecretStr(token)
 
 
@@ -93,7 +93,7 @@ def ask_for(what: str) -> str:
     else:
         value = sys.stdin.readline()
     if not value.strip():
-        raise Misconfigured(f"{what} is empty", hint="it was to be read from standard input")
+        raise Misconfigured(f"{what} is empty", hint="it was read from standard input")
     return value.strip()
 
 

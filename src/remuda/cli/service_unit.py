@@ -54,8 +54,7 @@ def plan(data_dir: Path) -> Service:
         return systemd_service(command, data_dir, Path.home(), system=root)
     raise Misconfigured(
         "this machine runs neither systemd nor launchd, so no service can be installed",
-        hint=f"have `remuda worker --data-dir {pasted(str(data_dir))}` "
-        "started by whatever starts programs here",
+        hint=f"start `remuda worker --data-dir {pasted(str(data_dir))}` at boot by other means",
     )
 
 
@@ -85,7 +84,7 @@ def install(service: Service) -> None:
                 remove(service)
             raise PeerFailed(
                 f"`{' '.join(command)}` failed: {failure}",
-                hint="nothing was installed; `remuda join` without --service works in the foreground",
+                hint="nothing was installed; `remuda join` without --service runs in the foreground",
             )
 
 
@@ -123,7 +122,7 @@ def systemd_service(command: Sequence[str], data_dir: Path, home: Path, *, syste
     folder = Path("/etc/systemd/system") if system else home / ".config/systemd/user"
     manager = ("systemctl",) if system else ("systemctl", "--user")
     journal = "journalctl" if system else "journalctl --user"
-    notes = [f"see it with: {' '.join(manager)} status {name}", f"its log: {journal} -u {name}"]
+    notes = [f"status: {' '.join(manager)} status {name}", f"log: {journal} -u {name}"]
     if not system:
         notes.append("to keep it running while you are not logged in: loginctl enable-linger")
     return Service(
@@ -175,7 +174,7 @@ def launchd_service(command: Sequence[str], data_dir: Path, home: Path, uid: int
         ),
         (("launchctl", "bootout", f"{domain}/{name}"), ("launchctl", "disable", f"{domain}/{name}")),
         (),
-        [f"see it with: launchctl print {domain}/{name}", f"its log: {log}"],
+        [f"status: launchctl print {domain}/{name}", f"log: {log}"],
     )
 
 

@@ -77,7 +77,7 @@ def _local(folder: DataFolder) -> Target:
         raise _nothing_here(folder)
     url, key, pid, ca = (values.get(name) for name in ("url", "api_key", "pid", "ca"))
     if not isinstance(url, str) or not isinstance(pid, int):
-        raise Misconfigured(f"{folder.endpoint} does not say where the frontend is", hint="remove it")
+        raise Misconfigured(f"{folder.endpoint} has no usable address of the frontend", hint="remove it")
     if not alive(pid):
         raise EndedHere(
             f"the frontend that ran here did not shut down cleanly: its process {pid} has ended "
@@ -100,8 +100,8 @@ def _nothing_here(folder: DataFolder) -> NotRunningHere:
         words = f"remuda up is not running here (data folder {folder.root})"
         return NotRunningHere(words, hint=_START_OR_NAME)
     return NotRunningHere(
-        f"this machine is a worker of {joined}, which was not named",
-        hint=f"set REMUDA_URL={joined}, and REMUDA_API_KEY to an admin key of it, or run this there",
+        f"this machine is a worker of {joined}; no frontend was given",
+        hint=f"set REMUDA_URL={joined}, and REMUDA_API_KEY to one of its admin keys, or run this there",
     )
 
 

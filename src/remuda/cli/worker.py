@@ -70,7 +70,7 @@ class BusOfWorker:
                 return ""
             case Connecting(since):
                 slow = self._clock.now() - since >= timedelta(seconds=limits.BUS_SLOW_S)
-                return f"no answer from {self._bus.servers} so far; is that port open?" if slow else NOT_YET
+                return f"no answer from {self._bus.servers} yet; is that port open?" if slow else NOT_YET
             case Down(reason):
                 return reason
 
@@ -193,7 +193,7 @@ def _config(
 def _frontend_url(settings: WorkerSettings) -> str:
     if not settings.register_to:
         raise Misconfigured(
-            "this machine has joined no frontend",
+            "this machine has not joined a fleet",
             hint="remuda join URL --token TOKEN, or set REMUDA_REGISTER_TO",
         )
     return settings.register_to
@@ -204,7 +204,7 @@ def _token(settings: WorkerSettings) -> SecretStr | None:
     if token is None and not settings.insecure_no_token:
         raise Misconfigured(
             "a registration token is needed",
-            hint="set REMUDA_REGISTRATION_TOKEN; for a frontend without one there is --insecure-no-token",
+            hint="set REMUDA_REGISTRATION_TOKEN; use --insecure-no-token for a frontend without one",
         )
     return token
 

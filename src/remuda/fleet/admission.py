@@ -236,7 +236,7 @@ def with_admin_labels(node: Node, labels: Mapping[str, str], *, keep_others: boo
     written = {key: Label(value, LabelSource.ADMIN) for key, value in labels.items()}
     after = {**node.labels, **written} if keep_others else written
     if sum(label.source is LabelSource.ADMIN for label in after.values()) > limits.NODE_LABELS_MAX:
-        raise Invalid(f"labels: a node has at most {limits.NODE_LABELS_MAX} from admins")
+        raise Invalid(f"labels: a node can have at most {limits.NODE_LABELS_MAX} from admins")
     return replace(node, labels=after)
 
 
@@ -323,7 +323,7 @@ def _merged_resources(candidate: Candidate, known: Node) -> Resources:
 
 def _still(node: Node, boot_id: BootId | None) -> Node:
     if boot_id and boot_id != node.boot_id:
-        raise NotFound(f"node {node.name} has been started again since")
+        raise NotFound(f"node {node.name} has been restarted since")
     return node
 
 

@@ -24,7 +24,7 @@ def ceiling(budget: str, total: int) -> int | None:
         return None
     found = _AMOUNT.match(budget)
     if found is None:
-        raise Invalid(f"VRAM budget {budget!r} is not understood", hint=f"use {ACCEPTED}")
+        raise Invalid(f"VRAM budget {budget!r} is not valid", hint=f"use {ACCEPTED}")
     number, unit = float(found["number"]), found["unit"].lower()
     if unit == "%":
         return _share(budget, number / 100, total)

@@ -73,7 +73,7 @@ def wire_status(node: Node, reachability: Reachability) -> NodeStatus:
 
 _START_AGAIN = {
     True: "start it again there with: remuda worker",
-    False: "start LocalAI's worker there again",
+    False: "restart LocalAI's worker there",
 }
 
 
@@ -88,8 +88,8 @@ def reasons(
         found.append(f"drained by an admin: remuda nodes resume {pasted(node.name)}")
     if node.claim is not None:
         found.append(
-            f"another machine, at {node.claim.registration.source or 'an unknown address'}, asks to take its "
-            f"place: remuda nodes approve {pasted(node.name)}"
+            f"another machine, at {node.claim.registration.source or 'an unknown address'}, wants to take "
+            f"over its name: remuda nodes approve {pasted(node.name)}"
         )
     if node.leaving and reachability is not Reachability.DEPARTED:
         found.append("its worker is shutting down")
@@ -105,11 +105,11 @@ def _heard(node: Node, reachability: Reachability, silence: timedelta, uncommand
         case Reachability.DEPARTED:
             return (_departed(node),)
         case Reachability.GONE:
-            return (f"not heard for {seconds} s; check its power, its network and its worker's log",)
+            return (f"no heartbeat for {seconds} s; check its power, its network and its worker's log",)
         case Reachability.SILENT if _connecting(node) and not uncommandable:
             return ("its worker is connecting to the bus",)
         case Reachability.SILENT if not uncommandable:
-            return (f"not heard for {seconds} s; waiting for its next heartbeat",)
+            return (f"no heartbeat for {seconds} s; waiting for its next heartbeat",)
         case Reachability.UP | Reachability.SILENT:
             return ()
 

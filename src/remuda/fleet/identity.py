@@ -79,7 +79,7 @@ def may_speak(caller: Caller, node: Node) -> bool:
 def proven(node: Node, caller: Caller) -> Node:
     """The node, for a call that is its own; Unauthorized for any other."""
     if not may_speak(caller, node):
-        raise Unauthorized(f"this call does not prove that it comes from the node {node.name}")
+        raise Unauthorized(f"this call is not authenticated as the node {node.name}")
     return node
 
 

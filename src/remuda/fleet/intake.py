@@ -134,4 +134,4 @@ def _refusal(heard: Heard) -> RemudaError | None:
         case Heard.STRANGE:
             return NotFound("node not found")
         case Heard.UNPROVEN:
-            return Unauthorized("this heartbeat does not prove that it comes from the node it names")
+            return Unauthorized("this heartbeat is not authenticated as the node it names")

@@ -83,7 +83,7 @@ def receive(candidate: Candidate, desk: Desk, new_id: NodeId, policy: AdmissionP
     if not (candidate.secret_hash or candidate.invite or policy.address_only):
         return Refuse(
             Forbidden(
-                "this frontend takes no nodes that can be identified by address only",
+                "this frontend does not accept nodes that are identified by address only",
                 hint=f"start it with the token that is printed by: {_invite_line(candidate.name)}",
             )
         )
@@ -174,7 +174,7 @@ def _taken_name(candidate: Candidate, known: Node, desk: Desk, new_id: NodeId) -
 def _refused(candidate: Candidate, known: Node, *, lives: bool) -> Refuse:
     error = Conflict(
         f"the name {candidate.name!r} belongs to another machine",
-        hint="give this one another name with --name (LOCALAI_NODE_NAME); if it takes the other's place, "
+        hint="give this one another name with --name (LOCALAI_NODE_NAME); if it replaces that machine, "
         "free the name first with: remuda nodes remove",
     )
     if not lives or known.contested_from:
@@ -197,11 +197,11 @@ def succeeded(holder: Node, claim_id: NodeId, heard: Reachability, now: datetime
     """A person approves the claim. Conflict where there is none any more to approve."""
     claim = holder.claim
     if claim is None or claim.id != claim_id:
-        raise Conflict(f"no machine waits to take over the name {holder.name!r} any more")
+        raise Conflict(f"no machine is waiting to take over the name {holder.name!r} any more")
     if heard in (Reachability.UP, Reachability.SILENT):
         raise Conflict(
-            f"node {holder.name} is running again, so its name cannot be given away",
-            hint=f"to give it away nevertheless: remuda nodes remove {holder.name}",
+            f"node {holder.name} is running again, so its name cannot be reassigned",
+            hint=f"to reassign it anyway: remuda nodes remove {holder.name}",
         )
     node = admission.succeed(claim.registration, holder, now, claim.id, approved=True)
     return Supersede(holder, replace(node, last_heartbeat=min(claim.last_heard, now)))

@@ -103,9 +103,9 @@ async def call(address: str) -> str:
     except TimeoutError:
         return f"no answer within {limits.DIAL_S:.0f} s"
     except AddressRefused as error:
-        return error.strerror or "its address may not be dialled"
+        return error.strerror or "its address is not allowed"
     except socket.gaierror:
-        return "its name is not known here"
+        return "its host name cannot be resolved here"
     except (anyio.EndOfStream, anyio.BrokenResourceError):
         return "the connection was closed"
     except OSError:

@@ -74,7 +74,7 @@ def admin_name(caller: HTTPConnection, svc: Services) -> str:
     if not svc.access.keys_required:
         return "local"
     if key is not None:
-        raise Forbidden(f"the scope of the key {key.name!r} is {key.scope}", hint="use an admin key")
+        raise Forbidden(f"the key {key.name!r} has the scope {key.scope}", hint="use an admin key")
     raise Unauthorized(
         "missing or invalid API key",
         hint="send an admin key as Authorization: Bearer KEY; "

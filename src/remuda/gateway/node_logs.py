@@ -157,13 +157,13 @@ def _decoded(kind: type[B], body: bytes) -> B:
 def _url(node: Node, path: str) -> URL:
     if not node.approved:
         raise Conflict(
-            f"{node.name} waits for approval, so its logs are not fetched",
+            f"{node.name} is waiting for approval, so its logs are not fetched",
             hint=f"approve it with remuda nodes approve {pasted(node.name)}",
         )
     parts = host_and_port(node.http_address)
     if parts is None:
         raise Conflict(
-            f"{node.name} has told no usable address (HOST:PORT) of its HTTP server, which has the logs"
+            f"{node.name} has given no usable address (HOST:PORT) of its HTTP server, which has the logs"
         )
     host, port = parts
     return URL(f"http://{f'[{host}]' if ':' in host else host}:{port}{_PATH}{path}", encoded=True)

@@ -41,10 +41,11 @@ _BODIES: tuple[type[BaseModel], ...] = (
     serving.ModelUnloadBody,
     ModelUnload,
 )
-_ABOUT = """The fleet: programs ask its models here, as they ask OpenAI's; its workers register and report
-here, its admins look after it here.
+_ABOUT = """The API of the fleet: inference as in OpenAI's API, registration and reports of workers, and
+administration.
 
-What is refused is answered with 4xx and words that name the field; after 503 the same call may work later."""
+Invalid requests are answered with 4xx and a message that names the field; after 503 the same call may work
+later."""
 
 _HTML = "text/html"
 _HARMLESS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}

@@ -99,7 +99,7 @@ def beat(node_id: NodeId, caller: Caller, message: Heartbeat) -> Beat:
 def bus_trouble(message: WorkerBusTrouble) -> BusTrouble:
     """The worker's word in the fleet's own; Invalid when it does not say of which boot, or why."""
     if not message.boot_id or not message.reason:
-        raise Invalid("boot_id and reason: are required")
+        raise Invalid("boot_id and reason are required")
     if problem := text_problem("boot_id", message.boot_id):
         raise Invalid(problem)
     shown = message.reason[: limits.BUS_TROUBLE_CHARS_MAX]

@@ -84,7 +84,7 @@ def check_paths(config: ModelConfig) -> None:
     """Invalid for a file that would lie outside the folder of models, wherever that is."""
     for key, path in _paths(config):
         if ".." in path.replace("\\", "/").split("/"):
-            raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} leads out of the folder of models")
+            raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} is outside the models folder")
         if not path.isprintable():
             raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} has characters that cannot be seen")
 
@@ -94,7 +94,7 @@ def check_absolute_paths(config: ModelConfig, models_path: PurePath, *others: Pu
     for key, path in _paths(config):
         if path.startswith("/") and not any(map(PurePath(path).is_relative_to, (models_path, *others))):
             raise Invalid(
-                f"{key}: {path[:_SHOWN_CHARS_MAX]!r} is outside the folder of models",
+                f"{key}: {path[:_SHOWN_CHARS_MAX]!r} is outside the models folder",
                 hint=f"put the file, or a link to it, into {models_path} and name it relative to that folder",
             )
 

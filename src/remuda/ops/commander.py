@@ -30,7 +30,7 @@ _WITH_PROGRESS: Final = frozenset({Verb.INSTALL, Verb.UPGRADE, Verb.PROVE, Verb.
 _OWNERS_MAX: Final = 3  # Frontends that may die over one load.
 _TAKEN_OVER_AFTER: Final = timedelta(seconds=1)
 _OWNER_SILENT: Final = timedelta(seconds=15)  # After its request is no longer known to be open.
-_GIVEN_UP: Final = NotNeeded("it was given up because nobody wants it any more")
+_GIVEN_UP: Final = NotNeeded("it was abandoned because it is no longer wanted")
 _LISTEN_AGAIN_S: Final = 15.0
 _AT_IT: Final = timedelta(seconds=60)  # For which a worker counts as being at it that has told how far it is.
 _AGAIN: Final = Backoff(timedelta(seconds=1), timedelta(seconds=30), jitter=0.0)

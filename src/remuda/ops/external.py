@@ -29,7 +29,7 @@ def external(source: Source, *, local_sources: bool) -> External:
     local = uri.startswith(("file:", "ocifile:", "/", "./", "../", "~"))
     if local and not local_sources:
         raise Invalid(
-            f"{uri[:200]!r} is a place on each node's own disk, which may not be named from here",
+            f"{uri[:200]!r} is a path on each node's own disk, which is not allowed",
             hint="use an image in a registry, or allow it with --allow-local-sources",
         )
     archive = not local and bool(_ARCHIVE.fullmatch(uri))
@@ -43,7 +43,7 @@ def external(source: Source, *, local_sources: bool) -> External:
     for field, word in (("name", name), ("alias", source.alias)):
         if word and not _BACKEND_NAME.fullmatch(word):
             raise Invalid(
-                f"{field}: {word[:80]!r} is no name for a backend", hint="use letters, digits and -._"
+                f"{field}: {word[:80]!r} is not a valid backend name", hint="use letters, digits and -._"
             )
     # What is asked for, and what it is called once it is there, must be the same to workers.
     named = replace(source, uri=uri, backend=name, name=name)

@@ -32,15 +32,15 @@ _SAID_BY_PEERS: Final = (
     ("no child with platform", "platform_missing"),
 )
 _HINTS: Final = {
-    "misconfigured": "change what the message names on that node, then retry",
+    "misconfigured": "fix the cause on that node, then retry",
     "unauthorized": "log in to the registry on that node (`docker login`), then retry",
-    "forbidden": "log in to the registry on that node with a user who may read the image, then retry",
-    "not_found": "check the name and tag, then ask for a new operation",
+    "forbidden": "log in to the registry on that node as a user who may read the image, then retry",
+    "not_found": "check the name and tag, then start a new operation",
     "platform_missing": "install a backend that has a build for that node, or leave the node out",
     "content_refused": "the registry or something in between is broken: push the image again, or use another "
     "source",
 }
-_HINT: Final = "change what the message names, then retry"
+_HINT: Final = "fix the cause, then retry"
 
 
 def classified(failed: Problem, code: str, error: str) -> Problem:

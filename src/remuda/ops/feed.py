@@ -94,7 +94,7 @@ class Feed:
     def require_room(self) -> None:
         """Unavailable when there are as many readers as there may be."""
         if self._readers >= READERS_MAX:
-            raise Unavailable(f"{READERS_MAX} readers follow operations already")
+            raise Unavailable(f"{READERS_MAX} readers already follow operations")
 
     def close(self) -> None:
         """Every reader is let go."""

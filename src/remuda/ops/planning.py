@@ -21,7 +21,7 @@ from remuda.ops.turns import Key
 AttemptKey = tuple[OpId, NodeId, int]
 _AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
 _CANARY_AWAY: Final = timedelta(seconds=limits.CANARY_AWAY_S)
-_FULL: Final = "as many nodes are at work as may be at once"
+_FULL: Final = "as many nodes are busy as may be at once"
 _FIGURES: Final = re.compile(r"\d+")
 
 
@@ -144,7 +144,7 @@ class _Moves:
         works = () if view is None or view.report is None else view.report.work
         others = (one for one in works if one.op_id not in ("", step.op) and one.backend in step.goal.names)
         first = next(others, None)
-        return "" if first is None else f"its worker still has operation {first.op_id} in hand"
+        return "" if first is None else f"its worker is still busy with operation {first.op_id}"
 
     def _view(self, step: Step, request: Request | None) -> NodeView | None:
         """A list that was asked for before an attempt began may be older than what others did there since:

@@ -34,7 +34,7 @@ _FAILED: Final = {
     Verb.UPGRADE: Problem("upgrade_failed", "the upgrade failed", retryable=True),
     Verb.REMOVE: Problem("remove_failed", "the removal failed", retryable=True),
     Verb.PROVE: Problem(PROOF_FAILED, "the new version does not start", retryable=True),
-    Verb.ROLL_BACK: Problem("rollback_failed", "the worker could not go back", retryable=True),
+    Verb.ROLL_BACK: Problem("rollback_failed", "the rollback failed", retryable=True),
 }
 # Codes of workers' errors that say nothing about the version that was to be proven.
 _WORKER_TROUBLE: Final = frozenset(
@@ -58,7 +58,7 @@ _REPLIES: Final[Mapping[Verb, type[BackendInstallReply] | type[BackendUpgradeRep
 }
 UNREACHABLE: Final = Problem(
     "no_responders",
-    "its worker does not listen on the bus, though it is heard otherwise",
+    "its worker is not connected to the bus, although it sends heartbeats",
     hint="look at the worker's log for its connection to the bus",
     retryable=True,
 )
@@ -163,7 +163,7 @@ def _other_bytes(step: Step, digest: str) -> Problem | None:
     return Problem(
         "wrong_digest",
         f"the worker has {digest}, not {pinned} as was meant",
-        hint="its tag may have moved meanwhile: begin a new operation",
+        hint="its tag may have moved: start a new operation",
     )
 
 

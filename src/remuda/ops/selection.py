@@ -59,7 +59,7 @@ def parse_selector(text: str) -> Mapping[str, str]:
                 hint="write it like gpu.vendor=nvidia,room=attic",
             )
         if wanted.setdefault(key, value) != value:
-            raise Invalid(f"the selector asks {key[:80]!r} to be two things at once")
+            raise Invalid(f"the selector gives {key[:80]!r} two different values")
     return wanted
 
 
@@ -92,7 +92,7 @@ def _nobody(selection: Selection, able: Sequence[Standing], standings: Sequence[
     waiting = [one.node.name for one in standings if not one.node.approved]
     if waiting:
         return Conflict(
-            f"no node can be worked with; waiting for approval: {', '.join(waiting[:5])}",
-            hint="let nodes in with: remuda nodes approve NAME",
+            f"no node is available; waiting for approval: {', '.join(waiting[:5])}",
+            hint="approve nodes with: remuda nodes approve NAME",
         )
     return Conflict("there are no nodes yet", hint="start a worker on a machine with: remuda join")

@@ -238,7 +238,7 @@ class Operations:
         """Cancel, pause or go on. NotFound for an unknown one; Conflict for one that is over."""
         operation = (await self._store.view(op)).operation
         if operation.wish is Wish.CANCEL and wish is not Wish.CANCEL:
-            raise Conflict(f"operation {op} is being cancelled", hint="retry it when it is over")
+            raise Conflict(f"operation {op} is being cancelled", hint="retry it when it has finished")
         await self._store.wish(op, wish)
         self._changed()
         return await self.view(op)
@@ -256,7 +256,7 @@ class Operations:
         known = {name: step.node for step in steps for name in (step.node, step.node_name)}
         unknown = [name for name in nodes if name not in known]
         if unknown:
-            raise Invalid(f"operation {op} has nothing to do with {', '.join(unknown[:5])}")
+            raise Invalid(f"operation {op} does not involve {', '.join(unknown[:5])}")
         return {known[name] for name in nodes}
 
     async def dismiss(self, op: OpId) -> None:

@@ -76,7 +76,7 @@ class Shelf:
         galleries = galleries_from_json(text)
         local = next((one.url for one in galleries if one.url.startswith("file:")), "")
         if local and not self._local_files:
-            raise Invalid(f"the gallery {local} is a file of this frontend, which may not be named from here")
+            raise Invalid(f"the gallery {local} is a file on the frontend, which is not allowed here")
         with anyio.move_on_after(self._patience_s):
             return await self._open(galleries).read()
         raise Unavailable("the galleries that were given did not answer in time")

@@ -88,12 +88,12 @@ def why_away(standing: Standing) -> str:
     """Why a node cannot be worked with now, in words; empty when it can."""
     node = standing.node
     if not node.approved:
-        return "it waits for an admin's approval"
+        return "it is waiting for approval"
     if standing.status is NodeStatus.DRAINING:
-        return "it is draining; this is done when it is resumed"
+        return "it is draining; continues when it is resumed"
     if standing.reachability is not Reachability.UP:
-        why = standing.reasons[0] if standing.reasons else "it is not heard"
-        return f"{why}; this is done when it returns"
+        why = standing.reasons[0] if standing.reasons else "no heartbeat"
+        return f"{why}; continues when it returns"
     return ""
 
 

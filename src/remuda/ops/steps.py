@@ -35,13 +35,13 @@ _JITTER = 0.25
 WAITS_TO_RETRY = "waiting to retry"
 NOT_PROVEN = "not_proven"  # Nobody's fault: there was nothing to start it with.
 
-LOST = Problem("attempt_lost", "the worker no longer has this in hand", retryable=True)
+LOST = Problem("attempt_lost", "the worker is no longer working on this", retryable=True)
 PROOF_FAILED = "proof_failed"  # The version's fault, as the worker said; no other code is.
-RESTARTED = replace(LOST, message="the worker was restarted while it had this in hand")
-EXPIRED = Problem("expired", "it had not begun when its time ran out", hint="retry it without an expiry")
+RESTARTED = replace(LOST, message="the worker was restarted while working on this")
+EXPIRED = Problem("expired", "it expired before it began", hint="retry it without an expiry")
 UNKNOWN = Problem(
     "outcome_unknown",
-    "the worker was asked and never told how it ended; it may have done it",
+    "the worker never reported the outcome; it may have done it",
     hint="look at what is installed there, then retry or dismiss",
 )
 
@@ -97,9 +97,9 @@ def _goal_met(step: Step, seen: Sighting) -> str:
         return ""
     match step.kind:
         case Kind.INSTALL if seen.installed and not _other_bytes(step, seen):
-            return _kept(step, seen) or ("it is installed" if step.attempt else "it was installed already")
+            return _kept(step, seen) or ("it is installed" if step.attempt else "it was already installed")
         case Kind.UPGRADE if seen.installed and step.goal.digest and seen.digest == step.goal.digest:
-            return "it has this version" if step.attempt else "it had this version already"
+            return "it has this version" if step.attempt else "it already had this version"
         case Kind.REMOVE if not seen.installed:
             return "it is gone" if step.attempt else "it was not installed"
         case _:
@@ -209,7 +209,7 @@ def _succeeded(step: Step, how: str) -> Step:
         case Stage.ROLL_BACK:
             assert step.problem is not None, "something made it go back"
             why = step.problem.message
-            return _close(step, State.FAILED, f"{why}; the node is back on the version before")
+            return _close(step, State.FAILED, f"{why}; the node was rolled back to the previous version")
         case _:
             return _close(replace(step, problem=None), State.SUCCEEDED, how)
 
@@ -260,7 +260,7 @@ def _given_up(step: Step, problem: Problem) -> Step:
         case Stage.ROLL_BACK:
             why = step.problem or problem
             reason = (
-                f"{why.message}; going back failed, so the node still has this version: {problem.message}"
+                f"{why.message}; the rollback failed, so the node still has this version: {problem.message}"
             )
             return _close(replace(step, problem=replace(why, hint=_STUCK)), State.FAILED, reason)
 
@@ -272,7 +272,7 @@ def _unproven(step: Step, problem: Problem) -> Step:
     step = replace(step, problem=problem)
     if step.rolls_back:
         return _next_stage(step, Stage.ROLL_BACK)
-    return _close(step, State.FAILED, f"{problem.message}; its worker cannot return to the version before")
+    return _close(step, State.FAILED, f"{problem.message}; its worker cannot roll back")
 
 
 def _next_stage(step: Step, stage: Stage) -> Step:
@@ -286,7 +286,7 @@ def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     if seen.away and (step.state is State.STOPPING or wish is Wish.CANCEL):
         return _stopped(step, wish, may_go_on=_AWAY), None
     if wish is Wish.CANCEL and step.answer_by is not None and at.now >= step.answer_by:
-        return _stopped(step, wish, may_go_on="its worker did not end it in time"), None
+        return _stopped(step, wish, may_go_on="its worker did not stop it in time"), None
     if seen.away:  # Silence says nothing now: the clock stands still.
         return replace(step, wait_until=None, reason=seen.away), None
     if seen.working:
@@ -362,7 +362,7 @@ def _unless_unwanted(step: Step, wish: Wish) -> Step:
     return _stopped(step, wish)
 
 
-_AWAY = "it was away, and may have finished it"
+_AWAY = "it was offline and may have finished it"
 
 
 def _stopped(step: Step, wish: Wish, *, may_go_on: str = "") -> Step:

@@ -34,8 +34,8 @@ class ConcreteBackend(Conflict):
 
     def __init__(self, name: str, meta: str) -> None:
         super().__init__(
-            f"{name} is one build, for certain hardware; it does not go to every node",
-            hint=f"install {meta}, of which each node gets the build that fits it"
+            f"{name} is a build for specific hardware, not for every node",
+            hint=f"install {meta} instead: each node gets the build that fits it"
             if meta
             else "name the nodes that it is for",
         )
@@ -261,8 +261,8 @@ class _Planner:
         if not same_source(has.uri, source.uri):
             return True
         self.warnings.append(
-            f"{known.name} has {source.name} from {source.uri} already, and LocalAI's workers do not look "
-            f"whether it has changed; to have it fetched again: remuda backends upgrade "
+            f"{known.name} has {source.name} from {source.uri} already, and LocalAI's workers do not check "
+            f"whether it has changed; to fetch it again: remuda backends upgrade "
             f"--nodes={pasted(known.name)} {pasted(source.name)}"
         )
         return False
@@ -285,7 +285,7 @@ class _Planner:
     def _warn_of_no_proof(self) -> None:
         self.warnings.append(
             f"no model has run with {self.bare} on any of these nodes, so nothing shows that a new version "
-            "works: unless its remuda.yaml has a `check`, the first node returns to the version before, and "
+            "works: unless its remuda.yaml has a `check`, the first node is rolled back, and "
             "the roll-out stops; run a model with it on one node first, or upgrade without --rolling"
         )
 
@@ -327,7 +327,7 @@ class _Planner:
         if stuck and self.wanted.kind is Kind.UPGRADE:
             others = " and others" if len(stuck) > _NAMED_MAX else ""
             self.warnings.append(
-                f"{', '.join(stuck[:_NAMED_MAX])}{others} cannot return to the version before if the new one "
+                f"{', '.join(stuck[:_NAMED_MAX])}{others} cannot roll back if the new version "
                 "fails: their workers are LocalAI's"
             )
 

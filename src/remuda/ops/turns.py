@@ -57,7 +57,7 @@ def _behind_others(steps: Iterable[Step], ahead: Mapping[tuple[NodeId, str], OpI
         names = ((step.node, name) for name in step.goal.names)
         first = next((ahead[name] for name in names if ahead.get(name, step.op) != step.op), None)
         if first is not None:
-            waits[step.key] = f"operation {first} goes first on this node"
+            waits[step.key] = f"waiting for operation {first} on this node"
     return waits
 
 
@@ -90,7 +90,7 @@ def _paced(
         )
     busy = [step for step in [*midway, *again] if step.node not in away and step.key not in behind]
     room = max(operation.roll_out.at_once - len(busy), 0)
-    return {step.key: "other nodes go first" for step in fresh[room:]}
+    return {step.key: "waiting for other nodes" for step in fresh[room:]}
 
 
 def _behind_canary(
@@ -98,9 +98,11 @@ def _behind_canary(
 ) -> dict[Key, str]:
     """All of the next ones but the canary, if it is not midway already."""
     canary = next(iter([*midway, *next_ones]), None)
-    why = "one node has to succeed before the others begin"
+    why = "waiting for the first node to succeed"
     if canary is not None and canary.node in away:
-        why = f"{canary.node_name} has to succeed first, and is away; if it stays away, another goes first"
+        why = (
+            f"{canary.node_name} has to succeed first and is offline; if it stays so, another node goes first"
+        )
     return {step.key: why for step in next_ones if step is not canary}
 
 

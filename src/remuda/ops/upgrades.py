@@ -16,8 +16,8 @@ from remuda.ops.holdings import Holding, counted, foreign, from_reference, holdi
 from remuda.ops.sightings import NodeView
 
 _DEVELOPMENT: Final = "-development"
-NOT_ASKED: Final = "it was not asked yet"
-NOT_ASKED_SINCE: Final = "it was not asked since the last install"
+NOT_ASKED: Final = "not checked yet"
+NOT_ASKED_SINCE: Final = "not checked since the last install"
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Models:
             check_new_name(config.id)
         if before is not None and before.stored.origin not in ("", ADDED):
             raise Conflict(
-                f"{config.id} is described by a file in a frontend's folder of models",
+                f"{config.id} is described by a file in a frontend's models folder",
                 hint="change or remove that file",
             )
         self._check_alias(config)
@@ -156,7 +156,7 @@ class Models:
         found = await self.get(name)
         if found.stored.origin != ADDED:
             raise Conflict(
-                f"{name} is described by a file in a frontend's folder of models", hint="remove that file"
+                f"{name} is described by a file in a frontend's models folder", hint="remove that file"
             )
         await self._store.remove_model(found.config.id)
         await self._unload(found.config.id, by, UnloadReason(UnloadCause.MODEL_REMOVED))

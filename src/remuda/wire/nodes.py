@@ -202,7 +202,7 @@ class InstalledArtifact(Message):
     name: str = ""
     digest: str = ""
     version: str = ""
-    alias: Annotated[str, OMIT_EMPTY] = ""  # Another name under which it can be asked for.
+    alias: Annotated[str, OMIT_EMPTY] = ""  # A second name for it.
     platform_digest: Annotated[str, OMIT_EMPTY] = ""  # Of what this machine took of the image.
     uri: Annotated[str, OMIT_EMPTY] = ""
     gallery_url: Annotated[str, OMIT_EMPTY] = ""  # Empty: from no gallery, or an older worker does not tell.

@@ -156,16 +156,14 @@ async def source_host(frontend_url: str, family: socket.AddressFamily) -> str:
     except TimeoutError as error:
         raise FrontendUnreachable(f"the name {host} was not resolved in time") from error
     except OSError as error:
-        raise FrontendUnreachable(
-            f"there is no way to {host} from here: {error.strerror or error}"
-        ) from error
+        raise FrontendUnreachable(f"{host} cannot be reached from here: {error.strerror or error}") from error
 
 
 def _listen_as_told(http_addr: str, otherwise: str) -> socket.socket:
     host, port = split(http_addr)
     if port is None:
         raise Misconfigured(
-            f"--http-addr {http_addr!r} has no port from 1 to {_PORT_MAX}", hint="the form is HOST:PORT"
+            f"--http-addr {http_addr!r} has no port from 1 to {_PORT_MAX}", hint="write it as HOST:PORT"
         )
     return listen(host or otherwise, port, setting="--http-addr")
 

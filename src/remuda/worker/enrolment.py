@@ -91,9 +91,7 @@ def judge(
         tokens=(reply.worker_tokens or WorkerTokens()) if takes_secrets(reply) else None,
     )
     if not enrolment.bus_url and not pending:
-        raise Misconfigured(
-            "the frontend does not say where the bus is", hint="give its address with --nats-url"
-        )
+        raise Misconfigured("the frontend sent no bus address", hint="give its address with --nats-url")
     if pending or awaited:
         return Verdict(enrolment, APPROVAL.delay(pending_replies, fraction))
     return Verdict(enrolment, refresh_after(credentials.jwt, now) if credentials else None)

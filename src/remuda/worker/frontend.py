@@ -70,7 +70,7 @@ class Frontend:
         self._call_limit_s = call_limit.total_seconds()
         self._token = token.get_secret_value().strip() if token else ""
         if not self._token.isprintable():
-            raise Misconfigured("the registration token holds a line break", hint="--token is one line")
+            raise Misconfigured("the registration token contains a line break", hint="--token is one line")
         self._secret = secret.get_secret_value() if secret else ""
         self._bearer = self._token  # Of calls to /api/node/{id}.
         self._client = _client(_verification(ca), through_proxies=not is_loopback(host_and_port(url)[0]))
@@ -84,7 +84,7 @@ class Frontend:
         try:
             reply = await self._call("POST", "register", RegisterReply, body, bearer=self._token)
         except NotFound as error:  # The name or id cannot be unknown yet: this is the wrong address.
-            raise FrontendUnreachable(f"{self._url} has no place where nodes register") from error
+            raise FrontendUnreachable(f"{self._url} has no registration endpoint") from error
         self._bearer = self._secret if self._secret and takes_secrets(reply) else self._token
         return reply
 
@@ -143,16 +143,16 @@ def refusal(url: str, status: int, said: str) -> Rejected | FrontendUnreachable:
     """What an answer of this status means to a worker."""
     match status:
         case 400 | 413 | 422:
-            return Invalid(f"the frontend cannot take this node: {said or status}")
+            return Invalid(f"the frontend did not accept this node: {said or status}")
         case 401 | 403:
             return Unauthorized(
-                f"{url} refuses the registration token: {said or status}",
+                f"{url} rejected the registration token: {said or status}",
                 hint="give the frontend's own token with --token, --token-file or REMUDA_REGISTRATION_TOKEN",
             )
         case 404:
             return NotFound(said or "node not found")
         case 409:
-            return Conflict(said or "the frontend has another node of this name")
+            return Conflict(said or "the frontend has another node with this name")
         case _:
             return FrontendUnreachable(f"{url} answered {status}{said and ': ' + said}")
 
@@ -171,7 +171,8 @@ def _checked(url: str) -> str:
         )
     if parts.userinfo:  # It would take the place of the token in every call.
         raise Misconfigured(
-            f"the frontend's URL {masked(url)!r} must not hold a user", hint="the token is given with --token"
+            f"the frontend's URL {masked(url)!r} must not contain a user name",
+            hint="the token is given with --token",
         )
     return url.rstrip("/")
 
@@ -216,7 +217,7 @@ def _why(error: "httpx.HTTPError") -> str:
 
     text = without_number(masked(str(error)))
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return "its certificate is not trusted here; name the authority that signed it with --ca"
+        return "its certificate is not trusted here; give the CA file that signed it with --ca"
     if isinstance(error, httpx.ConnectError):
         return f"no connection ({text})" if text else "no connection"
     return text or type(error).__name__

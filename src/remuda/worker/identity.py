@@ -18,7 +18,7 @@ def machine_id(folder: Path, entropy: Entropy) -> MachineId:
         return MachineId(stable_id(folder / "machine-id", entropy))
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(
-            f"this machine's id cannot be kept in {folder}: {_reason(error)}",
+            f"this machine's id cannot be stored in {folder}: {_reason(error)}",
             hint="choose a folder this user can write to with --data-dir",
         ) from error
 
@@ -29,7 +29,7 @@ def node_secret(folder: Path, entropy: Entropy) -> SecretStr:
         return SecretStr(kept_text(folder / "node-secret", lambda: SECRET_PREFIX + entropy.token(32)))
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(
-            f"this machine's secret cannot be kept in {folder}: {_reason(error)}",
+            f"this machine's secret cannot be stored in {folder}: {_reason(error)}",
             hint="choose a folder this user can write to with --data-dir",
         ) from error
 

@@ -28,7 +28,7 @@ _UNKNOWN = Hardware(
     gpus=(),
     driver_version="",
     capability="",
-    problems=("Looking at this machine's hardware takes too long.",),
+    problems=("Detecting this machine's hardware takes too long.",),
 )
 
 

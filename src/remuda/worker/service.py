@@ -152,7 +152,7 @@ class Worker:
             try:
                 await self._ended.wait()
             finally:
-                self.stop("this process was told to end")
+                self.stop("this process was told to stop")
         if self._refusal is not None:
             raise self._refusal
 

@@ -358,7 +358,7 @@ async def test_a_deletion_that_takes_long_goes_on_and_holds_nobody_else(
         assert (await frontend.admin.get("/api/operations")).status_code == 200
         assert replies == []
     assert replies[0].status_code == 504
-    assert "goes on as operation" in replies[0].json()["error"]["message"]
+    assert "continues as operation" in replies[0].json()["error"]["message"]
 
 
 # Upgrades.
@@ -415,7 +415,7 @@ async def test_a_roll_out_says_who_cannot_go_back(frontend: LiveFrontend) -> Non
         await until_listed(frontend, worker.id)
         body = {"kind": "upgrade", "backend": "versioned", "roll_out": {"policy": "rolling"}, "dry_run": True}
         plan = (await frontend.admin.post("/api/ops", json=body)).json()
-    assert "theirs cannot return to the version before" in plan["warnings"][0]
+    assert "theirs cannot roll back" in plan["warnings"][0]
 
 
 async def test_older_addresses_do_the_same(frontend: LiveFrontend) -> None:

@@ -329,14 +329,14 @@ async def test_a_failed_operation_stays_listed_until_it_is_dismissed_and_then_in
     await drained(frontend, "expiring")
     accepted = await submit(frontend, backend="llama-cpp", nodes=["expiring"], expires_s=0.05)
     op = accepted["operation"]["id"]
-    assert "time ran out" in (await until_status(frontend, op, "failed"))["error"]
+    assert "expired before it began" in (await until_status(frontend, op, "failed"))["error"]
     item = await listed(frontend, op)
     assert item is not None
     assert (item["error"].startswith("expiring: "), item["cancellable"]) == (True, False)
     assert (await frontend.admin.post(f"/api/operations/{op}/dismiss")).status_code == 200
     assert await listed(frontend, op) is None
     kept = (await past(frontend))[op]
-    assert (kept["outcome"], "time ran out" in kept["error"]) == ("failed", True)
+    assert (kept["outcome"], "expired before it began" in kept["error"]) == ("failed", True)
     await frontend.admin.delete("/api/operations/history")
     assert op not in await past(frontend)
     assert (await operation(frontend, op))["cleared"], "its own page is still there"

@@ -49,7 +49,7 @@ async def test_silence_turns_into_unhealthy_then_offline_until_the_node_is_heard
     await wait_until(offline)
     assert seen == ["healthy", "unhealthy", "offline"]
     shown = await quick_frontend.node(node["id"])
-    assert (shown["remuda"]["reachability"], "not heard for" in shown["remuda"]["reasons"][0]) == (
+    assert (shown["remuda"]["reachability"], "no heartbeat for" in shown["remuda"]["reasons"][0]) == (
         "gone",
         True,
     )

@@ -34,7 +34,7 @@ SKIPPED = {
     "remuda join": "a second machine: integration/fleet/test_join.py",
     "export": "for the line after it",
     "remuda frontend --lan": "needs PostgreSQL and NATS: integration/fleet/test_two_frontends.py",
-    "uv run --group dev python -m bench": "takes minutes; its options are looked at by a unit test",
+    "uv run --group dev python -m bench": "takes minutes: ./test --long runs them",
     "uv tool install": "another project's program, from a package index",
     "mkdir -p ~/.local/bin": "makes a command in the reader's home, which sets itself up on first use",
 }

@@ -108,7 +108,7 @@ def test_what_could_not_be_asked_is_never_up_to_date(rig: FleetRig) -> None:
     nothing = "nothing newer was found, but not everything could be checked\n"
     assert (unsure.stdout, everything.stdout) == (nothing, nothing)
     assert {one["source"] for one in told} == {"gallery mine", f"registry {rig.link_name}"}
-    assert "could not be asked about" in unsure.stderr
+    assert "could not be reached to check" in unsure.stderr
     assert all("cpu-shouter" in one["backends"] for one in told)
 
 
@@ -119,7 +119,7 @@ def test_a_server_that_ends_at_its_start_is_not_rolled_out(rig: FleetRig) -> Non
     [step] = op["steps"]
     assert step["state"] == "failed"
     assert "the new version does not start" in step["reason"]
-    assert "the node is back on the version before" in step["reason"]
+    assert "the node was rolled back to the previous version" in step["reason"]
     assert rig.installed_version("server") == "1"
 
     refused = rig.remuda("backends", "upgrade", "server", code=Exit.REJECTED)
@@ -162,10 +162,10 @@ def test_what_galleries_offer_is_shown_with_the_nodes_it_fits(rig: FleetRig) -> 
         (("shouter", "--nodes", "upp"), Exit.NOT_FOUND, "did you mean up?"),
         (("shouter", "--selector", "room=moon"), Exit.REJECTED, "no node has the labels room=moon"),
         (("shouter", "--selector", "room"), Exit.REJECTED, "'room' is not key=value"),
-        (("cuda12-shouter",), Exit.REJECTED, "install shouter, of which each node gets the build that fits"),
+        (("cuda12-shouter",), Exit.REJECTED, "install shouter instead: each node gets the build that fits"),
         (("gpu-only",), Exit.REJECTED, "up: gpu-only has no build for this machine"),
         (("file:///etc/passwd",), Exit.REJECTED, "on each node's own disk"),
-        (("shouter", "--name", "x"), Exit.MISUSED, "leave --name and --alias out"),
+        (("shouter", "--name", "x"), Exit.MISUSED, "a gallery names its backends"),
         (("shouter", "--nodes", "up", "--all"), Exit.MISUSED, "one of --nodes, --selector and --all"),
         (("shouter", "--timeout", "5"), Exit.MISUSED, "is not a duration"),
     ],

@@ -67,7 +67,7 @@ def test_after_its_timeout_a_command_leaves_too(rig: FleetRig) -> None:
         left = rig.remuda(
             "backends", "install", "slower", "--nodes", "up", "--timeout", "2s", code=Exit.UNFINISHED
         )
-    assert "error: not over after 2 s; operation " in left.stderr
+    assert "error: not finished after 2 s; operation " in left.stderr
     id = left.stderr.split("operation ")[1].split()[0]
     assert rig.remuda("ops", "watch", id).stdout == "install slower: 1 of 1 node done\n"
 
@@ -109,7 +109,7 @@ def test_watching_survives_a_restart_of_the_frontend(rig: FleetRig) -> None:
 
         rig.restart()
 
-        wait_until_blocking(lambda: "the frontend answers again" in command.log, within=30)
+        wait_until_blocking(lambda: "connected to the frontend again" in command.log, within=30)
     assert command.wait() == Exit.DONE
     assert "; trying again" in command.log
     assert command.shown == "install patient: 1 of 1 node done\n"

@@ -64,13 +64,13 @@ def test_it_can_have_another_name_and_answers_in_json(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "it must be a map of fields"),
-        ("protocol: [}", "line 1: this is not YAML"),
+        ("", "it must be a mapping"),
+        ("protocol: [}", "line 1: not valid YAML"),
         (SERVER + "halth: /up\n", "halth is not known here"),
         ('protocol: http\ncommand: [server, "{prot}"]\n', "command[1]: there is no placeholder {prot}"),
-        ("protocol: http\ncommand: [server]\n", "{port} must stand in command or env"),
+        ("protocol: http\ncommand: [server]\n", "{port} must appear in command or env"),
         ("protocol: grpc\n", "protocol: grpc needs a folder with a run.sh"),
-        (SERVER.replace("my-server", "./my-server"), "command: ./my-server is looked for"),
+        (SERVER.replace("my-server", "./my-server"), "command: ./my-server is looked up"),
         (SERVER + "# " + "x" * (64 << 10), "it has more than 64 KiB"),
     ],
 )
@@ -97,7 +97,7 @@ def test_it_does_not_take_the_name_of_another_kind_of_backend(
 
     refused = remuda("register", written(tmp_path, SERVER), code=6).stderr
 
-    assert "web is the name of a backend that was not registered" in refused
+    assert "web is already the name of an installed backend" in refused
     assert run_file.exists()
 
 
@@ -108,7 +108,7 @@ def test_a_change_can_be_taken_back_and_made_again(remuda: Remuda, tmp_path: Pat
 
     told = remuda("switch-back", "web")
 
-    assert told.stdout == "web: switched back; from now on the version before is started\n"
+    assert told.stdout == "web: switched back to the previous version\n"
     assert (installed / "web" / "remuda.yaml").read_text() == SERVER
     assert json.loads(remuda("switch-back", "web", "--json").stdout) == {"name": "web"}
     assert (installed / "web" / "remuda.yaml").read_text() == later

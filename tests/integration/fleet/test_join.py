@@ -42,7 +42,7 @@ def test_worker_alone_resumes_what_was_joined(up: Frontend, common: Ranch) -> No
 def test_wrong_token_ends_it_at_once(up: Frontend, common: Ranch) -> None:
     stranger = common.join(up.url, "stranger", REMUDA_REGISTRATION_TOKEN="guessed")
     assert stranger.wait() == 4
-    assert "refuses the registration token" in stranger.log
+    assert "rejected the registration token" in stranger.log
     assert "--token" in stranger.log
     assert "guessed" not in stranger.log
     assert "stranger" not in up.nodes()
@@ -73,7 +73,7 @@ def test_a_machine_that_leaves_says_goodbye_and_forgets(up: Frontend, common: Ra
     assert not folder.joined.exists()
     again = common.remuda("leave", data="leaver")
     assert again.returncode == 2
-    assert "has joined no fleet" in again.stderr
+    assert "has not joined a fleet" in again.stderr
     said = up.nodes()["leaver"]["remuda"]["reasons"]
     assert said == ["left the fleet; remove it with: remuda nodes remove leaver"]
     worker = common.join(up.url, "leaver")  # The name is still its own.
@@ -81,7 +81,7 @@ def test_a_machine_that_leaves_says_goodbye_and_forgets(up: Frontend, common: Ra
 
     worker.kill()  # Now it cannot say goodbye itself.
     done = common.remuda("leave", data="leaver")
-    assert (done.returncode, "could not be told" in done.stdout) == (0, False), done.stderr
+    assert (done.returncode, "could not be notified" in done.stdout) == (0, False), done.stderr
     assert up.nodes()["leaver"]["remuda"]["reasons"] == said
 
 

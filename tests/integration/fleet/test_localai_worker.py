@@ -41,7 +41,7 @@ def test_it_is_healthy_without_reports_and_offline_once_killed(quick: Frontend, 
     wait_until_blocking(lambda: quick.nodes()["peer"]["last_heartbeat"] > registered)
     worker.kill()
     quick.wait_for("peer", "unhealthy")
-    assert "not heard for" in quick.nodes()["peer"]["remuda"]["reasons"][0]
+    assert "no heartbeat for" in quick.nodes()["peer"]["remuda"]["reasons"][0]
     quick.wait_for("peer", "offline")
     assert quick.statuses()["quick"] == "healthy"
 

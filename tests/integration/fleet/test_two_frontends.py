@@ -110,7 +110,7 @@ def test_death_and_return_of_one_frontend_changes_no_node(pair: Pair) -> None:
 def test_frontend_with_a_bus_of_its_own_is_refused_beside_others(pair: Pair) -> None:
     done = pair.place.remuda("frontend", "--port", "0", data="c", REMUDA_DATABASE_URL=pair.database_url)
     assert done.returncode == 2
-    assert "another frontend works on this database" in done.stderr
+    assert "another frontend uses this database" in done.stderr
     assert "--nats-url" in done.stderr
     assert not (pair.place.folder / "c/nats").exists()
 
@@ -120,4 +120,4 @@ def test_frontend_with_a_bus_of_its_own_says_so_when_others_come(pair: Pair) -> 
     alone = pair.place.frontend("alone", **database)
     assert alone.not_ready() == ""
     pair.place.frontend("late", "--nats-url", pair.bus_url, **database)
-    wait_until_blocking(lambda: "one NATS server, outside of either" in alone.not_ready())
+    wait_until_blocking(lambda: "the same external NATS server" in alone.not_ready())

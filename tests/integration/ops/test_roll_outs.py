@@ -84,13 +84,13 @@ def test_another_node_goes_first_when_the_canary_stays_away_and_the_canary_is_do
         heard.away = {"a"}
         await heard.for_s(limits.CANARY_AWAY_S - 30)
         assert "a has to succeed first, and is away" in (await heard.steps())["b"].reason
-        assert "a: not heard for" in await heard.message()
+        assert "a: no heartbeat for" in await heard.message()
         assert [node.times("backend.upgrade") for node in heard.nodes.values()] == [1, 0, 0, 0]
 
         await heard.for_s(120)
         states = await heard.states()
         assert states == {"a": State.RUNNING, **dict.fromkeys("bcd", State.SUCCEEDED)}
-        assert "3 of 4 nodes done, 1 at work. name-a: not heard for" in await heard.message()
+        assert "3 of 4 nodes done, 1 at work. name-a: no heartbeat for" in await heard.message()
 
         await canary.on("backend.install", done)
         canary.boot += 1

@@ -72,7 +72,7 @@ async def test_one_that_is_stopped_while_it_starts_ends_the_install(rig: Rig) ->
 
     assert replies[0] == {
         "success": False,
-        "error": "starts-slowly could not be started for m: it was stopped while it started",
+        "error": "starts-slowly could not be started for m: it was stopped while starting",
         "code": "backend_failed",
     }
     await wait_until(lambda: not rig.yard.alive())
@@ -143,7 +143,7 @@ async def test_one_that_closes_its_port_is_replaced_by_another_process(rig: Rig)
     assert row["address"] != first["address"]  # Its old port rests.
     port = first["address"].rpartition(":")[2]
     waits = [one for account in rig.accounts for one in account.replicas if one.state == "waiting"]
-    assert {one.trouble for one in waits} == {f"it closed its port {port} although it lives"}
+    assert {one.trouble for one in waits} == {f"it closed its port {port} but is still running"}
 
 
 async def test_one_that_dies_is_started_again_with_a_growing_delay_until_it_is_given_up(rig: Rig) -> None:

@@ -29,7 +29,7 @@ LOOK_EVERY_S = 0.03
 # What somebody is told whose wish was crossed by another's. Anything else is a fault.
 CROSSED = (
     "backend not found: light",
-    "it was stopped while it started",
+    "it was stopped while starting",
     "is already stopping",
     "mismatch",
     "did not free its memory before it was ended",

@@ -87,7 +87,7 @@ def test_without_the_peer_each_node_has_a_reason_and_its_return_heals(peers: Pee
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "no_capacity"
     message = refused.json()["error"]["message"]
-    assert "peer: not heard for" in message
+    assert "peer: no heartbeat for" in message
     assert "up: " in message
     peers.start("peer")
     # What nobody can take is looked at once a second, however many ask.
@@ -113,7 +113,7 @@ def test_model_that_fits_nowhere_is_refused_with_a_reason_for_each_node(peers: P
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "no_capacity"
     message = refused.json()["error"]["message"]
-    assert "gpu: needs 36.3 GB of VRAM, it may use 10.0 GB" in message
+    assert "gpu: needs 33.8 GiB of VRAM, 9.3 GiB available" in message
     assert "peer: it has no label large=yes" in message
 
 

@@ -82,7 +82,7 @@ async def test_each_status_has_its_meaning(status: int, error: type[RemudaError]
 async def test_a_server_without_node_api_may_be_the_right_one_later() -> None:
     async with LocalAiFrontend() as peer:
         client = Frontend(peer.url + "/elsewhere", None)
-        with pytest.raises(FrontendUnreachable, match="no place where nodes register"):
+        with pytest.raises(FrontendUnreachable, match="no registration endpoint"):
             await client.register(ME)
         await client.aclose()
 

@@ -47,7 +47,9 @@ def fail_for_ever(step: Step, problem: Problem, at: Moment) -> Step:
 def say_that_it_went_back(step: Step, stage: Stage) -> Step:
     if stage is not Stage.ROLL_BACK:
         return _next_stage(step, stage)
-    return replace(step, stage=stage, state=State.FAILED, reason="the node is back on the version before")
+    return replace(
+        step, stage=stage, state=State.FAILED, reason="the node was rolled back to the previous version"
+    )
 
 
 def goal_is_met_by_any_version(step: Step, seen: Sighting) -> str:

@@ -141,7 +141,7 @@ def test_a_machine_that_joined_and_runs_no_worker_has_a_problem(environ: dict[st
 @pytest.mark.parametrize(
     ("status", "body", "level", "said"),
     [
-        (200, b"ok", Level.OK, "can be commanded"),
+        (200, b"ok", Level.OK, "receives commands"),
         (
             503,
             b"not ready: down (no answer from nats://h:4222)",
@@ -203,7 +203,7 @@ def test_a_frontend_that_is_still_starting_is_said_to_be(environ: dict[str, str]
         found = checks.check_frontend(patient(environ))
 
     assert (found[1].check, found[1].level) == ("frontend", Level.WARNING)
-    assert found[1].message == f"one is starting here (process {os.getpid()}) and does not answer yet"
+    assert found[1].message == f"one is starting here (process {os.getpid()}) but does not answer yet"
 
 
 def test_a_frontend_that_was_named_and_does_not_answer_is_a_problem(environ: dict[str, str]) -> None:

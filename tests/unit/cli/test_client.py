@@ -150,7 +150,10 @@ def test_the_key_is_sent_and_a_redirect_does_not_carry_it_elsewhere(url: str) ->
 
 
 def test_an_answer_of_something_else_is_told_as_such(url: str) -> None:
-    with AdminClient(Target(url)) as client, pytest.raises(PeerFailed, match="not how a Remuda frontend"):
+    with (
+        AdminClient(Target(url)) as client,
+        pytest.raises(PeerFailed, match="not an answer of a Remuda frontend"),
+    ):
         client.get("200").read(NodeViews)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tools.long_tests import PARTS
 
 from remuda.cli.main import root
 from tests.support.documented import PAGES, ROOT, Documented, named_in, typed_in
@@ -77,6 +78,13 @@ def test_bench_commands_name_their_group_and_take_their_options(one: Documented)
     source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
     given = [word for word in one.words if word.startswith("--") and word != "--group"]
     assert [option for option in given if f'"{option}"' not in source] == []
+
+
+def test_every_bench_command_is_run_as_written_by_the_long_tests() -> None:
+    run = {" ".join(part.command[1:]) for part in PARTS}
+    typed = {one.command.removeprefix("uv run --group dev python ") for one in BENCH}
+    assert typed - run == {"-m bench.NAME"}
+    assert len({part.name for part in PARTS}) == len(PARTS)
 
 
 def test_pages_have_commands() -> None:

@@ -42,7 +42,7 @@ def test_a_disk_is_judged_by_what_is_free(free: int, level: Level) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "words"), [(5, "agrees"), (-5, "agrees"), (60, "1m ahead of"), (-3600, "1h behind")]
+    ("ahead_s", "words"), [(5, "matches"), (-5, "matches"), (60, "1m ahead of"), (-3600, "1h behind")]
 )
 def test_clocks_more_than_five_seconds_apart_are_told(ahead_s: int, words: str) -> None:
     found = findings.clock(timedelta(seconds=ahead_s))
@@ -152,7 +152,7 @@ def test_an_empty_fleet_is_a_warning() -> None:
 
 
 FOUND = [
-    findings.ok("clock", "agrees"),
+    findings.ok("clock", "matches"),
     findings.warning("gpu", "old driver", "upgrade it"),
     findings.problem("store", "gone", "start it"),
 ]
@@ -187,7 +187,7 @@ def test_operations_whose_attempts_keep_failing_are_told_with_the_reason() -> No
 
     assert (often.check, often.level, once.level) == ("operations", Level.PROBLEM, Level.WARNING)
     assert often.message == (
-        "upgrade echo on attic has failed 3 times and is tried again: the registry answered 401"
+        "upgrade echo on attic has failed 3 times and is being retried: the registry answered 401"
     )
     assert often.remedy == "log in there; remuda ops show 3f2a1b0c says more"
     assert verdict([often]) != "all is well"

@@ -63,4 +63,4 @@ def test_nothing_is_found_among_nothing(wanted: str) -> None:
     with pytest.raises(NotFound) as refusal:
         pick("node", [], wanted)
 
-    assert refusal.value.hint == "there are no nodes at all"
+    assert refusal.value.hint == "there are no nodes"

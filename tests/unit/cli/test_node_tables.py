@@ -15,7 +15,7 @@ def test_where_no_node_is_yet_the_one_of_this_machine_is_said_to_come() -> None:
     show(output, node_list([], datetime(2026, 6, 1, tzinfo=UTC), output))
     assert isinstance(output.file, StringIO)
     text = output.file.getvalue()
-    assert text.index("`remuda up` comes in seconds") < text.index("`remuda join`")
+    assert text.index("`remuda up` appears within seconds") < text.index("`remuda join`")
 
 
 def test_node_that_is_heard_and_cannot_be_reached_is_not_shown_as_healthy() -> None:

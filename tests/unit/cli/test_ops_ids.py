@@ -32,7 +32,7 @@ def test_an_id_or_its_beginning_means_an_operation(client: Known, wanted: str) -
 
 
 def test_a_beginning_of_several_is_refused_with_all_of_them(client: Known) -> None:
-    with pytest.raises(Invalid, match="'aaaa' is the beginning of 2 ids") as refused:
+    with pytest.raises(Invalid, match="'aaaa' matches 2 ids") as refused:
         whole_id(client, "aaaa")
     assert f"{FIRST} (install {an_op().backend})" in refused.value.hint
     assert f"{SECOND} (load qwen)" in refused.value.hint

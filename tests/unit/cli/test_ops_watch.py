@@ -105,7 +105,7 @@ def test_lines_say_once_that_the_frontend_is_away_and_that_it_is_back() -> None:
 
     assert file.getvalue().splitlines()[:2] == [
         "nothing listens there; trying again",
-        "the frontend answers again",
+        "connected to the frontend again",
     ]
 
 
@@ -121,7 +121,7 @@ def test_lines_say_within_seconds_that_nothing_is_heard_and_when_it_is_again() -
 
     assert file.getvalue().splitlines() == [
         "nothing heard from the frontend for 6 s",
-        "the frontend answers again",
+        "connected to the frontend again",
     ]
 
 
@@ -225,7 +225,7 @@ def test_bars_say_within_seconds_that_nothing_comes_from_the_frontend() -> None:
     clock.passed_s += 4
 
     first, second = rendered(bars.render()).splitlines()
-    assert first.strip() == "nothing heard from the frontend for 9 s; the figures below are old"
+    assert first.strip() == "nothing heard from the frontend for 9 s; what is shown may be out of date"
     assert second.split()[0] == "attic"
 
 

@@ -13,7 +13,7 @@ from remuda.wire.codec import encode
 from remuda.wire.operations import OpPlan, OpSubmitted
 from tests.unit.cli.ops_views import an_op
 
-WARNING = "attic cannot return to the version before"
+WARNING = "attic cannot roll back"
 
 
 class Warner(AdminClient):

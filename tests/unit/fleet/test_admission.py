@@ -141,7 +141,7 @@ def test_a_heartbeat_of_another_boot_does_not_speak_for_the_node() -> None:
 def test_the_late_farewell_of_an_earlier_boot_changes_nothing(
     word: Callable[[Node, BootId | None], Node],
 ) -> None:
-    with pytest.raises(NotFound, match="started again"):
+    with pytest.raises(NotFound, match="restarted since"):
         word(node(), BootId("boot-0"))
 
 

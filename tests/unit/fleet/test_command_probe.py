@@ -59,14 +59,14 @@ def test_a_worker_that_waits_for_approval_is_said_to_wait_for_that_alone() -> No
         assert (found.status, found.reasons, found.uncommandable) == (NodeStatus.PENDING, (waiting,), "")
     unheard = standing(node(report=None, approved=False), silent_s=60)
     assert unheard.reasons[0] == waiting
-    assert unheard.reasons[1].startswith("not heard for 60 s")
+    assert unheard.reasons[1].startswith("no heartbeat for 60 s")
 
 
 @pytest.mark.parametrize(("silent_s", "status"), [(30, NodeStatus.UNHEALTHY), (60, NodeStatus.OFFLINE)])
 def test_a_node_that_is_not_heard_is_not_said_to_be_on_another_bus(silent_s: int, status: NodeStatus) -> None:
     found = standing(node(), probe("its worker is elsewhere"), silent_s=silent_s)
     assert (found.status, found.uncommandable) == (status, "")
-    assert [reason.split(";")[0] for reason in found.reasons] == [f"not heard for {silent_s} s"]
+    assert [reason.split(";")[0] for reason in found.reasons] == [f"no heartbeat for {silent_s} s"]
 
 
 def unheard(*heartbeats_s: float) -> list[bool | None]:

@@ -41,7 +41,7 @@ async def test_an_address_that_is_none_is_said_to_be_none(address: str) -> None:
 
 @pytest.mark.parametrize("host", ["nobody.invalid", "a" * 64 + ".invalid", "a b.invalid", "xn--a.invalid"])
 async def test_a_name_that_leads_nowhere_is_said_in_words(host: str) -> None:
-    assert await call(f"{host}:80") in {"its name is not known here", "not a HOST:PORT address"}
+    assert await call(f"{host}:80") in {"its host name cannot be resolved here", "not a HOST:PORT address"}
 
 
 async def test_nobody_there_is_said_in_words() -> None:

@@ -239,7 +239,7 @@ def test_what_replicas_are_made_from_makes_another_revision(change: dict[str, An
     ],
 )
 def test_a_file_outside_the_folder_of_models_is_refused(text: str) -> None:
-    with pytest.raises(Invalid, match="leads out of the folder of models"):
+    with pytest.raises(Invalid, match="is outside the models folder"):
         read_model(text)
 
 

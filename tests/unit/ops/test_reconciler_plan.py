@@ -82,16 +82,16 @@ def test_while_the_bus_is_down_nothing_begins_and_no_attempt_is_spent() -> None:
 
 
 def test_an_offline_node_keeps_its_step_queued_with_the_reason_and_is_sent_nothing() -> None:
-    decided = a_pass(a_step(), views=(a_view(away="not heard for 90 s"),))
+    decided = a_pass(a_step(), views=(a_view(away="no heartbeat for 90 s"),))
     (_, after), *_ = decided.changes
     assert after.state is State.PENDING
-    assert after.reason.startswith("not heard for 90 s")
+    assert after.reason.startswith("no heartbeat for 90 s")
     assert not decided.dispatches
 
 
 def test_how_long_a_node_is_away_is_not_written_again_and_again() -> None:
-    step = a_step(reason="not heard for 90 s; this is done when it returns")
-    assert a_pass(step, views=(a_view(away="not heard for 95 s"),)).changes == ()
+    step = a_step(reason="no heartbeat for 90 s; continues when it returns")
+    assert a_pass(step, views=(a_view(away="no heartbeat for 95 s"),)).changes == ()
     assert a_pass(step, views=(a_view(away="its worker was stopped"),)).changes != ()
 
 
@@ -331,10 +331,10 @@ def test_another_node_goes_first_when_the_canary_is_kept_from_going_on() -> None
 
 
 def test_a_canary_that_is_away_is_named_with_the_reason() -> None:
-    first, views = running(Kind.UPGRADE), (a_view(away="not heard for 60 s"), a_view("node-2"))
+    first, views = running(Kind.UPGRADE), (a_view(away="no heartbeat for 60 s"), a_view("node-2"))
     waiting = a_step(Kind.UPGRADE, node="node-2")
     decided = a_pass(first, waiting, views=views, operations=(ROLLING,), requests=(a_request(first),))
     steps = [after for _, after in decided.changes]
     assert [step.node for step in steps] == [NODE, "node-2"]
-    assert "name-of-node-1 has to succeed first, and is away" in steps[1].reason
-    assert "name-of-node-1: not heard for 60 s" in summarise(ROLLING, steps, {}).message
+    assert "name-of-node-1 has to succeed first and is offline" in steps[1].reason
+    assert "name-of-node-1: no heartbeat for 60 s" in summarise(ROLLING, steps, {}).message

@@ -72,7 +72,7 @@ async def test_galleries_that_a_request_brings_are_read_in_place_of_the_usual_on
 
 async def test_a_request_cannot_make_the_frontend_read_its_own_files() -> None:
     async with shelf(Galleries()) as made:
-        with pytest.raises(Invalid, match="file of this frontend"):
+        with pytest.raises(Invalid, match="file on the frontend"):
             await made.readings('[{"name": "x", "url": "file:///etc/passwd"}]')
 
 

@@ -71,9 +71,9 @@ def test_a_step_waits_for_its_turn() -> None:
 @pytest.mark.parametrize(
     ("kind", "seen", "words"),
     [
-        (Kind.INSTALL, replace(UP, installed=True, digest=PINNED), "it was installed already"),
+        (Kind.INSTALL, replace(UP, installed=True, digest=PINNED), "it was already installed"),
         (Kind.REMOVE, UP, "it was not installed"),
-        (Kind.UPGRADE, replace(UP, installed=True, digest=PINNED), "it had this version already"),
+        (Kind.UPGRADE, replace(UP, installed=True, digest=PINNED), "it already had this version"),
     ],
 )
 def test_what_is_so_already_succeeds_without_a_message(kind: Kind, seen: Sighting, words: str) -> None:
@@ -199,7 +199,7 @@ def test_a_restarted_worker_has_lost_the_job_and_that_is_noticed_at_once() -> No
     step = after(running(), replace(UP, boot=BootId("boot-2")), seconds=1)
     assert step.state is State.PENDING
     assert step.problem is not None
-    assert step.problem.message == "the worker was restarted while it had this in hand"
+    assert step.problem.message == "the worker was restarted while working on this"
 
 
 def test_a_restarted_worker_that_has_the_backend_is_done() -> None:
@@ -299,7 +299,7 @@ def test_a_worker_that_cannot_be_told_is_said_so() -> None:
 def test_cancelling_does_not_wait_for_a_node_that_is_away() -> None:
     step = after(running(), replace(UP, away="asleep"), wish=Wish.CANCEL)
     assert step.state is State.CANCELLED
-    assert "it was away" in step.reason
+    assert "it was offline" in step.reason
 
 
 def test_a_paused_step_goes_on_where_it_was_when_resumed() -> None:
@@ -338,14 +338,14 @@ def test_a_version_that_does_not_start_takes_the_node_back_to_the_one_before() -
     assert sent(unproven, UP) == Dispatch(OP, NODE, Verb.ROLL_BACK, 2)
     back = after(proving(Stage.ROLL_BACK, problem=BAD_VERSION), replace(UP, outcome=Outcome(1)))
     assert back.state is State.FAILED
-    assert back.reason == f"{BAD_VERSION.message}; the node is back on the version before"
+    assert back.reason == f"{BAD_VERSION.message}; the node was rolled back to the previous version"
 
 
 def test_a_worker_that_cannot_go_back_is_said_so() -> None:
     step = replace(proving(Stage.PROVE), rolls_back=False)
     failed = after(step, replace(UP, outcome=Outcome(1, BAD_VERSION)))
     assert failed.state is State.FAILED
-    assert failed.reason.endswith("its worker cannot return to the version before")
+    assert failed.reason.endswith("its worker cannot roll back")
 
 
 def test_a_proof_that_was_interrupted_is_tried_again_before_anything_is_concluded() -> None:
@@ -386,7 +386,7 @@ def test_going_back_is_tried_a_few_times_and_then_left_to_a_person() -> None:
         tries += 1
         step = after(replace(step, state=State.RUNNING), replace(UP, outcome=Outcome(1, BUS_DOWN)))
     assert tries == 4
-    assert "going back failed, so the node still has this version: the bus is down" in step.reason
+    assert "the rollback failed, so the node still has this version: the bus is down" in step.reason
     assert step.problem is not None
     assert (step.problem.code, "remove the backend" in step.problem.hint) == ("proof_failed", True)
 
@@ -424,7 +424,7 @@ def test_a_cancel_ends_even_if_the_worker_never_does(step: Step, seen: Sighting)
     for minute in range(16):
         step = after(step, seen, seconds=60 * minute, wish=Wish.CANCEL)
     assert step.state is State.CANCELLED
-    assert "its worker did not end it in time" in step.reason
+    assert "its worker did not stop it in time" in step.reason
 
 
 def test_a_version_that_nobody_could_start_goes_back_unless_another_node_has_run_it() -> None:

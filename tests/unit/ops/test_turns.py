@@ -25,13 +25,13 @@ def test_all_nodes_of_an_operation_go_at_once_within_its_bound() -> None:
 def test_a_later_operation_waits_for_the_earlier_one_on_the_same_node_and_backend() -> None:
     first, second = an_operation("a"), an_operation("b", asked_s=1)
     waits = blocked([second, first], [a_step(op="a"), a_step(op="b"), a_step(op="b", node="other")], away=())
-    assert waits == {("b", "node-1"): "operation a goes first on this node"}
+    assert waits == {("b", "node-1"): "waiting for operation a on this node"}
 
 
 def test_an_earlier_operation_that_is_tried_again_waits_for_a_later_one_at_work() -> None:
     again, at_work = a_step(op="a", attempt=3), running(Kind.REMOVE, op="b")
     waits = blocked([an_operation("a"), an_operation("b", asked_s=1)], [again, at_work], away=())
-    assert waits == {("a", "node-1"): "operation b goes first on this node"}
+    assert waits == {("a", "node-1"): "waiting for operation b on this node"}
 
 
 def test_an_operation_that_is_over_on_a_node_is_in_nobodys_way() -> None:
@@ -43,7 +43,7 @@ def test_with_a_canary_one_node_goes_first() -> None:
     steps = [a_step(node=f"n{number}") for number in range(4)]
     waits = blocked([an_operation(roll_out=ROLLING)], steps, away=())
     assert len(waits) == 3
-    assert set(waits.values()) == {"one node has to succeed before the others begin"}
+    assert set(waits.values()) == {"waiting for the first node to succeed"}
 
 
 def test_a_node_that_has_nothing_to_start_the_new_version_with_does_not_go_first() -> None:
@@ -100,7 +100,7 @@ def test_a_canary_that_is_away_is_waited_for_until_it_is_lost(canary: Step) -> N
     operation, steps = an_operation(roll_out=ROLLING), [canary, a_step(node="n1"), a_step(node="n2")]
     waits = blocked([operation], steps, away={canary.node})
     assert {node for _, node in waits} == {"n1", "n2"}
-    assert all("name-of-n0 has to succeed first, and is away" in why for why in waits.values())
+    assert all("name-of-n0 has to succeed first and is offline" in why for why in waits.values())
     waits = blocked([operation], steps, away={canary.node}, lost={canary.key})
     assert {node for _, node in waits} == {"n2"}, "another goes first"
 

@@ -133,8 +133,8 @@ def test_a055_every_final_state_of_a_node_is_shown() -> None:
 
 
 def test_a063_a_node_that_is_away_is_queued_with_the_reason() -> None:
-    [node] = item(seen(a_step(reason="it is draining; this is done when it is resumed")))["nodes"]
-    assert (node["status"], node["error"]) == ("queued", "it is draining; this is done when it is resumed")
+    [node] = item(seen(a_step(reason="it is draining; continues when it is resumed")))["nodes"]
+    assert (node["status"], node["error"]) == ("queued", "it is draining; continues when it is resumed")
 
 
 def test_a069_only_hard_failures_are_in_the_error_of_the_whole() -> None:

@@ -13,7 +13,7 @@ def test_a_removal_waits_for_an_install_that_arrived_after_it_was_cancelled() ->
     decided = a_pass(a_step(Kind.REMOVE), views=(a_view(work=(LATE,)),), operations=(REMOVAL,))
     ((_, after),) = decided.changes
     assert after.state is State.PENDING
-    assert after.reason == "its worker still has operation an-older-operation in hand"
+    assert after.reason == "its worker is still busy with operation an-older-operation"
     assert not decided.dispatches
 
 

@@ -127,7 +127,7 @@ async def test_path_that_an_earlier_release_let_in_is_refused_when_it_is_used(
 
     problem = await problem_of(rig.loader(), step)
 
-    assert problem.message == f"{where}mmproj: '/etc/shadow' is outside the folder of models"
+    assert problem.message == f"{where}mmproj: '/etc/shadow' is outside the models folder"
     assert "/models" in problem.hint
     assert (rig.worker.installs, rig.engine.loads) == ([], [])
 

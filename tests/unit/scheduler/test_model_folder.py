@@ -214,9 +214,9 @@ async def test_file_that_is_too_large_is_no_model(watched: Watched) -> None:
     [
         (
             "name: a\nparameters: {model: /etc/passwd}\n",
-            "a.yaml: parameters.model: '/etc/passwd' is outside the folder of models",
+            "a.yaml: parameters.model: '/etc/passwd' is outside the models folder",
         ),
-        ("name: a\nmmproj: ../b.gguf\n", "a.yaml: mmproj: '../b.gguf' leads out of the folder of models"),
+        ("name: a\nmmproj: ../b.gguf\n", "a.yaml: mmproj: '../b.gguf' is outside the models folder"),
         ("name: ../evil\nbackend: echo\n", "a.yaml: name: '../evil' cannot be the name of a file"),
     ],
 )

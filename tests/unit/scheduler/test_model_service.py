@@ -95,10 +95,10 @@ async def test_what_cannot_work_is_refused_before_it_is_added(served: Served, mo
     [
         (
             "parameters: {model: /etc/passwd}",
-            "parameters.model: '/etc/passwd' is outside the folder of models",
+            "parameters.model: '/etc/passwd' is outside the models folder",
         ),
-        ("mmproj: /etc/shadow", "mmproj: '/etc/shadow' is outside the folder of models"),
-        ("lora_adapters: [a, //etc/b]", "lora_adapters: '//etc/b' is outside the folder of models"),
+        ("mmproj: /etc/shadow", "mmproj: '/etc/shadow' is outside the models folder"),
+        ("lora_adapters: [a, //etc/b]", "lora_adapters: '//etc/b' is outside the models folder"),
     ],
 )
 async def test_a_model_names_no_file_outside_the_folder(served: Served, keys: str, said: str) -> None:

@@ -378,7 +378,7 @@ async def test_a_follower_that_is_too_slow_is_told_what_it_missed(logs: ProcessL
             sink.stdout(b"%d\n" % number)
         first = await anext(lines)
         rest = [(await anext(lines)).text for _ in range(limits.LOG_FOLLOW_LINES_MAX)]
-    assert first.text == "[250 lines are left out here: they came faster than they were read]"
+    assert first.text == "[250 lines are omitted here: they came faster than they were read]"
     assert rest == [str(number) for number in range(250, count)]
 
 
@@ -388,5 +388,5 @@ async def test_one_huge_write_reaches_a_follower_shortened(logs: ProcessLogs) ->
     with logs.follow("llama#0") as lines, anyio.fail_after(10):
         sink.stdout(b"\n" * 5_000_000 + b"end\n")
         got = [(await anext(lines)).text for _ in range(limits.LOG_FOLLOW_LINES_MAX + 1)]
-    assert got[0].startswith(f"[{5_000_001 - limits.LOG_FOLLOW_LINES_MAX} lines are left out")
+    assert got[0].startswith(f"[{5_000_001 - limits.LOG_FOLLOW_LINES_MAX} lines are omitted")
     assert got[-1] == "end"

@@ -81,20 +81,18 @@ class SourceSettings(CommonSettings):
         Mirrors,
         Setting(
             "Mirrors that are asked before a registry, such as docker.io=mirror.example.org. "
-            "A registry may stand several times.",
+            "A registry may be given several times.",
             MIRRORS,
             hidden=True,
         ),
     ] = Field(default_factory=dict)
     registry_ca: Annotated[
         File | None,
-        Setting(
-            "PEM file of an authority that registries' certificates may come from.", forms.FILE, hidden=True
-        ),
+        Setting("PEM file of a CA that signs registries' certificates.", forms.FILE, hidden=True),
     ] = None
     insecure_registries: Annotated[
         RegistryNames,
-        Setting("Registries that are spoken to in clear text.", "HOST[:PORT],HOST[:PORT]", hidden=True),
+        Setting("Registries to use over plain HTTP.", "HOST[:PORT],HOST[:PORT]", hidden=True),
     ] = ()
 
 
@@ -102,7 +100,7 @@ class DepotSettings(SourceSettings):
     depot_budget: Annotated[Size, Setting("Most to keep of downloaded layers.", SIZE, hidden=True)] = "50GiB"
     depot_unused: Annotated[
         Duration,
-        Setting("How long layers are kept that no backend needs.", durations.ACCEPTED, hidden=True),
+        Setting("How long to keep layers that no backend needs.", durations.ACCEPTED, hidden=True),
     ] = timedelta(days=14)
 
     @property

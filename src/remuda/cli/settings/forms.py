@@ -73,7 +73,7 @@ def _variable_names(value: tuple[str, ...]) -> tuple[str, ...]:
     for name in value:
         if not _VARIABLE.fullmatch(name):
             raise ValueError(
-                f"{name[:80]!r} is no name of a variable: letters, digits and _, then perhaps a *"
+                f"{name[:80]!r} is not a variable name: letters, digits and _, optionally ending in *"
             )
     return value
 

@@ -51,7 +51,7 @@ class FrontendSettings(SourceSettings):
     auto_approve: Annotated[
         bool | None,
         Setting(
-            "Let in every worker that has the token. Default: on for `up`, off for `frontend`.",
+            "Approve every worker that has the token. Default: on for `up`, off for `frontend`.",
             forms.FLAG,
             aliases=("LOCALAI_AUTO_APPROVE_NODES",),
         ),
@@ -59,7 +59,7 @@ class FrontendSettings(SourceSettings):
     refuse_address_only: Annotated[
         bool,
         Setting(
-            "Take only nodes that prove who they are: Remuda workers, and peers that were invited "
+            "Accept only nodes that prove who they are: Remuda workers, and invited peers "
             "(remuda nodes invite).",
             forms.FLAG,
         ),
@@ -67,7 +67,7 @@ class FrontendSettings(SourceSettings):
     trusted_proxies: Annotated[
         Annotated[Words, AfterValidator(_networks)],
         Setting(
-            "Proxies whose X-Forwarded-For says where a node comes from, comma-separated.",
+            "Proxies whose X-Forwarded-For is trusted, comma-separated.",
             "addresses or networks, such as 10.0.0.2,172.16.0.0/12",
         ),
     ] = ()
@@ -123,7 +123,7 @@ class FrontendSettings(SourceSettings):
     distributed_shared_models: Annotated[
         bool,
         Setting(
-            "Nodes have this frontend's folder of models under the same path.",
+            "Nodes have this frontend's models folder under the same path.",
             forms.FLAG,
             aliases=("LOCALAI_DISTRIBUTED_SHARED_MODELS",),
         ),
@@ -159,7 +159,7 @@ class FrontendSettings(SourceSettings):
     nats_backend_install_timeout: Annotated[
         Annotated[Duration, forms.or_usual(_REPLY)],
         Setting(
-            "How long the reply to one install request is on time; a later one counts as well.",
+            "How long to wait for the reply to an install request; a later reply still counts.",
             durations.ACCEPTED,
             flag="backend-install-timeout",
             aliases=("LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT",),
@@ -168,7 +168,7 @@ class FrontendSettings(SourceSettings):
     nats_backend_upgrade_timeout: Annotated[
         Annotated[Duration, forms.or_usual(_REPLY)],
         Setting(
-            "How long the reply to one upgrade request is on time; a later one counts as well.",
+            "How long to wait for the reply to an upgrade request; a later reply still counts.",
             durations.ACCEPTED,
             flag="backend-upgrade-timeout",
             aliases=("LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT",),
@@ -202,7 +202,7 @@ class FrontendSettings(SourceSettings):
     expose_node_header: Annotated[
         bool,
         Setting(
-            "Say in a response header which node answered.",
+            "Name the node that answered in a response header.",
             forms.FLAG,
             aliases=("LOCALAI_EXPOSE_NODE_HEADER",),
         ),
@@ -210,7 +210,7 @@ class FrontendSettings(SourceSettings):
     models_path: Annotated[
         File | None,
         Setting(
-            "Folder of models: their files, and the YAML that describes them. Default: in the data folder.",
+            "Models folder: model files and the YAML that describes them. Default: in the data folder.",
             forms.FILE,
             aliases=("LOCALAI_MODELS_PATH", "MODELS_PATH"),
         ),
@@ -218,14 +218,12 @@ class FrontendSettings(SourceSettings):
     keep_alive: Annotated[
         KeepAlive,
         Setting(
-            "Unload a model after so long without a request. Models may say otherwise.", keeping.ACCEPTED
+            "Unload a model after this long without a request. Models may override it.", keeping.ACCEPTED
         ),
     ] = timedelta(minutes=30)
     requests_waiting_max: Annotated[
         Annotated[int, Field(ge=0, le=100_000)],
-        Setting(
-            "Most requests that wait for one model, be it busy or being loaded.", "a number from 0 to 100000"
-        ),
+        Setting("Most requests that may wait for one model, busy or loading.", "a number from 0 to 100000"),
     ] = 512
     request_wait: Annotated[
         Duration, Setting("How long a request waits for a busy replica.", durations.ACCEPTED)
@@ -233,21 +231,22 @@ class FrontendSettings(SourceSettings):
     answer_silence: Annotated[
         Duration,
         Setting(
-            "How long a backend may say nothing in an answer that is streamed. A long prompt on a slow "
+            "How long a backend may be silent during a streamed answer. A long prompt on a slow "
             "machine takes minutes.",
             durations.ACCEPTED,
         ),
     ] = timedelta(minutes=5)
     answer_limit: Annotated[
-        Duration, Setting("How long a backend may take for an answer in one piece.", durations.ACCEPTED)
+        Duration,
+        Setting("How long a backend may take for an answer that is not streamed.", durations.ACCEPTED),
     ] = timedelta(hours=1)
     request_bytes_max: Annotated[
         Annotated[int, Field(ge=1024, le=1 << 32)],
-        Setting("Largest body of an inference request, in bytes; images come inside.", "a number of bytes"),
+        Setting("Largest body of an inference request in bytes, images included.", "a number of bytes"),
     ] = limits.INFERENCE_BODY_BYTES_MAX
     shutdown_grace: Annotated[
         Duration,
-        Setting("How long answers under way may go on when the frontend stops.", durations.ACCEPTED),
+        Setting("How long answers in progress may continue when the frontend stops.", durations.ACCEPTED),
     ] = timedelta(seconds=30)
     file_transfer_timeout: Annotated[
         Duration | None,

@@ -16,16 +16,17 @@ class CommonSettings(Settings):
     )
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Setting("Least severe events to log.", "debug, info, warning or error"),
+        Setting("Lowest severity to log.", "debug, info, warning or error"),
     ] = "info"
     log_format: Annotated[
         Literal["auto", "console", "json"],
-        Setting("How log lines look; auto: for people on a terminal, JSON else.", "auto, console or json"),
+        Setting("Log format; auto: console on a terminal, otherwise JSON.", "auto, console or json"),
     ] = "auto"
     registration_token: Annotated[
         SecretStr | None,
         Setting(
-            "Shared secret that lets workers in. Better given by environment or file than as an argument.",
+            "Shared secret that workers register with. Better given by environment or file than on the "
+            "command line.",
             flag="token",
             aliases=("LOCALAI_REGISTRATION_TOKEN",),
         ),
@@ -63,7 +64,11 @@ class CommonSettings(Settings):
     nats_creds: Annotated[File | None, Setting("NATS credentials file (.creds).", forms.FILE)] = None
     nats_tls_ca: Annotated[
         File | None,
-        Setting("PEM file that signs the NATS server.", forms.FILE, aliases=("LOCALAI_NATS_TLS_CA",)),
+        Setting(
+            "PEM file of the CA that signed the NATS certificate.",
+            forms.FILE,
+            aliases=("LOCALAI_NATS_TLS_CA",),
+        ),
     ] = None
     nats_tls_cert: Annotated[
         File | None,
@@ -75,7 +80,7 @@ class CommonSettings(Settings):
     nats_require_auth: Annotated[
         bool,
         Setting(
-            "Frontend: start only with bus credentials to give out. Worker: wait for credentials.",
+            "Frontend: start only if it can issue bus credentials. Worker: wait for credentials.",
             forms.FLAG,
             aliases=("LOCALAI_NATS_REQUIRE_AUTH", "LOCALAI_DISTRIBUTED_REQUIRE_AUTH"),
         ),

@@ -30,7 +30,7 @@ class WorkerSettings(DepotSettings):
         Setting("URL of the frontend.", "http(s)://HOST[:PORT]", aliases=("LOCALAI_REGISTER_TO",)),
     ] = ""
     ca: Annotated[
-        File | None, Setting("PEM file that signs the frontend's HTTPS certificate.", forms.FILE)
+        File | None, Setting("PEM file of the CA that signed the frontend's certificate.", forms.FILE)
     ] = None
     node_name: Annotated[
         NodeName,
@@ -103,7 +103,7 @@ class WorkerSettings(DepotSettings):
     models_path: Annotated[
         File | None,
         Setting(
-            "Folder of models: their files, and the YAML that describes them. Default: in the data folder.",
+            "Models folder: model files and the YAML that describes them. Default: in the data folder.",
             forms.FILE,
             aliases=("LOCALAI_MODELS_PATH", "MODELS_PATH"),
         ),
@@ -128,7 +128,7 @@ class WorkerSettings(DepotSettings):
     backend_env: Annotated[
         VariableNames,
         Setting(
-            "Further environment variables that backends get to see, such as HF_TOKEN or VLLM_*. Without it: "
+            "Further environment variables that backends may see, such as HF_TOKEN or VLLM_*. Without it: "
             "paths, locale, proxies, CA bundles, and the variables of accelerators and frameworks.",
             forms.VARIABLES,
         ),

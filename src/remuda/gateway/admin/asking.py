@@ -42,7 +42,7 @@ async def wait_for(svc: Services, op: OpId) -> View:
     view = await svc.ops.feed.finished(op, DELETE_WITHIN)
     if view is None:
         raise NotYetDeleted(
-            f"it is not done after {DELETE_WITHIN.total_seconds():.0f} s, and goes on as operation {op}",
+            f"not finished after {DELETE_WITHIN.total_seconds():.0f} s; it continues as operation {op}",
             hint=f"see /api/ops/{op}",
         )
     if any(step.state is State.FAILED for step in view.steps):

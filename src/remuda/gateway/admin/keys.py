@@ -34,7 +34,7 @@ async def create_key(request: Request, svc: Svc) -> Response:
     scope = KeyScope(wanted.scope)
     if wanted.models and scope is KeyScope.ADMIN:
         raise Invalid(
-            "models: an admin's key is for everything", hint="leave them out, or ask for the scope inference"
+            "models: an admin key is not limited to models", hint="leave them out, or use the scope inference"
         )
     secret, key = await svc.keyring.create(wanted.name, scope, wanted.models)
     made = _view(key).model_copy(update={"key": secret, "warnings": _warnings(key, svc)})

@@ -29,7 +29,9 @@ async def node_backends(node_id: NodePath, svc: Svc) -> Response:
     node = next((one for one in await svc.ops.operations.nodes() if one.standing.node.id == node_id), None)
     listed = None if node is None else installed(node)
     if listed is None:
-        raise Unavailable(f"{standing.node.name} has not told yet what it has installed; it is being asked")
+        raise Unavailable(
+            f"{standing.node.name} has not reported yet what it has installed; it has been asked"
+        )
     return answer(InstalledBackends([installed_backend(one) for one in listed] or None))
 
 
@@ -43,7 +45,7 @@ async def install_on_node(node_id: NodePath, request: Request, svc: Svc, admin: 
     """Have a backend on this node, from the galleries or from a place outside them."""
     body = await read(request, NodeInstallBody)
     if not body.backend and not body.uri:
-        raise Invalid("backend: name one, or the uri of a source")
+        raise Invalid("backend: give a name, or the uri of a source")
     source = Source(body.backend, body.backend_galleries, body.uri, body.name, body.alias)
     accepted = await on_node(svc, Kind.INSTALL, source, admin, node_id)
     return answer(job(accepted, "backend installation started", status=True), 202)

@@ -31,7 +31,7 @@ _HEADERS = [
 ]
 _NOTHING = b": nothing new\n\n"
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
-_STOPPING = LogEnd(code="unavailable", message="this frontend stops")
+_STOPPING = LogEnd(code="unavailable", message="this frontend is stopping")
 _EVENTS: Described = {"content": {STREAM: {"schema": {"type": "string"}}}}
 
 routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_admin)])

@@ -51,7 +51,7 @@ async def drain_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
 
 @routes.post("/nodes/{node_id}/resume", responses=gives(wire.NodeMessage, 401, 404))
 async def resume_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
-    """Take work again."""
+    """Let drained nodes take work again."""
     await svc.registry.resume(node_id, admin)
     await svc.serving.fleet_changed()
     return answer(wire.NODE_RESUMED)

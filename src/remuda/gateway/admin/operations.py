@@ -68,7 +68,7 @@ async def _wish(op_id: OpId, wish: Wish, svc: Svc, done: str) -> Response:
     operations = svc.ops.operations
     try:
         if (await operations.view(op_id)).operation.wish is wish is Wish.CANCEL:
-            raise Conflict("the operation is being cancelled already")
+            raise Conflict("the operation is already being cancelled")
         await operations.wish(op_id, wish)
     except NotFound:
         return answer(DoneReply(message=done))

@@ -67,7 +67,9 @@ async def list_ops(
     backend: Annotated[str, Query(max_length=1024, description="As it was asked for.")] = "",
     model: Annotated[str, Query(max_length=1024, description="Of a load or unload.")] = "",
     node: Annotated[str, Query(max_length=1024, description="A node's name or id.")] = "",
-    dismissed: Annotated[bool, Query(description="Also those put away, as far as history has them.")] = False,
+    dismissed: Annotated[
+        bool, Query(description="Also dismissed ones, as far as the history has them.")
+    ] = False,
     id: Annotated[str, Query(max_length=1024, description="Or the beginning of one.")] = "",
     before: Annotated[int | None, Query(le=_NUMBER_MAX, description="The `next` of another page.")] = None,
     limit: Annotated[int, Query(ge=1, le=_PAGE_MAX)] = 50,
@@ -163,7 +165,7 @@ async def dismiss_op(op_id: OpPath, svc: Svc) -> Response:
     """Put an operation away that is over; the history keeps it."""
     view = await svc.ops.operations.view(op_id)
     if view.operation.finished_at is None:
-        raise Conflict("the operation is not over", hint="cancel it first")
+        raise Conflict("the operation is not finished", hint="cancel it first")
     await svc.ops.operations.dismiss(op_id)
     return _shown(await svc.ops.operations.view(op_id), svc)
 

@@ -104,7 +104,7 @@ class Dispatcher:
         """Returns when the message is dealt with. Cancelling it only stops the waiting."""
         if not self._tasks.is_open or self._at_work[command.name] >= limits.PER_SUBJECT_MAX:
             log.warning("command_refused", command=command.name)
-            reason = "this worker has too much in hand; try again later"
+            reason = "this worker is busy; try again later"
             await _send(message, command.failure(reason, Unavailable.code))
             return
         done = anyio.Event()

@@ -42,7 +42,7 @@ class ModelFiles:
         root = self._models.resolve()
         parent = root.joinpath(*parts[:-1]).resolve()
         if not parent.is_relative_to(root):
-            raise Invalid(f"model_name: {name[:100]!r} leads out of the folder of models")
+            raise Invalid(f"model_name: {name[:100]!r} is outside the models folder")
         return parent / parts[-1]
 
 

@@ -53,9 +53,7 @@ class Shelving:
         try:
             async with self._alone("delete", request) as sight:
                 if sight.system:
-                    raise Invalid(
-                        f"{request.backend} belongs to the system, which removes it by its own means"
-                    )
+                    raise Invalid(f"{request.backend} is a system backend, which Remuda does not remove")
                 outcomes = await self._holdings.stop(sight, free=True)
                 require_gone(outcomes)
                 await self._depot.remove(request.backend, await self._capability())

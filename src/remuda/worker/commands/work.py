@@ -114,7 +114,7 @@ class WorkInHand:
             with attempt.scope:
                 yield attempt
             if attempt.scope.cancelled_caught:
-                raise Conflict(f"the {kind} was cancelled", hint="what was fetched is kept")
+                raise Conflict(f"the {kind} was cancelled", hint="what was downloaded is kept")
 
     def cancel(self, op_id: str) -> bool:
         """Give up what is at work for this operation; whether there was anything that could be."""

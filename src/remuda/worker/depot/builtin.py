@@ -35,7 +35,7 @@ def run_script(uri: str, backend: str, python: Path) -> str:
     module = _MODULES.get(uri.removeprefix(BUILTIN))
     if module is None:
         known = ", ".join(f"{BUILTIN}{name}" for name in _MODULES)
-        raise NotFound(f"{uri} does not ship with this Remuda", hint=f"known are {known}")
+        raise NotFound(f"{uri} does not ship with this Remuda", hint=f"known: {known}")
     return _SCRIPT.format(
         python=shlex.quote(str(python.absolute())), backend=shlex.quote(backend), module=module
     )

@@ -228,7 +228,7 @@ class Depot:
         folders = scan(self.places)
         found = listing(folders, self.places.backends, capability).get(name)
         if found is not None and found.system:
-            raise Invalid(f"{name} belongs to the system, which removes it by its own means")
+            raise Invalid(f"{name} is a system backend, which Remuda does not remove")
         own = {facts.path.name: facts for facts in folders if not facts.system}
         if found is None and name not in own:  # A folder that cannot be listed can be removed all the same.
             hint = "`remuda backends list --local` shows what there is"

@@ -45,7 +45,7 @@ def plan(
             Leaving(blob, "no installed backend needs it" if blob.used_at < unused_since else budget)
             for blob in unwanted
         ),
-        *(Leaving(blob, f"{budget}, also by installed backends alone") for blob in squeezed),
+        *(Leaving(blob, f"{budget}, even by installed backends alone") for blob in squeezed),
     )
 
 

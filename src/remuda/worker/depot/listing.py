@@ -89,7 +89,7 @@ def listing(folders: Sequence[FolderFacts], backends: Path, capability: str) -> 
         if facts.metadata is not None and (target := facts.metadata.meta_backend_for):
             name = facts.metadata.name or facts.path.name
             if Path(target).name != target:  # A path would lead out of the folder of backends.
-                problems.append(f"{facts.path} stands for {target!r}, which is no backend's name")
+                problems.append(f"{facts.path} stands for {target!r}, which is not a backend")
                 continue
             stands_for = backends / target
             found[name] = Backend(

@@ -80,7 +80,7 @@ class Maker:
                     write_text(staging / MANIFEST_FILE, order.manifest)
             if not run_name(staging):
                 needed = f"neither {RUN_FILE} nor {MANIFEST_FILE} at its root"
-                raise ContentRefused(f"{record.source or order.name} is no backend: it has {needed}")
+                raise ContentRefused(f"{record.source or order.name} is not a backend: it has {needed}")
             (staging / PROVEN_FILE).unlink(missing_ok=True)
             (staging / RECORD_FILE).unlink(missing_ok=True)
             write_metadata(staging, self._metadata(order, digest))

@@ -72,7 +72,7 @@ def check_integrity(source: Source, sha256: str) -> None:
         case Archive() if sha256:
             return
     raise SignatureRequired(
-        f"{_shown(source)} cannot be verified, and this machine demands that (require-backend-integrity)",
+        f"{_shown(source)} cannot be verified, which this machine requires (require-backend-integrity)",
         hint="name an image by its digest, or an archive with its sha256",
     )
 
@@ -86,7 +86,7 @@ def all_failed(name: str, failures: Sequence[tuple[str, RemudaError]]) -> Remuda
     kind: type[RemudaError] = kinds.pop() if len(kinds) == 1 else Rejected
     if any(failure.retryable for _, failure in failures):
         kind = Unavailable
-    return kind(f"{name} cannot be had from any of its {len(failures)} sources: {told}")
+    return kind(f"{name} could not be fetched from any of its {len(failures)} sources: {told}")
 
 
 def _own_name(source: Source) -> str:

@@ -77,9 +77,9 @@ def checked_name(text: str) -> str:
     """The name as a folder's. A slash becomes two underscores, as with peers. Invalid for what cannot be."""
     name = text.strip().replace("/", "__")
     if not name or name.startswith((".", "-")) or len(name.encode()) > NAME_BYTES_MAX:
-        fault = f"{text[:60]!r} is no name for a backend"
+        fault = f"{text[:60]!r} is not a valid backend name"
     elif not name.isprintable() or "\\" in name:
-        fault = f"{text[:60]!r} holds characters that no backend's name may have"
+        fault = f"{text[:60]!r} contains characters that are not allowed in backend names"
     elif name.endswith(PASSING_SUFFIXES):
         fault = f"{text[:60]!r} ends like a folder that is being replaced"
     else:

@@ -16,7 +16,7 @@ def detect(host: Host, ram: Capacity) -> GpuFindings:
         name = drm.name(host, card, "AMD")
         total = read_number(host, f"{card}/device/mem_info_vram_total")
         if total is None:
-            problems.append(f"{name} does not tell its memory: load the amdgpu driver for it.")
+            problems.append(f"{name} does not report its memory: load the amdgpu driver for it.")
             continue
         used = read_number(host, f"{card}/device/mem_info_vram_used")
         gpus.append(Gpu("amd", name, total, None if used is None else total - used))

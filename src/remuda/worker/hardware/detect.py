@@ -41,9 +41,9 @@ def detect(host: Host, models_dir: Path) -> Hardware:
     cpu_model = _isolated("cpu", partial(cpu.model, host), "", problems)
     found = _look_for_gpus(host, ram or Capacity(0, 0), problems)
     if ram is None:
-        problems.append("It cannot be told how much memory this machine has.")
+        problems.append("This machine's memory size cannot be determined.")
     if room is None:
-        problems.append(f"It cannot be told how much room there is on the disk of {models_dir}.")
+        problems.append(f"The free disk space of {models_dir} cannot be determined.")
     hardware = Hardware(
         architecture=cpu.architecture(host),
         os=host.system,
@@ -138,5 +138,5 @@ def _isolated(part: str, read: Callable[[], Value], otherwise: Value, problems: 
         return read()
     except Exception as error:
         log.warning("hardware_part_failed", part=part, exc_info=True)
-        problems.append(f"Looking at the {part} of this machine failed: {error!r}.")
+        problems.append(f"Detecting the {part} of this machine failed: {error!r}.")
         return otherwise

@@ -88,10 +88,10 @@ def _part(device: NvmlDevice, part: NvmlDevice, host: Host, ram: Capacity) -> tu
     except NvmlUnsupported:
         memory = Capacity(0, 0)
     except NvmlFailed as error:
-        return Gpu("nvidia", name, 0, 0, compute_capability), f"does not tell its memory: {error}."
+        return Gpu("nvidia", name, 0, 0, compute_capability), f"does not report its memory: {error}."
     if unified.is_known_chip(name) or (memory.total == 0 and architecture(host) == "arm64"):
         return unified.gpu(name, ram, compute_capability), ""
-    problem = "" if memory.total else "does not tell its memory."
+    problem = "" if memory.total else "does not report its memory."
     return Gpu("nvidia", name, memory.total, memory.available, compute_capability), problem
 
 

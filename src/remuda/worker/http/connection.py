@@ -18,7 +18,7 @@ class Connection(HttpToolsProtocol):
         self._framing_bytes += len(data)  # Afterwards: a new message in it begins at nothing.
         bound = limits.HEAD_BYTES_MAX if self._in_head else limits.FRAMING_BYTES_MAX
         if self._framing_bytes > bound and not self.transport.is_closing():
-            self.send_400_response("the request's head is too long")
+            self.send_400_response("the request headers are too long")
 
     def on_message_begin(self) -> None:
         self._in_head, self._framing_bytes = True, 0

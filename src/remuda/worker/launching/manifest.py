@@ -53,9 +53,9 @@ def _template(value: object) -> Template:
     if isinstance(value, Template):
         return value
     if not isinstance(value, str):
-        raise ValueError("must be a text")
+        raise ValueError("must be text")
     if "\0" in value:
-        raise ValueError("holds a NUL character")
+        raise ValueError("contains a NUL character")
     if any(address in value for address in _ANY_ADDRESS):
         raise ValueError("must not listen on all addresses: only the worker calls it, on 127.0.0.1")
     return Template.parse(value)
@@ -67,7 +67,7 @@ def _arguments(value: object) -> Arguments:
     grouped = isinstance(value, list)
     templates = tuple(_template(item) for item in (value if isinstance(value, list) else [value]))
     if not templates:
-        raise ValueError("an empty list stands for nothing")
+        raise ValueError("must not be an empty list")
     if any(OPTIONS in template.names and (grouped or len(template.parts) > 1) for template in templates):
         raise ValueError("{options} stands for several arguments of its own, so it stands alone")
     return Arguments(templates, optional=grouped)
@@ -75,7 +75,7 @@ def _arguments(value: object) -> Arguments:
 
 def _variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
-        raise ValueError("is no name for an environment variable")
+        raise ValueError("is not a valid name of an environment variable")
     return name
 
 
@@ -94,7 +94,7 @@ def _path(path: str) -> str:
 def _span(value: object) -> timedelta:
     span = value if isinstance(value, timedelta) else durations.parse(str(value))
     if not timedelta(0) < span <= START_LIMIT_MAX:
-        raise ValueError("must be more than nothing and at most 24h")
+        raise ValueError("must be more than 0 and at most 24h")
     return span
 
 
@@ -124,7 +124,7 @@ class Manifest(BaseModel):
     def _fits_its_protocol(self) -> "Manifest":
         if self.protocol is Protocol.GRPC:
             if self.model_fields_set != {"protocol"}:
-                raise ValueError("with protocol grpc nothing else can be said: its run.sh is what is started")
+                raise ValueError("protocol grpc takes no other fields: its run.sh is started")
             return self
         self._require_startable("command", self.command)
         if self.check:
@@ -139,7 +139,7 @@ class Manifest(BaseModel):
             raise ValueError(f"{field} must name the program to start, and then its arguments")
         everywhere = [part for arguments in words for part in arguments.templates]
         if not any(PORT in template.names for template in (*everywhere, *self.env.values())):
-            raise ValueError(f"{{port}} must stand in {field} or env, or the server does not learn its port")
+            raise ValueError(f"{{port}} must appear in {field} or env, or the server does not learn its port")
 
 
 def parse_manifest(content: bytes, source: str = FILE_NAME) -> Manifest:
@@ -147,7 +147,7 @@ def parse_manifest(content: bytes, source: str = FILE_NAME) -> Manifest:
     try:
         document = _document(content)
         if not isinstance(document, dict):
-            raise ValueError("it must be a map of fields, the first of them protocol")
+            raise ValueError("it must be a mapping with the field protocol")
         return Manifest.model_validate(document)
     except ValidationError as error:
         complaints = [field_error(item) for item in error.errors(include_url=False)]
@@ -167,9 +167,9 @@ def _document(content: bytes) -> object:
         raise ValueError(f"it is not UTF-8 text (byte {error.start})") from None
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ValueError(f"{line}this is not YAML: {error.problem}") from None
+        raise ValueError(f"{line}not valid YAML: {error.problem}") from None
     except yaml.YAMLError:
-        raise ValueError("this is not YAML") from None
+        raise ValueError("not valid YAML") from None
 
 
 def _check_shape(text: str) -> None:

@@ -57,7 +57,7 @@ def _part(match: re.Match[str]) -> str | Placeholder:
     if token in ("{{", "}}"):
         return token[0]
     if token in ("{", "}"):
-        raise ValueError(f"a single {token} stands for nothing; write {token}{token} for a brace")
+        raise ValueError(f"a single {token} has no meaning; write {token}{token} for a brace")
     if match[1] is None:
         return token
     if match[1] not in KNOWN:

@@ -54,7 +54,7 @@ class BackendCalls:
     async def free(self, port: int, recipe: Recipe) -> str:
         """Empty when it let go of its memory, else why not."""
         if recipe.protocol is Protocol.HTTP:
-            return "HTTP backends know no such call"
+            return "HTTP backends have no such call"
         try:
             async with _backend(port) as backend:
                 result = await backend.Free(
@@ -106,9 +106,9 @@ async def _trouble(error: grpc.aio.AioRpcError, port: int, limit_s: float) -> He
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return _silent(port, limit_s)
         case grpc.StatusCode.UNAUTHENTICATED:
-            return Heard(words=f"it does not take this worker's token: {details}")
+            return Heard(words=f"it does not accept this worker's token: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
-            return Heard(words="it knows no such call")
+            return Heard(words="it has no such call")
         case code:
             return Heard(words=f"it answers {code.name}: {details}")
 

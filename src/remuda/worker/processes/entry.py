@@ -114,7 +114,7 @@ class Entry:
         return self._stop_wanted.is_set()
 
     def outcome(self) -> Stopped:
-        trouble = "" if self.gone.is_set() else self.stuck or "it is still ending"
+        trouble = "" if self.gone.is_set() else self.stuck or "it is still stopping"
         return Stopped(
             self.launch.key, self.replica.port, self.freed, self.gone.is_set(), trouble, self.not_freed
         )
@@ -233,7 +233,7 @@ class Entry:
         if self.stopping and self._free_first and was_ready:
             await self._free(port)
         while not await process.end(self._around.patience.grace):
-            self.stuck = f"process {process.pid} does not end, not even when killed (a hung disk or driver?)"
+            self.stuck = f"process {process.pid} does not stop, not even when killed (a hung disk or driver?)"
             self._move(self.replica.phase, self.stuck)
             self._note("backend_stuck", pid=process.pid)
             if only_try:

@@ -83,7 +83,7 @@ class Life:
             answer = await self._backends.health(self._port, self._recipe)
             refusals = refusals + 1 if answer.refused else 0
             if refusals >= limits.BACKEND_REFUSALS_MAX:
-                return Useless(f"closed its port {self._port} although it lives")
+                return Useless(f"closed its port {self._port} but is still running")
             seen = Phase.READY if answer.healthy else Phase.UNRESPONSIVE
             if seen is not phase:
                 phase = seen

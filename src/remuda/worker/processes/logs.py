@@ -174,7 +174,7 @@ class Follower:
         lines = block.newest(limits.LOG_FOLLOW_LINES_MAX)
         missed, self._missed = self._missed + max(0, block.lines - len(lines)), 0
         if missed:
-            words = f"[{missed} lines are left out here: they came faster than they were read]"
+            words = f"[{missed} lines are omitted here: they came faster than they were read]"
             lines.insert(0, LogLine(block.timestamp, block.stream, words))
         return lines
 

@@ -35,7 +35,7 @@ async def answered(
     backends: Backends, process: Process, port: int, recipe: Recipe, limit: timedelta
 ) -> NotReady | Taken | None:
     """Wait for the first good answer of this process; None when it came."""
-    began, words, ours = anyio.current_time(), "nothing was heard", False
+    began, words, ours = anyio.current_time(), "no answer", False
     with anyio.move_on_after(limit.total_seconds()):
         while True:
             age = timedelta(seconds=anyio.current_time() - began)

@@ -82,7 +82,7 @@ class Supervisor:
             entry = self._begin(launch)
         replica = await entry.settled()
         if replica.phase not in (Phase.READY, Phase.UNRESPONSIVE) or entry.gone.is_set():
-            reason = entry.failure or replica.trouble or "it was stopped while it started"
+            reason = entry.failure or replica.trouble or "it was stopped while starting"
             raise BackendFailed(f"{launch.backend} could not be started for {launch.key.model_id}: {reason}")
         return replica
 

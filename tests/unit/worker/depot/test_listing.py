@@ -111,7 +111,7 @@ def test_a_meta_backend_cannot_lead_out_of_the_folder(places: Places) -> None:
     found = listed(places)
 
     assert found.backends == ()
-    assert "no backend's name" in found.problems[0]
+    assert "not a backend" in found.problems[0]
 
 
 def test_run_files_are_looked_for_in_order(places: Places) -> None:

@@ -56,7 +56,7 @@ def test_lost_card_leaves_the_other_card() -> None:
 
     assert (found.total_vram, found.available_vram) == (24 << 30, 20 << 30)
     assert found.gpu_compute_capability == "8.9"
-    assert found.problems == ("NVIDIA GPU 0 does not tell its memory: GPU is lost.",)
+    assert found.problems == ("NVIDIA GPU 0 does not report its memory: GPU is lost.",)
 
 
 def test_unsupported_memory_on_a_pc_is_not_taken_for_shared_ram() -> None:
@@ -66,7 +66,7 @@ def test_unsupported_memory_on_a_pc_is_not_taken_for_shared_ram() -> None:
     found = detect(host, MODELS_DIR)
 
     assert (found.gpu_vendor, found.total_vram) == ("nvidia", 0)
-    assert found.problems == ("NVIDIA GPU 0 does not tell its memory.",)
+    assert found.problems == ("NVIDIA GPU 0 does not report its memory.",)
 
 
 @pytest.mark.parametrize("garbage", ["", "-1\n", "lots\n", "\0\ufffd", "9" * 5000, "1e9\n", "٣\n"])
@@ -77,7 +77,7 @@ def test_garbage_in_a_cards_figures_loses_that_card_only(garbage: str) -> None:
 
     assert found.gpus == ()
     assert found.total_ram > 0
-    assert "does not tell its memory" in found.problems[0]
+    assert "does not report its memory" in found.problems[0]
 
 
 def test_more_used_than_there_is_means_none_free() -> None:

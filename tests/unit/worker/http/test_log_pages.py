@@ -143,7 +143,7 @@ async def test_a_flood_reaches_a_socket_shortened(tmp_path: Path, logs: ProcessL
             frames = [await live.receive_json()]
             while frames[-1]["line"]["text"] != "end":
                 frames.append(await live.receive_json())
-    assert "lines are left out here" in frames[0]["line"]["text"]
+    assert "lines are omitted here" in frames[0]["line"]["text"]
     assert len(frames) <= limits.LOG_FOLLOW_LINES_MAX + 2
 
 

@@ -57,21 +57,21 @@ def test_a_list_in_the_command_is_optional() -> None:
 
 def test_grpc_says_that_the_run_file_is_started() -> None:
     assert parse_manifest(b"protocol: grpc").protocol is Protocol.GRPC
-    assert "nothing else can be said" in refusal("protocol: grpc\ncommand: [x]")
+    assert "takes no other fields" in refusal("protocol: grpc\ncommand: [x]")
 
 
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
         ("'{modle}'", "there is no placeholder {modle}; use {port} {model_path}"),
-        ("'{\"a\": 1}'", "a single { stands for nothing"),
+        ("'{\"a\": 1}'", "a single { has no meaning"),
         ("'x={options}'", "{options} stands for several"),
         ("['{options}']", "{options} stands for several"),
-        ("[]", "an empty list"),
-        ("{a: b}", "must be a text"),
-        ("[[x]]", "must be a text"),
+        ("[]", "must not be an empty list"),
+        ("{a: b}", "must be text"),
+        ("[[x]]", "must be text"),
         ("--bind=0.0.0.0", "must not listen on all addresses"),
-        ('"a\\0b"', "holds a NUL"),
+        ('"a\\0b"', "contains a NUL"),
     ],
 )
 def test_a_bad_argument_is_named(argument: str, words: str) -> None:
@@ -106,12 +106,12 @@ def test_a_bad_field_is_named(field: str, words: str) -> None:
         ("protocol: http\ncommand: [[x], '{port}']", "command must name the program"),
         ("protocol: http\ncommand: ['', '{port}']", "command must name the program"),
         ("protocol: http\ncommand: serve {port}", "command must be a list"),
-        ("protocol: http\ncommand: [serve]", "{port} must stand in command or env"),
-        ("", "it must be a map of fields"),
-        ("- a", "it must be a map of fields"),
-        ("protocol: http\ncommand: [serve", "line 3: this is not YAML"),
-        ("protocol: http\n---\nprotocol: http", "line 2: this is not YAML"),
-        ("protocol: \x01", "this is not YAML"),
+        ("protocol: http\ncommand: [serve]", "{port} must appear in command or env"),
+        ("", "it must be a mapping"),
+        ("- a", "it must be a mapping"),
+        ("protocol: http\ncommand: [serve", "line 3: not valid YAML"),
+        ("protocol: http\n---\nprotocol: http", "line 2: not valid YAML"),
+        ("protocol: \x01", "not valid YAML"),
         ("protocol: http\ncommand: &a [x, *a]", "*a: write it out"),
         ("protocol: http\ncommand: " + "[" * 5000, "it is nested too deeply"),
         ("#" * (BYTES_MAX + 1), "it has more than 64 KiB"),
@@ -152,7 +152,7 @@ def test_every_example_in_the_guide_can_be_used() -> None:
     ("check", "complaint"),
     [
         ('[./server, --port, "{port}", "{model_path}"]', "cannot use {model_path}"),
-        ("[./server]", "{port} must stand in check or env"),
+        ("[./server]", "{port} must appear in check or env"),
         ('[["{port}"], ./server]', "check must name the program"),
     ],
 )

@@ -124,7 +124,7 @@ async def test_the_token_goes_along() -> None:
 async def test_a_refused_token_is_told_apart_from_a_refused_connection(token: str) -> None:
     async with serving(Servicer(token="secret")) as port:
         heard = await CALLS.health(port, opened_by(token))
-    assert heard == Heard(words="it does not take this worker's token: invalid token")
+    assert heard == Heard(words="it does not accept this worker's token: invalid token")
 
 
 async def test_a_port_nobody_listens_on_is_refused_at_once(unused: int) -> None:
@@ -183,7 +183,7 @@ async def test_a_backend_that_cannot_free_says_why() -> None:
 
 async def test_a_backend_without_free_is_told_apart() -> None:
     async with serving(Without()) as port:
-        assert await CALLS.free(port, GRPC) == "it knows no such call"
+        assert await CALLS.free(port, GRPC) == "it has no such call"
 
 
 class Without(Servicer):
@@ -197,7 +197,7 @@ async def test_freeing_has_a_limit(silent: int, unused: int) -> None:
 
 
 async def test_http_backends_are_not_asked_to_free(unused: int) -> None:
-    assert await CALLS.free(unused, HTTP) == "HTTP backends know no such call"
+    assert await CALLS.free(unused, HTTP) == "HTTP backends have no such call"
 
 
 # HTTP

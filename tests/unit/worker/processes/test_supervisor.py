@@ -140,7 +140,7 @@ def test_a_process_on_the_wrong_port_is_told_where_it_listens() -> None:
 def test_a_stop_while_it_starts_makes_the_start_say_so() -> None:
     async def scene(rig: Rig) -> None:
         async def start() -> None:
-            with pytest.raises(BackendFailed, match="it was stopped while it started"):
+            with pytest.raises(BackendFailed, match="it was stopped while starting"):
                 await rig.supervisor.start(launch())
 
         async with anyio.create_task_group() as tasks:
@@ -232,7 +232,7 @@ def test_what_does_not_end_is_told_and_stays_listed_until_it_does() -> None:
         await rig.supervisor.start(launch())
         [stopped] = await rig.supervisor.stop((KEY,), free=False)
         assert not stopped.gone
-        assert "does not end, not even when killed" in stopped.trouble
+        assert "does not stop, not even when killed" in stopped.trouble
         [replica] = rig.supervisor.replicas()
         assert replica.phase is Phase.STOPPING
         assert rig.ports.held == {FIRST_PORT}
@@ -295,7 +295,7 @@ def test_a_process_that_closed_its_port_is_replaced() -> None:
     async def scene(rig: Rig) -> None:
         await rig.supervisor.start(launch())
         waiting = await until(rig, Phase.WAITING)
-        assert waiting.trouble == "it closed its port 50051 although it lives"
+        assert waiting.trouble == "it closed its port 50051 but is still running"
         await until(rig, Phase.READY)
         assert len(rig.machine.alive) == 1
 
