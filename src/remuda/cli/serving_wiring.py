@@ -34,17 +34,15 @@ from remuda.router.peers import PeerLoads
 from remuda.router.refreshing import Sources, TableKeeper
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.demand import Demand
-from remuda.scheduler.idleness import unloads_at
-from remuda.scheduler.loader import Loader, LoadLimits, Tools
+from remuda.scheduler.load_ops import Unloads
+from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import Replica
 from remuda.scheduler.model_folder import ModelFolder
 from remuda.scheduler.placing import Placement, Placing
 from remuda.scheduler.service import Models
-from remuda.scheduler.truth_keeping import TruthKeeper
 from remuda.scheduler.unloader import Unloader
-from remuda.scheduler.unloads import Unloads
-from remuda.scheduler.upkeep import BY, Habits, Upkeep
-from remuda.scheduler.work import ReplicaWork
+from remuda.scheduler.upkeep import BY, DriftRepair, Habits, Upkeep
+from remuda.scheduler.upkeep_rules import unloads_at
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
 from remuda.store.replicas import SqlReplicaStore
@@ -125,7 +123,7 @@ class ServingRig:
         def entered(step: Step, phase: str) -> None:
             shop.board.enter((step.op, step.node, step.attempt), phase)
 
-        tools = Tools(
+        deps = LoaderDeps(
             self._replicas,
             self._worker,
             self._worker_http,
@@ -140,7 +138,7 @@ class ServingRig:
             entered,
         )
         unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper.notify)
-        return ReplicaWork(Loader(tools), unloader, self._replicas, self._keeper.notify)
+        return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper.notify)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[tuple[Serving, Inference]]:
@@ -290,7 +288,7 @@ class ServingRig:
 
     def _upkeep(self, models: Models, unloads: Unloads) -> Upkeep:
         store, operations = self._shop.store, self._shop.operations
-        truth = TruthKeeper(
+        drift = DriftRepair(
             self._replicas,
             self._worker,
             operations.nodes,
@@ -303,7 +301,7 @@ class ServingRig:
             self._replicas,
             store.live,
             self._catalogue,
-            truth,
+            drift,
             unloads,
             in_flight=self._peers.everywhere,
             changed=self._keeper.notify,

@@ -56,6 +56,7 @@ UNKNOWN_MODELS_WAITING_MAX = 256
 KEYS_REFRESH_EVERY_S = 0.8  # How late a key revoked on another frontend may still work.
 CONFIRMATION_S = 2.0  # Patience with a worker that is asked what it runs, over the bus or over HTTP.
 CONFIRMATIONS_AT_ONCE_MAX = 64  # Nodes that are asked so at a time, while the store is away.
+LOAD_WHOLE_S = 24 * 3600.0  # A load, its install included, however long its bytes keep moving.
 UNLOADS_TOLD_MAX = 256  # In one signal to other frontends; the rest is told by the next.
 SHUTDOWN_S = 10.0  # Requests in flight get this long when a frontend stops.
 KEY_NAME_CHARS_MAX = 100

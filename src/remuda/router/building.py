@@ -19,8 +19,15 @@ from remuda.fleet.tokens import NodeTokens
 from remuda.models.config import ModelConfig
 from remuda.ops.sightings import NodeView
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.endpoints import HTTP, endpoint_of, worker_endpoint
-from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
+from remuda.scheduler.model import (
+    HTTP,
+    Replica,
+    ReplicaKey,
+    Replicas,
+    ReplicaState,
+    endpoint_of,
+    worker_endpoint,
+)
 
 _SAID_UNDER_WAY: Final = timedelta(seconds=5)  # What a node says may be older than its arrival by so much.
 _USELESS: Final = frozenset({"failed", "stopping", "waiting"})  # States of a process that answers nothing.

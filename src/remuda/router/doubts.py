@@ -17,9 +17,9 @@ from remuda.core.ids import NodeId
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.router.current import Tables
 from remuda.router.table import Route, RouteId
-from remuda.scheduler.loader import stop_process
 from remuda.scheduler.model import Replica
 from remuda.scheduler.ports import Engine, NoteLost, ReplicaStore, Worker
+from remuda.scheduler.worker_calls import stop_process
 
 log = structlog.get_logger(__name__)
 

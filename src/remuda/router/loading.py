@@ -19,7 +19,7 @@ from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.table import Route
 from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, UnderWay, Waits
 from remuda.scheduler.model import Unplaceable
-from remuda.scheduler.shared_looks import StillLooking
+from remuda.scheduler.single_flight import StillLooking
 
 _LOOK_S: Final = 1.0
 _REMOVED_S: Final = 2.0  # For the store to say whether a node is still there.

@@ -13,8 +13,8 @@ from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
-from remuda.scheduler.idleness import noted_every
 from remuda.scheduler.model import ReplicaKey
+from remuda.scheduler.upkeep_rules import noted_every
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from remuda.scheduler.ports import ReplicaStore
-from remuda.scheduler.shared_looks import SharedLooks, StillLooking
+from remuda.scheduler.single_flight import SingleFlight, StillLooking
 
 _FAILED_FOR: Final = timedelta(seconds=15)  # So long a failed load answers for itself.
 _AVOIDED_FOR: Final = timedelta(seconds=5)  # So long a node that could not be reached is not tried again.
@@ -95,7 +95,7 @@ class Demand:
         self._routable = routable
         self._refresh = refresh
         self._out_of_reach = out_of_reach
-        self._looks = SharedLooks[Found, OpId | None](self._find, clock)
+        self._looks = SingleFlight[Found, OpId | None](self._find, clock)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self._looks.run(task_status=task_status)

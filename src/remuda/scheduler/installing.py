@@ -1,4 +1,6 @@
-"""Asks a worker for a replica's process, and notices when the answer will not come."""
+"""Asks a worker for a replica's process, and notices when the answer will not come: it was lost, or the whole
+machine is gone.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -6,20 +8,25 @@ from typing import Final
 import anyio
 import structlog
 
+from remuda.core import limits
 from remuda.core.errors import NodeUnreachable, RemudaError
+from remuda.core.ids import NodeId
 from remuda.fleet.fleet import Standing
+from remuda.inference.model import Endpoint
 from remuda.ops.holdings import foreign
 from remuda.ops.model import Step
 from remuda.ops.reports import current_report
+from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.lost_answers import Lists, Memory, Verdict, by_lists, by_report
-from remuda.scheduler.ports import Worker
-from remuda.scheduler.wishes import target_of
+from remuda.scheduler.ports import Worker, WorkerHttp
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 
 log = structlog.get_logger(__name__)
 
 _REPORT_S: Final = 5.0
 _LISTS_S: Final = 30.0  # Longer than a process takes to start.
+_PING_EVERY_S: Final = 5.0
+_MISSES_MAX: Final = 2  # In a row; each takes CONFIRMATION_S twice.
 
 
 class Installing:
@@ -97,3 +104,28 @@ class Installing:
         installed = await self._worker.installed(node)
         lists = Lists(running.models, installed.backends, self._moved())
         return by_lists(lists, target_of(self._step).key, self._step.source.backend, memory)
+
+
+async def until_vanished(node: NodeId, server: Endpoint, worker: Worker, worker_http: WorkerHttp) -> None:
+    """Until the machine answers neither over HTTP nor over the bus. Nothing else says so for a long time: the
+    bus goes on taking messages for a client that sends no goodbye, and the fleet waits for heartbeats. A
+    worker that is only busy, or has lost one of the two, still answers."""
+    misses = 0
+    while True:
+        misses = 0 if await _answers(node, server, worker, worker_http) else misses + 1
+        if misses >= _MISSES_MAX:
+            return
+        if not misses:
+            await anyio.sleep(_PING_EVERY_S)
+
+
+async def _answers(node: NodeId, server: Endpoint, worker: Worker, worker_http: WorkerHttp) -> bool:
+    if await worker_http.answers(server):
+        return True
+    with anyio.move_on_after(limits.CONFIRMATION_S):
+        try:
+            await worker.running(node)
+        except RemudaError:
+            return False
+        return True
+    return False

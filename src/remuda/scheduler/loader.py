@@ -1,7 +1,10 @@
 """Loads one replica: room on its node, its backend, the process, the model in it. Whoever does this owns the
-replica's row; a frontend that dies over it is replaced, and what it had begun is stopped first."""
+replica's row; a frontend that dies over it is replaced, and what it had begun is stopped first.
 
-from collections.abc import Awaitable, Callable, Sequence
+Work that moves bytes has no fixed end: each byte pushes the deadline on, up to a limit.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import PurePath
@@ -10,7 +13,9 @@ from typing import Final
 import anyio
 import structlog
 
+from remuda.core import limits
 from remuda.core.errors import BackendFailed, Invalid, NodeUnreachable, Problem, RemudaError
+from remuda.core.ids import NodeId
 from remuda.core.reach import host_and_port
 from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import is_its_own
@@ -20,18 +25,16 @@ from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
 from remuda.models.reading import check_absolute_paths
 from remuda.ops.holdings import foreign
-from remuda.ops.model import Ending, NotNeeded, Step
+from remuda.ops.model import Ending, Kind, NotNeeded, Step
 from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
-from remuda.scheduler.deadlines import first_limit, load_entered, load_limit, pushed
-from remuda.scheduler.endpoints import HTTP, endpoint_of, worker_endpoint
-from remuda.scheduler.installing import Installing
-from remuda.scheduler.model import Replica, ReplicaState
+from remuda.scheduler.installing import Installing, until_vanished
+from remuda.scheduler.load_ops import target_of
+from remuda.scheduler.model import HTTP, Replica, ReplicaState, endpoint_of, worker_endpoint
 from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker, WorkerHttp
-from remuda.scheduler.vanished import until_vanished
-from remuda.scheduler.wishes import target_of
+from remuda.scheduler.unloader import Unloader
+from remuda.scheduler.worker_calls import stop_given_up, stop_process
 from remuda.wire.backends import BackendInstall, BackendInstallReply
-from remuda.wire.models import ModelStop, ModelStopReply
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +42,12 @@ _STOP_S: Final = 20.0  # A worker that does not answer by then loses the process
 _FORGET_S: Final = 10.0
 _LOOK_S: Final = 1.0
 LOADING: Final = "loading"  # The phase in which the backend reads its model: nobody knows how far it is.
+_GIB: Final = 1 << 30
+_LOAD_BASE: Final = timedelta(minutes=5)
+_LOAD_PER_GIB: Final = timedelta(seconds=20)
+_LOAD_MOST: Final = timedelta(hours=6)
+_STALL: Final = timedelta(minutes=5)
+_FIRST_LEAST: Final = timedelta(minutes=25)
 _PEER_THREADS: Final = 4  # The contract wants a number, and nobody has told how many cores there are.
 
 
@@ -50,7 +59,7 @@ class LoadLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class LoaderDeps:
     """What a load needs. `moved`: how far the bytes of a step are, as heard from its worker. `entered` shows
     its phase, `changed` tells everybody that a row was written, `tokens` open backends. `shared`: nodes have
     our folder of models."""
@@ -70,8 +79,8 @@ class Tools:
 
 
 class Loader:
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
+    def __init__(self, deps: LoaderDeps) -> None:
+        self._deps = deps
 
     async def load(self, step: Step) -> Ending:
         """None when the replica answers. Any other end leaves no row, and no process: one that refused its
@@ -81,7 +90,7 @@ class Loader:
             return found
         if found[0].state is ReplicaState.LOADED:  # Whoever loaded it died before it could say so.
             return None
-        task = _Load(self._tools, step, *found)
+        task = _Load(self._deps, step, *found)
         over = False
         try:
             problem = await task.run()
@@ -96,12 +105,12 @@ class Loader:
 
     async def _claimed(self, step: Step) -> tuple[Replica, Catalogued] | Problem | NotNeeded:
         key = target_of(step).key
-        rows = (await self._tools.store.replicas()).rows
+        rows = (await self._deps.store.replicas()).rows
         replica = next((row for row in rows if row.key == key and row.op == step.op), None)
         if replica is None or replica.state is ReplicaState.UNLOADING:
             return NotNeeded(f"{key} is not wanted any more")
-        await self._tools.catalogue.refresh()
-        model = self._tools.catalogue.find(key.model)
+        await self._deps.catalogue.refresh()
+        model = self._deps.catalogue.find(key.model)
         if model is None or model.config.revision != replica.revision:
             await self._abandon(replica, stop=step.attempt > 1)
             return Problem("model_changed", f"{key.model} was changed or removed while it was being loaded")
@@ -113,91 +122,38 @@ class Loader:
                 await self._stop(replica)
             with anyio.move_on_after(_FORGET_S):
                 try:
-                    await self._tools.store.remove(replica)
+                    await self._deps.store.remove(replica)
                 except RemudaError as error:  # Upkeep finds that nobody loads it any more.
                     log.warning("replica_not_forgotten", replica=str(replica.key), reason=error.message)
-            self._tools.changed()
+            self._deps.changed()
 
     async def _stop(self, replica: Replica) -> None:
         """If its worker does not, its report will show the process, and it is stopped then."""
         with anyio.move_on_after(_STOP_S) as patience:
             try:
-                await stop_given_up(self._tools.worker, replica)
+                await stop_given_up(self._deps.worker, replica)
             except RemudaError as error:
                 log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason=error.message)
         if patience.cancelled_caught:
             log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason="no answer")
 
 
-async def stop_given_up(worker: Worker, replica: Replica) -> None:
-    """As `stop_process`; also what its worker may have started without anybody having heard of it."""
-    if replica.address or replica.instance:
-        await stop_process(worker, replica)
-    else:
-        await worker.stop_unheard(replica.node, replica.key)
-
-
-async def stop_key(worker: Worker, replica: Replica) -> None:
-    """Whatever its worker runs under this key, also a process that it started when the one we knew crashed.
-    Only while the row stands: then nobody else may use the key."""
-    order = _stop_order(replica)
-    if not replica.instance:
-        await stop_given_up(worker, replica)
-        return
-    reply = await worker.stop(replica.node, order)
-    if _is_another(reply) and reply.address:
-        successor = order.model_copy(update={"instance": "", "expected_address": reply.address})
-        reply = await worker.stop(replica.node, successor)
-    _check_stopped(replica, reply)
-
-
-async def stop_process(worker: Worker, replica: Replica) -> None:
-    """This very process, if there is one. BackendFailed when it does not end."""
-    if replica.address or replica.instance:
-        _check_stopped(replica, await worker.stop(replica.node, _stop_order(replica)))
-
-
-def _stop_order(replica: Replica) -> ModelStop:
-    return ModelStop(
-        model_name=replica.key.model,
-        process_key=str(replica.key),
-        expected_address=_as_recorded(replica),
-        instance=replica.instance,
-        config_revision=replica.revision,
-    )
-
-
-def _check_stopped(replica: Replica, reply: ModelStopReply) -> None:
-    if reply.matched and not reply.terminated and not _is_another(reply):
-        raise BackendFailed(f"{replica.key} was not stopped: {reply.error or 'its worker gives no reason'}")
-
-
-def _is_another(reply: ModelStopReply) -> bool:
-    """The worker has another process under this key than the one that was meant."""
-    return reply.matched and not reply.terminated and "mismatch" in reply.error
-
-
-def _as_recorded(replica: Replica) -> str:
-    """A worker that tells no instances compares the address with the one it gave its process itself."""
-    return replica.address if replica.instance else f"127.0.0.1:{replica.address.rpartition(':')[2]}"
-
-
 class _Load:
     """One load, with the row as it is by now."""
 
-    def __init__(self, tools: Tools, step: Step, replica: Replica, model: Catalogued) -> None:
+    def __init__(self, deps: LoaderDeps, step: Step, replica: Replica, model: Catalogued) -> None:
         self.replica = replica
         self.overdue = False  # Nobody heard what its worker has started by now.
         self.vanished = False  # There is no worker to tell that anything is to be stopped.
-        self._tools = tools
+        self._deps = deps
         self._step = step
         self._model = model
-        self._load_limit = load_limit(model.need().weights_bytes, tools.limits.load)
-        self._installing = Installing(tools.worker, step, self._standing, lambda: tools.moved(step))
+        self._load_limit = load_limit(model.need().weights_bytes, deps.limits.load)
+        self._installing = Installing(deps.worker, step, self._standing, lambda: deps.moved(step))
 
     async def run(self) -> Problem | None:
         began_s = anyio.current_time()
-        budget = first_limit(self._tools.limits.install, self._load_limit)
+        budget = first_limit(self._deps.limits.install, self._load_limit)
         with anyio.CancelScope(deadline=began_s + budget.total_seconds()) as scope:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(self._push_deadline, scope, began_s)
@@ -219,7 +175,7 @@ class _Load:
         last = 0.0
         while True:
             await anyio.sleep(_LOOK_S)
-            moved = self._tools.moved(self._step)
+            moved = self._deps.moved(self._step)
             if moved > last:
                 last = moved
                 scope.deadline = pushed(anyio.current_time(), scope.deadline, began_s)
@@ -229,9 +185,9 @@ class _Load:
             node = (await self._standing()).node
         except RemudaError:  # The load meets the same trouble, and says so.
             return
-        server = worker_endpoint(node, self._tools.tokens)
+        server = worker_endpoint(node, self._deps.tokens)
         if server is not None:
-            await until_vanished(node.id, server, self._tools.worker, self._tools.worker_http)
+            await until_vanished(node.id, server, self._deps.worker, self._deps.worker_http)
             load.cancel()
 
     def _no_machine(self) -> Problem:
@@ -245,15 +201,15 @@ class _Load:
     async def _go(self, scope: anyio.CancelScope) -> Problem | None:
         try:
             if self._step.attempt > 1:  # Somebody else began this, and is gone.
-                await stop_process(self._tools.worker, self.replica)
+                await stop_process(self._deps.worker, self.replica)
             self._check_paths(await self._standing())
             await self._room()
             standing = await self._standing()
             reply = await self._process(standing)
             await self._write(_running(self.replica, reply, standing))
             scope.deadline = load_entered(anyio.current_time(), scope.deadline, self._load_limit)
-            self._tools.entered(self._step, LOADING)
-            await self._model_in_it(standing)
+            self._deps.entered(self._step, LOADING)
+            await self._load_model(standing)
             await self._write(replace(self.replica, state=ReplicaState.LOADED))
         except RemudaError as error:
             return replace(error.problem(), retryable=False)
@@ -262,7 +218,7 @@ class _Load:
     def _check_paths(self, standing: Standing) -> None:
         """What an earlier release stored, or another frontend, was perhaps never checked."""
         config, stored = self._model.config, self._model.stored
-        folders = {self._place(standing).models_path, str(self._tools.catalogue.models_path)} - {""}
+        folders = {self._place(standing).models_path, str(self._deps.catalogue.models_path)} - {""}
         try:
             check_absolute_paths(config, *map(PurePath, sorted(folders)))
         except Invalid as error:
@@ -271,9 +227,9 @@ class _Load:
 
     async def _room(self) -> None:
         """Until those that go for this one are gone."""
-        with anyio.move_on_after(self._tools.limits.room.total_seconds()):
+        with anyio.move_on_after(self._deps.limits.room.total_seconds()):
             while True:
-                rows = (await self._tools.store.replicas()).rows
+                rows = (await self._deps.store.replicas()).rows
                 if not any(self._in_the_way(row) for row in rows):
                     return
                 await anyio.sleep(_LOOK_S)
@@ -284,7 +240,7 @@ class _Load:
         return row.state is ReplicaState.UNLOADING and room_for == self.replica.key
 
     async def _standing(self) -> Standing:
-        for standing in await self._tools.standings():
+        for standing in await self._deps.standings():
             if standing.node.id == self.replica.node:
                 return standing
         raise BackendFailed(f"{self._step.node_name} is no longer in the fleet")
@@ -318,10 +274,10 @@ class _Load:
             )
         return reply
 
-    async def _model_in_it(self, standing: Standing) -> None:
-        endpoint = endpoint_of(self.replica, standing.node, self._tools.tokens)
+    async def _load_model(self, standing: Standing) -> None:
+        endpoint = endpoint_of(self.replica, standing.node, self._deps.tokens)
         with anyio.move_on_after(self._load_limit.total_seconds()):
-            await self._tools.engine.load(endpoint, self._model.config, self._place(standing))
+            await self._deps.engine.load(endpoint, self._model.config, self._place(standing))
             return
         raise BackendFailed(
             f"{self._model.config.id} was not loaded on {self._step.node_name} within "
@@ -330,11 +286,11 @@ class _Load:
         )
 
     async def _write(self, after: Replica) -> None:
-        written = await self._tools.store.move(self.replica, after)
+        written = await self._deps.store.move(self.replica, after)
         if written is None:
             raise BackendFailed(f"{self.replica.key} was given up while it was being loaded")
         self.replica = written
-        self._tools.changed()
+        self._deps.changed()
 
     def _place(self, standing: Standing) -> Place:
         """A worker of ours says where its folder of models is; one that has not yet has the frontend's. Of a
@@ -342,11 +298,11 @@ class _Load:
         a peer know how many threads are good for its machine."""
         config, report = self._model.config, current_report(standing.node)
         context = effective_context(config, self._model.weights.header)
-        if foreign(standing.node) and not self._tools.shared:
+        if foreign(standing.node) and not self._deps.shared:
             return Place("", "", context, _PEER_THREADS)
         folder = "" if report is None else report.models_path
-        if self._tools.shared or not folder:
-            folder = str(self._tools.catalogue.models_path)
+        if self._deps.shared or not folder:
+            folder = str(self._deps.catalogue.models_path)
         return Place(
             folder,
             f"{folder}/{config.file.lstrip('/')}" if names_file(config) else "",
@@ -377,3 +333,57 @@ def _running(replica: Replica, reply: BackendInstallReply, standing: Standing) -
         instance=reply.instance,
         boot=standing.node.boot_id,
     )
+
+
+# Deadlines.
+
+
+def load_limit(weights_bytes: int, given: timedelta | None = None) -> timedelta:
+    """For the backend's own load call. A limit that was given wins, be it shorter or longer."""
+    if given is not None:
+        return given
+    return min(_LOAD_BASE + _LOAD_PER_GIB * (weights_bytes / _GIB), _LOAD_MOST)
+
+
+def first_limit(install: timedelta, load: timedelta) -> timedelta:
+    """For everything before the load call, as long as nothing is known to move."""
+    return max(install + load + _STALL, _FIRST_LEAST)
+
+
+def pushed(now_s: float, expires_s: float, began_s: float) -> float:
+    """The deadline after something has moved: never earlier than before, and never later than a day after the
+    beginning."""
+    return min(max(expires_s, now_s + _STALL.total_seconds()), began_s + limits.LOAD_WHOLE_S)
+
+
+def load_entered(now_s: float, expires_s: float, load: timedelta) -> float:
+    """The deadline once the load call is made: its own limit and a little."""
+    return max(expires_s, now_s + (load + _STALL).total_seconds())
+
+
+_ON_ITS_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)  # Whoever loads these finds out by itself.
+
+
+class ReplicaWork:
+    """Implements ops.ports.ModelWork. `changed` tells everybody that a row is gone."""
+
+    def __init__(
+        self, loader: Loader, unloader: Unloader, store: ReplicaStore, changed: Callable[[], None]
+    ) -> None:
+        self._loader = loader
+        self._unloader = unloader
+        self._store = store
+        self._changed = changed
+
+    async def carry_out(self, step: Step) -> Ending:
+        return await (self._loader.load(step) if step.kind is Kind.LOAD else self._unloader.unload(step))
+
+    async def latest_change(self) -> int:
+        return (await self._store.replicas()).change
+
+    async def forget_stopped(self, node: NodeId, keys: Collection[str], known: int) -> None:
+        for row in (await self._store.replicas()).rows:
+            meant = row.node == node and str(row.key) in keys and row.change <= known
+            if meant and row.state not in _ON_ITS_WAY and await self._store.remove(row):
+                log.info("replica_forgotten", replica=str(row.key), reason="its backend was changed")
+                self._changed()

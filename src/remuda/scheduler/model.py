@@ -1,4 +1,4 @@
-"""Replicas, and what is known when one is to be placed. Data only."""
+"""Replicas, where they are reached, and what is known when one is to be placed. Data only."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -9,6 +9,9 @@ from typing import Final
 
 from remuda.core.ids import BootId, NodeId
 from remuda.core.ids import ReplicaKey as ReplicaKey
+from remuda.fleet.model import Node
+from remuda.fleet.tokens import NodeTokens
+from remuda.inference.model import Endpoint
 from remuda.ops.model import OpId, UnloadReason
 from remuda.wire.nodes import CutOffFile
 
@@ -175,3 +178,24 @@ class Unplaceable:
 def _named(nodes: Sequence[str]) -> str:
     more = len(nodes) - _NAMED_MAX
     return f"{', '.join(nodes[:_NAMED_MAX])} and {more} more" if more > 0 else ", ".join(nodes)
+
+
+HTTP = "http"
+
+
+def endpoint_of(replica: Replica, node: Node, tokens: NodeTokens) -> Endpoint:
+    """A worker that names no address means the one it registered. The token is the node's own."""
+    own = tokens.of(node)
+    return Endpoint(
+        address=replica.address or node.address,
+        protocol=replica.protocol,
+        path=replica.path,
+        token=own.http if replica.protocol == HTTP else own.grpc,
+    )
+
+
+def worker_endpoint(node: Node, tokens: NodeTokens) -> Endpoint | None:
+    """The node's HTTP server; None where it has told no address of one."""
+    if not node.http_address:
+        return None
+    return Endpoint(node.http_address, HTTP, token=tokens.of(node).http)

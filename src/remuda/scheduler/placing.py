@@ -9,9 +9,9 @@ from remuda.core.ids import MachineId, NodeId
 from remuda.gallery.model import Reading
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
 from remuda.ops.sightings import NodeView
-from remuda.scheduler import wishes
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import NOBODY
+from remuda.scheduler.load_ops import Unloads, load_operation
 from remuda.scheduler.model import (
     FilesTold,
     Need,
@@ -27,7 +27,6 @@ from remuda.scheduler.offers import Fleet, offers
 from remuda.scheduler.placement import place
 from remuda.scheduler.ports import ReplicaStore
 from remuda.scheduler.supplies import NOWHERE, Supply, supplies
-from remuda.scheduler.unloads import Unloads
 
 Supplies = Mapping[NodeId, Supply]
 Look = Callable[[], Awaitable[tuple[Sequence[NodeView], Sequence[Reading]]]]
@@ -151,7 +150,7 @@ class Placing:
             in_vram=placed.in_vram,
             parallel=need.parallel,
         )
-        operation, step = wishes.load(
+        operation, step = load_operation(
             op,
             ReplicaTarget(key, need.revision),
             Source(need.backend, galleries),

@@ -19,9 +19,9 @@ from remuda.ops.ports import Filter, OpStore, View
 from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import Placer, loads_present
+from remuda.scheduler.load_ops import Unloads
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel, Unplaceable
 from remuda.scheduler.ports import ModelStore, ReplicaStore
-from remuda.scheduler.unloads import Unloads
 from remuda.wire.nodes import RunningReplica
 
 ADDED = "added"

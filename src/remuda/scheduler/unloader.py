@@ -14,11 +14,11 @@ from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
 from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step, UnloadCause
 from remuda.ops.ports import Live
-from remuda.scheduler.idleness import used_since
-from remuda.scheduler.loader import stop_key
+from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, Worker
-from remuda.scheduler.wishes import target_of
+from remuda.scheduler.upkeep_rules import used_since
+from remuda.scheduler.worker_calls import stop_key
 from remuda.wire.models import ModelStop
 
 log = structlog.get_logger(__name__)

@@ -35,15 +35,13 @@ from remuda.router.ports import LoadStatus
 from remuda.router.refreshing import Sources, TableKeeper
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.demand import Demand
-from remuda.scheduler.loader import Loader, LoadLimits, Tools
+from remuda.scheduler.load_ops import Unloads
+from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import ReplicaKey
 from remuda.scheduler.placing import Placement, Placing
 from remuda.scheduler.service import Models
-from remuda.scheduler.truth_keeping import TruthKeeper
 from remuda.scheduler.unloader import Unloader
-from remuda.scheduler.unloads import Unloads
-from remuda.scheduler.upkeep import BY, Habits, Upkeep
-from remuda.scheduler.work import ReplicaWork
+from remuda.scheduler.upkeep import BY, DriftRepair, Habits, Upkeep
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
 from remuda.store.ops import SqlOpStore
@@ -292,7 +290,7 @@ class Parts:
 
     def _make_commander(self) -> BusCommander:
         notify = self.keeper.notify
-        tools = Tools(
+        deps = LoaderDeps(
             self._replicas,
             self._worker,
             self._worker_http,
@@ -316,7 +314,7 @@ class Parts:
             at_once_max=_REQUESTS_MOST,
             bus_trouble=self._host.trouble,
             changed=self.signal.notify,
-            model_work=ReplicaWork(Loader(tools), unloader, self._replicas, notify),
+            model_work=ReplicaWork(Loader(deps), unloader, self._replicas, notify),
         )
 
     def _make_reconciler(self) -> Reconciler:
@@ -389,7 +387,7 @@ class Parts:
             self._replicas,
             live,
             self._catalogue,
-            TruthKeeper(
+            DriftRepair(
                 self._replicas,
                 self._worker,
                 self._nodes,

@@ -77,7 +77,7 @@ def commit_and_say_that_all_was_written(
 
 
 async def write_or_not(load: _Load, after: Replica) -> None:
-    load.replica = await load._tools.store.move(load.replica, after) or after
+    load.replica = await load._deps.store.move(load.replica, after) or after
 
 
 def wait_on(lists: Lists, key: ReplicaKey, backend: str, memory: Memory) -> tuple[Verdict, Memory]:
@@ -96,12 +96,12 @@ BREAKS = {
         {"remuda.scheduler.offers._bytes": lambda rows: 0}, "rows_have_room", first_seed=10
     ),
     "a replica counts as loaded before its model is": Break(
-        {"remuda.scheduler.loader._Load._model_in_it": at_once}, "only_who_was_ready_is_asked"
+        {"remuda.scheduler.loader._Load._load_model": at_once}, "only_who_was_ready_is_asked"
     ),
     "a worker's former lives are believed in": Break(
         {
             "remuda.router.building._routable": lambda row, *_: row.state is ReplicaState.LOADED,
-            "remuda.scheduler.truth._verdict": lambda *_: None,
+            "remuda.scheduler.drift._verdict": lambda *_: None,
             "remuda.router.doubts.Doubts.add": lambda *_: None,
         },
         "no_former_life_is_asked",
@@ -111,12 +111,12 @@ BREAKS = {
         {"remuda.router.ledger.Ledger.end": lambda *_: None}, "counts_are_requests"
     ),
     "what nobody knows is left running": Break(
-        {"remuda.scheduler.truth._strays": lambda *_: ([], {})}, "everything_settles"
+        {"remuda.scheduler.drift._strays": lambda *_: ([], {})}, "everything_settles"
     ),
     "rows outlive their processes": Break(
         {
-            "remuda.scheduler.truth._verdict": lambda *_: None,
-            "remuda.scheduler.chores.unloads_at": lambda *_: None,
+            "remuda.scheduler.drift._verdict": lambda *_: None,
+            "remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None,
             "remuda.router.doubts.Doubts.add": lambda *_: None,
         },
         "everything_settles",
@@ -163,7 +163,7 @@ BREAKS = {
     "replicas of former configurations are routed to": Break(
         {
             "remuda.router.refreshing.build": built_of_any_revision,
-            "remuda.scheduler.chores._outdated": lambda *_: "",
+            "remuda.scheduler.upkeep_rules._outdated": lambda *_: None,
         },
         "no_former_configuration_is_asked",
         first_seed=2,
@@ -193,7 +193,7 @@ BREAKS = {
         {"remuda.store.replicas.SqlReplicaStore.touch": at_once}, "what_is_used_is_kept", first_seed=1
     ),
     "what is idle stays": Break(
-        {"remuda.scheduler.chores.unloads_at": lambda *_: None}, "everything_settles", first_seed=1
+        {"remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None}, "everything_settles", first_seed=1
     ),
 }
 

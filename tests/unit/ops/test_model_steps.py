@@ -32,7 +32,7 @@ from remuda.ops.planning import Plan, Room, attempts_at_work, plan, to_hold
 from remuda.ops.ports import Live, Request
 from remuda.ops.reconciler import Pace
 from remuda.ops.sightings import NodeView
-from remuda.scheduler import wishes
+from remuda.scheduler.load_ops import load_operation, unload_operation
 from remuda.scheduler.model import ReplicaKey
 from remuda.wire.nodes import Report
 from tests.support.examples import examples
@@ -45,7 +45,7 @@ QWEN = ReplicaKey("qwen", 0)
 
 
 def asked_for(kind: Kind, op: str = "op-1", key: ReplicaKey = QWEN) -> tuple[Operation, Step]:
-    make = wishes.load if kind is Kind.LOAD else wishes.unload
+    make = load_operation if kind is Kind.LOAD else unload_operation
     target = ReplicaTarget(key, "abc")
     return make(OpId(op), target, Source("llama-cpp"), NodeId(NODE), "gpu-1", by="test", now=NOW)
 

@@ -21,8 +21,7 @@ from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded
 from remuda.router.loading import ColdPath
 from remuda.router.ports import LoadStatus
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.endpoints import endpoint_of
-from remuda.scheduler.model import Replica
+from remuda.scheduler.model import Replica, endpoint_of
 from tests.support.nodes import TOKENS, node
 from tests.support.virtual_loop import VirtualLoop
 from tests.support.virtual_ops import time_passes

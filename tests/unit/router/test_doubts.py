@@ -14,7 +14,7 @@ from remuda.models.reading import read_model
 from remuda.router.current import Tables
 from remuda.router.doubts import Doubts
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.endpoints import endpoint_of
+from remuda.scheduler.model import endpoint_of
 from remuda.wire.models import RunningModel
 from tests.support.nodes import TOKENS, node
 from tests.support.virtual_loop import VirtualLoop

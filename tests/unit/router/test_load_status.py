@@ -9,7 +9,7 @@ from remuda.ops.model import Kind, Operation, OpId, ReplicaTarget, Source, State
 from remuda.ops.ports import Progress, View
 from remuda.router.load_status import status_of
 from remuda.router.ports import LoadStatus
-from remuda.scheduler import wishes
+from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.model import ReplicaState
 from tests.support.nodes import NOON
 from tests.unit.scheduler.standing import a_row
@@ -20,7 +20,7 @@ NODE = NodeId("id-gpu-1")
 
 def its_load() -> tuple[Operation, Step]:
     target = ReplicaTarget(STAGING.key, "abc")
-    return wishes.load(OpId("load-1"), target, Source("llama-cpp"), NODE, "gpu-1", by="test", now=NOON)
+    return load_operation(OpId("load-1"), target, Source("llama-cpp"), NODE, "gpu-1", by="test", now=NOON)
 
 
 def a_view(state: State, *heard: Progress) -> View:

@@ -13,9 +13,9 @@ from remuda.ops.model import UnloadCause, UnloadReason
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NOBODY, Demand
+from remuda.scheduler.load_ops import Unloads
 from remuda.scheduler.model import Replica, ReplicaKey, Unplaceable
 from remuda.scheduler.placing import Placement, Placing
-from remuda.scheduler.unloads import Unloads
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import GB, Rig
 

@@ -19,9 +19,9 @@ from remuda.models.reading import read_model
 from remuda.ops.model import OpId, ReplicaTarget, Source, State, Step
 from remuda.ops.node_views import NodeViews
 from remuda.ops.sightings import NodeView
-from remuda.scheduler import wishes
 from remuda.scheduler.catalogue import Catalogue, Weights
-from remuda.scheduler.loader import Loader, LoadLimits, Tools
+from remuda.scheduler.load_ops import load_operation
+from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
 from remuda.store.inline import InlineDatabase
@@ -268,7 +268,7 @@ class Rig:
 
     def loader(self, limits: LoadLimits | None = None, *, shared: bool = False) -> Loader:
         return Loader(
-            Tools(
+            LoaderDeps(
                 self.replicas,
                 self.worker,
                 self.worker_http,
@@ -297,7 +297,7 @@ class Rig:
         revision = "" if found is None else found.config.revision
         key, op = ReplicaKey(model, index), OpId(self.entropy.uuid())
         target, source = ReplicaTarget(key, revision), Source("llama-cpp", galleries="[]")
-        operation, step = wishes.load(op, target, source, node, "gpu-1", by="test", now=self.clock.now())
+        operation, step = load_operation(op, target, source, node, "gpu-1", by="test", now=self.clock.now())
         replica = Replica(key, node, ReplicaState.STAGING, op, "llama-cpp", revision, memory_bytes=GB)
         seen = await self.replicas.replicas()
         claimed = await self.replicas.claim(replica, operation, step, seen.change, evict)

@@ -5,7 +5,8 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.scheduler.deadlines import WHOLE_MOST, first_limit, load_entered, load_limit, pushed
+from remuda.core import limits
+from remuda.scheduler.loader import first_limit, load_entered, load_limit, pushed
 
 GIB = 1 << 30
 SECONDS = st.floats(0, 1e6)
@@ -33,7 +34,7 @@ def test_what_moves_pushes_the_deadline_on_and_never_past_a_day(
     began_s: float, later_s: float, left_s: float
 ) -> None:
     now_s = began_s + later_s
-    most_s = began_s + WHOLE_MOST.total_seconds()
+    most_s = began_s + limits.LOAD_WHOLE_S
     expires_s = min(now_s + left_s, most_s)
 
     after_s = pushed(now_s, expires_s, began_s)

@@ -10,10 +10,10 @@ from remuda.core.errors import NodeUnreachable, Problem
 from remuda.core.ids import BootId
 from remuda.models.reading import read_model
 from remuda.ops.model import NotNeeded, OpId, Step, UnloadCause, UnloadReason
+from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.loader import Loader, LoadLimits
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
-from remuda.scheduler.wishes import target_of
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import Work

@@ -7,10 +7,9 @@ import pytest
 from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound, Problem
 from remuda.ops.model import Kind, State, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, View
+from remuda.scheduler.load_ops import Unloads, target_of
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.service import AlreadyLoaded, ModelProblem, Models
-from remuda.scheduler.unloads import Unloads
-from remuda.scheduler.wishes import target_of
 from tests.unit.scheduler.placers import PlacingRig
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, a_model
 

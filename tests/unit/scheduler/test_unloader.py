@@ -19,7 +19,7 @@ from remuda.ops.model import (
     UnloadCause,
     UnloadReason,
 )
-from remuda.scheduler import wishes
+from remuda.scheduler.load_ops import unload_operation
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.unloader import Unloader
 from remuda.wire.models import ModelStop, ModelStopReply, RunningModel
@@ -47,14 +47,16 @@ def unloader(rig: Rig) -> Unloader:
 
 def an_unload(replica: Replica) -> Step:
     target, source = ReplicaTarget(replica.key, replica.revision, ASKED), Source(replica.backend)
-    return wishes.unload(OpId("u-1"), target, source, replica.node, "gpu-1", by="test", now=START)[1]
+    return unload_operation(OpId("u-1"), target, source, replica.node, "gpu-1", by="test", now=START)[1]
 
 
 async def idle_unload(rig: Rig, replica: Replica) -> Step:
     """Asked for now, by nobody in particular."""
     target = ReplicaTarget(replica.key, replica.revision, UnloadReason(UnloadCause.IDLE))
     source, now = Source(replica.backend), rig.clock.now()
-    operation, step = wishes.unload(OpId("u-1"), target, source, replica.node, "gpu-1", by="remuda", now=now)
+    operation, step = unload_operation(
+        OpId("u-1"), target, source, replica.node, "gpu-1", by="remuda", now=now
+    )
     await rig.operations.submit(operation, [step])
     return step
 

@@ -10,10 +10,9 @@ import pytest
 from remuda.core.errors import Conflict
 from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter
+from remuda.scheduler.load_ops import Unloads
 from remuda.scheduler.model import ReplicaState
-from remuda.scheduler.truth_keeping import TruthKeeper
-from remuda.scheduler.unloads import Unloads
-from remuda.scheduler.upkeep import Habits, Upkeep
+from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
 from remuda.wire.models import RunningModel
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, Rig, a_model
@@ -37,7 +36,7 @@ class Kept(Rig):
             self.replicas,
             live,
             self.catalogue,
-            TruthKeeper(
+            DriftRepair(
                 self.replicas,
                 self.worker,
                 self.nodes,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from remuda.scheduler.loader import ReplicaWork
 from remuda.scheduler.unloader import Unloader
-from remuda.scheduler.work import ReplicaWork
 from tests.unit.scheduler.rig import NODE, OTHER_NODE, Rig, a_model
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import pytest
 
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.sightings import NodeView
+from remuda.scheduler.drift import Found, Memory, Scene, Stray, compare, to_ask
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
-from remuda.scheduler.truth import Found, Memory, Scene, Stray, compare, to_ask
 from remuda.wire.models import RunningModel
 from tests.support.nodes import NOON
 from tests.unit.scheduler.standing import a_row, a_view, ago, its_process, rows

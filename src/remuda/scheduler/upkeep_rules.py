@@ -1,5 +1,6 @@
-"""What is to be done about replicas without being asked: about those that are idle, outdated, on their way
-out or on their way nowhere. Pure."""
+"""What is done about replicas without being asked: about those that are idle, outdated, on their way out, or
+whose load is over without them. Pure.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Final
 from remuda.core.ids import NodeId
 from remuda.models.config import ModelConfig
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
-from remuda.scheduler.idleness import unloads_at
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 
 _NEW: Final = timedelta(seconds=2)  # A row and its operation are written together, but not read together.
@@ -30,7 +30,7 @@ class Forget:
     replica: Replica
 
 
-Chore = Unload | Forget
+Action = Unload | Forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Circumstances:
     in_flight: Callable[[ReplicaKey], int]
 
 
-def chores(rows: Iterable[Replica], around: Circumstances) -> list[Chore]:
-    return [chore for row in rows if (chore := _chore(row, around)) is not None]
+def actions(rows: Iterable[Replica], around: Circumstances) -> list[Action]:
+    return [action for row in rows if (action := _action(row, around)) is not None]
 
 
 def idle_next(rows: Iterable[Replica], around: Circumstances) -> datetime | None:
@@ -60,7 +60,7 @@ def idle_next(rows: Iterable[Replica], around: Circumstances) -> datetime | None
     return min(filter(None, instants), default=None)
 
 
-def _chore(row: Replica, around: Circumstances) -> Chore | None:
+def _action(row: Replica, around: Circumstances) -> Action | None:
     leaves = (row.node, row.key) in around.leaving
     age = timedelta() if row.updated_at is None else around.now - row.updated_at
     match row.state:
@@ -94,3 +94,34 @@ def _outdated(row: Replica, around: Circumstances) -> UnloadReason | None:
         unreadable = row.key.model in around.unreadable
         return None if unreadable else UnloadReason(UnloadCause.MODEL_REMOVED)
     return None if config.revision == row.revision else UnloadReason(UnloadCause.OUTDATED)
+
+
+_FIRST_USE: Final = timedelta(seconds=10)  # Those for whom it was loaded are on their way, on any frontend.
+_NOTED_WITHIN: Final = timedelta(seconds=2)  # While it is used, that is written down so often at least.
+_NOTED_LEAST: Final = timedelta(seconds=1)
+_NOTED_MOST: Final = timedelta(seconds=10)
+
+
+def unloads_at(replica: Replica, config: ModelConfig | None, usual: timedelta) -> datetime | None:
+    """None: never. A model's own `keep_alive` counts before the usual one; less than nothing is for ever.
+
+    Of a replica in use, every frontend that can write says so often enough for this never to be past, however
+    short its `keep_alive` and whether or not that frontend is heard on the bus."""
+    if config is None or config.pinned:
+        return None
+    keep = usual if config.keep_alive is None else config.keep_alive
+    if keep < timedelta():
+        return None
+    if replica.last_used is not None:
+        return replica.last_used + max(keep, _NOTED_WITHIN)
+    return None if replica.updated_at is None else replica.updated_at + max(keep, _FIRST_USE)
+
+
+def used_since(replica: Replica, asked_at: datetime) -> bool:
+    """Whether it was used after its unload was asked for; both are the store's instants."""
+    return replica.last_used is not None and replica.last_used > asked_at
+
+
+def noted_every(keep: timedelta) -> timedelta:
+    """How often the use of a replica is written down while it lasts."""
+    return _NOTED_MOST if keep < timedelta() else min(max(keep / 4, _NOTED_LEAST), _NOTED_MOST)

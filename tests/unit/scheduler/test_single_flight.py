@@ -8,7 +8,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from remuda.core.errors import RemudaError, StoreUnusable, Unavailable
-from remuda.scheduler.shared_looks import SharedLooks, StillLooking
+from remuda.scheduler.single_flight import SingleFlight, StillLooking
 from tests.support.clocks import HostClock
 from tests.support.virtual_ops import time_passes
 
@@ -28,7 +28,7 @@ class Lookout:
         self.trouble: Exception | None = None
         self.hangs: dict[str, anyio.Event] = {}
         self.answers: list[str | StillLooking | RemudaError | None] = []
-        self.looks = SharedLooks[str, int](self._look, HostClock())
+        self.looks = SingleFlight[str, int](self._look, HostClock())
 
     async def _look(self, name: str, marks: Collection[int]) -> str | None:
         self.begun.append(name)

@@ -1,5 +1,6 @@
-"""Looks that many wait for and nobody who waits owns: one at a time for each name, shared by all who ask
-while it lasts and for a moment after. Whoever asks may leave at any time; that ends no look half-way."""
+"""One task per key, shared by all who ask for it while it runs and for a moment after. Whoever asks may leave
+at any time; that cancels nothing.
+"""
 
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Generic, TypeVar
@@ -47,7 +48,7 @@ class _Look(Generic[T, M]):
         return not self.over.is_set() or (self.found is not None and now_s - self.ended_s < _SHARED_S)
 
 
-class SharedLooks(Generic[T, M]):
+class SingleFlight(Generic[T, M]):
     """`look` is given the name and the marks of those who ask, which grow while it is at it.
 
     `run` owns the looks; when it ends, all who wait are told that this frontend is stopping."""

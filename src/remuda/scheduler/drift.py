@@ -147,7 +147,7 @@ def _verdict(row: Replica, scene: Scene, memory: Memory) -> _Verdict:
     if view.standing.reachability in (Reachability.GONE, Reachability.DEPARTED):
         return Drop(row, f"{node.name} is away") if view.standing.silence >= _FORGOTTEN_AFTER else None
     if row.state in (ReplicaState.STAGING, ReplicaState.LOADING):
-        return None  # Its operation answers for it, and chores for those whose operation is over.
+        return None  # Its operation answers for it, and upkeep for those whose operation is over.
     before = memory.missing.get((row.key, row.change))
     if not view.reports:
         return _asked(row, node.name, scene.answers.get(row.node), now, before)
