@@ -255,3 +255,13 @@ def test_reference_pages_mention_all(names: Callable[[], Iterator[str]]) -> None
         return bool(re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w/{{-])", reference))
 
     assert [name for name in sorted(set(names())) if not mentioned(name)] == []
+
+
+def test_migrations_follow_each_other() -> None:
+    """Two that take the same number leave no database that can be opened."""
+    versions = sorted((ROOT / "src" / "remuda" / "store" / "migrations" / "versions").glob("v*.py"))
+    for number, file in enumerate(versions, start=1):
+        text = file.read_text()
+        assert f'revision = "{number:04}"' in text, file.name
+        assert file.name.startswith(f"v{number:04}_")
+    assert f"SCHEMA_VERSION = {len(versions)}\n" in (ROOT / "src/remuda/store/schema.py").read_text()
