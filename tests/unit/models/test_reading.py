@@ -270,11 +270,11 @@ def test_what_only_looks_like_a_number_stays_text_and_takes_no_time(value: str) 
     ],
 )
 def test_files_in_a_backends_own_options_stay_in_the_folder_of_models(line: str, key: str) -> None:
-    with pytest.raises(Invalid, match=f"{key}: .* leads out of the folder of models"):
+    with pytest.raises(Invalid, match=f"{key}: .* is outside the models folder"):
         read_model(f"name: m\nparameters: {{model: m.gguf}}\n{line}")
 
     absolute = read_model(f"name: m\nparameters: {{model: m.gguf}}\n{line.replace('..', '/etc')}")
-    with pytest.raises(Invalid, match=f"{key}: .* is outside the folder of models"):
+    with pytest.raises(Invalid, match=f"{key}: .* is outside the models folder"):
         check_absolute_paths(absolute, PurePosixPath("/models"))
 
 
