@@ -26,7 +26,9 @@ from remuda.core.slices import Sliced
 from remuda.fleet.labels import matches
 from remuda.fleet.model import Label, LabelSource
 from remuda.gateway.openai.parsing import ASKS
+from remuda.gateway.openai.vector_rendering import embedding_list
 from remuda.inference import requests
+from remuda.inference.answers import Usage
 from remuda.inference.json_cost import CHEAP_BYTES_MAX, STEPS_MAX, check_json_cost
 from remuda.inference.model import Call, Kind
 from remuda.models.config import ModelConfig
@@ -38,7 +40,6 @@ from remuda.upstreams.grpc import limits as grpc_limits
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.media import media_in
 from remuda.upstreams.grpc.predicting import Preset, chat_generations
-from remuda.upstreams.grpc.vectors import embedding_list
 from remuda.upstreams.http.renaming import Renamer
 from remuda.upstreams.http.upstream import RENAMED_AT_ONCE_BYTES
 from remuda.wire.codec import decode
@@ -127,7 +128,8 @@ def _picture(size: int) -> Sliced[object]:
 def _embeddings(count: int, width: int) -> Sliced[object]:
     request = requests.EmbeddingRequest(model="m", input="x")
     vector = [number / 7 for number in range(width)]
-    return embedding_list(request, [pb.EmbeddingResult(embeddings=vector) for _ in range(count)], 1)
+    results = [pb.EmbeddingResult(embeddings=vector) for _ in range(count)]
+    return embedding_list(request, [result.embeddings for result in results], Usage(1))
 
 
 def _labels() -> Sliced[object]:

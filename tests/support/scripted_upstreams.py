@@ -22,8 +22,9 @@ from remuda.gateway.openai.figures import Figures
 from remuda.gateway.openai.running import Running
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Services
+from remuda.inference.answers import AnswerFormat, AnswerSink, ByteSink
 from remuda.inference.failures import UpstreamFailed
-from remuda.inference.model import Call, Endpoint, Sink, Upstream
+from remuda.inference.model import Call, Endpoint, Upstream
 from remuda.models.config import ModelConfig
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
@@ -33,12 +34,12 @@ from remuda.router.ports import Meanwhile
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.model import ReplicaKey
 
-Script = Callable[[Call, Sink], Awaitable[None]]
+Script = Callable[[Call, ByteSink], Awaitable[None]]  # Answers in OpenAI's bytes.
 JSON = b"application/json"
 SSE = b"text/event-stream"
 
 
-async def hello(call: Call, sink: Sink) -> None:
+async def hello(call: Call, sink: ByteSink) -> None:
     """Says hello, in the way that was asked for."""
     call.tally.prompt_tokens, call.tally.completion_tokens = 3, 2
     if not call.stream:
@@ -57,7 +58,7 @@ class Endless:
     def __init__(self) -> None:
         self.began = self.stopped = 0
 
-    async def __call__(self, call: Call, sink: Sink) -> None:
+    async def __call__(self, call: Call, sink: ByteSink) -> None:
         self.began += 1
         try:
             if call.stream:
@@ -98,8 +99,10 @@ class ScriptedUpstreams:
 class _Scripted:
     script: Script
 
-    async def serve(self, call: Call, sink: Sink) -> None:
-        await self.script(call, sink)
+    async def serve(self, call: Call, sink: AnswerSink) -> None:
+        relay = sink.relay(AnswerFormat.OPENAI)
+        assert relay is not None
+        await self.script(call, relay)
 
 
 Bring = Callable[[str, float | None, Meanwhile], Awaitable[None]]

@@ -47,10 +47,10 @@ from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
 from remuda.store.replicas import SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
-from remuda.upstreams.grpc.generating import Patience
+from remuda.upstreams.grpc.generating import GrpcTimeouts
 from remuda.upstreams.grpc.upstream import Desk, GrpcUpstream
 from remuda.upstreams.http.client import Pool
-from remuda.upstreams.http.connection import Patience as HttpPatience
+from remuda.upstreams.http.connection import Patience
 from remuda.upstreams.http.worker import HttpWorker
 from remuda.upstreams.pool import OpenUpstreams
 
@@ -104,10 +104,10 @@ class ServingRig:
             listening=ground.fleet.frontends,
         )
         self._worker = BusWorker(ground.around.bus)
-        self._patience = Patience(
+        self._timeouts = GrpcTimeouts(
             settings.answer_silence.total_seconds(), settings.answer_limit.total_seconds()
         )
-        self._http = Pool(HttpPatience(whole_s=self._patience.whole_s, silence_s=self._patience.silence_s))
+        self._http = Pool(Patience(whole_s=self._timeouts.whole_s, silence_s=self._timeouts.silence_s))
         self._engine, self._worker_http = GrpcEngine(self._http), HttpWorker(self._http)
         self._desk = Desk(clock)
         self._shared = settings.distributed_shared_models
@@ -316,7 +316,7 @@ class ServingRig:
 
     def _grpc(self, endpoint: Endpoint) -> GrpcUpstream:
         around = self._ground.around
-        return GrpcUpstream(endpoint, around.clock, around.entropy, self._patience, self._desk)
+        return GrpcUpstream(endpoint, around.clock, around.entropy, self._timeouts, self._desk)
 
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)

@@ -1,4 +1,4 @@
-"""One request on its way to a replica, and where its answer goes."""
+"""One request on its way to a replica, and the replicas that can answer it."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from remuda.inference.answers import AnswerSink
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.models.config import ModelConfig
 
@@ -51,23 +52,10 @@ class Call(msgspec.Struct, frozen=True):
         return isinstance(self.request, _STREAMABLE) and bool(self.request.stream)
 
 
-class Sink(Protocol):
-    """The client, as an upstream sees it. Calls wait while it reads slowly, and raise when it is gone."""
-
-    @property
-    def begun(self) -> bool:
-        """Something was sent: the request can no longer be given to another replica."""
-        ...
-
-    async def begin(self, status: int, content_type: bytes) -> None: ...
-
-    async def write(self, data: bytes) -> None: ...
-
-
 class Upstream(Protocol):
     """One replica. Every kind of request goes through this one method, so that it is counted in one place."""
 
-    async def serve(self, call: Call, sink: Sink) -> None:
+    async def serve(self, call: Call, sink: AnswerSink) -> None:
         """Answer the whole call into the sink; the end of the answer is the caller's to send.
 
         UpstreamFailed says what went wrong and whether another replica may try. Cancelling this stops the

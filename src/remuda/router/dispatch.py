@@ -10,8 +10,9 @@ import anyio
 from msgspec import structs
 
 from remuda.core.clock import Clock
+from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import UpstreamFailed
-from remuda.inference.model import Call, Sink, Upstreams
+from remuda.inference.model import Call, Upstreams
 from remuda.router.choose import choose
 from remuda.router.current import Tables
 from remuda.router.errors import ModelUnknown, Overloaded
@@ -63,7 +64,7 @@ class Dispatcher:
         self._waiting = Counter[str]()
         self._lines = defaultdict[str, deque[anyio.Event]](deque)
 
-    async def answer(self, call: Call, sink: Sink, journey: Journey, meanwhile: Meanwhile) -> None:
+    async def answer(self, call: Call, sink: AnswerSink, journey: Journey, meanwhile: Meanwhile) -> None:
         """Serve the call into the sink. Raises what the client is to be told; in-stream once it has begun."""
         try:
             await self._try(call, sink, journey, meanwhile)
@@ -74,7 +75,7 @@ class Dispatcher:
                 raise
             await self._try(call, sink, journey, meanwhile)
 
-    async def _try(self, call: Call, sink: Sink, journey: Journey, meanwhile: Meanwhile) -> None:
+    async def _try(self, call: Call, sink: AnswerSink, journey: Journey, meanwhile: Meanwhile) -> None:
         model = call.model.id
         route = self._free(model, journey) or await self._wait_for_seat(model, journey, meanwhile)
         entry = self._tables.now.models[model]

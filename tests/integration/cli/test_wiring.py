@@ -179,8 +179,8 @@ FRONTEND: dict[str, Entry] = {
     "keep_alive": Wired(minutes(19), "Habits.keep_alive"),
     "requests_waiting_max": Wired(20, "Waits.waiting_max"),
     "request_wait": Wired(timedelta(seconds=21), "Waits.seat_s", 21.0),
-    "answer_silence": Wired(timedelta(seconds=22), "Patience.silence_s", 22.0),
-    "answer_limit": Wired(timedelta(seconds=23), "Patience.whole_s", 23.0),
+    "answer_silence": Wired(timedelta(seconds=22), "GrpcTimeouts.silence_s", 22.0),
+    "answer_limit": Wired(timedelta(seconds=23), "GrpcTimeouts.whole_s", 23.0),
     "request_bytes_max": Wired(24_000, "Inference.body_bytes_max"),
     "shutdown_grace": Wired(timedelta(seconds=25), "Running._grace_s", 25.0),
 }

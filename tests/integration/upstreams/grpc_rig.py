@@ -9,13 +9,15 @@ import msgspec
 
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
+from remuda.gateway.openai.answer_sink import OpenAiSink
 from remuda.inference.model import Call, Endpoint, Kind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
+from remuda.inference.slicing import Slicer
 from remuda.models.config import ModelConfig
-from remuda.upstreams.grpc.generating import Patience
+from remuda.upstreams.grpc.generating import GrpcTimeouts
 from remuda.upstreams.grpc.upstream import GrpcUpstream
 
-USUAL = Patience()
+USUAL = GrpcTimeouts()
 PARROT = ModelConfig.model_validate({"name": "polly", "backend": "echo", "parameters": {"model": "parrot"}})
 _REQUESTS = {
     Kind.CHAT: ChatRequest,
@@ -27,7 +29,7 @@ _REQUESTS = {
 
 @dataclass
 class Client:
-    """A `Sink` that keeps all it gets."""
+    """Keeps all that the gateway would send it."""
 
     status: int = 0
     content_type: bytes = b""
@@ -78,13 +80,30 @@ def chat(text: str = "one two three", model: ModelConfig = PARROT, **body: objec
     return call_of(Kind.CHAT, {"messages": messages, "stream": True, **body}, model)
 
 
+@dataclass(frozen=True)
+class Rendered:
+    """An upstream, whose answers are rendered as the gateway does it."""
+
+    upstream: GrpcUpstream
+
+    async def serve(self, call: Call, client: Client) -> None:
+        await self.upstream.serve(call, OpenAiSink(call, client, Slicer(SystemClock())))
+
+    @property
+    def open_calls(self) -> int:
+        return self.upstream.open_calls
+
+    async def aclose(self) -> None:
+        await self.upstream.aclose()
+
+
 @asynccontextmanager
 async def upstream_at(
-    address: str, token: str = "", patience: Patience = USUAL
-) -> AsyncIterator[GrpcUpstream]:
-    upstream = GrpcUpstream(Endpoint(address, token=token), SystemClock(), SeededEntropy(7), patience)
+    address: str, token: str = "", timeouts: GrpcTimeouts = USUAL
+) -> AsyncIterator[Rendered]:
+    upstream = GrpcUpstream(Endpoint(address, token=token), SystemClock(), SeededEntropy(7), timeouts)
     try:
-        yield upstream
+        yield Rendered(upstream)
         assert upstream.open_calls == 0
     finally:
         await upstream.aclose()

@@ -15,6 +15,7 @@ from remuda.models.config import ModelConfig
 from remuda.upstreams.http.client import Pool
 from remuda.upstreams.http.connection import Patience
 from remuda.upstreams.http.upstream import HttpUpstream
+from tests.support.answer_sinks import RelayedClient
 
 Script = Callable[[SocketStream], Awaitable[None]]
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -112,28 +113,14 @@ def says_and_hangs(*parts: bytes) -> Script:
 # Who asks.
 
 
-@dataclass(slots=True)
-class Notebook:
-    """A sink that writes everything down."""
+@dataclass
+class Notebook(RelayedClient):
+    """Also tells when something came."""
 
-    status: int = 0
-    content_type: bytes = b""
-    pieces: list[bytes] = field(default_factory=list)
     arrived: anyio.Event = field(default_factory=anyio.Event)
 
-    @property
-    def begun(self) -> bool:
-        return self.status != 0
-
-    @property
-    def text(self) -> bytes:
-        return b"".join(self.pieces)
-
-    async def begin(self, status: int, content_type: bytes) -> None:
-        self.status, self.content_type = status, content_type
-
     async def write(self, data: bytes) -> None:
-        self.pieces.append(data)
+        await super().write(data)
         self.arrived.set()
 
 

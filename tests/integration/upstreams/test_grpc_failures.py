@@ -16,10 +16,9 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Kind
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc.generating import Patience
-from remuda.upstreams.grpc.upstream import GrpcUpstream
+from remuda.upstreams.grpc.generating import GrpcTimeouts
 from tests.integration.backends.programs import loaded
-from tests.integration.upstreams.grpc_rig import Client, call_of, chat, upstream_at
+from tests.integration.upstreams.grpc_rig import Client, Rendered, call_of, chat, upstream_at
 from tests.integration.upstreams.grpc_scripts import Open, says, says_then_fails, scripted, text
 from tests.support.waiting import wait_until
 
@@ -29,7 +28,7 @@ SETTINGS = bytes(3) + b"\x04" + bytes(5)  # The first thing an HTTP/2 server say
 OTHER = ModelConfig.model_validate({"name": "otto", "backend": "echo", "parameters": {"model": "raven"}})
 
 
-async def _failure(upstream: GrpcUpstream, client: Client | None = None, **body: Any) -> UpstreamFailed:
+async def _failure(upstream: Rendered, client: Client | None = None, **body: Any) -> UpstreamFailed:
     with pytest.raises(UpstreamFailed) as failed:
         await upstream.serve(chat(**body), client or Client())
     return failed.value
@@ -126,7 +125,7 @@ async def test_a_backend_that_says_nothing_for_too_long_is_silent() -> None:
     client = Client()
     async with (
         scripted(PredictStream=hanging) as address,
-        upstream_at(address, patience=Patience(silence_s=0.2)) as upstream,
+        upstream_at(address, timeouts=GrpcTimeouts(silence_s=0.2)) as upstream,
     ):
         failure = await _failure(upstream, client)
         await wait_until(lambda: not calls.now, what="the call's end at the backend")
@@ -142,7 +141,7 @@ async def test_a_whole_answer_is_not_waited_for_forever() -> None:
 
     async with (
         scripted(Predict=hanging) as address,
-        upstream_at(address, patience=Patience(whole_s=0.2)) as upstream,
+        upstream_at(address, timeouts=GrpcTimeouts(whole_s=0.2)) as upstream,
     ):
         failure = await _failure(upstream, stream=False)
 
@@ -162,7 +161,7 @@ async def test_a_client_that_reads_slowly_is_not_the_backends_silence() -> None:
         scripted(
             PredictStream=says_then_fails(grpc.StatusCode.INTERNAL, "end", text("a"), text("b"))
         ) as address,
-        upstream_at(address, patience=Patience(silence_s)) as upstream,
+        upstream_at(address, timeouts=GrpcTimeouts(silence_s)) as upstream,
     ):
         failure = await _failure(upstream, client)
 
@@ -216,7 +215,7 @@ async def test_clients_that_leave_at_any_moment_leave_no_call_open() -> None:
         with calls.counted():
             return text("word")
 
-    async def leave_some_time(upstream: GrpcUpstream) -> None:
+    async def leave_some_time(upstream: Rendered) -> None:
         with anyio.CancelScope() as scope:
             if dice.fraction() < 0.3:
                 scope.deadline = anyio.current_time() + 0.1 * dice.fraction()

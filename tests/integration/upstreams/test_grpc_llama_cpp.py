@@ -15,7 +15,7 @@ from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.upstream import GrpcUpstream
 from remuda.upstreams.http.client import Pool
 from tests.integration.backends.llama_cpp_process import TOKEN, started
-from tests.integration.upstreams.grpc_rig import Client, call_of, chat
+from tests.integration.upstreams.grpc_rig import Client, Rendered, call_of, chat
 from tests.support.models import smollm2
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("one_loop")]
@@ -69,16 +69,16 @@ NAMED = {"type": "function", "function": {"name": "clock"}}
 
 
 @pytest.fixture(scope="module")
-async def upstream(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GrpcUpstream]:
+async def upstream(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rendered]:
     with started(tmp_path_factory.mktemp("llama")) as process:
         endpoint = Endpoint(process.address, token=TOKEN)
         await GrpcEngine(Pool()).load(endpoint, SMOL, Place(model_file=str(smollm2())))
-        opened = GrpcUpstream(endpoint, SystemClock(), SeededEntropy(7))
+        opened = Rendered(GrpcUpstream(endpoint, SystemClock(), SeededEntropy(7)))
         yield opened
         await opened.aclose()
 
 
-async def test_a_question_is_answered_in_a_sentence(upstream: GrpcUpstream) -> None:
+async def test_a_question_is_answered_in_a_sentence(upstream: Rendered) -> None:
     client = Client()
 
     await upstream.serve(
@@ -92,7 +92,7 @@ async def test_a_question_is_answered_in_a_sentence(upstream: GrpcUpstream) -> N
     assert 3 < usage["completion_tokens"] <= 40
 
 
-async def test_written_templates_lead_to_the_same_answer(upstream: GrpcUpstream) -> None:
+async def test_written_templates_lead_to_the_same_answer(upstream: Rendered) -> None:
     client = Client()
 
     await upstream.serve(chat("Name the capital of France.", TEMPLATED, max_tokens=40, stream=False), client)
@@ -102,7 +102,7 @@ async def test_written_templates_lead_to_the_same_answer(upstream: GrpcUpstream)
 
 
 @pytest.mark.parametrize("model", [SMOL, TEMPLATED], ids=["own template", "written templates"])
-async def test_an_answer_keeps_to_its_schema(upstream: GrpcUpstream, model: ModelConfig) -> None:
+async def test_an_answer_keeps_to_its_schema(upstream: Rendered, model: ModelConfig) -> None:
     client = Client()
     wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
 
@@ -114,7 +114,7 @@ async def test_an_answer_keeps_to_its_schema(upstream: GrpcUpstream, model: Mode
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
-async def test_a_tool_that_must_be_called_is_called_by_grammar(upstream: GrpcUpstream, stream: bool) -> None:
+async def test_a_tool_that_must_be_called_is_called_by_grammar(upstream: Rendered, stream: bool) -> None:
     client = Client()
     body: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "stream": stream, "max_tokens": 80}
 
@@ -126,7 +126,7 @@ async def test_a_tool_that_must_be_called_is_called_by_grammar(upstream: GrpcUps
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "whole"])
 @pytest.mark.parametrize("choice", ["required", NAMED], ids=["any", "named"])
 async def test_a_tool_that_must_be_called_is_called_though_the_models_template_has_no_place_for_it(
-    upstream: GrpcUpstream, choice: Any, stream: bool
+    upstream: Rendered, choice: Any, stream: bool
 ) -> None:
     client = Client()
     body = {"tools": [WEATHER, CLOCK], "tool_choice": choice, "stream": stream, "max_tokens": 80}
@@ -141,7 +141,7 @@ async def test_a_tool_that_must_be_called_is_called_though_the_models_template_h
 
 
 async def test_a_strict_tool_is_called_by_grammar_where_the_models_template_has_no_place_for_it(
-    upstream: GrpcUpstream,
+    upstream: Rendered,
 ) -> None:
     client = Client()
     strict = {"type": "function", "function": {**CLOCK["function"], "strict": True}}
@@ -161,7 +161,7 @@ def _called(client: Client, stream: bool) -> tuple[str, Any, str]:
     return pieces[0]["name"], arguments, choices[-1]["finish_reason"]
 
 
-async def test_a_text_is_continued_with_probabilities(upstream: GrpcUpstream) -> None:
+async def test_a_text_is_continued_with_probabilities(upstream: Rendered) -> None:
     client = Client()
     body = {"prompt": "The capital of France is", "max_tokens": 4, "logprobs": 2}
 
@@ -173,7 +173,7 @@ async def test_a_text_is_continued_with_probabilities(upstream: GrpcUpstream) ->
     assert len(choice["logprobs"]["tokens"]) == 4
 
 
-async def test_probabilities_of_a_chat_come_with_their_tokens(upstream: GrpcUpstream) -> None:
+async def test_probabilities_of_a_chat_come_with_their_tokens(upstream: Rendered) -> None:
     client = Client()
 
     await upstream.serve(chat("Say yes.", SMOL, max_tokens=3, logprobs=True, top_logprobs=2), client)

@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 
 from remuda.core.entropy import SeededEntropy
+from remuda.upstreams.grpc.call import GrpcCall
 from remuda.upstreams.grpc.channels import Channel
-from remuda.upstreams.grpc.exchange import Exchange
 from remuda.upstreams.grpc.methods import SERVICE
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import CallFailed, HungUp, Status
@@ -58,13 +58,13 @@ async def _serving(
 
 
 async def _whole(channel: Channel, request: bytes = b"ask") -> bytes:
-    with Exchange(await channel.call("Predict", request), PATIENCE_S) as exchange:
+    with GrpcCall(await channel.call("Predict", request), PATIENCE_S) as exchange:
         return await exchange.whole()
 
 
 async def _all(channel: Channel, request: bytes = b"ask") -> list[bytes]:
     messages = []
-    with Exchange(await channel.call("PredictStream", request), PATIENCE_S) as exchange:
+    with GrpcCall(await channel.call("PredictStream", request), PATIENCE_S) as exchange:
         while (message := await exchange.read()) is not None:
             messages.append(message)
     return messages
@@ -149,7 +149,7 @@ async def test_the_server_sees_at_once_that_a_call_was_given_up() -> None:
             await anyio.sleep_forever()
 
     async with _serving(stream=endless) as (channel, _):
-        with Exchange(await channel.call("PredictStream", b""), PATIENCE_S) as exchange:
+        with GrpcCall(await channel.call("PredictStream", b""), PATIENCE_S) as exchange:
             assert await exchange.read() == b"one"
         await wait_until(lambda: not calls.now, within=1.0, what="the call's end at the server")
 
@@ -165,7 +165,7 @@ async def test_a_reader_that_does_not_read_stops_the_server() -> None:
             written += 1
 
     async with _serving(stream=torrent) as (channel, _):
-        with Exchange(await channel.call("PredictStream", b""), PATIENCE_S) as exchange:
+        with GrpcCall(await channel.call("PredictStream", b""), PATIENCE_S) as exchange:
             assert await exchange.read() == piece
             assert await _whole(channel, b"another call goes on") == b"no seog llac rehtona"
             before = written
@@ -199,7 +199,7 @@ async def test_thousands_of_calls_given_up_at_any_moment_leave_nothing() -> None
     async def some_of_it(channel: Channel) -> None:
         with (
             anyio.move_on_after(0.05 * dice.fraction() if dice.fraction() < 0.3 else PATIENCE_S),
-            Exchange(await channel.call("PredictStream", bytes(500)), PATIENCE_S) as exchange,
+            GrpcCall(await channel.call("PredictStream", bytes(500)), PATIENCE_S) as exchange,
         ):
             for _ in range(int(6 * dice.fraction())):
                 await exchange.read()

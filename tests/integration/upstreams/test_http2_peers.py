@@ -11,8 +11,8 @@ from anyio.abc import SocketAttribute, SocketStream
 from h2.settings import SettingCodes
 from hyperframe import frame as hyper
 
+from remuda.upstreams.grpc.call import GrpcCall
 from remuda.upstreams.grpc.channels import Channel
-from remuda.upstreams.grpc.exchange import Exchange
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import (
     CallFailed,
@@ -40,7 +40,7 @@ ANSWER = (
 
 
 async def _whole(channel: Channel, request: bytes = b"ask", silence_s: float = 30.0) -> bytes:
-    with Exchange(await channel.call("Predict", request), silence_s) as exchange:
+    with GrpcCall(await channel.call("Predict", request), silence_s) as exchange:
         return await exchange.whole()
 
 

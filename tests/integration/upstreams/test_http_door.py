@@ -71,7 +71,7 @@ async def test_a_stream_comes_through_the_door(tmp_path: Path) -> None:
     ):
         await _upstream(address, pool).serve(chat(stream=True), sink)
 
-    assert sink.text == TOKEN + DONE
+    assert sink.body == TOKEN + DONE
     assert server.requests[0].head.startswith("POST /v1/chat/completions HTTP/1.1")
     assert "right" not in server.requests[0].head
 
@@ -127,7 +127,7 @@ async def test_an_engine_killed_in_mid_answer_breaks_the_answer(tmp_path: Path, 
             await _upstream(address, pool).serve(chat(stream=stream), sink)
 
     assert failed.value.fault is Fault.BROKE
-    assert sink.text == (TOKEN if stream else b"")
+    assert sink.body == (TOKEN if stream else b"")
 
 
 async def test_a_wrong_token_is_the_operators_trouble_and_not_the_clients(tmp_path: Path) -> None:

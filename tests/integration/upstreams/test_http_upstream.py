@@ -63,13 +63,22 @@ async def _failed(script: Script, pool: Pool, sink: Notebook, *, stream: bool = 
 # Relaying.
 
 
+async def test_a_client_of_another_api_is_refused_before_the_server_is_asked(pool: Pool) -> None:
+    sink = Notebook(reads="another")
+    async with scripted(says(whole(_ANSWER))) as server:
+        with pytest.raises(UpstreamFailed, match="OpenAI API only") as failed:
+            await upstream_at(server, pool).serve(chat(), sink)
+
+    assert (failed.value.fault, failed.value.elsewhere, server.requests) == (Fault.REFUSED, False, [])
+
+
 async def test_an_answer_is_passed_on_and_its_usage_noted(pool: Pool) -> None:
     call = chat()
 
     sink = await _served(says(whole(_ANSWER, kind="application/json; charset=utf-8")), pool, call)
 
     assert (sink.status, sink.content_type) == (200, b"application/json; charset=utf-8")
-    assert sink.text == _ANSWER
+    assert sink.body == _ANSWER
     assert (call.tally.prompt_tokens, call.tally.completion_tokens) == (3, 5)
 
 
@@ -79,7 +88,7 @@ async def test_a_stream_is_passed_on_and_its_tokens_counted(pool: Pool) -> None:
     sink = await _served(says(*_STREAM), pool, call)
 
     assert (sink.status, sink.content_type) == (200, b"text/event-stream")
-    assert sink.text == TOKEN + TOKEN + DONE
+    assert sink.body == TOKEN + TOKEN + DONE
     assert call.tally.completion_tokens == 2
     assert call.tally.first_token_s is not None
     assert call.tally.last_token_s is not None
@@ -130,7 +139,7 @@ async def test_the_models_own_name_goes_in_and_the_askers_comes_back(pool: Pool)
         await upstream_at(server, pool).serve(chat(model="alias", body=body), sink)
 
     assert json.loads(server.requests[0].body) == {**json.loads(body), "model": "m"}
-    assert json.loads(sink.text) == {**json.loads(said), "model": "alias"}
+    assert json.loads(sink.body) == {**json.loads(said), "model": "alias"}
 
 
 async def test_in_a_stream_each_event_has_the_askers_name(pool: Pool) -> None:
@@ -139,7 +148,7 @@ async def test_in_a_stream_each_event_has_the_askers_name(pool: Pool) -> None:
 
     sink = await _served(script, pool, chat(stream=True, model="alias"))
 
-    assert sink.text == TOKEN.replace(b'"m"', b'"alias"') * 2 + DONE
+    assert sink.body == TOKEN.replace(b'"m"', b'"alias"') * 2 + DONE
 
 
 # Refusals and failures.
@@ -150,7 +159,7 @@ async def test_what_the_engine_has_against_a_request_reaches_the_client(pool: Po
 
     sink = await _served(says(whole(said, "400 Bad Request")), pool, chat(stream=True))
 
-    assert (sink.status, sink.content_type, sink.text) == (400, b"application/json", said)
+    assert (sink.status, sink.content_type, sink.body) == (400, b"application/json", said)
 
 
 async def test_an_error_after_the_client_was_told_to_wait_is_raised(pool: Pool) -> None:
@@ -212,7 +221,7 @@ async def test_a_stream_that_breaks_leaves_whole_events(pool: Pool, script: Scri
 
     failed = await _failed(script, pool, sink, stream=True)
 
-    assert (failed.fault, sink.text) == (Fault.BROKE, passed)
+    assert (failed.fault, sink.body) == (Fault.BROKE, passed)
 
 
 async def test_a_whole_answer_that_breaks_off_can_be_given_to_another(pool: Pool) -> None:

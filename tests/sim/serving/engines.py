@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from remuda.core.errors import BackendFailed, NodeUnreachable
+from remuda.inference.answers import AnswerFormat, AnswerSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Endpoint, Sink
+from remuda.inference.model import Call, Endpoint
 from remuda.models.config import ModelConfig
 from remuda.scheduler.ports import Place
 from remuda.wire.models import ModelsRunningReply
@@ -97,7 +98,7 @@ class SimulatedUpstream:
         self._host = host
         self._address = endpoint.address
 
-    async def serve(self, call: Call, sink: Sink) -> None:
+    async def serve(self, call: Call, sink: AnswerSink) -> None:
         requests, model, answered = self._world.serving_claims.requests, call.model.id, False
         self._host.serving += 1
         try:
@@ -108,13 +109,15 @@ class SimulatedUpstream:
             self._host.serving -= 1
             requests.ended(self._host, self._address, model, answered=answered)
 
-    async def _answer(self, model: str, sink: Sink) -> None:
+    async def _answer(self, model: str, sink: AnswerSink) -> None:
         process = self._world.at(self._address)
         if process is None:
             raise UpstreamFailed(Fault.UNREACHABLE, "connection refused")
         if process.model != model:
             raise UpstreamFailed(Fault.NOT_LOADED, f"it has {process.model or 'no model'}")
-        await sink.begin(200, b"application/json")
+        relay = sink.relay(AnswerFormat.OPENAI)
+        assert relay is not None
+        await relay.begin(200, b"application/json")
         if not await _lasts(process, self._host.dice.between(0.1, 6.0)):
             raise UpstreamFailed(Fault.BROKE, "the connection was lost")
 

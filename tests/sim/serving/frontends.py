@@ -50,6 +50,7 @@ from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
 from tests.sim.ops.frontends import FrontendHost
 from tests.sim.serving.engines import SimulatedEngine, SimulatedUpstreams, SimulatedWorkerHttp
 from tests.sim.serving.world import ServingWorld
+from tests.support.answer_sinks import RelayedClient
 from tests.support.clocks import elapsed_s
 from tests.support.nodes import TOKENS
 
@@ -62,18 +63,6 @@ _STALE_S = 2 * _TABLE_EVERY_S
 _REQUESTS_MOST = 64
 _ADMIN = "ada"
 _STILL_ALIVE_S = 15.0  # So long others take a frontend that died for alive.
-
-
-class Client:
-    """Implements inference.model.Sink."""
-
-    begun = False
-
-    async def begin(self, status: int, content_type: bytes) -> None:
-        self.begun = True
-
-    async def write(self, data: bytes) -> None:
-        return None
 
 
 class ServingFrontend(FrontendHost):
@@ -129,7 +118,7 @@ class ServingFrontend(FrontendHost):
         self.open_requests[number] = (model, elapsed_s())
         try:
             with anyio.move_on_after(patience_s):
-                await parts.dispatcher.answer(call, Client(), Journey(), _meanwhile)
+                await parts.dispatcher.answer(call, RelayedClient(), Journey(), _meanwhile)
         except RemudaError as error:
             self._world.serving_claims.requests.refused(self, model, error)
         finally:

@@ -9,8 +9,9 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import NodeId
+from remuda.inference.answers import AnswerFormat, AnswerSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Endpoint, Kind, Sink, Upstream
+from remuda.inference.model import Call, Endpoint, Kind, Upstream
 from remuda.inference.requests import ChatRequest, Message
 from remuda.models.config import ModelConfig
 from remuda.router import dispatch
@@ -21,6 +22,7 @@ from remuda.router.ledger import Ledger
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.model import ReplicaKey
+from tests.support.answer_sinks import RelayedClient
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -40,20 +42,6 @@ def call() -> Call:
     return Call(Kind.CHAT, request, b"{}", MODEL, "r-1", 0)
 
 
-class Pipe:
-    """A client that reads everything."""
-
-    def __init__(self) -> None:
-        self.begun = False
-        self.data = b""
-
-    async def begin(self, status: int, content_type: bytes) -> None:
-        self.begun = True
-
-    async def write(self, data: bytes) -> None:
-        self.data += data
-
-
 class Replica:
     """Does to each request what its script says."""
 
@@ -63,7 +51,9 @@ class Replica:
         self.configs: list[ModelConfig] = []
         self.gate = anyio.Event()
 
-    async def serve(self, call: Call, sink: Sink) -> None:
+    async def serve(self, call: Call, sink: AnswerSink) -> None:
+        relay = sink.relay(AnswerFormat.OPENAI)
+        assert relay is not None
         self.served += 1
         self.configs.append(call.model)
         match self.script.pop(0) if self.script else "answer":
@@ -72,12 +62,12 @@ class Replica:
             case "refuse":
                 raise UpstreamFailed(Fault.REFUSED, "no such thing", status=400)
             case "break off":
-                await sink.begin(200, b"text/event-stream")
+                await relay.begin(200, b"text/event-stream")
                 raise UpstreamFailed(Fault.BROKE, "gone")
             case "wait":
                 await self.gate.wait()
-        await sink.begin(200, b"application/json")
-        await sink.write(b"done")
+        await relay.begin(200, b"application/json")
+        await relay.write(b"done")
 
 
 class Loads:
@@ -137,21 +127,21 @@ class House:
     def script(self, index: int, *script: str) -> Replica:
         return self.replicas.setdefault(f"n{index}", Replica(*script))
 
-    async def ask(self, pipe: Pipe | None = None) -> tuple[Pipe, Journey]:
-        pipe, journey = pipe or Pipe(), Journey()
+    async def ask(self, client: RelayedClient | None = None) -> tuple[RelayedClient, Journey]:
+        client, journey = client or RelayedClient(), Journey()
 
         async def meanwhile(status: LoadStatus) -> None:
             pass
 
-        await self.dispatcher.answer(call(), pipe, journey, meanwhile)
-        return pipe, journey
+        await self.dispatcher.answer(call(), client, journey, meanwhile)
+        return client, journey
 
 
 async def test_loaded_model_answers_without_asking_anybody_to_load_it() -> None:
     house = House(route())
-    pipe, journey = await house.ask()
+    client, journey = await house.ask()
 
-    assert pipe.data == b"done"
+    assert client.body == b"done"
     assert journey.route == route()
     assert house.loads.brought == 0
     assert house.ledger.own() == {}
@@ -160,9 +150,9 @@ async def test_loaded_model_answers_without_asking_anybody_to_load_it() -> None:
 async def test_replica_that_fails_before_its_first_byte_is_replaced_by_another() -> None:
     house = House(route(0), route(1))
     house.script(0, "refuse connection")
-    pipe, journey = await house.ask()
+    client, journey = await house.ask()
 
-    assert pipe.data == b"done"
+    assert client.body == b"done"
     assert [one.key.index for one in journey.tried] == [0, 1]
     assert house.loads.doubted == [route(0)]
 
@@ -230,18 +220,18 @@ async def test_only_replica_is_gone_and_the_next_one_to_be_loaded_answers() -> N
     house.script(0, "refuse connection")
     house.loads.is_gone = True
     house.loads.on_bring = lambda: house.show([route(1)])
-    pipe, journey = await house.ask()
+    client, journey = await house.ask()
 
-    assert pipe.data == b"done"
+    assert client.body == b"done"
     assert journey.route == route(1)
 
 
 async def test_model_that_is_not_loaded_is_brought_and_waited_for() -> None:
     house = House()
     house.loads.on_bring = lambda: house.show([route()])
-    pipe, journey = await house.ask()
+    client, journey = await house.ask()
 
-    assert pipe.data == b"done"
+    assert client.body == b"done"
     assert journey.waited_s >= 0
 
 
@@ -336,7 +326,7 @@ async def test_request_that_is_given_up_leaves_nothing_behind() -> None:
 
     assert house.ledger.own() == {}
     assert house.waiting == 0
-    assert (await house.ask())[0].data == b"done"
+    assert (await house.ask())[0].body == b"done"
 
 
 async def test_place_in_the_line_is_kept_when_somebody_who_has_just_come_is_quicker() -> None:
@@ -387,7 +377,7 @@ async def test_seat_that_nobody_takes_in_time_is_the_next_ones() -> None:
         replica.gate.set()
 
     assert house.waiting == 0
-    assert (await house.ask())[0].data == b"done"
+    assert (await house.ask())[0].body == b"done"
 
 
 async def test_more_than_may_wait_for_a_load_are_told_at_once_how_far_it_is() -> None:

@@ -253,7 +253,7 @@ def test_a_completion_is_its_prompt() -> None:
     (generation,) = _completions(config_of(grammar="root ::= configured"), prompt="once", logprobs=0)
 
     options = sent(generation)
-    assert (options.Prompt, options.UseTokenizerTemplate, generation.echoed) == ("once", False, "")
+    assert (options.Prompt, options.UseTokenizerTemplate) == ("once", False)
     assert (options.Grammar, options.Logprobs, options.TopLogprobs) == ("root ::= configured", 1, 1)
 
 
@@ -264,9 +264,9 @@ def test_a_completion_is_rendered_by_its_template() -> None:
 
 
 def test_each_prompt_of_a_completion_has_its_answers() -> None:
-    generations = _completions(prompt=["a", "b"], n=2, echo=True)
+    generations = _completions(prompt=["a", "b"], n=2)
 
-    assert [(one.prompt, one.echoed) for one in generations] == [(0, "a"), (0, "a"), (1, "b"), (1, "b")]
+    assert [(one.prompt, one.rendered) for one in generations] == [(0, "a"), (0, "a"), (1, "b"), (1, "b")]
     assert len({one.seed for one in generations}) == 4
 
 

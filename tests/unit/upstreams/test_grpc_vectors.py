@@ -1,10 +1,4 @@
-import array
-import json
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
 from remuda.core.slices import at_once
@@ -12,14 +6,7 @@ from remuda.inference.model import Kind
 from remuda.inference.requests import EmbeddingRequest, RerankRequest
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
-from remuda.upstreams.grpc.vectors import (
-    embedding_list,
-    embedding_options,
-    rerank_answer,
-    rerank_request,
-    short_floats,
-    vector_of,
-)
+from remuda.upstreams.grpc.vectors import embedding_options, rerank_request, vector_of, vectors_of
 from tests.support.grpc_calls import call_of
 
 
@@ -50,18 +37,6 @@ def test_an_input_that_means_nothing_is_refused(given: object) -> None:
         _inputs(given)
 
 
-def test_vectors_are_written_as_floats_of_32_bits() -> None:
-    request = call_of(Kind.EMBEDDING, {"input": "a"}).request
-    assert isinstance(request, EmbeddingRequest)
-    result = pb.EmbeddingResult(embeddings=[0.01, 1, -0.5, 1e-7])
-    assert b"[0.01,1.0,-0.5,1e-7]" in at_once(embedding_list(request, [result], 1))
-
-
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False)))
-def test_short_floats_stand_for_the_same_numbers(vector: list[float]) -> None:
-    assert array.array("f", short_floats(vector)) == array.array("f", vector)
-
-
 def test_a_finished_vector_stays_as_it_is() -> None:
     result = pb.EmbeddingResult(embeddings=[3, 4], tokens=2, dim=1, layout=pb.EMBEDDING_LAYOUT_FINAL)
 
@@ -85,33 +60,23 @@ def test_more_dimensions_than_there_are_cannot_be_had() -> None:
         vector_of(pb.EmbeddingResult(embeddings=[3, 4, 12]), 4)
 
 
+def test_there_is_a_vector_for_each_result() -> None:
+    results = [
+        pb.EmbeddingResult(embeddings=[3, 4]),
+        pb.EmbeddingResult(embeddings=[0, 0, 3, 4], tokens=2, dim=2),
+    ]
+
+    as_they_are, cut = at_once(vectors_of(results, None)), at_once(vectors_of(results, 1))
+
+    assert [list(vector) for vector in as_they_are] == [[3, 4], pytest.approx([0.6, 0.8])]
+    assert [list(vector) for vector in cut] == [[1], [1]]
+
+
 def test_documents_are_ranked_by_the_model_that_is_meant_and_no_other() -> None:
     call = call_of(Kind.RERANK, {"query": "q", "documents": ["a"]})
     assert isinstance(call.request, RerankRequest)
 
     assert rerank_request(call, call.request).ModelIdentity == "m.bin"
-
-
-def _ranked(**body: object) -> Any:
-    call = call_of(Kind.RERANK, {"query": "q", "documents": ["a", "b", "c"], **body})
-    assert isinstance(call.request, RerankRequest)
-    found = [pb.DocumentResult(index=i, relevance_score=s) for i, s in ((0, 0.25), (2, 0.75), (9, 1.0))]
-    return json.loads(rerank_answer(call.request, pb.RerankResult(results=found)))["results"]
-
-
-def test_the_best_comes_first_and_what_was_not_asked_about_not_at_all() -> None:
-    assert _ranked() == [
-        {"index": 2, "relevance_score": 0.75, "document": {"text": "c"}},
-        {"index": 0, "relevance_score": 0.25, "document": {"text": "a"}},
-    ]
-
-
-def test_no_more_are_told_than_were_asked_for() -> None:
-    assert [found["index"] for found in _ranked(top_n=1)] == [2]
-
-
-def test_documents_are_left_out_when_nobody_wants_them() -> None:
-    assert "document" not in _ranked(return_documents=False)[0]
 
 
 def test_too_many_documents_are_refused() -> None:

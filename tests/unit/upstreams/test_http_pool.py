@@ -3,7 +3,8 @@
 import pytest
 
 from remuda.core.clock import SystemClock
-from remuda.inference.model import Call, Endpoint, Sink
+from remuda.inference.answers import AnswerSink
+from remuda.inference.model import Call, Endpoint
 from remuda.upstreams.http.client import Pool
 from remuda.upstreams.http.upstream import HttpUpstream
 from remuda.upstreams.pool import OpenUpstreams
@@ -19,7 +20,7 @@ class _Grpc:
         self.endpoint = endpoint
         self.closed = False
 
-    async def serve(self, call: Call, sink: Sink) -> None: ...
+    async def serve(self, call: Call, sink: AnswerSink) -> None: ...
 
     async def aclose(self) -> None:
         self.closed = True

@@ -20,8 +20,9 @@ from remuda.core.errors import Internal, RemudaError
 from remuda.core.log import masked
 from remuda.gateway.client_line import line_of
 from remuda.gateway.openai.admission import Admission
+from remuda.gateway.openai.answer_sink import OpenAiSink
+from remuda.gateway.openai.client_response import CLIENT_GONE, ClientGone, ClientResponse
 from remuda.gateway.openai.complexity import check_complexity
-from remuda.gateway.openai.exchange import CLIENT_GONE, ClientGone, Exchange
 from remuda.gateway.openai.incoming import Bodies, Incoming
 from remuda.gateway.openai.large_bodies import parsed
 from remuda.gateway.openai.parsing import Ask
@@ -58,24 +59,24 @@ class Api:
 
     async def __call__(self, ask: Ask, scope: Scope, receive: Receive, send: Send) -> None:
         headers, line = dict(scope["headers"]), line_of(scope)
-        exchange = Exchange(
+        response = ClientResponse(
             ask.kind, self.request_id(headers), send, line, self._clock, expose_node=self._expose_node
         )
-        self._running.began(exchange)
+        self._running.began(response)
         if line is not None:
-            line.when_lost = exchange.leave
+            line.when_lost = response.leave
         try:
-            await self._see_through(Incoming(ask, headers, receive, line, exchange))
+            await self._see_through(Incoming(ask, headers, receive, line, response))
         except ClientGone:
-            exchange.status = CLIENT_GONE
+            response.status = CLIENT_GONE
         finally:
             if line is not None:
                 line.when_lost = None
-            self._running.ended(exchange)
-            self._bodies.forget(exchange)
+            self._running.ended(response)
+            self._bodies.forget(response)
             ended_s = self._clock.monotonic()
-            self._figures.answered(exchange, ended_s)
-            self._log.answered(exchange, ended_s)
+            self._figures.answered(response, ended_s)
+            self._log.answered(response, ended_s)
 
     def request_id(self, headers: Mapping[bytes, bytes]) -> str:
         """The client's own, if it can go into a header and a log line; else a new one."""
@@ -85,52 +86,53 @@ class Api:
         return f"{self._id_prefix}{next(self._ids):x}"
 
     async def _see_through(self, request: Incoming) -> None:
-        """Answer, unless the exchange is ended before."""
-        exchange = request.exchange
+        """Answer, unless the response is ended before."""
+        response = request.response
         try:
             await self._answer(request)
         except asyncio.CancelledError:
-            if not exchange.interrupted():
+            if not response.interrupted():
                 raise
-            if exchange.ended_by is None:
+            if response.ended_by is None:
                 raise ClientGone from None
-            await exchange.fail(exchange.ended_by)
+            await response.fail(response.ended_by)
 
     async def _answer(self, request: Incoming) -> None:
-        exchange = request.exchange
+        response = request.response
         try:
             call = await self._admit(request)
+            sink = OpenAiSink(call, response, self._slicer)
             if request.line is not None:
-                await self._dispatcher.answer(call, exchange, exchange.journey, exchange.meanwhile)
+                await self._dispatcher.answer(call, sink, response.journey, response.meanwhile)
             else:
-                await self._answer_watching(call, request)
-            await exchange.finish()
+                await self._answer_watching(call, sink, request)
+            await response.finish()
         except RemudaError as error:
-            await exchange.fail(error)
+            await response.fail(error)
         except ClientGone:
             raise
         except Exception as bug:
-            log.error("inference_failed", request_id=exchange.request_id, exc_info=bug)
-            await exchange.fail(Internal("internal error; the frontend's log has the details"))
+            log.error("inference_failed", request_id=response.request_id, exc_info=bug)
+            await response.fail(Internal("internal error; the frontend's log has the details"))
 
     async def _admit(self, request: Incoming) -> Call:
         if self._running.stopping:
             raise Stopping("this frontend is stopping", hint="ask again: another one may answer")
-        ask, exchange = request.ask, request.exchange
+        ask, response = request.ask, request.response
         key = self._admission.caller(request.headers)
         if key is not None:
-            exchange.caller = key.name
+            response.caller = key.name
         if _SHOW_NODE in request.headers and self._admission.may_see_nodes(key):
-            exchange.expose_node = True
+            response.expose_node = True
         body = await self._bodies.read(request)
         asked = ask.parse(body) if len(body) <= CHEAP_BYTES_MAX else await self._parsed_slowly(ask, body)
         await self._slicer.run(check_complexity(asked))
         entry = await self._model(asked.model, key)
         model = entry.config
-        exchange.model = model.id
+        response.model = model.id
         created = int(self._clock.now().timestamp())
-        call = Call(ask.kind, asked, body, model, exchange.request_id, created, exchange.tally, entry.context)
-        exchange.stream = call.stream
+        call = Call(ask.kind, asked, body, model, response.request_id, created, response.tally, entry.context)
+        response.stream = call.stream
         return call
 
     async def _model(self, name: str, key: ApiKey | None) -> Entry:
@@ -148,13 +150,13 @@ class Api:
         await self._slicer.run(check_json_cost(body))
         return ask.parse(body)
 
-    async def _answer_watching(self, call: Call, request: Incoming) -> None:
+    async def _answer_watching(self, call: Call, sink: OpenAiSink, request: Incoming) -> None:
         """Under a server that is not ours: it tells only those who ask that the client is gone."""
-        exchange, failure = request.exchange, None
+        response, failure = request.response, None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_watch, request)
             try:
-                await self._dispatcher.answer(call, exchange, exchange.journey, exchange.meanwhile)
+                await self._dispatcher.answer(call, sink, response.journey, response.meanwhile)
             except (RemudaError, ClientGone) as error:
                 failure = error
             tasks.cancel_scope.cancel()
@@ -165,4 +167,4 @@ class Api:
 async def _watch(request: Incoming) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    request.exchange.leave()
+    request.response.leave()

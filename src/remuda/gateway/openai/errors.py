@@ -64,10 +64,6 @@ class Refusal:
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...] = (_JSON,)
 
-    @property
-    def event(self) -> bytes:
-        return b"data: " + self.body + b"\n\n"
-
 
 def refusal(error: RemudaError) -> Refusal:
     """What the client is told of this error."""

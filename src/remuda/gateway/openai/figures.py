@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from remuda.gateway.openai.exchange import Exchange
+from remuda.gateway.openai.client_response import ClientResponse
 from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
 
@@ -62,19 +62,19 @@ class Figures:
         """Given to the dispatcher, which knows who waits."""
         self._waiting.labels(model).inc(by)
 
-    def answered(self, exchange: Exchange, ended_s: float) -> None:
+    def answered(self, response: ClientResponse, ended_s: float) -> None:
         """One request is over."""
-        model, tally, route = exchange.model, exchange.tally, exchange.journey.route
+        model, tally, route = response.model, response.tally, response.journey.route
         node = "" if route is None else route.node_name
-        self._requests.by_labels[model, node, exchange.kind, exchange.status] += 1
+        self._requests.by_labels[model, node, response.kind, response.status] += 1
         if tally.prompt_tokens:
             self._tokens.by_labels[model, node, "prompt"] += tally.prompt_tokens
         if tally.completion_tokens:
             self._tokens.by_labels[model, node, "completion"] += tally.completion_tokens
         first_s = tally.first_token_s
-        if first_s is None or not exchange.stream:
+        if first_s is None or not response.stream:
             return
-        self._first_token_of(model, node).observe(first_s - exchange.began_s)
+        self._first_token_of(model, node).observe(first_s - response.began_s)
         if tally.completion_tokens > 1:
             last_s = ended_s if tally.last_token_s is None else tally.last_token_s
             self._per_token_of(model, node).observe((last_s - first_s) / (tally.completion_tokens - 1))

@@ -10,8 +10,8 @@ from starlette.types import Receive
 from remuda.core import limits
 from remuda.core.errors import RequestIncomplete, TooLarge
 from remuda.gateway.client_line import ClientLine
+from remuda.gateway.openai.client_response import ClientResponse
 from remuda.gateway.openai.errors import InvalidField
-from remuda.gateway.openai.exchange import Exchange
 from remuda.gateway.openai.parsing import Ask
 from remuda.router.errors import Overloaded
 
@@ -23,7 +23,7 @@ class Incoming(msgspec.Struct, frozen=True):
     headers: Mapping[bytes, bytes]
     receive: Receive
     line: ClientLine | None
-    exchange: Exchange
+    response: ClientResponse
 
 
 class Bodies:
@@ -40,15 +40,15 @@ class Bodies:
         if int(request.headers.get(b"content-length", 0)) > self._bytes_max:
             raise self._too_large()
         if request.line is not None and (body := request.line.body()) is not None:
-            self._count(body, request.exchange)
+            self._count(body, request.response)
             return body
         with anyio.move_on_after(limits.INFERENCE_BODY_READ_S):
             return await self._received(request)
         raise RequestIncomplete(f"the body did not arrive within {limits.INFERENCE_BODY_READ_S:g} s")
 
-    def forget(self, exchange: Exchange) -> None:
+    def forget(self, response: ClientResponse) -> None:
         """The request is over."""
-        self._together_bytes -= exchange.body_bytes
+        self._together_bytes -= response.body_bytes
 
     async def _received(self, request: Incoming) -> bytes:
         whole, more = (
@@ -61,15 +61,15 @@ class Bodies:
                 raise InvalidField("the request ended before its body did")
             part = message.get("body", b"")
             more = message.get("more_body", False)
-            self._count(part, request.exchange)
+            self._count(part, request.response)
             whole.write(part)
         return whole.getvalue()  # Not a copy.
 
-    def _count(self, part: bytes, exchange: Exchange) -> None:
+    def _count(self, part: bytes, response: ClientResponse) -> None:
         """A part of the body has come: refuse what is too much."""
         self._together_bytes += len(part)
-        exchange.body_bytes += len(part)
-        if exchange.body_bytes > self._bytes_max:
+        response.body_bytes += len(part)
+        if response.body_bytes > self._bytes_max:
             raise self._too_large()
         if self._together_bytes > self._together_bytes_max:
             raise Overloaded("the requests under way are too large together", hint="try again in a while")

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from remuda.core.clock import Clock
-from remuda.gateway.openai.exchange import Exchange
+from remuda.gateway.openai.client_response import ClientResponse
 
 _EVENT = "inference_answered"
 log = structlog.get_logger()
@@ -48,10 +48,10 @@ class RequestLog:
         self._lines: list[bytes] = []  # Of this turn of the event loop, after which they are written at once.
         self._enabled = log.bind().is_enabled_for(logging.INFO)
 
-    def answered(self, exchange: Exchange, ended_s: float) -> None:
+    def answered(self, response: ClientResponse, ended_s: float) -> None:
         if not self._enabled:
             return
-        line = _line(exchange, ended_s, self._clock.now())
+        line = _line(response, ended_s, self._clock.now())
         if self._as_json:
             if not self._lines:
                 asyncio.get_running_loop().call_soon(self._write_lines)
@@ -67,23 +67,23 @@ class RequestLog:
         self._write(b"\n".join(lines).decode())
 
 
-def _line(exchange: Exchange, ended_s: float, now: datetime) -> Line:
-    tally, journey, began_s = exchange.tally, exchange.journey, exchange.began_s
+def _line(response: ClientResponse, ended_s: float, now: datetime) -> Line:
+    tally, journey, began_s = response.tally, response.journey, response.began_s
     first_s = tally.first_token_s
     return Line(
-        exchange.request_id,
-        exchange.caller,
-        exchange.kind,
-        exchange.model,
+        response.request_id,
+        response.caller,
+        response.kind,
+        response.model,
         "" if journey.route is None else journey.route.node_name,
-        exchange.status,
-        exchange.stream,
+        response.status,
+        response.stream,
         tally.prompt_tokens,
         tally.completion_tokens,
         None if first_s is None else _ms(first_s - began_s),
         _ms(ended_s - began_s),
         _ms(journey.waited_s),
-        exchange.error,
+        response.error,
         _EVENT,
         "info",
         now,

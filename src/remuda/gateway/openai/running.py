@@ -5,7 +5,7 @@ from typing import Final
 import anyio
 
 from remuda.core.errors import Unavailable
-from remuda.gateway.openai.exchange import Exchange
+from remuda.gateway.openai.client_response import ClientResponse
 
 _FAREWELL_S: Final = 5.0  # For those that were cut off to be told so.
 
@@ -19,18 +19,18 @@ class Stopping(Unavailable):
 class Running:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self._live: set[Exchange] = set()
+        self._live: set[ClientResponse] = set()
         self._idle = anyio.Event()
         self.stopping = False
 
     def __len__(self) -> int:
         return len(self._live)
 
-    def began(self, exchange: Exchange) -> None:
-        self._live.add(exchange)
+    def began(self, response: ClientResponse) -> None:
+        self._live.add(response)
 
-    def ended(self, exchange: Exchange) -> None:
-        self._live.discard(exchange)
+    def ended(self, response: ClientResponse) -> None:
+        self._live.discard(response)
         if self.stopping and not self._live:
             self._idle.set()
 
@@ -43,7 +43,7 @@ class Running:
         with anyio.CancelScope(shield=True):
             with anyio.move_on_after(self._grace_s):
                 await self._idle.wait()
-            for exchange in tuple(self._live):
-                exchange.end(Stopping("this frontend is stopping", hint="ask again: another one may answer"))
+            for response in tuple(self._live):
+                response.end(Stopping("this frontend is stopping", hint="ask again: another one may answer"))
             with anyio.move_on_after(_FAREWELL_S):
                 await self._idle.wait()

@@ -12,8 +12,8 @@ from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
 from remuda.scheduler.ports import Place
 from remuda.upstreams.grpc import limits
+from remuda.upstreams.grpc.call import GrpcCall
 from remuda.upstreams.grpc.channels import Channel
-from remuda.upstreams.grpc.exchange import Exchange
 from remuda.upstreams.grpc.loading import model_options
 from remuda.upstreams.grpc.troubles import words_of
 from remuda.upstreams.http.client import Address, Pool
@@ -97,8 +97,8 @@ async def _answer(endpoint: Endpoint, method: str, request: bytes) -> bytes:
     """Over a connection of its own, by which it is seen whether anybody listens now."""
     channel = Channel(endpoint.address, endpoint.token)
     try:
-        with Exchange(await channel.call(method, request), limits.LOAD_S) as exchange:
-            return await exchange.whole()
+        with GrpcCall(await channel.call(method, request), limits.LOAD_S) as call:
+            return await call.whole()
     finally:
         channel.close()
 

@@ -62,7 +62,6 @@ class Generation:
 
     options: pb.PredictOptions
     prompt: int = 0  # Which of the request's prompts it answers.
-    echoed: str = ""  # What the client wants told before it.
     rendered: str | None = None  # The prompt itself, where the options have none.
     seed: int = 0
     media: Media = NO_MEDIA
@@ -115,7 +114,8 @@ def chat_generations(
 def completion_generations(
     preset: Preset, call: Call, request: CompletionRequest, draw: Draw
 ) -> Sliced[Sequence[Generation]]:
-    """For each prompt as many as are asked for. Invalid for what no backend could be asked."""
+    """For each prompt as many as are asked for, one prompt after the other. Invalid for what no backend could
+    be asked."""
     if request.suffix:
         raise Invalid(
             "suffix is not supported", hint="leave it out, and write the prompt as the model wants it"
@@ -134,13 +134,7 @@ def completion_generations(
         if budget.spend(_PROMPT_STEPS + len(prompt) // 1000):
             yield
         rendered = render_completion(preset.config, prompt)
-        generation = Generation(
-            options,
-            number,
-            prompt if request.echo else "",
-            rendered=rendered,
-            logprobs=request.logprobs is not None,
-        )
+        generation = Generation(options, number, rendered=rendered, logprobs=request.logprobs is not None)
         generations += [replace(generation, seed=seed) for seed in _seeds(request, preset.config, draw)]
     return generations
 

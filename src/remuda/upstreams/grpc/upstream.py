@@ -1,4 +1,4 @@
-"""A replica that speaks backend.proto, as the router sees it: a call goes in, OpenAI's answer comes out."""
+"""A replica that speaks backend.proto, as the router sees it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -8,24 +8,23 @@ from google.protobuf.message import DecodeError
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
+from remuda.inference.answers import AnswerSink, Score, Usage
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Endpoint, Sink
+from remuda.inference.model import Call, Endpoint
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.inference.slicing import Slicer
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import predicting, troubles, vectors
+from remuda.upstreams.grpc.call import GrpcCall
 from remuda.upstreams.grpc.channels import Channel
 from remuda.upstreams.grpc.dialects import is_llama
-from remuda.upstreams.grpc.exchange import Exchange
-from remuda.upstreams.grpc.generating import Patience, Writer, side_by_side
+from remuda.upstreams.grpc.generating import GrpcTimeouts, TextGenerator, side_by_side
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.held_grammars import HeldGrammars
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.predicting import Generation, Preset
-from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, Pen
 from remuda.upstreams.http2.failures import CallFailed, Status
 
-_JSON = b"application/json"
 _NO_OPTIONS = pb.ModelOptions().SerializeToString()
 
 
@@ -46,13 +45,13 @@ class GrpcUpstream:
         endpoint: Endpoint,
         clock: Clock,
         entropy: Entropy,
-        patience: Patience | None = None,
+        timeouts: GrpcTimeouts | None = None,
         desk: Desk | None = None,
     ) -> None:
         self._channel = Channel(endpoint.address, endpoint.token)
         self._clock = clock
         self._entropy = entropy
-        self._patience = patience or Patience()
+        self._timeouts = timeouts or GrpcTimeouts()
         self._desk = desk or Desk(clock)
         self._preset: Preset | None = None
         self._open = 0
@@ -62,7 +61,7 @@ class GrpcUpstream:
     def open_calls(self) -> int:
         return self._open
 
-    async def serve(self, call: Call, sink: Sink) -> None:
+    async def serve(self, call: Call, sink: AnswerSink) -> None:
         if self._forgotten:
             raise UpstreamFailed(Fault.UNREACHABLE, f"this replica of {call.model.id} is no more")
         self._open += 1
@@ -86,20 +85,19 @@ class GrpcUpstream:
         if self._forgotten and not self._open:
             self._channel.close()
 
-    async def _serve(self, call: Call, sink: Sink) -> None:
+    async def _serve(self, call: Call, sink: AnswerSink) -> None:
         match call.request:
             case ChatRequest() as request:
                 generations = await self._desk.slicer.run(
                     predicting.chat_generations(self._preset_for(call), call, request, self._draw)
                 )
                 await self._mark_media(call, generations)
-                await self._write(call, generations, ChatPen(call, request), sink)
+                await self._generate(call, generations, sink)
             case CompletionRequest() as request:
                 generations = await self._desk.slicer.run(
                     predicting.completion_generations(self._preset_for(call), call, request, self._draw)
                 )
-                echoed = [generation.echoed for generation in generations]
-                await self._write(call, generations, CompletionPen(call, request, echoed), sink)
+                await self._generate(call, generations, sink)
             case EmbeddingRequest() as request:
                 await self._embed(call, request, sink)
             case RerankRequest() as request:
@@ -121,18 +119,18 @@ class GrpcUpstream:
         if marker := pb.ModelMetadataResponse.FromString(answer).media_marker:
             options.Prompt = options.Prompt.replace(MARKER, marker)  # Of all of them.
 
-    async def _write(self, call: Call, generations: Sequence[Generation], pen: Pen, sink: Sink) -> None:
+    async def _generate(self, call: Call, generations: Sequence[Generation], sink: AnswerSink) -> None:
         options, held = generations[0].options, self._desk.held
         held.check(options)
-        writer = Writer(self._channel, call, pen, self._clock, self._patience)
+        texts = sink.texts(len(generations))
         try:
-            await (writer.stream if call.stream else writer.whole)(generations, sink)
+            await TextGenerator(self._channel, call, texts, self._clock, self._timeouts).run(generations)
         except CallFailed as failed:
             held.failed(options, failed)
             raise
         held.answered(options)
 
-    async def _embed(self, call: Call, request: EmbeddingRequest, sink: Sink) -> None:
+    async def _embed(self, call: Call, request: EmbeddingRequest, sink: AnswerSink) -> None:
         results: dict[int, pb.EmbeddingResult] = {}
 
         async def embed(index: int, options: pb.PredictOptions) -> None:
@@ -144,23 +142,19 @@ class GrpcUpstream:
         await side_by_side(jobs)
         in_order = [results[index] for index in range(len(inputs))]
         call.tally.prompt_tokens = sum(result.prompt_tokens for result in in_order)
-        answer = await self._desk.slicer.run(
-            vectors.embedding_list(request, in_order, call.tally.prompt_tokens)
-        )
-        await sink.begin(200, _JSON)
-        await sink.write(answer)
+        made = await self._desk.slicer.run(vectors.vectors_of(in_order, request.dimensions))
+        await sink.vectors(made, Usage(call.tally.prompt_tokens))
 
-    async def _rerank(self, call: Call, request: RerankRequest, sink: Sink) -> None:
+    async def _rerank(self, call: Call, request: RerankRequest, sink: AnswerSink) -> None:
         asked = vectors.rerank_request(call, request).SerializeToString()
         result = pb.RerankResult.FromString(await self._whole("Rerank", asked))
-        call.tally.prompt_tokens = result.usage.prompt_tokens
-        answer = vectors.rerank_answer(request, result)
-        await sink.begin(200, _JSON)
-        await sink.write(answer)
+        call.tally.prompt_tokens = prompt_tokens = result.usage.prompt_tokens
+        scores = [Score(found.index, found.relevance_score) for found in result.results]
+        await sink.scores(scores, Usage(prompt_tokens, result.usage.total_tokens - prompt_tokens))
 
     async def _whole(self, method: str, request: bytes) -> bytes:
-        with Exchange(await self._channel.call(method, request), self._patience.silence_s) as exchange:
-            return await exchange.whole()
+        with GrpcCall(await self._channel.call(method, request), self._timeouts.silence_s) as call:
+            return await call.whole()
 
     def _preset_for(self, call: Call) -> Preset:
         """A replica has one model: the last request's is this one's, unless its configuration changed."""

@@ -1,16 +1,12 @@
-"""Embeddings and rankings: what a backend is asked, and its results as OpenAI's answers. Pure."""
+"""Embeddings and rankings: what a backend is asked, and the vectors in its results. Pure."""
 
-import array
-import base64
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import msgspec
-
 from remuda.core.errors import Invalid
 from remuda.core.slices import Budget, Sliced
+from remuda.inference.answers import Vector
 from remuda.inference.model import Call
 from remuda.inference.requests import EmbeddingRequest, RerankRequest, mixed
 from remuda.rpc import backend_pb2 as pb
@@ -18,8 +14,6 @@ from remuda.upstreams.grpc import limits
 
 _STEPS_MAX: Final = 1 << 40  # Never reached: the budget only cuts the work into slices.
 _FLOATS_PER_STEP: Final = 2
-_FLOAT_DIGITS: Final = 7  # Nearly always enough for a number of 32 bits; nine always are.
-_encode: Final = msgspec.json.Encoder().encode
 
 
 def embedding_options(call: Call, request: EmbeddingRequest) -> Sequence[pb.PredictOptions]:
@@ -40,37 +34,21 @@ def embedding_options(call: Call, request: EmbeddingRequest) -> Sequence[pb.Pred
     return [_one_embedding(call, item) for item in inputs]
 
 
-def embedding_list(
-    request: EmbeddingRequest, results: Sequence[pb.EmbeddingResult], prompt_tokens: int
-) -> Sliced[bytes]:
-    base64_wanted = request.encoding_format == "base64"
-    data, budget = list[msgspec.Raw](), Budget("the list of embeddings", _STEPS_MAX)
-    for index, result in enumerate(results):
-        if budget.spend(len(result.embeddings) // _FLOATS_PER_STEP):
+def vectors_of(results: Sequence[pb.EmbeddingResult], dimensions: int | None) -> Sliced[Sequence[Vector]]:
+    """One for each result. Invalid when there are not so many dimensions."""
+    made, budget = list[Vector](), Budget("the list of embeddings", _STEPS_MAX)
+    for result in results:
+        as_it_is = dimensions is None and result.tokens <= 1
+        if not as_it_is and budget.spend(len(result.embeddings) // _FLOATS_PER_STEP):
             yield
-        vector = vector_of(result, request.dimensions)
-        embedding = _packed(vector) if base64_wanted else short_floats(vector)
-        data.append(msgspec.Raw(_encode({"object": "embedding", "index": index, "embedding": embedding})))
-    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
-    return _encode({"object": "list", "data": data, "model": request.model, "usage": usage})
+        made.append(vector_of(result, dimensions))
+    return made
 
 
-def short_floats(vector: Sequence[float]) -> list[float]:
-    """Numbers of 32 bits as the shortest ones that stand for the same: 0.01, not 0.009999999776482582."""
-    exact = array.array("f", vector)
-    short = [float(f"{value:.{_FLOAT_DIGITS}g}") for value in exact]
-    for index, (value, rounded) in enumerate(zip(exact, array.array("f", short), strict=True)):
-        if value != rounded:  # A digit or two are missing.
-            eight = float(f"{value:.{_FLOAT_DIGITS + 1}g}")
-            same = array.array("f", (eight,))[0] == value
-            short[index] = eight if same else float(f"{value:.{_FLOAT_DIGITS + 2}g}")
-    return short
-
-
-def vector_of(result: pb.EmbeddingResult, dimensions: int | None = None) -> Sequence[float]:
+def vector_of(result: pb.EmbeddingResult, dimensions: int | None = None) -> Vector:
     """One vector. Of a model that makes one for each token it is their mean, of length one; so is what is
     left after cutting it to fewer dimensions. Invalid when there are not so many."""
-    vector: Sequence[float] = result.embeddings
+    vector: Vector = result.embeddings
     packed = result.tokens
     if packed > 1 and result.dim * packed == len(vector) and result.layout != pb.EMBEDDING_LAYOUT_FINAL:
         columns = (vector[start :: result.dim] for start in range(result.dim))
@@ -93,24 +71,6 @@ def rerank_request(call: Call, request: RerankRequest) -> pb.RerankRequest:
     )
 
 
-def rerank_answer(request: RerankRequest, result: pb.RerankResult) -> bytes:
-    """Best first, and no more than were asked for, whatever the backend makes of that."""
-    known = [found for found in result.results if 0 <= found.index < len(request.documents)]
-    best = sorted(known, key=lambda found: -found.relevance_score)[: request.top_n or None]
-    scores = short_floats([found.relevance_score for found in best])
-    results = [
-        {"index": found.index, "relevance_score": score}
-        | (
-            {}
-            if request.return_documents is False
-            else {"document": {"text": request.documents[found.index]}}
-        )
-        for found, score in zip(best, scores, strict=True)
-    ]
-    usage = {"total_tokens": result.usage.total_tokens, "prompt_tokens": result.usage.prompt_tokens}
-    return _encode({"model": request.model, "usage": usage, "results": results})
-
-
 def _one_embedding(call: Call, item: str | list[int]) -> pb.PredictOptions:
     options = pb.PredictOptions(
         ModelIdentity=call.model.parameters.model,
@@ -124,14 +84,7 @@ def _one_embedding(call: Call, item: str | list[int]) -> pb.PredictOptions:
     return options
 
 
-def _of_length_one(values: Iterable[float]) -> Sequence[float]:
+def _of_length_one(values: Iterable[float]) -> Vector:
     vector = list(values)
     length = math.hypot(*vector)
     return [value / length for value in vector] if length else vector
-
-
-def _packed(vector: Sequence[float]) -> str:
-    floats = array.array("f", vector)
-    if sys.byteorder == "big":
-        floats.byteswap()
-    return base64.b64encode(floats.tobytes()).decode()

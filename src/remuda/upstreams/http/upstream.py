@@ -8,8 +8,9 @@ from anyio.lowlevel import checkpoint
 
 from remuda.core import limits
 from remuda.core.clock import Clock
+from remuda.inference.answers import AnswerFormat, AnswerSink, ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Endpoint, Kind, Sink
+from remuda.inference.model import Call, Endpoint, Kind
 from remuda.inference.outline import outlined
 from remuda.upstreams.http.client import Address, Pool
 from remuda.upstreams.http.connection import Connection
@@ -22,6 +23,7 @@ RENAMED_AT_ONCE_BYTES: Final = 16 << 10  # Logprobs have a mark every few bytes,
 ERROR_BYTES_MAX: Final = 64 << 10
 _JSON: Final = b"application/json"
 _EVENTS: Final = b"text/event-stream"
+_OPENAI_ONLY: Final = "this model's backend can be used through the OpenAI API only"
 _PATHS: Final = {
     Kind.CHAT: "/v1/chat/completions",
     Kind.COMPLETION: "/v1/completions",
@@ -41,8 +43,11 @@ class HttpUpstream:
         self._pool = pool
         self._clock = clock
 
-    async def serve(self, call: Call, sink: Sink) -> None:
+    async def serve(self, call: Call, sink: AnswerSink) -> None:
         """As inference.model.Upstream has it."""
+        relay = sink.relay(AnswerFormat.OPENAI)
+        if relay is None:
+            raise UpstreamFailed(Fault.REFUSED, _OPENAI_ONLY, status=400)
         address = self._address = self._address or Address.parsed(self._endpoint.address)
         asked, served = call.request.model, call.model.id
         body = call.body if asked == served else await renamed(call.body, served)
@@ -50,15 +55,15 @@ class HttpUpstream:
         answer = await self._pool.exchange(address, head, body, streamed=call.stream)
         try:
             if not 200 <= answer.status < 300:
-                await _refuse(answer, sink)
+                await _refuse(answer, relay, begun=sink.begun)
             elif call.stream:
-                await self._relay_stream(answer, call, sink)
+                await self._relay_stream(answer, call, relay)
             else:
-                await _relay_whole(answer, call, sink)
+                await _relay_whole(answer, call, relay)
         finally:
             self._pool.release(answer)
 
-    async def _relay_stream(self, answer: Connection, call: Call, sink: Sink) -> None:
+    async def _relay_stream(self, answer: Connection, call: Call, relay: ByteSink) -> None:
         content_type = _expected(answer, _EVENTS)
         events, tally, begun = Events(_renamer(call, by_line=True)), call.tally, False
         try:
@@ -71,50 +76,50 @@ class HttpUpstream:
                         tally.first_token_s = now_s
                 if passed:
                     if not begun:  # Not before: until something was said, another replica can take over.
-                        await sink.begin(answer.status, content_type)
+                        await relay.begin(answer.status, content_type)
                         begun = True
-                    await sink.write(passed)
+                    await relay.write(passed)
             if not events.ended:
                 raise UpstreamFailed(Fault.BROKE, "the backend's answer stopped before its end")
         except UpstreamFailed:
             if unfinished := events.breaking_off():
-                await sink.write(unfinished)
+                await relay.write(unfinished)
             raise
         if rest := events.rest():
-            await sink.write(rest)
+            await relay.write(rest)
         _note_usage(call, events.tail)
 
 
-async def _relay_whole(answer: Connection, call: Call, sink: Sink) -> None:
+async def _relay_whole(answer: Connection, call: Call, relay: ByteSink) -> None:
     content_type = _expected(answer, _JSON)
     body = await _collected(answer, WHOLE_BYTES_MAX)
     large = len(body) > WHOLE_BYTES_MAX
     if not large:
         _expect_object(body)
-    await sink.begin(answer.status, content_type)
+    await relay.begin(answer.status, content_type)
     piece, end, renamer = body, body, _renamer(call)
     while piece:
         for start in range(0, len(piece), RENAMED_AT_ONCE_BYTES):
             if start:
                 await checkpoint()
-            await sink.write(renamer.feed(piece[start : start + RENAMED_AT_ONCE_BYTES]))
+            await relay.write(renamer.feed(piece[start : start + RENAMED_AT_ONCE_BYTES]))
         end = piece
         piece = await answer.piece() if large else b""
     if rest := renamer.rest():
-        await sink.write(rest)
+        await relay.write(rest)
     _note_usage(call, end)
 
 
-async def _refuse(answer: Connection, sink: Sink) -> None:
+async def _refuse(answer: Connection, relay: ByteSink, *, begun: bool) -> None:
     """Pass an error on, or raise what it means."""
     body = await _collected(answer, ERROR_BYTES_MAX)
     failed = failure(answer.status, answer.headers.get(REFUSAL_HEADER, b""), body)
-    if failed is None and sink.begun:
+    if failed is None and begun:
         failed = UpstreamFailed(Fault.REFUSED, in_words(body), status=answer.status)
     if failed is not None:
         raise failed
-    await sink.begin(answer.status, _JSON)
-    await sink.write(in_openai_shape(answer.status, body))
+    await relay.begin(answer.status, _JSON)
+    await relay.write(in_openai_shape(answer.status, body))
 
 
 async def _collected(answer: Connection, bytes_max: int) -> bytes:

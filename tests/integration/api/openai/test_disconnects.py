@@ -6,7 +6,8 @@ import anyio
 import httpx
 import pytest
 
-from remuda.inference.model import Call, Sink
+from remuda.inference.answers import ByteSink
+from remuda.inference.model import Call
 from remuda.router.dispatch import Waits
 from remuda.router.ports import Meanwhile
 from tests.integration.api.openai.asking import ASK, ASK_CHAT, ASK_STREAM, CHAT, STREAM
@@ -58,7 +59,7 @@ async def test_a_client_that_leaves_after_a_body_that_came_in_large_parts_stops_
 async def test_a_client_that_leaves_while_it_reads_slowly_stops_the_replica(served: Gateway) -> None:
     stopped = False
 
-    async def flood(call: Call, sink: Sink) -> None:
+    async def flood(call: Call, sink: ByteSink) -> None:
         nonlocal stopped
         await sink.begin(200, SSE)
         try:

@@ -5,7 +5,8 @@ import httpx
 import pytest
 
 from remuda.core import limits
-from remuda.inference.model import Call, Sink
+from remuda.inference.answers import ByteSink
+from remuda.inference.model import Call
 from remuda.router.dispatch import Waits
 from tests.integration.api.openai.asking import ASK, ASK_CHAT, ASK_STREAM, CHAT
 from tests.support.raw_http import RawClient, post, raw_client
@@ -143,7 +144,7 @@ async def test_a_line_that_is_wanted_once_is_closed_after_the_answer(
 async def test_a_replica_that_wants_to_be_asked_later_is_passed_on_with_a_time(
     served: Gateway, raw: RawClient
 ) -> None:
-    async def busy(call: Call, sink: Sink) -> None:
+    async def busy(call: Call, sink: ByteSink) -> None:
         await sink.begin(429, b"application/json")
         await sink.write(b'{"error":{"message":"slow down"}}')
 

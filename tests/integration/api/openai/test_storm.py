@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from remuda.core.entropy import Entropy, SeededEntropy
+from remuda.inference.answers import ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Kind, Sink
+from remuda.inference.model import Call, Kind
 from remuda.router.dispatch import Waits
 from tests.integration.api.openai.asking import ASK, CHAT
 from tests.support.raw_http import RawClient, post, raw_client
@@ -48,7 +49,7 @@ class Moody:
         self.began = self.ended = 0
         self.kinds: set[Kind] = set()
 
-    async def __call__(self, call: Call, sink: Sink) -> None:
+    async def __call__(self, call: Call, sink: ByteSink) -> None:
         self.began += 1
         self.kinds.add(call.kind)
         try:
@@ -56,7 +57,7 @@ class Moody:
         finally:
             self.ended += 1
 
-    async def _answer(self, call: Call, sink: Sink) -> None:
+    async def _answer(self, call: Call, sink: ByteSink) -> None:
         breaks_at = int(self._entropy.fraction() * TOKENS * 3)
         await sink.begin(200, SSE if call.stream else JSON)
         for token in range(TOKENS):

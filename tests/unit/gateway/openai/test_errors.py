@@ -103,5 +103,4 @@ def test_of_a_load_without_a_node_or_an_end_these_are_left_out() -> None:
 
 def test_in_a_stream_an_error_is_one_event() -> None:
     told = refusal(UpstreamFailed(Fault.BROKE, "two\nlines"))
-    assert told.event == b"data: " + told.body + b"\n\n"
     assert b"\n" not in told.body

@@ -1,4 +1,4 @@
-"""An exchange on a line that does not work as it should."""
+"""A response on a connection that does not work as it should."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +8,8 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.gateway.client_line import Headers
-from remuda.gateway.openai import exchange as module
-from remuda.gateway.openai.exchange import ClientGone, Exchange
+from remuda.gateway.openai import client_response as module
+from remuda.gateway.openai.client_response import ClientGone, ClientResponse
 from remuda.inference.model import Kind
 
 pytestmark = pytest.mark.anyio
@@ -39,32 +39,32 @@ class Line:
         self.hung_up = True
 
 
-def on(line: Line) -> Exchange:
-    return Exchange(Kind.CHAT, "id", line.send, line, SystemClock(), expose_node=False)
+def on(line: Line) -> ClientResponse:
+    return ClientResponse(Kind.CHAT, "id", line.send, line, SystemClock(), expose_node=False)
 
 
 async def test_a_reader_that_takes_nothing_for_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STALL_S", 0.05)
     line = Line()
-    exchange = on(line)
-    await exchange.begin(200, b"text/event-stream")
+    response = on(line)
+    await response.begin(200, b"text/event-stream")
     with anyio.fail_after(5), pytest.raises(ClientGone):
-        await exchange.write(b"data: 1\n\n")
-    assert (line.hung_up, exchange.gone) == (True, True)
+        await response.write(b"data: 1\n\n")
+    assert (line.hung_up, response.gone) == (True, True)
 
 
 async def test_writing_to_a_client_that_is_gone_raises() -> None:
     line = Line()
-    exchange = on(line)
-    await exchange.begin(200, b"text/event-stream")
-    exchange.gone = True
+    response = on(line)
+    await response.begin(200, b"text/event-stream")
+    response.gone = True
     with pytest.raises(ClientGone):
-        await exchange.write(b"data: 1\n\n")
+        await response.write(b"data: 1\n\n")
 
 
 async def test_a_client_that_leaves_after_its_answer_has_not_left() -> None:
     line = Line()
-    exchange = on(line)
-    exchange._over = True
-    exchange.leave()
-    assert not exchange.gone
+    response = on(line)
+    response._over = True
+    response.leave()
+    assert not response.gone

@@ -8,7 +8,7 @@ from remuda.upstreams.http2.failures import Garbled, Silence
 from remuda.upstreams.http2.stream import Stream
 
 
-class Exchange:
+class GrpcCall:
     """A call that has begun. The one watch over its silence costs no token anything. `read`: the next message
     of a stream; None at its end."""
 

@@ -4,16 +4,15 @@ from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from remuda.core.slices import at_once
+from remuda.gateway.openai.text_rendering import ChatRenderer, CompletionRenderer, choice_of
+from remuda.gateway.openai.vector_rendering import embedding_list
+from remuda.inference.answers import NOTHING, Delta, FinishReason, ToolCallDelta, Usage
 from remuda.inference.model import Kind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest
-from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc.hearing import Said, Usage
-from remuda.upstreams.grpc.rendering import ChatPen, CompletionPen, choice_of
-from remuda.upstreams.grpc.vectors import embedding_list
 from tests.support.grpc_calls import HELLO, call_of
 
-PROBABILITIES = b'{"content":[{"token":"hi","logprob":-0.5,"bytes":[104,105],"top_logprobs":[]}]}'
-SAID = Said("hi", "hm", [pb.ToolCallDelta(index=0, id="c", name="f", arguments="{}")], PROBABILITIES)
+PROBABILITIES = b'[{"token":"hi","logprob":-0.5,"bytes":[104,105],"top_logprobs":[]}]'
+DELTA = Delta("hi", "hm", [ToolCallDelta(0, "c", "f", "{}")], PROBABILITIES)
 
 
 def _events(data: bytes) -> list[bytes]:
@@ -25,9 +24,10 @@ def _events(data: bytes) -> list[bytes]:
 def test_a_streamed_chat_is_valid() -> None:
     call = call_of(Kind.CHAT, {**HELLO, "stream_options": {"include_usage": True}})
     assert isinstance(call.request, ChatRequest)
-    pen = ChatPen(call, call.request)
+    renderer = ChatRenderer(call, call.request)
 
-    data = pen.opening(0) + pen.piece(0, SAID) + pen.closing(0, "tool_calls") + pen.ending(Usage(1, 2))
+    data = renderer.piece(0, DELTA) + renderer.closing(0, FinishReason.TOOL_CALLS, NOTHING)
+    data += renderer.ending(Usage(1, 2))
 
     first, piece, closing, usage = [ChatCompletionChunk.model_validate_json(one) for one in _events(data)]
     assert first.choices[0].delta.role == "assistant"
@@ -43,7 +43,9 @@ def test_a_whole_chat_is_valid() -> None:
     call = call_of(Kind.CHAT, HELLO)
     assert isinstance(call.request, ChatRequest)
 
-    data = ChatPen(call, call.request).whole([choice_of(call, 0, [SAID], "stop")], Usage(1, 2))
+    data = ChatRenderer(call, call.request).whole(
+        [choice_of(call, 0, [DELTA], FinishReason.STOP)], Usage(1, 2)
+    )
 
     (choice,) = ChatCompletion.model_validate_json(data).choices
     assert choice.message.tool_calls is not None
@@ -54,10 +56,10 @@ def test_a_whole_chat_is_valid() -> None:
 def test_a_completion_is_valid() -> None:
     call = call_of(Kind.COMPLETION, {"prompt": "p"})
     assert isinstance(call.request, CompletionRequest)
-    pen = CompletionPen(call, call.request, [""])
+    renderer = CompletionRenderer(call, call.request)
 
-    whole = pen.whole([choice_of(call, 0, [SAID], "length")], Usage(1, 2))
-    piece = _events(pen.opening(0) + pen.piece(0, SAID) + pen.ending(Usage()))[0]
+    whole = renderer.whole([choice_of(call, 0, [DELTA], FinishReason.LENGTH)], Usage(1, 2))
+    piece = _events(renderer.piece(0, DELTA) + renderer.ending(Usage()))[0]
 
     assert Completion.model_validate_json(whole).choices[0].finish_reason == "length"
     assert b'"finish_reason":null' in piece
@@ -67,6 +69,6 @@ def test_a_list_of_embeddings_is_valid() -> None:
     request = call_of(Kind.EMBEDDING, {"input": "a"}).request
     assert isinstance(request, EmbeddingRequest)
 
-    data = at_once(embedding_list(request, [pb.EmbeddingResult(embeddings=[0.5, 0.25])], 3))
+    data = at_once(embedding_list(request, [[0.5, 0.25]], Usage(3)))
 
     assert CreateEmbeddingResponse.model_validate_json(data).data[0].embedding == [0.5, 0.25]

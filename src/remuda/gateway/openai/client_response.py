@@ -1,5 +1,5 @@
-"""One request and its answer on the client's line: held back while the answer may still become another one,
-and ended properly whatever happens."""
+"""The response to one request on the client's connection: held back while the answer may still become another
+one, and ended properly whatever happens."""
 
 import asyncio
 from typing import Final
@@ -12,16 +12,22 @@ from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.gateway.client_line import ClientLine, Headers
 from remuda.gateway.openai.errors import RETRY_AFTER, refusal
+from remuda.gateway.openai.framing import (
+    DONE,
+    SSE,
+    SSE_HEADERS,
+    event,
+    last_event,
+    loading_comment,
+    node_comment,
+)
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Kind, Tally
 from remuda.router.dispatch import Journey
 from remuda.router.ports import LoadStatus
 
 log = structlog.get_logger()
-SSE: Final = b"text/event-stream"
 CLIENT_GONE: Final = 499  # Nobody is told; it is logged and counted.
-_DONE: Final = b"data: [DONE]\n\n"
-_SSE_HEADERS: Final = ((b"content-type", SSE), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 _HELD_BYTES_MAX: Final = 256 << 10  # Of an answer that is not a stream; what is longer goes out in parts.
 _STALL_S: Final = 120.0  # A client that takes nothing for so long holds up a replica for nothing.
 _SILENCE_S: Final = 2.0  # A failure that comes sooner keeps its status.
@@ -32,8 +38,8 @@ class ClientGone(Exception):
     """Nobody is there to be answered."""
 
 
-class Exchange:
-    """Implements inference.model.Sink, and keeps what the log and the figures are told at the end.
+class ClientResponse:
+    """Implements inference.answers.ByteSink, and keeps what the log and the figures are told at the end.
 
     Made by the task that answers the request. It is that task's own cancellation that stops the work, not a
     cancel scope, which would cost as much as all checks of a request together.
@@ -122,7 +128,7 @@ class Exchange:
             self._interrupt()
 
     def interrupted(self) -> bool:
-        """The task was cancelled by this exchange: that is over now. Else it was by whoever runs the task."""
+        """The task was cancelled by this response: that is over now. Else it was by whoever runs the task."""
         if self._task is None or not self._told_to_stop():
             return False
         self._task.uncancel()
@@ -164,7 +170,7 @@ class Exchange:
                 await self._pass_on()
             await self._put(b"", more=False)
         elif self._started:  # By comments, in a stream that is now to hold one thing.
-            await self._put(b"data: " + b"".join(self._held) + b"\n\n" + _DONE, more=False)
+            await self._put(event(b"".join(self._held)) + DONE, more=False)
         else:
             headers: Headers = ((b"content-type", self._content_type),)
             if self.status == 429:  # By a replica that speaks HTTP: its words are passed on, not its headers.
@@ -184,8 +190,7 @@ class Exchange:
         elif self.begun and not self._content_type.startswith(SSE):
             self._drop()
         else:
-            cut_off = self._last and not self._last.endswith(b"\n\n")
-            await self._put((b"\n\n" if cut_off else b"") + told.event + _DONE, more=False)
+            await self._put(last_event(told.body, self._last), more=False)
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer at once."""
@@ -207,16 +212,16 @@ class Exchange:
         self._comment_at_s = now_s + _COMMENT_EVERY_S
         if not self._started:
             self.status = 200
-            await self._start(_SSE_HEADERS)
-        await self._put(_comment(status))
+            await self._start(SSE_HEADERS)
+        await self._put(loading_comment(status))
 
     async def _pass_on(self) -> None:
         """From here on it is this answer."""
         if not self._started:
             sse = self._content_type.startswith(SSE)
-            await self._start(_SSE_HEADERS if sse else ((b"content-type", self._content_type),))
+            await self._start(SSE_HEADERS if sse else ((b"content-type", self._content_type),))
         elif self.expose_node and self.journey.route is not None:  # The head came too early to say it.
-            await self._put(b": node %b\n\n" % self.journey.route.node_name.encode())
+            await self._put(node_comment(self.journey.route.node_name))
         self.begun = True
         if self.tally.first_token_s is None:
             self.tally.first_token_s = self._clock.monotonic()
@@ -259,9 +264,3 @@ class Exchange:
         if self._line is None:
             raise ConnectionAbortedError("the answer cannot be ended well")
         self._line.hang_up()
-
-
-def _comment(status: LoadStatus) -> bytes:
-    where = f" on {status.node}" if status.node else ""
-    words = f"{status.state} {status.model} {status.progress:.0f}%{where}"
-    return f": {' '.join(words.split())}\n\n".encode()

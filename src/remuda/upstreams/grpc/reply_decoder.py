@@ -1,29 +1,20 @@
-"""What a backend's replies say, in the order it is to be told. Pure; runs for every token.
+"""From a backend's replies to the parts of an answer. Pure; runs for every token.
 
 Deltas tell content, reasoning and tool calls apart; of a backend that sends none, the text is all there is.
 """
 
 from codecs import utf_8_decode
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
+from remuda.inference.answers import Delta, FinishReason, ToolCallDelta, Usage
 from remuda.models.tool_text import tool_calls_in
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc.thoughts import Thoughts
 from remuda.upstreams.grpc.tools import Reading
 
-
-class Said(NamedTuple):
-    content: str = ""
-    reasoning: str = ""
-    calls: Sequence[pb.ToolCallDelta] = ()
-    logprobs: bytes = b""
-
-
-NOTHING: Final = Said()
 _CALLS_BEGIN: Final = ("{", "[")
 
 
@@ -44,13 +35,7 @@ class Runes:
         return text
 
 
-@dataclass(slots=True)
-class Usage:
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class Hearing:
+class ReplyDecoder:
     """One answer. `wary`: a reply that is mere text may be the words of an error whose status is to follow,
     as llama.cpp sends them, so it is told only when something else has come. `reading`: tool calls are
     looked for in the text, unless the backend has taken them out; until its end nothing of it is told.
@@ -66,7 +51,8 @@ class Hearing:
         thoughts: bool = False,
         context: int = 0,
     ) -> None:
-        self.usage = Usage()
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
         self._context = context
         self._tokens_max = tokens_max
         self._wary = wary
@@ -81,14 +67,13 @@ class Hearing:
         self._may_be_call = False  # As far as its first letter tells.
         self._pieces = 0  # Replies with something in them: each is at least one token.
 
-    def hear(self, reply: pb.Reply) -> Said | None:
+    def decode(self, reply: pb.Reply) -> Delta | None:
         """None: a sign of life, no more."""
-        usage = self.usage
-        usage.completion_tokens = reply.tokens or usage.completion_tokens
-        usage.prompt_tokens = reply.prompt_tokens or usage.prompt_tokens
+        self._completion_tokens = reply.tokens or self._completion_tokens
+        self._prompt_tokens = reply.prompt_tokens or self._prompt_tokens
         message = self._trusted(reply) if self._wary else reply.message
         content = reasoning = ""
-        calls: Sequence[pb.ToolCallDelta] = ()
+        calls: Sequence[ToolCallDelta] = ()
         if deltas := reply.chat_deltas:
             content, reasoning, calls = _joined(deltas)
             self._by_deltas = self._by_deltas or bool(content or reasoning or calls)
@@ -100,40 +85,46 @@ class Hearing:
         logprobs = _checked(reply.logprobs) if self._logprobs else b""
         self._pieces += bool(reply.message or reply.chat_deltas)
         if content or reasoning or calls or logprobs:
-            return Said(content, reasoning, calls, logprobs)
+            return Delta(content, reasoning, calls, logprobs)
         return None
 
-    def end(self) -> Said:
+    def end(self) -> Delta:
         """What was held back until now."""
         rest = thought = ""
         if not self._by_deltas:
             rest, thought = self._read(self._runes.feed(self._suspect, last=True), last=True)
         reading = self._reading
         if reading is None:
-            return Said(rest, thought)
+            return Delta(rest, thought)
         text = "".join(self._held) + rest
         if self._called or (self._by_deltas and not reading.bound):
-            return Said(text if reading.bound else "", thought)
+            return Delta(text if reading.bound else "", thought)
         parsed = tool_calls_in(text, reading.names, reading.no_action or "")
         self._called = bool(parsed.calls)
         calls = [
-            pb.ToolCallDelta(index=index, name=call.name, arguments=call.arguments_json)
+            ToolCallDelta(index, name=call.name, arguments=call.arguments_json)
             for index, call in enumerate(parsed.calls)
         ]
-        return Said(parsed.content, thought, calls)
+        return Delta(parsed.content, thought, calls)
 
     @property
-    def finish_reason(self) -> str:
+    def usage(self) -> Usage:
+        return Usage(self._prompt_tokens, self._completion_tokens)
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Known after `end`."""
         if self._called:
-            return "tool_calls"
+            return FinishReason.TOOL_CALLS
         # Not every backend counts tokens.
-        tokens = self.usage.completion_tokens or self._pieces
-        return "length" if 0 < self._tokens_max <= tokens or self._filled_context() else "stop"
+        tokens = self._completion_tokens or self._pieces
+        cut_off = 0 < self._tokens_max <= tokens or self._filled_context()
+        return FinishReason.LENGTH if cut_off else FinishReason.STOP
 
     def _filled_context(self) -> bool:
         """More tokens than the context has are told by backends that forget the oldest and go on."""
-        used = self.usage.prompt_tokens + self.usage.completion_tokens
-        return bool(self._context and self.usage.completion_tokens) and abs(used - self._context) <= 1
+        used = self._prompt_tokens + self._completion_tokens
+        return bool(self._context and self._completion_tokens) and abs(used - self._context) <= 1
 
     def _hold(self, content: str) -> str:
         """Keep it back, unless it is plainly no call: not every backend keeps to a grammar, and those that
@@ -161,20 +152,24 @@ class Hearing:
 
 
 def _checked(logprobs: bytes) -> bytes:
-    """Empty for what could not stand in an answer."""
+    """The entries of the tokens; empty for what could not stand in an answer."""
     try:
         content = msgspec.json.decode(logprobs, type=_Logprobs).content
     except msgspec.DecodeError:
         return b""
-    return b'{"content":%b}' % msgspec.json.encode(content)
+    return msgspec.json.encode(content)
 
 
-def _joined(deltas: Sequence[pb.ChatDelta]) -> tuple[str, str, Sequence[pb.ToolCallDelta]]:
+def _joined(deltas: Sequence[pb.ChatDelta]) -> tuple[str, str, Sequence[ToolCallDelta]]:
     if len(deltas) == 1:
         delta = deltas[0]
-        return delta.content, delta.reasoning_content, delta.tool_calls
+        return delta.content, delta.reasoning_content, _tool_calls(delta.tool_calls)
     return (
         "".join(delta.content for delta in deltas),
         "".join(delta.reasoning_content for delta in deltas),
-        [call for delta in deltas for call in delta.tool_calls],
+        [call for delta in deltas for call in _tool_calls(delta.tool_calls)],
     )
+
+
+def _tool_calls(calls: Sequence[pb.ToolCallDelta]) -> Sequence[ToolCallDelta]:
+    return [ToolCallDelta(call.index, call.id, call.name, call.arguments) for call in calls] if calls else ()

@@ -1,0 +1,269 @@
+"""OpenAI's answers to chats and completions, as bytes. Pure; events of a stream are spliced from templates:
+one is made per token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from remuda.gateway.openai.framing import DONE, EVENT_END, EVENT_START
+from remuda.inference.answers import NOTHING, Delta, FinishReason, ToolCallDelta, Usage
+from remuda.inference.model import Call
+from remuda.inference.requests import ChatRequest, CompletionRequest
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class ToolCall:
+    id: str
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Choice:
+    """All that one answer came to."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: Sequence[ToolCall] = ()
+    logprobs: bytes = b""
+    finish_reason: FinishReason = FinishReason.STOP
+
+
+class TextRenderer(Protocol):
+    """Writes the answers to one request: as events, the first of which opens its answer, or all at once."""
+
+    def piece(self, index: int, delta: Delta) -> bytes: ...
+
+    def closing(self, index: int, reason: FinishReason, last: Delta) -> bytes: ...
+
+    def ending(self, usage: Usage) -> bytes: ...
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes: ...
+
+
+class ChatRenderer:
+    def __init__(self, call: Call, request: ChatRequest) -> None:
+        self._call = call
+        self._model = request.model
+        options = request.stream_options
+        self._tells_usage = options is not None and options.include_usage
+        self._head = EVENT_START + _head(call, "chatcmpl", "chat.completion.chunk", request.model)
+        self._tail = (b',"usage":null}' if self._tells_usage else b"}") + EVENT_END
+        self._unfinished = b'},"finish_reason":null}]' + self._tail
+        self._starts: dict[int, bytes] = {}  # Of answers that are open.
+        self._known_calls: set[tuple[int, int]] = set()
+
+    def piece(self, index: int, delta: Delta) -> bytes:
+        text, reasoning, calls, logprobs = delta
+        start = self._starts.get(index)
+        if start is None:
+            return self._opening(index) + self.piece(index, delta)
+        if text and not reasoning and not calls and not logprobs:
+            return start + b'"content":' + _encode(text) + self._unfinished
+        told = []
+        if reasoning:
+            thought = _encode(reasoning)  # Clients look for it under either name.
+            told.append(b'"reasoning_content":%b,"reasoning":%b' % (thought, thought))
+        if text:
+            told.append(b'"content":' + _encode(text))
+        if calls:
+            told.append(b'"tool_calls":[' + b",".join(self._call_piece(index, call) for call in calls) + b"]")
+        probabilities = b'},"logprobs":{"content":%b}' % logprobs if logprobs else b"}"
+        return start + b",".join(told) + probabilities + b',"finish_reason":null}]' + self._tail
+
+    def closing(self, index: int, reason: FinishReason, last: Delta) -> bytes:
+        before = b"" if index in self._starts else self._opening(index)
+        if last != NOTHING:
+            before += self.piece(index, last)
+        return before + self._starts[index] + b'},"finish_reason":"%b"}]' % reason.encode() + self._tail
+
+    def ending(self, usage: Usage) -> bytes:
+        return _usage_event(self._head, usage) + DONE if self._tells_usage else DONE
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        told = b",".join(_chat_choice(index, choice) for index, choice in enumerate(choices))
+        head = _head(self._call, "chatcmpl", "chat.completion", self._model)
+        return b'%b,"choices":[%b],"usage":%b}' % (head, told, _usage(usage))
+
+    def _opening(self, index: int) -> bytes:
+        start = self._starts[index] = b'%b,"choices":[{"index":%d,"delta":{' % (self._head, index)
+        return start + b'"role":"assistant","content":""' + self._unfinished
+
+    def _call_piece(self, index: int, call: ToolCallDelta) -> bytes:
+        arguments = _encode(call.arguments)
+        if (index, call.index) in self._known_calls:
+            return b'{"index":%d,"function":{"arguments":%b}}' % (call.index, arguments)
+        self._known_calls.add((index, call.index))
+        call_id = call.id or _made_up_id(self._call, index, call.index)
+        return b'{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}' % (
+            call.index,
+            _encode(call_id),
+            _encode(call.name),
+            arguments,
+        )
+
+
+class CompletionRenderer:
+    """Before each answer it tells the prompt, where the client asked for that."""
+
+    def __init__(self, call: Call, request: CompletionRequest) -> None:
+        self._call = call
+        self._model = request.model
+        self._prompts = _prompts(request) if request.echo else ()
+        self._answers_per_prompt = request.n or 1
+        options = request.stream_options
+        self._tells_usage = options is not None and options.include_usage
+        self._head = EVENT_START + _head(call, "cmpl", "text_completion", request.model)
+        self._tail = (b',"usage":null}' if self._tells_usage else b"}") + EVENT_END
+        self._told: dict[int, int] = {}  # Characters of open answers: the offsets of tokens are asked for.
+
+    def piece(self, index: int, delta: Delta) -> bytes:
+        told = self._told.get(index)
+        if told is None:
+            return self._opening(index) + self.piece(index, delta)
+        logprobs = _logprobs_in_columns(delta.logprobs, told) if delta.logprobs else b"null"
+        self._told[index] = told + len(delta.text)
+        return self._event(index, _encode(delta.text), logprobs, b"null")
+
+    def closing(self, index: int, reason: FinishReason, last: Delta) -> bytes:
+        before = b"" if index in self._told else self._opening(index)
+        if last != NOTHING:
+            before += self.piece(index, last)
+        return before + self._event(index, b'""', b"null", _encode(reason))
+
+    def ending(self, usage: Usage) -> bytes:
+        return _usage_event(self._head, usage) + DONE if self._tells_usage else DONE
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        told = b",".join(self._choice(index, choice) for index, choice in enumerate(choices))
+        head = _head(self._call, "cmpl", "text_completion", self._model)
+        return b'%b,"choices":[%b],"usage":%b}' % (head, told, _usage(usage))
+
+    def _opening(self, index: int) -> bytes:
+        self._told[index] = 0
+        echoed = self._echoed(index)
+        return self.piece(index, Delta(echoed)) if echoed else b""
+
+    def _echoed(self, index: int) -> str:
+        return self._prompts[index // self._answers_per_prompt] if self._prompts else ""
+
+    def _choice(self, index: int, choice: Choice) -> bytes:
+        echoed = self._echoed(index)
+        logprobs = _logprobs_in_columns(choice.logprobs, len(echoed)) if choice.logprobs else b"null"
+        return b'{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b}' % (
+            _encode(echoed + choice.text),
+            index,
+            logprobs,
+            _encode(choice.finish_reason),
+        )
+
+    def _event(self, index: int, text: bytes, logprobs: bytes, finish_reason: bytes) -> bytes:
+        return b'%b,"choices":[{"text":%b,"index":%d,"logprobs":%b,"finish_reason":%b}]%b' % (
+            self._head,
+            text,
+            index,
+            logprobs,
+            finish_reason,
+            self._tail,
+        )
+
+
+def choice_of(call: Call, index: int, deltas: Sequence[Delta], reason: FinishReason) -> Choice:
+    """A whole answer from its parts."""
+    choice = Choice(finish_reason=reason)
+    calls: dict[int, ToolCall] = {}
+    for delta in deltas:
+        choice.text += delta.text
+        choice.reasoning += delta.reasoning
+        choice.logprobs = choice.logprobs or delta.logprobs
+        for part in delta.tool_calls:
+            known = calls.setdefault(part.index, ToolCall(part.id or _made_up_id(call, index, part.index)))
+            known.name = known.name or part.name
+            known.arguments += part.arguments
+    choice.calls = [calls[number] for number in sorted(calls)]
+    return choice
+
+
+def _prompts(request: CompletionRequest) -> Sequence[str]:
+    """Those that can be told: tokens cannot."""
+    given = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    return [prompt if isinstance(prompt, str) else "" for prompt in given]
+
+
+def _made_up_id(call: Call, index: int, number: int) -> str:
+    """Of a tool call that its backend left without one."""
+    return f"call_{call.request_id}_{index}_{number}"
+
+
+class _Likely(msgspec.Struct):
+    token: str = ""
+    logprob: float = 0.0
+    top_logprobs: list["_Likely"] = []
+
+
+def _logprobs_in_columns(text: bytes, offset: int) -> bytes:
+    """As text completions tell them: in columns."""
+    tokens = msgspec.json.decode(text, type=list[_Likely])
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token.token)
+    return _encode(
+        {
+            "tokens": [token.token for token in tokens],
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": [
+                {other.token: other.logprob for other in token.top_logprobs} for token in tokens
+            ],
+            "text_offset": offsets,
+        }
+    )
+
+
+def _head(call: Call, prefix: str, kind: str, model: str) -> bytes:
+    """The object without its end."""
+    return b'{"id":%b,"object":"%b","created":%d,"model":%b' % (
+        _encode(f"{prefix}-{call.request_id}"),
+        kind.encode(),
+        call.created,
+        _encode(model),
+    )
+
+
+def _usage_event(head: bytes, usage: Usage) -> bytes:
+    return b'%b,"choices":[],"usage":%b}' % (head, _usage(usage)) + EVENT_END
+
+
+def _usage(usage: Usage) -> bytes:
+    return b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.total_tokens,
+    )
+
+
+def _chat_choice(index: int, choice: Choice) -> bytes:
+    message: dict[str, object] = {"role": "assistant", "content": choice.text}
+    if choice.reasoning:
+        message["reasoning_content"] = message["reasoning"] = choice.reasoning
+    if choice.calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in choice.calls
+        ]
+    logprobs = b',"logprobs":{"content":%b}' % choice.logprobs if choice.logprobs else b""
+    return b'{"index":%d,"message":%b%b,"finish_reason":%b}' % (
+        index,
+        _encode(message),
+        logprobs,
+        _encode(choice.finish_reason),
+    )

@@ -1,0 +1,119 @@
+"""What replicas answer, whatever API the client speaks, and who receives it.
+
+An upstream passes on typed parts of an answer as they come; the gateway renders them for its client. A
+request may have several answers, told apart by their index: `n` for each of its prompts, one prompt after the
+other.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
+
+
+class ToolCallDelta(Struct, frozen=True):
+    """A part of a call to a tool. All parts of one call have its index; id and name come with the first."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""  # JSON text, to be joined.
+
+
+class Delta(NamedTuple):
+    """What one answer says next; about one for each token, so it is made cheaply.
+
+    `logprobs` is a JSON array with one object for each token (`token`, `logprob`, `top_logprobs`), checked to
+    be one: backends send it as text, and it is passed on without loss. Empty: none.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCallDelta] = ()
+    logprobs: bytes = b""
+
+
+NOTHING: Final = Delta()
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+
+
+class Usage(NamedTuple):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+Vector = Sequence[float]
+
+
+class Score(Struct, frozen=True):
+    """How well a document fits a query."""
+
+    index: int  # Of the document, as the backend has it: it may be out of range.
+    relevance: float
+
+
+class TextSink(Protocol):
+    """Receives the text of all answers to one request. Several answers may be written by several tasks."""
+
+    async def write(self, index: int, delta: Delta) -> None: ...
+
+    async def finish(self, index: int, reason: FinishReason, last: Delta = NOTHING) -> None:
+        """One answer is complete; `last` is what was still to be said."""
+        ...
+
+    async def end(self, usage: Usage) -> None:
+        """All answers are complete. Called once, after each was finished."""
+        ...
+
+
+class AnswerFormat(StrEnum):
+    """How an answer looks as bytes: what clients read, and what some replicas write."""
+
+    OPENAI = "openai"
+
+
+class ByteSink(Protocol):
+    """Receives an answer that is already in the client's own format."""
+
+    async def begin(self, status: int, content_type: bytes) -> None: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+
+class AnswerSink(Protocol):
+    """The client, as an upstream sees it. Calls wait while it reads slowly, and raise when it is gone.
+
+    An upstream uses one of these ways for a call, as fits the request. What a replica had not finished when
+    it failed is dropped, unless some of it was sent.
+    """
+
+    @property
+    def begun(self) -> bool:
+        """Something was sent: the request can no longer be given to another replica."""
+        ...
+
+    def relay(self, written: AnswerFormat) -> ByteSink | None:
+        """Where bytes of this format are passed on untouched. None: the client reads another format."""
+        ...
+
+    def texts(self, count: int) -> TextSink:
+        """For so many answers to a chat or completion."""
+        ...
+
+    async def vectors(self, vectors: Sequence[Vector], usage: Usage) -> None:
+        """The whole answer to a request for embeddings: one vector for each input."""
+        ...
+
+    async def scores(self, scores: Sequence[Score], usage: Usage) -> None:
+        """The whole answer to a request for a ranking, in any order."""
+        ...

@@ -1,0 +1,165 @@
+import json
+from typing import Any
+
+import pytest
+
+from remuda.gateway.openai.framing import DONE
+from remuda.gateway.openai.text_rendering import ChatRenderer, CompletionRenderer, choice_of
+from remuda.inference.answers import NOTHING, Delta, FinishReason, ToolCallDelta, Usage
+from remuda.inference.model import Kind
+from remuda.inference.requests import ChatRequest, CompletionRequest
+from tests.support.grpc_calls import HELLO, call_of
+
+PROBABILITIES = b'[{"token":"hi","logprob":-0.5,"top_logprobs":[{"token":"ho","logprob":-1}]}]'
+STOP = FinishReason.STOP
+
+
+def _new_chat(**body: object) -> ChatRenderer:
+    call = call_of(Kind.CHAT, {**HELLO, **body})
+    assert isinstance(call.request, ChatRequest)
+    return ChatRenderer(call, call.request)
+
+
+def _chat(**body: object) -> ChatRenderer:
+    """One whose first answer is orenderer."""
+    renderer = _new_chat(**body)
+    renderer.piece(0, Delta("first"))
+    return renderer
+
+
+def _completion(**body: object) -> CompletionRenderer:
+    call = call_of(Kind.COMPLETION, {"prompt": "p", **body})
+    assert isinstance(call.request, CompletionRequest)
+    return CompletionRenderer(call, call.request)
+
+
+def _events(data: bytes) -> list[Any]:
+    *events, rest = data.split(b"\n\n")
+    assert rest == b""
+    return [_event(event + b"\n\n") for event in events]
+
+
+def _texts(data: bytes) -> list[str]:
+    return [event["choices"][0]["text"] for event in _events(data)]
+
+
+def _event(data: bytes) -> Any:
+    assert data.startswith(b"data: ")
+    assert data.endswith(b"}\n\n")
+    return json.loads(data.removeprefix(b"data: "))
+
+
+def test_a_piece_of_a_chat_is_openais() -> None:
+    assert _event(_chat().piece(0, Delta("hi"))) == {
+        "id": "chatcmpl-r1",
+        "object": "chat.completion.chunk",
+        "created": 1_700_000_000,
+        "model": "m",
+        "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": None}],
+    }
+
+
+@pytest.mark.parametrize("text", ['"quoted"\\', "line\nline\r\n\n", "\x00\x1f", "é🐎\u2028", "</script>"])
+def test_any_text_is_one_line_of_json(text: str) -> None:
+    data = _chat().piece(0, Delta(text))
+
+    assert _event(data)["choices"][0]["delta"]["content"] == text
+    assert data.count(b"\n") == 2
+
+
+def test_a_piece_may_have_everything_at_once() -> None:
+    calls = [ToolCallDelta(0, "c", "f", "{")]
+
+    (choice,) = _event(_chat().piece(0, Delta("hi", "hm", calls, PROBABILITIES)))["choices"]
+
+    called = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    thought = {"reasoning_content": "hm", "reasoning": "hm"}
+    assert choice["delta"] == {**thought, "content": "hi", "tool_calls": [called]}
+    assert choice["logprobs"] == {"content": json.loads(PROBABILITIES)}
+
+
+def test_usage_is_told_at_the_end_when_asked_for() -> None:
+    renderer = _chat(stream_options={"include_usage": True})
+
+    event, done, rest = renderer.ending(Usage(3, 4)).split(b"\n\n")
+
+    assert _event(renderer.piece(0, Delta("hi")))["usage"] is None
+    told = json.loads(event.removeprefix(b"data: "))
+    assert told["choices"] == []
+    assert told["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert (done, rest) == (b"data: [DONE]", b"")
+
+
+def test_usage_is_not_told_unasked() -> None:
+    renderer = _chat()
+
+    assert renderer.ending(Usage(3, 4)) == DONE
+    assert "usage" not in _event(renderer.closing(0, STOP, NOTHING))
+
+
+def test_each_answer_is_opened_by_the_first_that_is_said_in_it() -> None:
+    renderer = _new_chat()
+
+    first, second = _events(renderer.piece(1, Delta("hi")))
+
+    assert first["choices"] == [
+        {"index": 1, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+    ]
+    assert second["choices"] == [{"index": 1, "delta": {"content": "hi"}, "finish_reason": None}]
+    assert len(_events(renderer.piece(1, Delta("ho")))) == 1
+
+
+def test_an_answer_that_says_nothing_is_opened_and_closed() -> None:
+    opening, closing = _events(_new_chat().closing(0, STOP, NOTHING))
+
+    assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert closing["choices"] == [{"index": 0, "delta": {}, "finish_reason": "stop"}]
+
+
+def test_what_was_held_back_comes_before_the_end_of_its_answer() -> None:
+    last, closing = _events(_chat().closing(0, FinishReason.LENGTH, Delta("bye")))
+
+    assert last["choices"][0]["delta"] == {"content": "bye"}
+    assert closing["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_completion_tells_the_prompt_first_when_asked_to() -> None:
+    assert _texts(_completion(prompt="once ", echo=True).piece(0, Delta("upon"))) == ["once ", "upon"]
+    assert _texts(_completion(prompt="once ").piece(0, Delta("upon"))) == ["upon"]
+
+
+def test_each_of_several_answers_tells_its_own_prompt() -> None:
+    renderer = _completion(prompt=["a", "b"], echo=True, n=2)
+
+    assert [_texts(renderer.piece(index, Delta("x")))[0] for index in range(4)] == ["a", "a", "b", "b"]
+
+
+def test_probabilities_of_a_completion_stand_in_columns() -> None:
+    renderer = _completion(prompt="four", echo=True)
+    renderer.piece(0, Delta(" five"))
+
+    (choice,) = _event(renderer.piece(0, Delta("hi", logprobs=PROBABILITIES)))["choices"]
+
+    assert choice["logprobs"] == {
+        "tokens": ["hi"],
+        "token_logprobs": [-0.5],
+        "top_logprobs": [{"ho": -1}],
+        "text_offset": [9],
+    }
+
+
+def test_a_whole_answer_gathers_calls_by_number() -> None:
+    call = call_of(Kind.CHAT, HELLO)
+    pieces = [
+        Delta("a", "x", [ToolCallDelta(1, name="g", arguments="{}")]),
+        Delta("b", "y", [ToolCallDelta(0, "c", "f", "{")]),
+        Delta(tool_calls=[ToolCallDelta(0, arguments="}")]),
+    ]
+
+    choice = choice_of(call, 2, pieces, FinishReason.TOOL_CALLS)
+
+    assert (choice.text, choice.reasoning) == ("ab", "xy")
+    assert [(one.id, one.name, one.arguments) for one in choice.calls] == [
+        ("c", "f", "{}"),
+        ("call_r1_2_1", "g", "{}"),
+    ]

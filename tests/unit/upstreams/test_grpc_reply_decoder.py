@@ -1,0 +1,188 @@
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remuda.inference.answers import Delta
+from remuda.rpc import backend_pb2 as pb
+from remuda.upstreams.grpc.reply_decoder import ReplyDecoder, Runes
+from remuda.upstreams.grpc.tools import Reading
+
+WEATHER = Reading(frozenset({"weather"}))
+CALL = json.dumps({"name": "weather", "arguments": {"city": "Ulm"}})
+
+
+def _content(decoder: ReplyDecoder, *replies: pb.Reply) -> str:
+    said = [decoder.decode(reply) or Delta() for reply in replies]
+    return "".join(part.text for part in [*said, decoder.end()])
+
+
+@given(st.text(), st.lists(st.integers(0, 400)))
+def test_text_cut_anywhere_comes_out_whole(text: str, cuts: list[int]) -> None:
+    data, runes = text.encode(), Runes()
+    places = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    pieces = [data[start:end] for start, end in itertools.pairwise(places)]
+
+    told = [runes.feed(piece) for piece in pieces]
+
+    assert "".join(told) + runes.feed(b"", last=True) == text
+
+
+@given(st.lists(st.binary()))
+def test_whatever_bytes_come_are_told_as_one_decoding_would(pieces: list[bytes]) -> None:
+    runes = Runes()
+
+    told = "".join(runes.feed(piece) for piece in pieces) + runes.feed(b"", last=True)
+
+    assert told == b"".join(pieces).decode(errors="replace")
+
+
+def test_deltas_that_come_together_are_joined() -> None:
+    reply = pb.Reply(
+        chat_deltas=[
+            pb.ChatDelta(content="a", reasoning_content="x"),
+            pb.ChatDelta(content="b", tool_calls=[pb.ToolCallDelta(name="f")]),
+        ]
+    )
+
+    said = ReplyDecoder().decode(reply)
+
+    assert said is not None
+    assert (said.text, said.reasoning, [call.name for call in said.tool_calls]) == ("ab", "x", ["f"])
+
+
+def test_a_delta_without_words_leaves_the_text_in_force() -> None:
+    assert _content(ReplyDecoder(), pb.Reply(message=b"hi", chat_deltas=[pb.ChatDelta()])) == "hi"
+
+
+def test_probabilities_are_told_only_when_asked_for() -> None:
+    reply = pb.Reply(message=b"a", logprobs=b'{"content": [{"token": "a"}]}')
+
+    unasked, asked = ReplyDecoder().decode(reply), ReplyDecoder(logprobs=True).decode(reply)
+
+    assert unasked == Delta("a")
+    assert asked == Delta("a", logprobs=b'[{"token": "a"}]')
+
+
+@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"content": 1}', b"\xff"])
+def test_probabilities_that_cannot_be_read_are_left_out(garbage: bytes) -> None:
+    assert ReplyDecoder(logprobs=True).decode(pb.Reply(message=b"a", logprobs=garbage)) == Delta("a")
+
+
+def test_text_that_may_be_an_errors_is_held_until_more_comes() -> None:
+    decoder = ReplyDecoder(wary=True)
+
+    first = decoder.decode(pb.Reply(message=b"one"))
+    second = decoder.decode(pb.Reply(message=b"two"))
+    third = decoder.decode(pb.Reply(message=b"three", tokens=3))
+
+    assert (first, second, third) == (None, Delta("one"), Delta("twothree"))
+
+
+def test_a_call_in_the_text_of_a_backend_without_deltas_is_found() -> None:
+    decoder = ReplyDecoder(reading=WEATHER)
+
+    heard = [decoder.decode(pb.Reply(message=piece.encode())) for piece in (CALL[:9], CALL[9:])]
+    last = decoder.end()
+
+    assert heard == [None, None]
+    assert [(call.name, json.loads(call.arguments)) for call in last.tool_calls] == [
+        ("weather", {"city": "Ulm"})
+    ]
+    assert (last.text, decoder.finish_reason) == ("", "tool_calls")
+
+
+def test_plain_text_is_told_though_a_tool_could_have_been_called() -> None:
+    decoder = ReplyDecoder(reading=WEATHER)
+
+    assert _content(decoder, pb.Reply(message=b"Sunny, "), pb.Reply(message=b"I think.")) == "Sunny, I think."
+    assert decoder.finish_reason == "stop"
+
+
+def test_deltas_are_told_at_once_though_a_tool_could_be_called() -> None:
+    decoder = ReplyDecoder(reading=WEATHER)
+
+    said = decoder.decode(pb.Reply(message=b"hi", chat_deltas=[pb.ChatDelta(content="hi")]))
+
+    assert said is not None
+    assert said.text == "hi"
+    assert decoder.end() == Delta()
+
+
+def test_a_call_under_a_grammar_is_found_in_deltas_too() -> None:
+    decoder = ReplyDecoder(reading=Reading(frozenset({"weather"}), bound=True))
+
+    said = decoder.decode(pb.Reply(message=CALL.encode(), chat_deltas=[pb.ChatDelta(content=CALL)]))
+
+    assert said is None
+    assert [call.name for call in decoder.end().tool_calls] == ["weather"]
+
+
+def test_words_that_are_no_call_are_told_at_once_though_a_grammar_was_sent() -> None:
+    decoder = ReplyDecoder(reading=Reading(frozenset({"weather"}), bound=True))
+
+    said = [
+        decoder.decode(pb.Reply(chat_deltas=[pb.ChatDelta(content=piece)])) for piece in ("\n", "Sun", "ny {")
+    ]
+
+    assert [part and part.text for part in said] == [None, "\nSun", "ny {"]
+    assert decoder.end() == Delta()
+
+
+def test_text_beside_calls_that_the_backend_took_out_is_dropped() -> None:
+    """It is the calls once more, in the model's own words."""
+    decoder = ReplyDecoder(reading=WEATHER)
+    call = pb.ToolCallDelta(name="weather", arguments="{}")
+
+    decoder.decode(pb.Reply(message=b"<tool_call>{}</tool_call>"))
+    decoder.decode(pb.Reply(chat_deltas=[pb.ChatDelta(tool_calls=[call])]))
+
+    assert decoder.end() == Delta()
+    assert decoder.finish_reason == "tool_calls"
+
+
+def test_thoughts_in_the_text_of_a_chat_are_told_apart() -> None:
+    decoder = ReplyDecoder(thoughts=True)
+
+    told = [
+        decoder.decode(pb.Reply(message=piece)) or Delta() for piece in (b"<think>h", b"m</think>", b"yes")
+    ]
+    told.append(decoder.end())
+
+    assert "".join(part.reasoning for part in told) == "hm"
+    assert "".join(part.text for part in told) == "yes"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "reason"),
+    [
+        (200, 56, "length"),
+        (200, 57, "length"),  # Some count the token that did not fit.
+        (200, 54, "stop"),
+        (200, 90, "stop"),  # The backend forgets what is oldest: it ended by itself.
+        (256, 0, "stop"),
+    ],
+)
+def test_an_answer_that_fills_the_context_was_cut(prompt: int, answer: int, reason: str) -> None:
+    decoder = ReplyDecoder(context=256)
+    decoder.decode(pb.Reply(message=b"a", tokens=answer, prompt_tokens=prompt))
+    decoder.end()
+    assert decoder.finish_reason == reason
+
+
+def test_a_context_that_is_not_known_cuts_nothing() -> None:
+    decoder = ReplyDecoder()
+    decoder.decode(pb.Reply(message=b"a", tokens=1))
+    assert decoder.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(("pieces", "reason"), [(3, "length"), (2, "stop")])
+def test_the_end_by_length_is_known_also_of_a_backend_that_counts_nothing(pieces: int, reason: str) -> None:
+    decoder = ReplyDecoder(3, wary=True)
+    for _ in range(pieces):
+        decoder.decode(pb.Reply(message=b"a"))
+    decoder.decode(pb.Reply())
+    decoder.end()
+    assert decoder.finish_reason == reason
