@@ -30,7 +30,7 @@ from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingR
 from remuda.inference.slicing import Slicer
 
 
-class Response(ByteSink, Protocol):
+class _Response(ByteSink, Protocol):
     """The response on the client's connection."""
 
     @property
@@ -42,7 +42,7 @@ class OpenAiSink:
 
     __slots__ = ("_call", "_response", "_slicer")
 
-    def __init__(self, call: Call, response: Response, slicer: Slicer) -> None:
+    def __init__(self, call: Call, response: _Response, slicer: Slicer) -> None:
         self._call = call
         self._response = response
         self._slicer = slicer
