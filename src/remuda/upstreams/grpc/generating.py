@@ -44,7 +44,10 @@ class TextGenerator:
     async def run(self, generations: Sequence[Generation]) -> None:
         """Generate all answers: streamed if the client asked for it."""
         one = self._stream if self._call.stream else self._whole
-        await side_by_side([partial(one, *numbered) for numbered in enumerate(generations)])
+        if len(generations) == 1:  # As nearly always.
+            await one(0, generations[0])
+        else:
+            await side_by_side([partial(one, *numbered) for numbered in enumerate(generations)])
         tally = self._call.tally
         await self._sink.end(Usage(tally.prompt_tokens, tally.completion_tokens))
 
