@@ -126,7 +126,7 @@ def _spoken(asked: Asked, body: dict[str, object], *, about: bool = True) -> Rep
 
 
 def _answer(asked: Asked, body: dict[str, object], reply: Reply) -> Iterator[str]:
-    from remuda.cli.sse import SseParser
+    from remuda.core.sse import SseParser
 
     parser = SseParser()
     with (

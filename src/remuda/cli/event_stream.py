@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from remuda.cli.sse import SseEvent, SseParser
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import FrontendUnreachable, RemudaError
 from remuda.core.retry import Backoff
+from remuda.core.sse import SseEvent, SseParser
 
 STAY: Final = timedelta(minutes=50)  # Then a stream is begun anew, before a frontend ends it.
 GIVE_UP_AFTER: Final = timedelta(minutes=15)

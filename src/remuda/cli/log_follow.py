@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-from remuda.cli.sse import SseParser
 from remuda.core.errors import RemudaError
 from remuda.core.retry import Backoff
+from remuda.core.sse import SseParser
 from remuda.wire.codec import decode
 from remuda.wire.logs import LogEnd, LogLine
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from remuda.cli.sse import SseEvent
+from remuda.core.sse import SseEvent
 from remuda.wire.codec import decode
 from remuda.wire.operations import OpView, StepView, Tick
 

@@ -18,10 +18,10 @@ from remuda.cli.ops_picture import AT_WORK, Picture, steps_of, title
 from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
 from remuda.cli.options import ask_for
 from remuda.cli.plain import one_line
-from remuda.cli.sse import SseEvent
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import PeerFailed, Rejected
+from remuda.core.sse import SseEvent
 from remuda.wire.operations import OpView, StepView
 
 M = TypeVar("M")

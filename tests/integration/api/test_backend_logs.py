@@ -18,8 +18,8 @@ from websockets.exceptions import InvalidStatus
 
 from remuda.cli.exits import Exit
 from remuda.cli.main import root
-from remuda.cli.sse import SseParser
 from remuda.core.clock import SystemClock
+from remuda.core.sse import SseParser
 from remuda.host.ports import listen
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.http.app import application

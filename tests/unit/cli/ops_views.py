@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from remuda.cli.sse import SseEvent
+from remuda.core.sse import SseEvent
 from remuda.wire.codec import encode
 from remuda.wire.operations import OpView, ProgressView, RollOutView, StepView, Tick
 

@@ -5,8 +5,8 @@ from functools import reduce
 import pytest
 
 from remuda.cli.ops_picture import Picture, steps_of
-from remuda.cli.sse import SseEvent
 from remuda.core.errors import Rejected
+from remuda.core.sse import SseEvent
 from tests.unit.cli.ops_views import ID, NOON, a_step, an_op, op_event, tick
 
 OTHER = "00000000-0000-4000-8000-000000000002"

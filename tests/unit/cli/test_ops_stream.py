@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from remuda.cli.event_stream import EventStream, Lost, Patience
-from remuda.cli.sse import SseEvent
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import FrontendUnreachable, NotFound, RemudaError
+from remuda.core.sse import SseEvent
 from tests.support.clocks import HandClock
 
 Said = bytes | RemudaError | float

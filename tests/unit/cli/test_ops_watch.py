@@ -9,8 +9,8 @@ from remuda.cli.event_stream import Lost
 from remuda.cli.ops_picture import Picture
 from remuda.cli.ops_tables import op_page, op_table, outcome_lines, progress_table
 from remuda.cli.ops_watch import Bars, JsonLines, Lines
-from remuda.cli.sse import SseEvent
 from remuda.core.errors import FrontendUnreachable
+from remuda.core.sse import SseEvent
 from remuda.wire.operations import AttemptView, OpView, ProblemView, ProgressView
 from tests.support.clocks import HandClock
 from tests.unit.cli.ops_views import ID, NOON, a_step, an_op, document, op_event, tick

@@ -14,12 +14,11 @@ import httptools
 
 from remuda.backends.llama_cpp import limits
 from remuda.backends.refusal import Refused
+from remuda.core.sse import SseEvent, SseParser, SseTooLarge
 
 Json = Mapping[str, Any]
 _OK = 200
-_EVENT_END = b"\n\n"
-_EVENT_PREFIX = b"data: "
-_STREAM_END = b"data: [DONE]"
+_STREAM_END = "[DONE]"
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -56,13 +55,9 @@ class Connection:
                 status = await exchange.status()
             if status != _OK:
                 raise refusal(status, await exchange.rest())
-            rest = b""
+            parser = SseParser(limits.ANSWER_BYTES_MAX)
             while data := await exchange.more():
-                *events, rest = (rest + data).split(_EVENT_END)
-                texts = [e[len(_EVENT_PREFIX) :] for e in events if e.startswith(_EVENT_PREFIX)]
-                if events and events[-1] == _STREAM_END:
-                    texts.pop()
-                if texts:
+                if texts := [event.data.encode() for event in _parsed(parser, data)]:
                     yield texts
         finally:
             exchange.close()
@@ -93,6 +88,15 @@ class Connection:
             raise EngineGone(f"the engine cannot be reached: {error}") from error
         transport.write(request)
         return exchange
+
+
+def _parsed(parser: SseParser, data: bytes) -> Sequence[SseEvent]:
+    """Without the event that only says that it is the last."""
+    try:
+        events = parser.feed(data)
+    except SseTooLarge as error:
+        raise EngineGone(f"the engine's answer: {error.message}") from error
+    return events[:-1] if events and events[-1].data == _STREAM_END else events
 
 
 def refusal(status: int, body: bytes) -> Refused:

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.cli import sse
-from remuda.cli.sse import SseEvent, SseParser
-from remuda.core.errors import PeerFailed
+from remuda.core.sse import SseEvent, SseParser, SseTooLarge
 
 PIECES = [b"data: one", b"data:two", b"data", b"event: op", b"id: 7", b"id", b": comment", b"retry: 5", b"x"]
 ENDS = [b"\n", b"\r", b"\r\n"]
@@ -65,8 +63,11 @@ def test_no_bytes_are_too_odd(stream: bytes, size: int) -> None:
     assert parsed(*(stream[at : at + size] for at in range(0, len(stream), size))) == parsed(stream)
 
 
-def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "_EVENT_BYTES_MAX", 1000)
+def test_an_event_without_end_is_refused() -> None:
+    parser = SseParser(event_bytes_max=1 << 20)
 
-    with pytest.raises(PeerFailed, match="an event of more than"):
-        parsed(*[b"data: 12345678\n"] * 200)
+    line = b"data: %b\n" % (b"x" * (1 << 19))
+    parser.feed(line)
+
+    with pytest.raises(SseTooLarge, match="an event of more than 1 MiB"):
+        parser.feed(line)
