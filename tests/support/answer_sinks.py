@@ -13,7 +13,6 @@ class RelayedClient:
     status: int = 0
     content_type: bytes = b""
     pieces: list[bytes] = field(default_factory=list)
-    reads: str = AnswerFormat.OPENAI
 
     @property
     def begun(self) -> bool:
@@ -30,7 +29,7 @@ class RelayedClient:
         self.pieces.append(data)
 
     def relay(self, written: AnswerFormat) -> ByteSink | None:
-        return self if written == self.reads else None
+        return self if written == AnswerFormat.OPENAI else None
 
     def texts(self, count: int) -> TextSink:
         raise AssertionError("it was to be relayed")

@@ -33,7 +33,8 @@ class Tally:
 
 
 class Call(msgspec.Struct, frozen=True):
-    """`body` is the request as it came: what is relayed rather than translated stays as it was written.
+    """`body` is the request as OpenAI's JSON. Of a client that speaks OpenAI's API it is what came: what is
+    relayed rather than translated stays as it was written. Of any other the gateway writes it.
 
     Made for every request, for which a frozen dataclass takes ten times as long.
     """

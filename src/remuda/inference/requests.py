@@ -156,3 +156,12 @@ class RerankRequest(Struct, kw_only=True):
 def mixed(text: Text) -> bool:
     """It is a list of things of different kinds, which means nothing."""
     return isinstance(text, list) and len({type(item) for item in text}) > 1
+
+
+def answer_count(request: ChatRequest | CompletionRequest) -> int:
+    """How many answers it is to have: `n` for each of its prompts."""
+    each = request.n or 1
+    if isinstance(request, ChatRequest) or isinstance(request.prompt, str):
+        return each
+    tokens = any(isinstance(item, int) for item in request.prompt)
+    return each if tokens else each * max(len(request.prompt), 1)

@@ -63,15 +63,6 @@ async def _failed(script: Script, pool: Pool, sink: Notebook, *, stream: bool = 
 # Relaying.
 
 
-async def test_a_client_of_another_api_is_refused_before_the_server_is_asked(pool: Pool) -> None:
-    sink = Notebook(reads="another")
-    async with scripted(says(whole(_ANSWER))) as server:
-        with pytest.raises(UpstreamFailed, match="OpenAI API only") as failed:
-            await upstream_at(server, pool).serve(chat(), sink)
-
-    assert (failed.value.fault, failed.value.elsewhere, server.requests) == (Fault.REFUSED, False, [])
-
-
 async def test_an_answer_is_passed_on_and_its_usage_noted(pool: Pool) -> None:
     call = chat()
 

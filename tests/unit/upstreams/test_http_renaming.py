@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core import limits
-from remuda.upstreams.http.renaming import Renamer, with_model
-from remuda.upstreams.http.upstream import renamed
+from remuda.upstreams.http.renaming import Renamer, with_members
+from remuda.upstreams.http.upstream import rewritten
 
 _values = st.recursive(
     st.none()
@@ -115,10 +115,10 @@ def test_of_a_long_text_little_is_held() -> None:
 async def test_a_large_request_is_renamed_without_a_look_at_its_media() -> None:
     picture = "QUJD" * (limits.PARSED_AT_ONCE_BYTES_MAX // 4)
     body = b'{"model": "old", "n": 1.50, "x": {"model": "old"}, "picture": "%s"}' % picture.encode()
-    passed = await renamed(body, "new")
+    passed = await rewritten(body, {"model": "new"})
     assert json.loads(passed) == json.loads(body) | {"model": "new"}
     assert b"1.50" in passed
 
 
 def test_a_request_that_names_its_model_twice_names_the_other_once() -> None:
-    assert with_model(b'{"model":"a","mod\\u0065l":"b"}', "new") == b'{"model":"new"}'
+    assert with_members(b'{"model":"a","mod\\u0065l":"b"}', {"model": "new"}) == b'{"model":"new"}'

@@ -220,5 +220,14 @@ class Connection(asyncio.Protocol):
             waiter.set_result(None)
 
 
+async def body_of(answer: Connection, bytes_max: int) -> bytes:
+    """The whole body; of a longer one, a little more than `bytes_max`."""
+    pieces, size = list[bytes](), 0
+    while size <= bytes_max and (piece := await answer.piece()):
+        pieces.append(piece)
+        size += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
 def _lost() -> TurnedAway:
     return TurnedAway("the backend closed the connection before it answered")

@@ -1,6 +1,7 @@
 """What an HTTP server's answer means when it is not the one that was asked for."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -8,6 +9,8 @@ import msgspec
 from remuda.inference.failures import Fault, UpstreamFailed, clients_fault
 
 REFUSAL_HEADER: Final = b"x-remuda-refusal"  # Set by a worker's own answers, before its backend has spoken.
+JSON: Final = b"application/json"
+EVENTS: Final = b"text/event-stream"
 _WORDS_MAX: Final = 500
 _DOES_NOT_OFFER: Final = "the model's backend does not offer this kind of request"
 _LOST: Final = ("does not exist", "not found", "not loaded")
@@ -63,6 +66,15 @@ def failure(status: int, refusal: bytes, body: bytes) -> UpstreamFailed | None:
             Fault.BROKE, f"the backend answered with HTTP status {status}, which makes no sense"
         )
     return None
+
+
+def expect_type(headers: Mapping[bytes, bytes], wanted: bytes) -> bytes:
+    """The answer's content type. UpstreamFailed when it is not the wanted one."""
+    content_type = headers.get(b"content-type", b"")
+    if not content_type.lower().startswith(wanted):
+        kind = content_type.decode(errors="replace")[:100] or "something of no type"
+        raise UpstreamFailed(Fault.BROKE, f"the backend answered with {kind} instead of {wanted.decode()}")
+    return content_type
 
 
 def _lost_its_model(body: bytes) -> bool:

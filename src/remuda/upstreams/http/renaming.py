@@ -5,6 +5,7 @@ Only a member of the outermost object counts: what users, models and documents s
 """
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -19,11 +20,10 @@ _OPENING: Final = b"{["
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def with_model(body: bytes, name: str) -> bytes:
-    """The same request for a model of another name; everything else stays as it was written."""
-    members = _members.decode(body)
-    members["model"] = msgspec.Raw(msgspec.json.encode(name))
-    return msgspec.json.encode(members)
+def with_members(body: bytes, changed: Mapping[str, object]) -> bytes:
+    """The same request with these members, such as a model of another name; everything else stays as it was
+    written."""
+    return msgspec.json.encode({**_members.decode(body), **changed})
 
 
 class Renamer:

@@ -1,6 +1,11 @@
-"""A replica that speaks OpenAI's HTTP. Its answers are passed on as they come, not understood: only the
-model's name is exchanged where the server knows it by another, and tokens are counted in passing."""
+"""A replica that speaks OpenAI's HTTP.
 
+Clients that speak it too get the answer as it comes, by a relay that does not understand it: only the model's
+name is exchanged where the server knows it by another, and tokens are counted in passing. For clients of
+another API it is decoded (see decoding.py).
+"""
+
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -13,17 +18,23 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Call, Endpoint, Kind
 from remuda.inference.outline import outlined
 from remuda.upstreams.http.client import Address, Pool
-from remuda.upstreams.http.connection import Connection
+from remuda.upstreams.http.connection import Connection, body_of
+from remuda.upstreams.http.decoding import pass_on_typed
 from remuda.upstreams.http.events import Events, usage_in
-from remuda.upstreams.http.refusals import REFUSAL_HEADER, failure, in_openai_shape, in_words
-from remuda.upstreams.http.renaming import Renamer, with_model
+from remuda.upstreams.http.refusals import (
+    EVENTS,
+    JSON,
+    REFUSAL_HEADER,
+    expect_type,
+    failure,
+    in_openai_shape,
+    in_words,
+)
+from remuda.upstreams.http.renaming import Renamer, with_members
 
 WHOLE_BYTES_MAX: Final = 1 << 20  # An answer up to here is sent when complete, a longer one as it comes.
 RENAMED_AT_ONCE_BYTES: Final = 16 << 10  # Logprobs have a mark every few bytes, each of which is looked at.
 ERROR_BYTES_MAX: Final = 64 << 10
-_JSON: Final = b"application/json"
-_EVENTS: Final = b"text/event-stream"
-_OPENAI_ONLY: Final = "this model's backend can be used through the OpenAI API only"
 _PATHS: Final = {
     Kind.CHAT: "/v1/chat/completions",
     Kind.COMPLETION: "/v1/completions",
@@ -46,16 +57,16 @@ class HttpUpstream:
     async def serve(self, call: Call, sink: AnswerSink) -> None:
         """As inference.model.Upstream has it."""
         relay = sink.relay(AnswerFormat.OPENAI)
-        if relay is None:
-            raise UpstreamFailed(Fault.REFUSED, _OPENAI_ONLY, status=400)
         address = self._address = self._address or Address.parsed(self._endpoint.address)
-        asked, served = call.request.model, call.model.id
-        body = call.body if asked == served else await renamed(call.body, served)
+        changed = _changed_members(call, decoded=relay is None)
+        body = await rewritten(call.body, changed) if changed else call.body
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
         answer = await self._pool.exchange(address, head, body, streamed=call.stream)
         try:
             if not 200 <= answer.status < 300:
                 await _refuse(answer, relay, begun=sink.begun)
+            elif relay is None:
+                await pass_on_typed(answer, call, sink, self._clock)
             elif call.stream:
                 await self._relay_stream(answer, call, relay)
             else:
@@ -64,7 +75,7 @@ class HttpUpstream:
             self._pool.release(answer)
 
     async def _relay_stream(self, answer: Connection, call: Call, relay: ByteSink) -> None:
-        content_type = _expected(answer, _EVENTS)
+        content_type = expect_type(answer.headers, EVENTS)
         events, tally, begun = Events(_renamer(call, by_line=True)), call.tally, False
         try:
             while piece := await answer.piece():
@@ -91,8 +102,8 @@ class HttpUpstream:
 
 
 async def _relay_whole(answer: Connection, call: Call, relay: ByteSink) -> None:
-    content_type = _expected(answer, _JSON)
-    body = await _collected(answer, WHOLE_BYTES_MAX)
+    content_type = expect_type(answer.headers, JSON)
+    body = await body_of(answer, WHOLE_BYTES_MAX)
     large = len(body) > WHOLE_BYTES_MAX
     if not large:
         _expect_object(body)
@@ -110,25 +121,16 @@ async def _relay_whole(answer: Connection, call: Call, relay: ByteSink) -> None:
     _note_usage(call, end)
 
 
-async def _refuse(answer: Connection, relay: ByteSink, *, begun: bool) -> None:
+async def _refuse(answer: Connection, relay: ByteSink | None, *, begun: bool) -> None:
     """Pass an error on, or raise what it means."""
-    body = await _collected(answer, ERROR_BYTES_MAX)
+    body = await body_of(answer, ERROR_BYTES_MAX)
     failed = failure(answer.status, answer.headers.get(REFUSAL_HEADER, b""), body)
-    if failed is None and begun:
-        failed = UpstreamFailed(Fault.REFUSED, in_words(body), status=answer.status)
     if failed is not None:
         raise failed
-    await relay.begin(answer.status, _JSON)
+    if relay is None or begun:
+        raise UpstreamFailed(Fault.REFUSED, in_words(body), status=answer.status)
+    await relay.begin(answer.status, JSON)
     await relay.write(in_openai_shape(answer.status, body))
-
-
-async def _collected(answer: Connection, bytes_max: int) -> bytes:
-    """The whole body; of a longer one, a little more than `bytes_max`."""
-    pieces, size = list[bytes](), 0
-    while size <= bytes_max and (piece := await answer.piece()):
-        pieces.append(piece)
-        size += len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _head(endpoint: Endpoint, path: str) -> bytes:
@@ -144,26 +146,29 @@ def _head(endpoint: Endpoint, path: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-async def renamed(body: bytes, name: str) -> bytes:
+def _changed_members(call: Call, *, decoded: bool) -> Mapping[str, object]:
+    """What the server is asked otherwise than the client wrote it."""
+    changed: dict[str, object] = {}
+    if call.request.model != call.model.id:
+        changed["model"] = call.model.id
+    if decoded and call.stream:
+        changed["stream_options"] = {"include_usage": True}
+    if decoded and call.kind is Kind.EMBEDDING:
+        changed["encoding_format"] = "float"
+    return changed
+
+
+async def rewritten(body: bytes, changed: Mapping[str, object]) -> bytes:
     """Of a large request only the outline is parsed, so that it holds nobody up."""
     if len(body) <= limits.PARSED_AT_ONCE_BYTES_MAX:
-        return with_model(body, name)
+        return with_members(body, changed)
     outline = await outlined(body)
-    return await outline.filled(with_model(outline.text, name))
+    return await outline.filled(with_members(outline.text, changed))
 
 
 def _renamer(call: Call, *, by_line: bool = False) -> Renamer:
     """Also without an alias: servers answer under names of their own, such as the path of a file."""
     return Renamer(msgspec.json.encode(call.request.model), by_line=by_line)
-
-
-def _expected(answer: Connection, wanted: bytes) -> bytes:
-    """The answer's content type, which is the wanted one."""
-    content_type = answer.headers.get(b"content-type", b"")
-    if not content_type.lower().startswith(wanted):
-        kind = content_type.decode(errors="replace")[:100] or "something of no type"
-        raise UpstreamFailed(Fault.BROKE, f"the backend answered with {kind} instead of {wanted.decode()}")
-    return content_type
 
 
 def _expect_object(body: bytes) -> None:

@@ -10,7 +10,7 @@ from remuda.core.reach import host_and_port
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import Endpoint
 from remuda.upstreams.http.client import Address, Pool
-from remuda.upstreams.http.connection import Connection
+from remuda.upstreams.http.connection import body_of
 from remuda.wire.codec import PAYLOAD_BYTES_MAX, decode
 from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import RUNNING_PATH
@@ -61,17 +61,10 @@ class HttpWorker:
         head = "\r\n".join((*lines, "", "")).encode()
         answer = await self._pool.exchange(_address(server), head, b"")
         try:
-            return answer.status, await _body(answer)
+            # Of one that is too long a little more comes, which the codec refuses.
+            return answer.status, await body_of(answer, PAYLOAD_BYTES_MAX)
         finally:
             self._pool.release(answer)
-
-
-async def _body(answer: Connection) -> bytes:
-    """Slightly more than is allowed at most, which the codec then refuses."""
-    body = bytearray()
-    while len(body) <= PAYLOAD_BYTES_MAX and (piece := await answer.piece()):
-        body += piece
-    return bytes(body)
 
 
 def _address(server: Endpoint) -> Address:

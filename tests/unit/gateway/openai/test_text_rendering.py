@@ -21,7 +21,7 @@ def _new_chat(**body: object) -> ChatRenderer:
 
 
 def _chat(**body: object) -> ChatRenderer:
-    """One whose first answer is orenderer."""
+    """One whose first answer is open."""
     renderer = _new_chat(**body)
     renderer.piece(0, Delta("first"))
     return renderer
