@@ -41,8 +41,8 @@ from remuda.oci.fetch import fetch_image
 from remuda.oci.platforms import platform_of
 from remuda.oci.reference import parse_reference
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.orders import order_from_source
-from remuda.worker.depot.places import Places
+from remuda.worker.depot.install_spec import spec_from_source
+from remuda.worker.depot.layout import DepotLayout
 
 REPOSITORY, TAG = "bench/backend", "v1"
 MACHINE = platform_of(platform.system(), platform.machine())
@@ -144,9 +144,9 @@ async def fetch(client: RegistryClient, reference: str, folder: Path) -> None:
 
 
 async def install(client: RegistryClient, reference: str, folder: Path) -> None:
-    places = Places(folder / "backends", folder / "system", folder / "depot")
+    places = DepotLayout(folder / "backends", folder / "system", folder / "depot")
     depot = Depot(places, SystemClock(), client, MACHINE)
-    done = await depot.install(order_from_source(reference, "bench"))
+    done = await depot.install(spec_from_source(reference, "bench"))
     assert done.changed, "nothing was pulled"
 
 

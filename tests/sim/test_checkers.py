@@ -12,14 +12,14 @@ from remuda.fleet import admission, identity, reception
 from remuda.fleet.admission import AdmissionPolicy, Beat, Heard
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
-from remuda.fleet.hearing import Hearing
+from remuda.fleet.liveness import ListeningPeriods
 from remuda.fleet.model import Candidate, Node, Report
 from remuda.fleet.ports import Note
 from remuda.fleet.reception import Decision, Desk, Supersede
 from remuda.fleet.registry import Registry
 from remuda.store.fleet import SqlFleetStore
 from remuda.wire.nodes import Farewell
-from remuda.worker.line import Line
+from remuda.worker.bus_session import BusSession
 from remuda.worker.ports import WorkerBus
 from tests.sim.simulation import run_seed
 
@@ -42,7 +42,7 @@ def coming_back(change: Callable[[Node, Node], Node]) -> object:
     return readmit
 
 
-def silence_on_the_wall_clock(_: Hearing, last_heard: datetime, now: datetime) -> timedelta:
+def silence_on_the_wall_clock(_: ListeningPeriods, last_heard: datetime, now: datetime) -> timedelta:
     return now - last_heard
 
 
@@ -85,7 +85,7 @@ async def remove_without_revoking(store: SqlFleetStore, node_id: NodeId, note: N
     return await _remove(store, node_id, note)
 
 
-def reachable_whatever_happens(line: Line, bus: WorkerBus, node: NodeId) -> None:
+def reachable_whatever_happens(line: BusSession, bus: WorkerBus, node: NodeId) -> None:
     line.reachable_as.set(node)
 
 
@@ -99,13 +99,13 @@ class Break:
 
 BREAKS = {
     "time in which nobody listened counts": Break(
-        "remuda.fleet.hearing.Hearing.silence",
+        "remuda.fleet.liveness.ListeningPeriods.silence",
         silence_on_the_wall_clock,
         "silence_was_listened_to",
         first_seed=1,
     ),
     "a clock that was set back is not followed": Break(
-        "remuda.store.hearing._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=288
+        "remuda.store.liveness._follow_clock", lambda connection, now: None, "settles_in_time", first_seed=288
     ),
     "nobody is ever gone": Break(
         "remuda.fleet.fleet.judge", lambda *_: Reachability.UP, "settles_in_time", first_seed=4
@@ -185,7 +185,9 @@ BREAKS = {
         "registers_in_moderation",
     ),
     "heartbeats go on without the bus": Break(
-        "remuda.worker.line.Line._note", reachable_whatever_happens, "no_heartbeat_without_the_bus"
+        "remuda.worker.bus_session.BusSession._note",
+        reachable_whatever_happens,
+        "no_heartbeat_without_the_bus",
     ),
 }
 

@@ -28,9 +28,9 @@ from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised
 from remuda.worker.commands.commands import Commands
 from remuda.worker.depot.depot import Depot, Installed, Switching
-from remuda.worker.depot.journey import OnStep, ignore_steps
-from remuda.worker.depot.orders import Order
-from remuda.worker.depot.places import Places
+from remuda.worker.depot.install_spec import InstallSpec
+from remuda.worker.depot.layout import DepotLayout
+from remuda.worker.depot.progress import OnStep, ignore_steps
 from remuda.worker.processes.model import Launch, Phase, Protocol, Recipe, Replica, Stopped
 from remuda.worker.processes.ports import Supervision
 
@@ -139,21 +139,21 @@ class GatedDepot(Depot):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.gates: dict[str, anyio.Event] = {}
         self.reached: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
-        self.installs: list[Order] = []
+        self.installs: list[InstallSpec] = []
 
     async def install(
         self,
-        order: Order,
+        spec: InstallSpec,
         *,
         refresh: bool = False,
         on_step: OnStep = ignore_steps,
         switching: Switching = nullcontext,
     ) -> Installed:
-        self.installs.append(order)
-        self.reached[order.name].set()
-        if order.name in self.gates:
-            await self.gates[order.name].wait()
-        return await super().install(order, refresh=refresh, on_step=on_step, switching=switching)
+        self.installs.append(spec)
+        self.reached[spec.name].set()
+        if spec.name in self.gates:
+            await self.gates[spec.name].wait()
+        return await super().install(spec, refresh=refresh, on_step=on_step, switching=switching)
 
 
 @dataclass
@@ -226,7 +226,7 @@ class Rig:
 
     def queued(self, name: str) -> int:
         """How many wait until they have the backend of this name to themselves."""
-        lock = self.commands._holdings.locks._locks.get(name)
+        lock = self.commands._access.locks._locks.get(name)
         return 0 if lock is None else lock.statistics().tasks_waiting
 
     def live(self, key: str, backend: str, **changes: object) -> Replica:
@@ -312,5 +312,5 @@ async def commanded(
         tasks.cancel_scope.cancel()
 
 
-def places_in(root: Path) -> Places:
-    return Places(root / "backends", root / "system", root / "blobs")
+def places_in(root: Path) -> DepotLayout:
+    return DepotLayout(root / "backends", root / "system", root / "blobs")

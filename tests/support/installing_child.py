@@ -18,10 +18,10 @@ from remuda.oci.client import open_client
 from remuda.oci.model import Platform
 from remuda.oci.retrying import RetryPolicy
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.journey import Step
-from remuda.worker.depot.orders import order_from_source
-from remuda.worker.depot.places import Places
-from remuda.worker.depot.shelf import SystemDisk
+from remuda.worker.depot.install_spec import spec_from_source
+from remuda.worker.depot.layout import DepotLayout
+from remuda.worker.depot.progress import ProgressStep
+from remuda.worker.depot.versions import SystemDisk
 
 
 class TellingDisk(SystemDisk):
@@ -41,18 +41,18 @@ async def install(reference: str, root: Path, name: str, dawdle_s: float) -> Non
     def dawdle() -> None:
         threading.Event().wait(dawdle_s)
 
-    def tell(step: Step) -> None:
+    def tell(step: ProgressStep) -> None:
         print(step.phase, f"{step.percentage:.2f}", flush=True)
         if step.file is not None and step.file.phase == "extracting":
             dawdle()
 
-    places = Places(root / "backends", root / "system", root / "depot")
+    places = DepotLayout(root / "backends", root / "system", root / "depot")
     retry = RetryPolicy(backoff=Backoff(timedelta(milliseconds=10), timedelta(milliseconds=50)))
     async with open_client(SystemClock(), SystemEntropy(), retry=retry) as client:
         disk = TellingDisk(dawdle)
         depot = Depot(places, SystemClock(), client, Platform("linux", "amd64"), disk=disk)
         await depot.recover()
-        await depot.install(order_from_source(reference, name), refresh=True, on_step=tell)
+        await depot.install(spec_from_source(reference, name), refresh=True, on_step=tell)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import anyio
 from remuda.core.clock import SystemClock
 from remuda.host.children import LaunchSpec, running
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.places import Places
+from remuda.worker.depot.layout import DepotLayout
 from tests.support import installing_child
 from tests.support.images import BuiltImage, image, layer, noise, noise_layer
 from tests.support.registry import RegistryServer
@@ -62,7 +62,7 @@ async def check_whole(root: Path, size: int) -> None:
                 assert file_digest(file, "sha256").hexdigest() == _digest(size * share // 10, seed)
         assert (name / "run.sh").is_file()
         assert (name / "metadata.json").is_file()
-    depot = Depot(Places(root / "backends", root / "system", root / "depot"), SystemClock())
+    depot = Depot(DepotLayout(root / "backends", root / "system", root / "depot"), SystemClock())
     assert (await depot.installed()).problems == ()
 
 

@@ -41,7 +41,7 @@ def register(here: Here, file: Path, name: str) -> None:
     and the server has an OpenAI-compatible API. `remove --local` undoes it."""
     import anyio
 
-    from remuda.worker.depot.places import checked_name
+    from remuda.worker.depot.layout import checked_name
     from remuda.worker.launching.manifest import BYTES_MAX, FILE_NAME, parse_manifest
 
     if not name and file.name == FILE_NAME:
@@ -106,7 +106,7 @@ async def _register(depot: "Depot", name: str, manifest: str) -> "Installed":
 
 def _was_registered(found: "Backend", name: str) -> bool:
     """It is a folder of that name, not an alias, and came from nowhere else."""
-    from remuda.worker.depot.places import MANIFEST_FILE
+    from remuda.worker.depot.layout import MANIFEST_FILE
 
     own = found.folder.name == name and not found.system
     return own and found.runs == MANIFEST_FILE and not found.metadata.uri

@@ -23,7 +23,7 @@ from remuda.oci.keychain import Keychain, docker_config_files
 from remuda.oci.platforms import platform_of
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.gc import Collected, collect
-from remuda.worker.depot.places import Places
+from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.hardware.host import SystemHost
 from remuda.worker.inventory import Inventory
 
@@ -34,7 +34,7 @@ class LocalMachine:
 
     settings: WorkerSettings
     data: DataFolder
-    places: Places
+    places: DepotLayout
 
     @classmethod
     def of(cls, flags: Flags) -> "LocalMachine":
@@ -44,7 +44,9 @@ class LocalMachine:
         level = "error" if resolved.origins["log_level"] == "default" else settings.log_level
         configure(level, settings.log_format)
         data = DataFolder(settings.data_dir)
-        return cls(settings, data, Places.of(data, settings.backends_path, settings.backends_system_path))
+        return cls(
+            settings, data, DepotLayout.of(data, settings.backends_path, settings.backends_system_path)
+        )
 
     @property
     def galleries(self) -> tuple[Gallery, ...]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from remuda.gallery.model import Reading
     from remuda.worker.depot.depot import Installed
     from remuda.worker.depot.gc import Collected
-    from remuda.worker.depot.orders import Order
+    from remuda.worker.depot.install_spec import InstallSpec
 
 P = ParamSpec("P")
 
@@ -132,7 +132,7 @@ def show_backend(here: Here, name: str) -> None:
     )
     from remuda.cli.render import console, show
     from remuda.gallery.resolve import Refused, candidates, resolve
-    from remuda.worker.depot.orders import order_of
+    from remuda.worker.depot.install_spec import spec_from_gallery
 
     machine = here.machine()
     readings, hardware = anyio.run(machine.readings), anyio.run(machine.hardware)
@@ -142,7 +142,7 @@ def show_backend(here: Here, name: str) -> None:
         readings = anyio.run(partial(machine.readings, refresh=True))
         answer, builds = resolve(readings, name, hardware), candidates(readings, name, hardware)
     if isinstance(answer, Refused) and not builds:
-        order_of(answer, readings)  # Raises what stands against it.
+        spec_from_gallery(answer, readings)  # Raises what stands against it.
     _tell_standing(readings)
     if here.as_json:
         document = {"name": name, "machine": hardware.platform, "capability": hardware.effective_capability}
@@ -179,10 +179,10 @@ def pull_backend(here: Here, what: str, name: str, alias: str) -> None:
     machine = here.machine()
 
     async def pull() -> "Installed":
-        order = await _order(machine, what, name, alias)
+        spec = await _install_spec(machine, what, name, alias)
         async with machine.installing_depot() as depot:
-            with watching(order.name, quiet=here.as_json) as on_step:
-                done = await depot.install(order, refresh=True, on_step=on_step)
+            with watching(spec.name, quiet=here.as_json) as on_step:
+                done = await depot.install(spec, refresh=True, on_step=on_step)
             await machine.collect(depot)
         return done
 
@@ -232,9 +232,9 @@ def remove_here(here: Here, name: str) -> None:
 
 def _check_unused(folder: Path) -> None:
     """A worker of this machine may run it: processes do not outlive their files. Conflict names them."""
-    from remuda.worker.depot.occupants import occupant_of
+    from remuda.worker.depot.in_use import program_running_in
 
-    if occupant := occupant_of(folder):
+    if occupant := program_running_in(folder):
         raise Conflict(
             f"{folder.name} is in use by process {occupant.pid} ({occupant.name})",
             hint=f"let the worker stop it first: remuda backends remove --nodes NODE {pasted(folder.name)}",
@@ -282,15 +282,15 @@ def collect_garbage(here: Here, dry_run: bool, budget: int | None, unused: timed
     click.echo(f"{install_size(freed)} {word}, {install_size(done.kept_bytes)} kept")
 
 
-async def _order(machine: "LocalMachine", what: str, name: str, alias: str) -> "Order":
+async def _install_spec(machine: "LocalMachine", what: str, name: str, alias: str) -> "InstallSpec":
     from remuda.gallery.resolve import Refused, Resolved, resolve
     from remuda.oci.reference import OciImage, parse_source
-    from remuda.worker.depot.orders import is_source, order_from_source, order_of
+    from remuda.worker.depot.install_spec import is_source, spec_from_gallery, spec_from_source
 
     if is_source(what):
         source = parse_source(what)
         own = source.reference.repository.rpartition("/")[2] if isinstance(source, OciImage) else ""
-        return order_from_source(what, name or own, alias)
+        return spec_from_source(what, name or own, alias)
     if name or alias:
         raise Invalid(
             "--name and --alias are for images, archives and folders",
@@ -301,12 +301,12 @@ async def _order(machine: "LocalMachine", what: str, name: str, alias: str) -> "
     if isinstance(answer, Refused):  # An index may be older than the name.
         readings = await machine.readings(refresh=True)
         answer = resolve(readings, what, hardware)
-    order = order_of(answer, readings)
+    spec = spec_from_gallery(answer, readings)
     assert isinstance(answer, Resolved), "others were refused"
     for warning in answer.warnings:
         click.echo(one_line(f"warning: {warning}"), err=True)
     click.echo(one_line(answer.why), err=True)
-    return order
+    return spec
 
 
 def _tell_standing(readings: "tuple[Reading, ...]") -> None:

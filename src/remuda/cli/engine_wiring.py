@@ -21,9 +21,9 @@ from remuda.oci.client import open_client
 from remuda.oci.keychain import Keychain, docker_config_files
 from remuda.oci.platforms import platform_of
 from remuda.worker.addresses import backends_bind
+from remuda.worker.backend_runtime import BackendRuntime, RuntimeSettings
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.places import Places
-from remuda.worker.engine_room import EngineRoom, RoomSettings
+from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.inventory import Inventory
 from remuda.worker.service import MakeRoom, Site, WorkerConfig
 
@@ -31,13 +31,13 @@ _PORT_MAX = 65535
 
 
 @asynccontextmanager
-async def open_engine_rooms(
+async def open_backend_runtimes(
     settings: WorkerSettings, folder: DataFolder, config: WorkerConfig, inventory: Inventory
 ) -> AsyncIterator[MakeRoom]:
     """Whatever an engine room needs is open within the block."""
     clock, entropy = SystemClock(), SystemEntropy()
     keys = Keychain(docker_config_files(os.environ), os.environ)
-    places = Places.of(folder, settings.backends_path, settings.backends_system_path)
+    places = DepotLayout.of(folder, settings.backends_path, settings.backends_system_path)
     cache = Cache(folder.worker / "galleries")
     async with (
         open_client(clock, entropy, registries=registries_of(settings), keys=keys) as client,
@@ -56,8 +56,8 @@ async def open_engine_rooms(
         def asked_for(galleries: tuple[Gallery, ...]) -> Sources:
             return Sources(galleries, fetcher=request_fetcher, cache=cache, clock=clock)
 
-        def make_room(site: Site) -> EngineRoom:
-            return EngineRoom(
+        def make_room(site: Site) -> BackendRuntime:
+            return BackendRuntime(
                 room_settings(settings, folder, config, site),
                 depot,
                 own,
@@ -74,10 +74,10 @@ async def open_engine_rooms(
 
 def room_settings(
     settings: WorkerSettings, folder: DataFolder, config: WorkerConfig, site: Site
-) -> RoomSettings:
+) -> RuntimeSettings:
     first = site.listening.base_port
     last = settings.grpc_max_port if settings.grpc_max_port >= first else _PORT_MAX
-    return RoomSettings(
+    return RuntimeSettings(
         owner=config.introduction.machine_id,
         boot=config.introduction.boot_id,
         tokens=site.tokens,

@@ -13,7 +13,7 @@ from remuda.cli.render import span
 from remuda.core.clock import Clock, SystemClock
 from remuda.oci.progress import FileProgress, Meter, Overall, Phase
 from remuda.wire.sizes import install_size
-from remuda.worker.depot.journey import OnStep, Step, ignore_steps
+from remuda.worker.depot.progress import OnStep, ProgressStep, ignore_steps
 
 _LINE_EVERY_PERCENT = 10
 _DIGEST_CHARS = 12
@@ -43,7 +43,7 @@ class Bars:
         self._fetched: set[str] = set()
         self._moved: dict[str, tuple[int, float]] = {}  # How many bytes of each are here, and since when.
 
-    def show(self, step: Step) -> None:
+    def show(self, step: ProgressStep) -> None:
         """Layers are unpacked while they arrive; a bar shows one after the other."""
         file = step.file
         if file is None or (file.phase is Phase.EXTRACTING and file.file not in self._fetched):
@@ -105,7 +105,7 @@ class Lines:
         self._name = name
         self._told: tuple[Phase, int] | None = None
 
-    def show(self, step: Step) -> None:
+    def show(self, step: ProgressStep) -> None:
         mark = step.phase, int(step.percentage) // _LINE_EVERY_PERCENT
         if mark != self._told:
             self._told = mark

@@ -30,7 +30,7 @@ from remuda.bus.auth import (
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected, Connecting, Down
 from remuda.cli.bus_wiring import BUS_BACKOFF
-from remuda.cli.engine_wiring import open_engine_rooms
+from remuda.cli.engine_wiring import open_backend_runtimes
 from remuda.cli.options import registration_token
 from remuda.cli.running import Stop, background, log_as, run_until_signal
 from remuda.cli.settings import WorkerSettings
@@ -108,7 +108,7 @@ async def work(
         login, entropy = _own_login(settings), SystemEntropy()
         config = _config(settings, folder, own_login=login is not None, entropy=entropy)
         inventory = Inventory(SystemHost(), settings.models_path or folder.models)
-        async with open_engine_rooms(settings, folder, config, inventory) as make_room:
+        async with open_backend_runtimes(settings, folder, config, inventory) as make_room:
             worker = _assemble(settings, config, login, inventory, make_room)
             with _announced(folder, worker, config.frontend_url):
 

@@ -14,7 +14,7 @@ from remuda.fleet.health import (
     uncommandable,
     wire_status,
 )
-from remuda.fleet.hearing import Hearing
+from remuda.fleet.liveness import ListeningPeriods
 from remuda.fleet.model import BUS_CLOSED_TOO, CommandProbe, Dial, Node
 
 
@@ -35,7 +35,7 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Fleet:
     now: datetime
-    hearing: Hearing
+    hearing: ListeningPeriods
     nodes: Sequence[Node]
     dials: Mapping[NodeId, Sequence[Dial]] = field(default_factory=dict)
     probes: Mapping[NodeId, Sequence[CommandProbe]] = field(default_factory=dict)

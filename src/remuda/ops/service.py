@@ -8,8 +8,8 @@ from typing import Protocol
 import anyio
 
 from remuda.core import limits
+from remuda.core.batching import Batcher, BatchLimits
 from remuda.core.clock import Clock
-from remuda.core.crowd import Bounds, Crowd
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Conflict, Invalid, NotFound, Rejected
 from remuda.core.ids import BootId, NodeId
@@ -108,10 +108,10 @@ class Operations:
         self._figures = figures
         self._node_views = NodeViews()
         turn = anyio.Lock(fast_acquire=True)
-        self._looks = Crowd(
+        self._looks = Batcher(
             self._look_at_fleet,
             lambda: turn,
-            Bounds(limits.OPERATIONS_WAITING_MAX, limits.OPERATIONS_WAITING_MAX),
+            BatchLimits(limits.OPERATIONS_WAITING_MAX, limits.OPERATIONS_WAITING_MAX),
         )
 
     @property

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Table, bindparam, delete, insert, select
 
 from remuda.core.ids import NodeId
 from remuda.fleet.model import CommandProbe, Dial
-from remuda.store import hearing
+from remuda.store import liveness
 from remuda.store.schema import command_probes, node_dials, nodes
 
 F = TypeVar("F", Dial, CommandProbe)
@@ -28,7 +28,7 @@ class Findings(Generic[F]):
     def __init__(self, table: Table, make: Callable[[NodeId, str, str, datetime], F]) -> None:
         columns = table.c
         self._make: Callable[[NodeId, str, str, datetime], F] = make
-        self._all = select(table).where(hearing.listened_lately(table)).order_by(columns.frontend)
+        self._all = select(table).where(liveness.listened_lately(table)).order_by(columns.frontend)
         self._of_node = self._all.where(columns.node_id == bindparam("node"))
         self._forget = delete(table).where(columns.node_id == bindparam("called"))
         self._replace = self._forget.where(columns.frontend == bindparam("caller"))
@@ -39,9 +39,9 @@ class Findings(Generic[F]):
     ) -> Mapping[NodeId, Sequence[F]]:
         """Of frontends that are still there; of one node, or of all."""
         if node_id is None:
-            rows = connection.execute(self._all, hearing.lately(now))
+            rows = connection.execute(self._all, liveness.lately(now))
         else:
-            rows = connection.execute(self._of_node, {**hearing.lately(now), "node": node_id})
+            rows = connection.execute(self._of_node, {**liveness.lately(now), "node": node_id})
         found: defaultdict[NodeId, list[F]] = defaultdict(list)
         for row in rows:
             one = self._make(NodeId(row.node_id), row.frontend, row.problem, row.checked_at)

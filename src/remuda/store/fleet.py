@@ -15,7 +15,7 @@ from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import Known, Note
 from remuda.fleet.reception import Admit, Decision, Hold, Refuse, Supersede, new_name_problem
-from remuda.store import hearing
+from remuda.store import liveness
 from remuda.store.database import Database
 from remuda.store.dials import DIALS, PROBES
 from remuda.store.nodes import (
@@ -88,10 +88,10 @@ class SqlFleetStore:
         return await self._database.read(lambda c, now: _one(c, now, node_id))
 
     async def listen(self, frontend: FrontendId, *, resumed: bool) -> None:
-        await self._database.transact(lambda c, now: hearing.listen(c, now, frontend, resumed=resumed))
+        await self._database.transact(lambda c, now: liveness.listen(c, now, frontend, resumed=resumed))
 
     async def frontends(self) -> frozenset[FrontendId]:
-        return await self._database.read(hearing.listeners)
+        return await self._database.read(liveness.listeners)
 
     async def record_dials(self, dials: Sequence[Dial]) -> None:
         if dials:
@@ -115,7 +115,7 @@ def _register(connection: Connection, now: datetime, name: str, decide: Decide) 
     decision = decide(
         Known(
             known,
-            Fleet(now, hearing.read_hearing(connection), ()),
+            Fleet(now, liveness.read_hearing(connection), ()),
             invite=invite,
             pending=() if held else read_pending(connection),
             names=() if held else _names(connection),
@@ -182,7 +182,7 @@ def _supersede_by(
     holder = next((node for node in claimed if node.claim is not None and node.claim.id == claim_id), None)
     if holder is None:
         raise unknown_node(claim_id)
-    decision = decide(holder, Fleet(now, hearing.read_hearing(connection), ()))
+    decision = decide(holder, Fleet(now, liveness.read_hearing(connection), ()))
     _supersede(connection, now, decision)
     _note(connection, now, decision.node, note)
     return decision
@@ -282,7 +282,7 @@ def _snapshot(
     connection: Connection, now: datetime, found: Sequence[Node], node_id: NodeId | None = None
 ) -> Fleet:
     dials, probes = (DIALS.read(connection, now, node_id), PROBES.read(connection, now, node_id))
-    return Fleet(now, hearing.read_hearing(connection), found, dials, probes)
+    return Fleet(now, liveness.read_hearing(connection), found, dials, probes)
 
 
 def _note(connection: Connection, now: datetime, node: Node, note: Note) -> None:

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import anyio
 
 from remuda.core import limits
-from remuda.core.crowd import Bounds, Crowd
+from remuda.core.batching import Batcher, BatchLimits
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.ops.model import Operation, OpId, Outcome, Step, Wish
@@ -40,9 +40,9 @@ class SqlOpStore:
         self._known = KnownSteps()
         self._turn = anyio.Lock(fast_acquire=True)
         self._wishing = anyio.Lock(fast_acquire=True)
-        bounds = Bounds(limits.OPERATIONS_WAITING_MAX, limits.OPERATIONS_PER_WRITE_MAX)
-        self._wishes = Crowd(self._take_wishes, partial(self._next_turn, self._wishing), bounds, _weight)
-        self._replies = Crowd(self._take_replies, self._next_turn, bounds)
+        bounds = BatchLimits(limits.OPERATIONS_WAITING_MAX, limits.OPERATIONS_PER_WRITE_MAX)
+        self._wishes = Batcher(self._take_wishes, partial(self._next_turn, self._wishing), bounds, _weight)
+        self._replies = Batcher(self._take_replies, self._next_turn, bounds)
 
     async def submit(self, operation: Operation, steps: Sequence[Step]) -> Submitted:
         return await self._wishes.ask(Wished(operation, tuple(steps)))

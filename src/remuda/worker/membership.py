@@ -12,9 +12,9 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Rejected
 from remuda.core.events import ObservableValue
 from remuda.core.ids import BootId, NodeId
+from remuda.worker.bus_session import BusSession
 from remuda.worker.departure import depart
 from remuda.worker.enrolment import BusPolicy, Enrolment, Standing
-from remuda.worker.line import Line
 from remuda.worker.ports import FrontendCalls, HardwareSource, Listener, OpenBus, ReportSource
 from remuda.worker.registration import Describe, Registration
 from remuda.worker.reporter import Reporter
@@ -53,7 +53,7 @@ class Membership:
         self._registration = Registration(
             frontend, introduce, bus, clock=clock, entropy=entropy, enrolled=enrolled
         )
-        self._line = Line(
+        self._line = BusSession(
             open_bus, self._registration, lambda: self.stop("the frontend asked for it"), entropy, listener
         )
         self._reporter = Reporter(

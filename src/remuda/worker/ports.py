@@ -111,6 +111,6 @@ class HardwareSource(Protocol):
 
 
 class ReportSource(Protocol):
-    def account(self) -> Report:
+    def report(self) -> Report:
         """What is installed, running and in hand; the reporter adds boot and sequence."""
         ...

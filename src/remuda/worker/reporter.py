@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 class NothingYet:
     """The account of a worker that runs no backends."""
 
-    def account(self) -> Report:
+    def report(self) -> Report:
         return Report()
 
 
@@ -117,7 +117,7 @@ class Reporter:
 
     async def _beat(self, node: NodeId) -> None:
         self._sequence += 1
-        account = self._source.account()
+        account = self._source.report()
         report = account.model_copy(update={"boot_id": self._boot_id, "sequence": self._sequence})
         try:
             reply = await self._frontend.heartbeat(node, heartbeat(await self._hardware.current(), report))

@@ -24,7 +24,7 @@ from remuda.worker.addresses import (
     joined,
     source_host,
 )
-from remuda.worker.engine_room import EngineRoom
+from remuda.worker.backend_runtime import BackendRuntime
 from remuda.worker.enrolment import BusPolicy, Enrolment
 from remuda.worker.frontend import CALL_LIMIT, Frontend
 from remuda.worker.http.asgi import App
@@ -64,7 +64,7 @@ class Site:
     tokens: OpeningTokens
 
 
-MakeRoom = Callable[[Site], EngineRoom]
+MakeRoom = Callable[[Site], BackendRuntime]
 
 
 class Worker:

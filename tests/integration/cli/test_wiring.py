@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from remuda.bus.credentials import ClusterKeys
 from remuda.cli import addresses
 from remuda.cli.bus_wiring import BusPlanner
-from remuda.cli.engine_wiring import open_engine_rooms
+from remuda.cli.engine_wiring import open_backend_runtimes
 from remuda.cli.frontend import admission_policy, running_frontend
 from remuda.cli.options import registration_token
 from remuda.cli.running import log_style
@@ -344,7 +344,7 @@ async def of_worker(settings: WorkerSettings) -> Attributes:
     login = _own_login(settings)
     config = _config(settings, folder, own_login=login is not None, entropy=SystemEntropy())
     inventory = Inventory(SystemHost(), folder.models)
-    async with open_engine_rooms(settings, folder, config, inventory) as rooms:
+    async with open_backend_runtimes(settings, folder, config, inventory) as rooms:
         worker = _assemble(settings, config, login, inventory, rooms)
         found = attributes(worker, config, folder)
         for listening in found["Worker._listening"]:

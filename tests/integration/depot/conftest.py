@@ -17,7 +17,7 @@ from remuda.oci.client import RegistryClient, open_client
 from remuda.oci.model import Platform
 from remuda.oci.retrying import RetryPolicy
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.places import Places
+from remuda.worker.depot.layout import DepotLayout
 from tests.support.registry import RegistryServer, registry_server
 
 IMPATIENT = RetryPolicy(
@@ -51,8 +51,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "backends", tmp_path / "system", tmp_path / "depot")
+def places(tmp_path: Path) -> DepotLayout:
+    return DepotLayout(tmp_path / "backends", tmp_path / "system", tmp_path / "depot")
 
 
 @pytest.fixture
@@ -62,5 +62,5 @@ async def client() -> AsyncIterator[RegistryClient]:
 
 
 @pytest.fixture
-def depot(places: Places, client: RegistryClient) -> Depot:
+def depot(places: DepotLayout, client: RegistryClient) -> Depot:
     return Depot(places, SystemClock(), client, LINUX)

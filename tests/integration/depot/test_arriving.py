@@ -12,8 +12,8 @@ from remuda.oci.client import open_client
 from remuda.oci.errors import ContentRefused
 from remuda.oci.registries import Registries
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.orders import order_from_source
-from remuda.worker.depot.places import Places
+from remuda.worker.depot.install_spec import spec_from_source
+from remuda.worker.depot.layout import DepotLayout
 from tests.integration.depot.conftest import IMPATIENT, LINUX
 from tests.integration.oci.faulty_server import HOST, faulty_server
 from tests.support.images import Blob, image, layer, noise
@@ -39,10 +39,10 @@ async def test_files_are_there_before_their_layer_is(registry: RegistryServer, d
     registry.pusher.push("arriving/slow", "v1", image([GOOD]))
     staged = depot.places.staging("slow")
     async with relay(registry.port) as link:
-        order = order_from_source(f"{HOST}:{link.port}/arriving/slow:v1", "slow")
+        spec = spec_from_source(f"{HOST}:{link.port}/arriving/slow:v1", "slow")
         link.bytes_per_s = 1_000_000
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(depot.install, order)
+            tasks.start_soon(depot.install, spec)
 
             await wait_until((staged / "lib" / "first").exists, within=10, what="the first file")
 
@@ -56,11 +56,11 @@ async def test_files_are_there_before_their_layer_is(registry: RegistryServer, d
 async def test_a_silent_link_does_not_hold_up_cancelling(registry: RegistryServer, depot: Depot) -> None:
     registry.pusher.push("arriving/silent", "v1", image([GOOD]))
     async with relay(registry.port) as link:
-        order = order_from_source(f"{HOST}:{link.port}/arriving/silent:v1", "silent")
+        spec = spec_from_source(f"{HOST}:{link.port}/arriving/silent:v1", "silent")
         link.stall_after = 1_000_000
         with anyio.fail_after(10):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(depot.install, order)
+                tasks.start_soon(depot.install, spec)
                 started = depot.places.staging("silent") / "lib" / "first"
                 await wait_until(started.exists, within=8, what="the first file")
                 tasks.cancel_scope.cancel()
@@ -76,7 +76,7 @@ async def test_a_silent_link_does_not_hold_up_cancelling(registry: RegistryServe
         pytest.param(layer({"run.sh": b"other", "evil": b"here"}).content, id="another image's layer"),
     ],
 )
-async def test_wrong_bytes_of_a_mirror_leave_no_trace(places: Places, wrong: bytes) -> None:
+async def test_wrong_bytes_of_a_mirror_leave_no_trace(places: DepotLayout, wrong: bytes) -> None:
     built = image([GOOD])
     async with faulty_server(built, instead_of(GOOD, wrong)) as mirror, faulty_server(built) as origin:
         registries = Registries(mirrors={f"{HOST}:{origin.port}": (f"{HOST}:{mirror.port}",)})
@@ -85,7 +85,7 @@ async def test_wrong_bytes_of_a_mirror_leave_no_trace(places: Places, wrong: byt
         ) as client:
             depot = Depot(places, SystemClock(), client, LINUX)
 
-            done = await depot.install(order_from_source(origin.reference, "mirrored"))
+            done = await depot.install(spec_from_source(origin.reference, "mirrored"))
 
     assert sorted(path.name for path in done.folder.iterdir()) == [
         ".remuda.json",
@@ -96,7 +96,7 @@ async def test_wrong_bytes_of_a_mirror_leave_no_trace(places: Places, wrong: byt
     assert (done.folder / "lib" / "second").read_bytes() == noise(3_000_000, 2)
 
 
-async def test_an_archive_with_another_digest_is_not_installed(places: Places) -> None:
+async def test_an_archive_with_another_digest_is_not_installed(places: DepotLayout) -> None:
     other = layer({"run.sh": RUN, "evil": noise(1_000_000, 3)}, "")
     promised = layer({"run.sh": RUN, "good": noise(1_000_000, 4)}, "")
     assert len(other.content) == len(promised.content)
@@ -106,7 +106,7 @@ async def test_an_archive_with_another_digest_is_not_installed(places: Places) -
     ):
         depot = Depot(places, SystemClock(), client, LINUX)
         with pytest.raises(ContentRefused, match="arrived with digest"):
-            await depot.install(order_from_source(origin.reference, "wrong"))
+            await depot.install(spec_from_source(origin.reference, "wrong"))
 
         assert (await depot.installed()).backends == ()
     assert not places.staging("wrong").exists()

@@ -15,23 +15,23 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import NotFound
 from remuda.host.ports import free_port
 from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.install_spec import InstallSpec
+from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.depot.metadata import read_metadata, write_metadata
-from remuda.worker.depot.orders import Order
-from remuda.worker.depot.places import Places
 from tests.peers.backend_client import BackendClient, CallFailed
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-ECHO = Order("echo", ("builtin:echo",), alias="parrot", gallery_url="builtin:gallery")
+ECHO = InstallSpec("echo", ("builtin:echo",), alias="parrot", gallery_url="builtin:gallery")
 
 
-def depot_of(places: Places, python: str = "/opt/remuda/bin/python") -> Depot:
+def depot_of(places: DepotLayout, python: str = "/opt/remuda/bin/python") -> Depot:
     """It has no client: nothing can be fetched."""
     return Depot(places, SystemClock(), require_integrity=True, python=Path(python))
 
 
-async def test_a_builtin_is_installed_listed_and_found(places: Places) -> None:
+async def test_a_builtin_is_installed_listed_and_found(places: DepotLayout) -> None:
     depot = depot_of(places)
 
     done = await depot.install(ECHO)
@@ -47,8 +47,10 @@ async def test_a_builtin_is_installed_listed_and_found(places: Places) -> None:
 
 
 @pytest.mark.parametrize("builtin", ["echo", "llama-cpp"])
-async def test_a_builtin_runs_as_workers_of_others_start_it(places: Places, builtin: str) -> None:
-    folder = (await depot_of(places, sys.executable).install(Order("own", (f"builtin:{builtin}",)))).folder
+async def test_a_builtin_runs_as_workers_of_others_start_it(places: DepotLayout, builtin: str) -> None:
+    folder = (
+        await depot_of(places, sys.executable).install(InstallSpec("own", (f"builtin:{builtin}",)))
+    ).folder
     with started_by_others(folder) as address:
         await wait_until(partial(healthy, address), within=30)
         with pytest.raises(CallFailed, match="UNAUTHENTICATED"):
@@ -58,7 +60,7 @@ async def test_a_builtin_runs_as_workers_of_others_start_it(places: Places, buil
 
 @contextmanager
 def started_by_others(folder: Path) -> Iterator[str]:
-    """As the contract has it, in a group of its own; told to end, it ends in order."""
+    """As the contract has it, in a group of its own; told to end, it ends in spec."""
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     with subprocess.Popen(
         ["run.sh", "--addr", address],
@@ -82,7 +84,7 @@ async def healthy(address: str) -> bool:
             return False
 
 
-async def test_a_builtin_of_a_moved_remuda_is_not_current(places: Places) -> None:
+async def test_a_builtin_of_a_moved_remuda_is_not_current(places: DepotLayout) -> None:
     await depot_of(places, "/old/python").install(ECHO)
 
     done = await depot_of(places, "/new/python").install(ECHO, refresh=True)
@@ -91,9 +93,9 @@ async def test_a_builtin_of_a_moved_remuda_is_not_current(places: Places) -> Non
     assert "/new/python" in (done.folder / "run.sh").read_text()
 
 
-async def test_stale_builtins_are_refreshed_and_others_left_alone(places: Places) -> None:
+async def test_stale_builtins_are_refreshed_and_others_left_alone(places: DepotLayout) -> None:
     await depot_of(places, "/old/python").install(ECHO)
-    upgraded = Order("builtin-llama-cpp", ("builtin:llama-cpp",))
+    upgraded = InstallSpec("builtin-llama-cpp", ("builtin:llama-cpp",))
     await depot_of(places, "/new/python").install(upgraded)
     llama = places.installed("builtin-llama-cpp")
     told = read_metadata(llama)
@@ -114,9 +116,9 @@ async def test_stale_builtins_are_refreshed_and_others_left_alone(places: Places
     assert sorted(path.name for path in other.iterdir()) == ["run.sh"]
 
 
-async def test_a_builtin_that_left_remuda_is_refused_and_spoils_no_start(places: Places) -> None:
+async def test_a_builtin_that_left_remuda_is_refused_and_spoils_no_start(places: DepotLayout) -> None:
     depot = depot_of(places)
-    gone = Order("engine", ("builtin:engine",))
+    gone = InstallSpec("engine", ("builtin:engine",))
 
     with pytest.raises(NotFound, match="does not ship with this Remuda"):
         await depot.install(gone)

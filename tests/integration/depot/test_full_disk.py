@@ -14,8 +14,8 @@ from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import DiskFull
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.orders import order_from_source
-from remuda.worker.depot.places import Places
+from remuda.worker.depot.install_spec import spec_from_source
+from remuda.worker.depot.layout import DepotLayout
 from tests.integration.depot.conftest import LINUX
 from tests.integration.oci.faulty_server import faulty_server
 from tests.integration.oci.test_mirrors import mirrored, pull
@@ -35,8 +35,8 @@ def mount(*words: str) -> None:
     subprocess.run(["mount", *words], check=True, capture_output=True, timeout=10)
 
 
-def places_on(disk: Path) -> Places:
-    return Places(disk / "backends", disk / "system", disk / "depot")
+def places_on(disk: Path) -> DepotLayout:
+    return DepotLayout(disk / "backends", disk / "system", disk / "depot")
 
 
 @pytest.fixture
@@ -61,15 +61,15 @@ async def test_a_full_disk_is_told_with_numbers_and_resumed_once_there_is_room(
     depot = Depot(places_on(small_disk), SystemClock(), client, LINUX)
 
     async with relay(registry.port) as link:
-        order = order_from_source(f"127.0.0.1:{link.port}/depot/swollen:v1", "swollen")
+        spec = spec_from_source(f"127.0.0.1:{link.port}/depot/swollen:v1", "swollen")
         with pytest.raises(DiskFull, match=r"is full: .* are free, and .* unpacked before"):
-            await depot.install(order)
+            await depot.install(spec)
         assert (await depot.installed()).backends == ()
         assert depot.places.names_in("staging") == []
         fetched = link.bytes_back
         mount("-o", "remount,size=80m", str(small_disk))
 
-        await depot.install(order)
+        await depot.install(spec)
 
         assert link.bytes_back - fetched < 5_000
     assert [one.name for one in (await depot.installed()).reported] == ["swollen"]
@@ -83,9 +83,9 @@ async def test_an_image_that_cannot_fit_is_refused_before_its_first_byte(
     depot = Depot(places_on(small_disk), SystemClock(), client, LINUX)
 
     async with relay(registry.port) as link:
-        order = order_from_source(f"127.0.0.1:{link.port}/depot/wide:v1", "wide")
+        spec = spec_from_source(f"127.0.0.1:{link.port}/depot/wide:v1", "wide")
         with pytest.raises(DiskFull, match=r"needs 30\.\d MiB on the disk of .* where 24\.0 MiB are free"):
-            await depot.install(order)
+            await depot.install(spec)
 
         assert link.bytes_back < 5_000
 

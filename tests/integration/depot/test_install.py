@@ -12,9 +12,9 @@ from remuda.oci.client import RegistryClient
 from remuda.oci.errors import ContentRefused, SignatureRequired
 from remuda.oci.progress import Phase
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.journey import Step
-from remuda.worker.depot.orders import Order, order_from_source
-from remuda.worker.depot.places import Places
+from remuda.worker.depot.install_spec import InstallSpec, spec_from_source
+from remuda.worker.depot.layout import DepotLayout
+from remuda.worker.depot.progress import ProgressStep
 from tests.integration.depot.conftest import LINUX
 from tests.support.images import BuiltImage, image, layer, noise_layer, tar_of
 from tests.support.registry import RegistryServer
@@ -46,7 +46,7 @@ async def test_an_image_is_installed_and_listed(registry: RegistryServer, depot:
     built = backend(1)
     reference = pushed(registry, "depot/first", built)
 
-    done = await depot.install(order_from_source(reference, "first", alias="one"))
+    done = await depot.install(spec_from_source(reference, "first", alias="one"))
 
     assert done.changed
     assert (done.folder / "run.sh").stat().st_mode & 0o777 == 0o755
@@ -61,14 +61,14 @@ async def test_an_image_is_installed_and_listed(registry: RegistryServer, depot:
 async def test_what_is_there_already_is_not_asked_about(registry: RegistryServer, depot: Depot) -> None:
     pushed(registry, "depot/ensured", backend(1))
     async with relay(registry.port) as link:
-        order = order_from_source(f"127.0.0.1:{link.port}/depot/ensured:v1", "ensured")
-        await depot.install(order)
+        spec = spec_from_source(f"127.0.0.1:{link.port}/depot/ensured:v1", "ensured")
+        await depot.install(spec)
         fetched = link.bytes_back
 
-        again = await depot.install(order)
+        again = await depot.install(spec)
         assert not again.changed
         assert link.bytes_back == fetched
-        refreshed = await depot.install(order, refresh=True)
+        refreshed = await depot.install(spec, refresh=True)
         assert not refreshed.changed
         assert 0 < link.bytes_back - fetched < 5_000  # A manifest and a configuration.
 
@@ -76,12 +76,12 @@ async def test_what_is_there_already_is_not_asked_about(registry: RegistryServer
 async def test_an_upgrade_fetches_only_the_layers_that_changed(
     registry: RegistryServer, depot: Depot
 ) -> None:
-    await depot.install(order_from_source(pushed(registry, "depot/grown", backend(1)), "grown"))
+    await depot.install(spec_from_source(pushed(registry, "depot/grown", backend(1)), "grown"))
     registry.pusher.push("depot/grown", "v1", backend(2))
 
     async with relay(registry.port) as link:
-        order = order_from_source(f"127.0.0.1:{link.port}/depot/grown:v1", "grown")
-        done = await depot.install(order, refresh=True)
+        spec = spec_from_source(f"127.0.0.1:{link.port}/depot/grown:v1", "grown")
+        done = await depot.install(spec, refresh=True)
 
         assert done.changed
         assert link.bytes_back < 10_000
@@ -95,7 +95,7 @@ async def test_the_version_before_goes_once_the_new_one_has_run(
 ) -> None:
     for version in (1, 2):
         reference = pushed(registry, "depot/proven", backend(version))
-        await depot.install(order_from_source(reference, "proven"), refresh=True)
+        await depot.install(spec_from_source(reference, "proven"), refresh=True)
     assert depot.places.previous("proven").is_dir()
 
     await depot.mark_proven("proven")
@@ -114,24 +114,24 @@ async def test_two_installs_at_once_fetch_a_shared_layer_once(registry: Registry
         link.bytes_per_s = 6 * MB
         async with anyio.create_task_group() as tasks:
             for tag in "ab":
-                order = order_from_source(f"127.0.0.1:{link.port}/depot/shared:{tag}", f"shared-{tag}")
-                tasks.start_soon(depot.install, order)
+                spec = spec_from_source(f"127.0.0.1:{link.port}/depot/shared:{tag}", f"shared-{tag}")
+                tasks.start_soon(depot.install, spec)
         assert link.bytes_back < 1.1 * first.size
 
     assert await names(depot) == ["shared-a", "shared-b"]
 
 
 async def test_progress_never_falls_and_ends_at_100(registry: RegistryServer, depot: Depot) -> None:
-    steps: list[Step] = []
+    steps: list[ProgressStep] = []
 
     reference = pushed(registry, "depot/told", backend(1))
-    await depot.install(order_from_source(reference, "told"), on_step=steps.append)
+    await depot.install(spec_from_source(reference, "told"), on_step=steps.append)
 
     percentages = [step.percentage for step in steps]
     assert percentages == sorted(percentages)
     assert percentages[-1] == 100
-    order = list(Phase)
-    assert [order.index(step.phase) for step in steps] == sorted(order.index(step.phase) for step in steps)
+    spec = list(Phase)
+    assert [spec.index(step.phase) for step in steps] == sorted(spec.index(step.phase) for step in steps)
     assert {step.phase for step in steps} == {Phase.RESOLVING, Phase.DOWNLOADING, Phase.EXTRACTING}
 
 
@@ -142,16 +142,16 @@ async def test_cancelling_keeps_what_was_fetched_and_lists_nothing(
     pushed(registry, "depot/cancelled", built)
 
     async with relay(registry.port) as link:
-        order = order_from_source(f"127.0.0.1:{link.port}/depot/cancelled:v1", "cancelled")
+        spec = spec_from_source(f"127.0.0.1:{link.port}/depot/cancelled:v1", "cancelled")
         link.bytes_per_s = 2 * MB
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(depot.install, order)
+            tasks.start_soon(depot.install, spec)
             await wait_until(lambda: link.bytes_back > MB, within=10)
             tasks.cancel_scope.cancel()
         assert await names(depot) == []
         assert depot.places.names_in("staging") == []
         link.bytes_per_s = float("inf")
-        await depot.install(order)
+        await depot.install(spec)
 
         assert link.bytes_back < 1.15 * built.size
     assert await names(depot) == ["cancelled"]
@@ -159,19 +159,19 @@ async def test_cancelling_keeps_what_was_fetched_and_lists_nothing(
 
 async def test_the_next_source_is_tried_when_one_fails(registry: RegistryServer, depot: Depot) -> None:
     there = pushed(registry, "depot/mirrored", backend(1))
-    order = Order("mirrored", (f"{registry.name}/depot/nowhere:v1", there))
+    spec = InstallSpec("mirrored", (f"{registry.name}/depot/nowhere:v1", there))
 
-    await depot.install(order)
+    await depot.install(spec)
 
     written = json.loads((depot.places.installed("mirrored") / "metadata.json").read_text())
-    assert written["uri"] == order.uris[0]
+    assert written["uri"] == spec.uris[0]
 
 
 async def test_all_sources_are_named_when_none_can_be_had(registry: RegistryServer, depot: Depot) -> None:
-    order = Order("nowhere", tuple(f"{registry.name}/depot/{name}:v1" for name in ("no", "none")))
+    spec = InstallSpec("nowhere", tuple(f"{registry.name}/depot/{name}:v1" for name in ("no", "none")))
 
     with pytest.raises(RemudaError, match=r"depot/no:v1.*depot/none:v1"):
-        await depot.install(order)
+        await depot.install(spec)
 
     assert await names(depot) == []
 
@@ -180,7 +180,7 @@ async def test_an_image_without_a_run_file_is_no_backend(registry: RegistryServe
     reference = pushed(registry, "depot/strange", image([layer({"readme": b"hello"})]))
 
     with pytest.raises(ContentRefused, match=r"neither run\.sh"):
-        await depot.install(order_from_source(reference, "strange"))
+        await depot.install(spec_from_source(reference, "strange"))
 
     assert depot.places.names_in("staging") == []
     assert not depot.places.installed("strange").exists()
@@ -190,22 +190,22 @@ async def test_an_image_cannot_vouch_for_itself(registry: RegistryServer, depot:
     files = {"run.sh": RUN, ".remuda-proven": b"", ".remuda.json": b"{}", "metadata.json": b'{"alias": "x"}'}
     reference = pushed(registry, "depot/sly", image([layer(files)]))
 
-    done = await depot.install(order_from_source(reference, "sly"))
+    done = await depot.install(spec_from_source(reference, "sly"))
 
     assert not (done.folder / ".remuda-proven").exists()
     assert await depot.run_file("x") is None
 
 
 async def test_strict_machines_take_only_what_was_vouched_for(
-    registry: RegistryServer, places: Places, client: RegistryClient
+    registry: RegistryServer, places: DepotLayout, client: RegistryClient
 ) -> None:
     built = backend(1)
     reference = pushed(registry, "depot/strict", built)
     strict = Depot(places, SystemClock(), client, LINUX, require_integrity=True)
 
     with pytest.raises(SignatureRequired, match="cannot be verified"):
-        await strict.install(order_from_source(reference, "strict"))
-    await strict.install(order_from_source(f"{reference}@{built.manifest.digest}", "strict"))
+        await strict.install(spec_from_source(reference, "strict"))
+    await strict.install(spec_from_source(f"{reference}@{built.manifest.digest}", "strict"))
 
     assert await names(strict) == ["strict"]
 
@@ -217,10 +217,10 @@ async def test_a_folder_is_copied_and_an_archive_checked(tmp_path: Path, depot: 
     archive = tmp_path / "packed.tar"
     archive.write_bytes(tar_of({"run.sh": RUN}))
 
-    done = await depot.install(order_from_source(str(source)))
-    await depot.install(order_from_source(str(archive)))
+    done = await depot.install(spec_from_source(str(source)))
+    await depot.install(spec_from_source(str(archive)))
     with pytest.raises(ContentRefused, match="promised"):
-        await depot.install(Order("damaged", (str(archive),), sha256="0" * 64))
+        await depot.install(InstallSpec("damaged", (str(archive),), sha256="0" * 64))
 
     assert await names(depot) == ["mine", "packed"]
     (done.folder / "run.sh").write_bytes(b"changed")
@@ -231,9 +231,11 @@ async def test_a_meta_backend_stands_for_the_build_and_goes_with_it(
     registry: RegistryServer, depot: Depot
 ) -> None:
     reference = pushed(registry, "depot/meta", backend(1))
-    order = Order("cpu-meta", (reference,), alias="meta", meta="meta", gallery_url="https://example.org/i")
+    spec = InstallSpec(
+        "cpu-meta", (reference,), alias="meta", meta="meta", gallery_url="https://example.org/i"
+    )
 
-    done = await depot.install(order)
+    done = await depot.install(spec)
 
     folder = depot.places.installed("meta")
     assert [path.name for path in folder.iterdir()] == ["metadata.json"]
@@ -249,9 +251,9 @@ async def test_without_room_nothing_is_fetched(
     monkeypatch.setattr("remuda.oci.limits.MARGIN_BYTES_MIN", 1 << 60)
 
     async with relay(registry.port) as link:
-        order = order_from_source(f"127.0.0.1:{link.port}/depot/huge:v1", "huge")
+        spec = spec_from_source(f"127.0.0.1:{link.port}/depot/huge:v1", "huge")
         with pytest.raises(Unavailable, match=r"needs 1\.0 EiB .* where .* are free"):
-            await depot.install(order)
+            await depot.install(spec)
 
         assert link.bytes_back < 5_000
     assert await names(depot) == []

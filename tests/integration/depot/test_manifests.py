@@ -6,7 +6,7 @@ import pytest
 
 from remuda.oci.errors import ContentRefused
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.orders import Order
+from remuda.worker.depot.install_spec import InstallSpec
 from tests.support.images import image, layer
 from tests.support.registry import RegistryServer
 
@@ -21,11 +21,11 @@ def pushed(registry: RegistryServer, repository: str, files: dict[str, bytes]) -
 async def test_an_image_with_a_manifest_needs_no_run_file(registry: RegistryServer, depot: Depot) -> None:
     uri = pushed(registry, "manifests/own", {"remuda.yaml": b"own: 1\n"})
 
-    done = await depot.install(Order("own", (uri,), alias="mine", manifest="other: 2\n"))
+    done = await depot.install(InstallSpec("own", (uri,), alias="mine", manifest="other: 2\n"))
 
     assert (done.folder / "remuda.yaml").read_text() == "own: 1\n"
     assert await depot.run_file("mine") == done.folder / "remuda.yaml"
-    assert not (await depot.install(Order("own", (uri,), alias="mine", manifest="other: 2\n"))).changed
+    assert not (await depot.install(InstallSpec("own", (uri,), alias="mine", manifest="other: 2\n"))).changed
 
 
 async def test_a_gallerys_manifest_serves_an_image_that_has_none(
@@ -33,9 +33,9 @@ async def test_a_gallerys_manifest_serves_an_image_that_has_none(
 ) -> None:
     uri = pushed(registry, "manifests/none", {"server": b"#!/bin/sh\n"})
     with pytest.raises(ContentRefused, match=r"neither run\.sh nor remuda\.yaml"):
-        await depot.install(Order("none", (uri,)))
+        await depot.install(InstallSpec("none", (uri,)))
 
-    done = await depot.install(Order("none", (uri,), manifest="port: 1\n"))
+    done = await depot.install(InstallSpec("none", (uri,), manifest="port: 1\n"))
 
     assert (done.folder / "remuda.yaml").read_text() == "port: 1\n"
     assert [one.name for one in (await depot.installed()).reported] == ["none"]
@@ -43,7 +43,7 @@ async def test_a_gallerys_manifest_serves_an_image_that_has_none(
 
 async def test_a_gallerys_new_manifest_is_an_upgrade(registry: RegistryServer, depot: Depot) -> None:
     uri = pushed(registry, "manifests/new", {"server": b"#!/bin/sh\n"})
-    first, second = (Order("new", (uri,), manifest=f"port: {port}\n") for port in (1, 2))
+    first, second = (InstallSpec("new", (uri,), manifest=f"port: {port}\n") for port in (1, 2))
     await depot.install(first)
     assert not (await depot.install(first, refresh=True)).changed
 
@@ -56,7 +56,7 @@ async def test_a_gallerys_new_manifest_is_an_upgrade(registry: RegistryServer, d
 async def test_a_run_file_comes_before_a_manifest(registry: RegistryServer, depot: Depot) -> None:
     uri = pushed(registry, "manifests/both", {"run.sh": b"#!/bin/sh\n", "remuda.yaml": b"a: 1\n"})
 
-    done = await depot.install(Order("both", (uri,)))
+    done = await depot.install(InstallSpec("both", (uri,)))
 
     assert await depot.run_file("both") == done.folder / "run.sh"
 
@@ -64,7 +64,7 @@ async def test_a_run_file_comes_before_a_manifest(registry: RegistryServer, depo
 async def test_a_meta_backend_may_stand_for_a_manifest(registry: RegistryServer, depot: Depot) -> None:
     uri = pushed(registry, "manifests/meta", {"remuda.yaml": b"own: 1\n"})
 
-    done = await depot.install(Order("cpu-web", (uri,), meta="web"))
+    done = await depot.install(InstallSpec("cpu-web", (uri,), meta="web"))
 
     assert await depot.run_file("web") == done.folder / "remuda.yaml"
 

@@ -8,7 +8,7 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.places import Places
+from remuda.worker.depot.layout import DepotLayout
 from tests.integration.depot.conftest import Remuda, backends_command
 
 SERVER = 'protocol: http\ncommand: [my-server, --port, "{port}"]\n'
@@ -120,7 +120,7 @@ def test_without_a_version_before_nothing_is_switched(
     later = SERVER + "health: /up\n"
     for content in (SERVER, later):
         remuda("register", written(tmp_path, content))
-    places = Places(installed, tmp_path / "system", tmp_path / "depot")
+    places = DepotLayout(installed, tmp_path / "system", tmp_path / "depot")
     anyio.run(Depot(places, SystemClock()).mark_proven, "web")
 
     assert "no earlier version of web is kept" in remuda("switch-back", "web", code=5).stderr

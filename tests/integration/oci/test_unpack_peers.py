@@ -14,8 +14,8 @@ from remuda.oci.client import RegistryClient
 from remuda.oci.platforms import platform_of
 from remuda.oci.unpack import UnpackLimits, unpack_image
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.orders import order_from_source
-from remuda.worker.depot.places import METADATA_FILE, RECORD_FILE, Places
+from remuda.worker.depot.install_spec import spec_from_source
+from remuda.worker.depot.layout import METADATA_FILE, RECORD_FILE, DepotLayout
 from tests.support.archives import described
 from tests.support.debian import debian_program
 from tests.support.registry import RegistryServer
@@ -112,9 +112,9 @@ def copy_by_skopeo(layout: Path, packing: str, target: str, between: Path, *opti
 
 async def pulled_by_us(client: RegistryClient, reference: str, folder: Path) -> Path:
     """From a registry, as a backend is installed."""
-    places = Places(folder / "backends", folder / "system", folder / "depot")
+    places = DepotLayout(folder / "backends", folder / "system", folder / "depot")
     depot = Depot(places, SystemClock(), client, MACHINE)
-    return (await depot.install(order_from_source(reference, "pulled"))).folder
+    return (await depot.install(spec_from_source(reference, "pulled"))).folder
 
 
 @pytest.mark.anyio

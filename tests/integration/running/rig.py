@@ -35,10 +35,10 @@ from remuda.oci.client import RegistryClient, open_client
 from remuda.oci.model import Platform
 from remuda.wire.nodes import Report
 from remuda.worker.addresses import AddressSettings
+from remuda.worker.backend_runtime import BackendRuntime, RuntimeSettings
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.places import Places
-from remuda.worker.depot.shelf import try_lock
-from remuda.worker.engine_room import EngineRoom, RoomSettings
+from remuda.worker.depot.layout import DepotLayout
+from remuda.worker.depot.versions import try_lock
 from remuda.worker.introduction import Introduction
 from remuda.worker.processes.patience import Patience
 from remuda.worker.service import MakeRoom, Site, Worker, WorkerConfig
@@ -90,8 +90,8 @@ class Yard:
     offered: dict[str, Path | str] = field(default_factory=dict)
 
     @property
-    def places(self) -> Places:
-        return Places(self.folder / "backends", self.folder / "system", self.folder / "blobs")
+    def places(self) -> DepotLayout:
+        return DepotLayout(self.folder / "backends", self.folder / "system", self.folder / "blobs")
 
     def backend(self, name: str) -> Path:
         """The folder of an installed backend."""
@@ -182,7 +182,7 @@ class Rig(Desk):
 
     yard: Yard
     worker: Worker
-    room: EngineRoom
+    room: BackendRuntime
     http: httpx.AsyncClient  # To the worker's own server; brings nothing.
     accounts: list[Report]
 
@@ -196,7 +196,7 @@ class Rig(Desk):
 
     def process(self, model: str) -> psutil.Process:
         """What was started for the model, by the instance that the newest account tells."""
-        [instance] = [row.instance for row in self.room.account().replicas if row.model_id == model]
+        [instance] = [row.instance for row in self.room.report().replicas if row.model_id == model]
         leaders = [seen for seen in self.yard.alive() if seen.mark and seen.mark.instance == instance]
         [leader] = [seen for seen in leaders if seen.session == seen.pid and seen.parent == os.getpid()]
         return psutil.Process(leader.pid)
@@ -215,12 +215,12 @@ async def working(yard: Yard, nats: PlainServer) -> AsyncIterator[Rig]:
             anyio.create_task_group() as tasks,
         ):
             frontend.extra_reply = {"nats_url": nats.url}
-            rooms: list[EngineRoom] = []
+            rooms: list[BackendRuntime] = []
             accounts: list[Report] = []
 
-            def make_room(site: Site) -> EngineRoom:
+            def make_room(site: Site) -> BackendRuntime:
                 def changed() -> None:
-                    accounts.append(rooms[0].account())
+                    accounts.append(rooms[0].report())
                     site.changed()
 
                 rooms.append(_room(yard, replace(site, changed=changed), client, fetcher))
@@ -279,7 +279,7 @@ def _worker(yard: Yard, frontend_url: str, make_room: MakeRoom) -> Worker:
     )
 
 
-def _room(yard: Yard, site: Site, client: RegistryClient, fetcher: Fetcher) -> EngineRoom:
+def _room(yard: Yard, site: Site, client: RegistryClient, fetcher: Fetcher) -> BackendRuntime:
     own = Gallery(name="own", url=f"file://{yard.folder / 'gallery.yaml'}")
 
     def sources(galleries: tuple[Gallery, ...]) -> Sources:
@@ -289,7 +289,7 @@ def _room(yard: Yard, site: Site, client: RegistryClient, fetcher: Fetcher) -> E
         return Machine("linux", "amd64", "default", "", 0)
 
     first = site.listening.base_port
-    settings = RoomSettings(
+    settings = RuntimeSettings(
         owner=yard.owner,
         boot=yard.boot,
         tokens=site.tokens,
@@ -301,7 +301,7 @@ def _room(yard: Yard, site: Site, client: RegistryClient, fetcher: Fetcher) -> E
         secrets=(TOKEN,),
         patience=yard.patience,
     )
-    return EngineRoom(
+    return BackendRuntime(
         settings,
         Depot(yard.places, CLOCK, client, Platform("linux", "amd64")),
         sources((REMUDA, own)),

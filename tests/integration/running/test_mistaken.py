@@ -112,7 +112,7 @@ def write_speechless(folder: Path) -> Path:
 
 def address_but(rig: Rig, known: str) -> str:
     """Where the only process is to listen; empty if there is none, or that is where it is known to."""
-    addresses = [row.address for row in rig.room.account().replicas if row.address]
+    addresses = [row.address for row in rig.room.report().replicas if row.address]
     return addresses[0] if addresses and addresses[0] != known else ""
 
 

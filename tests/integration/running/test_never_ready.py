@@ -97,8 +97,8 @@ async def test_those_that_say_nothing_useful_are_ended_when_the_time_is_over(
         async with anyio.create_task_group() as tasks:
             for kind in kinds:
                 tasks.start_soon(install, kind)
-            await wait_until(lambda: len([row for row in rig.room.account().replicas if row.address]) == 3)
-            ports = {row.backend: row.address.rpartition(":")[2] for row in rig.room.account().replicas}
+            await wait_until(lambda: len([row for row in rig.room.report().replicas if row.address]) == 3)
+            ports = {row.backend: row.address.rpartition(":")[2] for row in rig.room.report().replicas}
         assert yard.alive() == []
 
     def not_ready(kind: Bad, why: str) -> str:

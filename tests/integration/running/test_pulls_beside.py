@@ -9,7 +9,7 @@ from remuda.core.entropy import SystemEntropy
 from remuda.oci.client import open_client
 from remuda.oci.model import Platform
 from remuda.worker.depot.depot import Depot
-from remuda.worker.depot.orders import order_from_source
+from remuda.worker.depot.install_spec import spec_from_source
 from tests.integration.running.light_backend import write_light_backend
 from tests.integration.running.rig import CLOCK, Rig
 
@@ -33,7 +33,7 @@ async def test_files_stay_for_as_long_as_a_process_runs_from_them(rig: Rig, pull
     rig.yard.offer(light=source)
     old = await rig.installed("light", model_id="old")
     for model in ("newer", "newest"):
-        await pulled_beside.install(order_from_source(source), refresh=True)
+        await pulled_beside.install(spec_from_source(source), refresh=True)
         await rig.installed("light", model_id=model)
 
     folders = {model: runs_from(rig, model) for model in ("old", "newer", "newest")}

@@ -110,7 +110,7 @@ async def test_lives_under_concurrent_commands_leave_nothing_and_never_share_a_k
     async with working(yard, nats) as rig, anyio.create_task_group() as watching:
         await rig.installed("light", model_id="first")  # What is opened once stays open: threads, logs.
         await rig.tell("backend.stop")
-        await wait_until(lambda: not rig.room.account().replicas)
+        await wait_until(lambda: not rig.room.report().replicas)
         # Those of other tests may end meanwhile.
         files, children = len(os.listdir("/dev/fd")), set(psutil.Process().children())
         watch = Watch(yard.owner)
@@ -127,14 +127,14 @@ async def test_lives_under_concurrent_commands_leave_nothing_and_never_share_a_k
                     callers.start_soon(call, seed)
         await rig.ask("backend.delete", backend="light")
         await rig.tell("backend.stop")
-        await wait_until(lambda: not rig.room.account().replicas and not yard.alive())
+        await wait_until(lambda: not rig.room.report().replicas and not yard.alive())
         watching.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
             await wait_until(lambda: set(psutil.Process().children()) <= children)
             await wait_until(lambda: len(os.listdir("/dev/fd")) <= files, what=f"{files} open files again")
 
         assert faults(replies) == Counter()
-        assert rig.room.account().work == ()
+        assert rig.room.report().work == ()
         assert list(open_ports(rig)) == []
         yard.assert_tidy()
         assert not yard.backend("light").exists()

@@ -130,13 +130,13 @@ async def test_upgrade_brings_what_the_tag_is_now(rig: Rig, registry: RegistrySe
     registry.pusher.push("commands/moved", "v1", newer)
 
     reply = await rig.ask(subjects.backend_upgrade, BackendUpgrade(backend="moved"), BackendUpgradeReply)
-    await wait_until(lambda: rig.commands.account().installed)
+    await wait_until(lambda: rig.commands.report().installed)
 
     assert reply.stopped_process_keys == ("m#0",)
     assert (rig.folder("moved") / "version").read_bytes() == b"6"
 
     def told() -> bool:
-        [artifact] = rig.commands.account().installed
+        [artifact] = rig.commands.report().installed
         return artifact.digest == artifact.platform_digest == newer.manifest.digest
 
     await wait_until(told)

@@ -11,10 +11,10 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from remuda.core import limits
 from remuda.wire import subjects
-from remuda.worker.engine_room import EngineRoom
+from remuda.worker.backend_runtime import BackendRuntime
+from remuda.worker.bus_session import NobodyListens
 from remuda.worker.http.asgi import App
 from remuda.worker.http.probes import probes
-from remuda.worker.line import NobodyListens
 from remuda.worker.reporter import NothingYet
 from remuda.worker.service import Worker
 from remuda.worker.state import Phase
@@ -140,7 +140,7 @@ class Backends:
 
 async def test_backends_end_after_the_requests_that_are_in_flight(frontend: LocalAiFrontend) -> None:
     backends = Backends(frontend)
-    room = cast(EngineRoom, backends)
+    room = cast(BackendRuntime, backends)
     worker = make_worker(
         frontend.url, reports=NothingYet(), listener=NobodyListens(), make_room=lambda _: room
     )

@@ -44,7 +44,7 @@ class ServingRoster(Roster):
         self._note_figures(worker)
         if worker.reports and entry.node.boot_id == worker.life.boot:
             worker.life.reports += 1
-            entry.node = replace(entry.node, report=stored(worker.account()))
+            entry.node = replace(entry.node, report=stored(worker.report()))
 
     def _note_figures(self, worker: SimulatedWorker) -> None:
         entry = self._entries.get(worker.node)

@@ -204,7 +204,7 @@ class ServingWorker(OurWorker):
             self.end(process)
         super().crash()
 
-    def account(self) -> Report:
+    def report(self) -> Report:
         assert self.life is not None, "the dead tell nothing"
         return self._account(self.life)
 

@@ -5,7 +5,7 @@ from rich.progress import Progress
 from remuda.cli.pull_progress import Bars, Pace
 from remuda.core.clock import SystemClock
 from remuda.oci.progress import FileProgress, Phase
-from remuda.worker.depot.journey import Step
+from remuda.worker.depot.progress import ProgressStep
 from tests.support.clocks import HandClock
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ class Paced:
 
     def tell(self, at_s: float, done_mib: int, phase: Phase = Phase.DOWNLOADING) -> None:
         self.clock.passed_s = at_s
-        self._bars.show(Step(phase, 0, FileProgress("sha256:1", done_mib * MIB, 100 * MIB, phase)))
+        self._bars.show(ProgressStep(phase, 0, FileProgress("sha256:1", done_mib * MIB, 100 * MIB, phase)))
 
     @property
     def pace(self) -> str:
@@ -32,7 +32,7 @@ def shown(*events: FileProgress) -> list[tuple[str, float, float | None]]:
     progress = Progress(disable=True)
     bars = Bars(progress, SystemClock())
     for event in events:
-        bars.show(Step(event.phase, 0, event))
+        bars.show(ProgressStep(event.phase, 0, event))
     return [(task.description.split()[1], task.completed, task.total) for task in progress.tasks]
 
 

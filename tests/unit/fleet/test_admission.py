@@ -28,7 +28,7 @@ from remuda.fleet.admission import (
 )
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.health import NodeStatus
-from remuda.fleet.hearing import Hearing
+from remuda.fleet.liveness import ListeningPeriods
 from remuda.fleet.model import BusTrouble, Candidate, Label, LabelSource, Node, Report, Resources
 from tests.support.nodes import CLOSED, NOON, OPEN, THRESHOLDS, beat, candidate, node
 
@@ -304,7 +304,7 @@ def test_trouble_of_a_boot_that_is_over_is_refused() -> None:
 
 def test_a_worker_that_its_parent_saw_end_is_gone_at_once_and_back_when_it_registers() -> None:
     ended = worker_ended(node(), node().boot_id, "it was killed")
-    standing = Fleet(NOON, Hearing(), [ended]).standing(ended, THRESHOLDS)
+    standing = Fleet(NOON, ListeningPeriods(), [ended]).standing(ended, THRESHOLDS)
     assert (standing.status, standing.reasons) == (NodeStatus.OFFLINE, ("it was killed",))
 
     back = readmit(candidate(boot_id=BootId("boot-2")), ended, LATER, CLOSED)

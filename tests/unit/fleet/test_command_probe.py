@@ -9,7 +9,7 @@ from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.command_probe import CommandProber, LastProbe, Reply, after_probe, due, not_subscribed
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.health import NodeStatus
-from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import BusTrouble, CommandProbe, Node, NodeType
 from tests.support.nodes import NOON, THRESHOLDS, node
 
@@ -19,7 +19,7 @@ LATER = NOON + timedelta(seconds=1)
 
 def standing(shown: Node, *probes: CommandProbe, silent_s: float = 0) -> Standing:
     now = NOON + timedelta(seconds=silent_s)
-    fleet = Fleet(now, Hearing.of([Span(NOON, now)]), [shown], probes={shown.id: probes})
+    fleet = Fleet(now, ListeningPeriods.of([ListeningPeriod(NOON, now)]), [shown], probes={shown.id: probes})
     return fleet.standing(shown, THRESHOLDS)
 
 
@@ -176,7 +176,11 @@ class Probed:
         self.now += timedelta(seconds=3)
         if self.alive:
             self.heard = self.now
-        return Fleet(self.now, Hearing.of([Span(NOON, self.now)]), [node(last_heartbeat=self.heard)])
+        return Fleet(
+            self.now,
+            ListeningPeriods.of([ListeningPeriod(NOON, self.now)]),
+            [node(last_heartbeat=self.heard)],
+        )
 
     async def record_probes(self, probes: list[CommandProbe]) -> None:
         self.problems += [probe.problem for probe in probes]

@@ -9,7 +9,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from remuda.core import limits
 from remuda.core.ids import BootId
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, Node, NodeType
 from remuda.gateway.dialer import LastDial, after_dial, call, due
 from remuda.gateway.views import node_view
@@ -77,7 +77,7 @@ async def test_who_answers_is_told_apart(answer: bytes, problem: str) -> None:
 
 def standing_due(shown: Node, last: LastDial | None, after: timedelta = timedelta()) -> bool:
     now = NOON + after
-    fleet = Fleet(now, Hearing.of([Span(NOON, now)]), [shown])
+    fleet = Fleet(now, ListeningPeriods.of([ListeningPeriod(NOON, now)]), [shown])
     standings = fleet.standings(THRESHOLDS)
     return due(standings, {} if last is None else {shown.id: last}, now) == [shown]
 
@@ -144,7 +144,7 @@ def test_only_backend_nodes_that_are_heard_are_called() -> None:
 def test_a_node_that_cannot_be_reached_stays_healthy_on_the_wire_and_is_marked_as_unreachable() -> None:
     shown = node()
     failed = Dial(shown.id, "fe-1", "no answer within 3 s", NOON)
-    hearing = Hearing.of([Span(NOON, NOON)])
+    hearing = ListeningPeriods.of([ListeningPeriod(NOON, NOON)])
     for dials, unreachable in (({shown.id: [failed]}, True), ({}, False)):
         view = node_view(Fleet(NOON, hearing, [shown], dials).standing(shown, THRESHOLDS))
         assert view.remuda is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Label, LabelSource, Resources
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Gallery, Reading
@@ -79,7 +79,7 @@ def a_node(
     )
     node = replace(node, **facts)
     now = NOON.replace(minute=int(silent_s // 60), second=int(silent_s % 60))
-    standing = Fleet(now, Hearing((Span(NOON, now),)), [node]).standing(node, THRESHOLDS)
+    standing = Fleet(now, ListeningPeriods((ListeningPeriod(NOON, now),)), [node]).standing(node, THRESHOLDS)
     listed = [Inventory(node.id, boot, NOON, has)] if foreign and told else []
     return NodeViews().of([standing], listed)[node.id]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.ops import turns
 from remuda.ops.commander import Timeouts
 from remuda.ops.intents import replaced, wish_for
@@ -53,7 +53,7 @@ def asked_for(kind: Kind, op: str = "op-1", key: ReplicaKey = QWEN) -> tuple[Ope
 def a_view(now: datetime, *, silent_s: float = 0, boot: str = BOOT, **facts: Any) -> NodeView:
     who = node(id=NODE, boot_id=BootId(boot), last_heartbeat=now - timedelta(seconds=silent_s))
     who = replace(who, **facts)
-    hearing = Hearing((Span(NOW - timedelta(hours=2), now),))
+    hearing = ListeningPeriods((ListeningPeriod(NOW - timedelta(hours=2), now),))
     standing = Fleet(now, hearing, [who]).standing(who, THRESHOLDS)
     return NodeView(standing, True, Report(boot_id=boot, sequence=1), None)
 

@@ -11,7 +11,7 @@ from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import BackendFailed, NodeUnreachable, Problem, RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.fleet import Fleet, Standing
-from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Resources
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
@@ -112,7 +112,7 @@ class Machine:
             ),
             last_heartbeat=now - timedelta(seconds=self.silent_s),
         )
-        hearing = Hearing((Span(START - timedelta(hours=1), now),))
+        hearing = ListeningPeriods((ListeningPeriod(START - timedelta(hours=1), now),))
         return Fleet(now, hearing, [node]).standing(node, THRESHOLDS)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Fleet, Standing
-from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, Label, LabelSource, Node, Resources
 from remuda.ops.model import OpId
 from remuda.ops.ports import Inventory
@@ -70,7 +70,7 @@ def a_view(
 
 def _standing(node: Node, unreached: Mapping[str, str]) -> Standing:
     dials = {node.id: [Dial(node.id, frontend, problem, NOON) for frontend, problem in unreached.items()]}
-    hearing = Hearing((Span(NOON - timedelta(hours=1), NOON),))
+    hearing = ListeningPeriods((ListeningPeriod(NOON - timedelta(hours=1), NOON),))
     return Fleet(NOON, hearing, [node], dials).standing(node, THRESHOLDS)
 
 

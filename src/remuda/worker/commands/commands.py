@@ -37,17 +37,17 @@ from remuda.wire.models import (
 )
 from remuda.wire.nodes import Report
 from remuda.worker.addresses import Advertised
-from remuda.worker.commands.account import Account
 from remuda.worker.commands.dispatch import Command, Dispatcher
-from remuda.worker.commands.holdings import Holdings
+from remuda.worker.commands.exclusive_access import ExclusiveAccess
 from remuda.worker.commands.installing import Installs, RecipeFor
+from remuda.worker.commands.list_delete_rollback import InstalledBackends
 from remuda.worker.commands.model_files import ModelFiles
 from remuda.worker.commands.model_listing import ModelListing
-from remuda.worker.commands.orders import Orders
 from remuda.worker.commands.progress import Outlet
-from remuda.worker.commands.shelving import Shelving
+from remuda.worker.commands.replica_address import ReplicaAddresses
+from remuda.worker.commands.report import ReportBuilder
+from remuda.worker.commands.resolve_request import RequestResolver
 from remuda.worker.commands.stopping import Stopping
-from remuda.worker.commands.whereabouts import Whereabouts
 from remuda.worker.commands.work import WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.ports import Hear, Publish
@@ -74,28 +74,28 @@ class Commands:
         models: Path,
         changed: Callable[[], None],
     ) -> None:
-        orders = Orders(galleries, open_galleries, machine)
-        whereabouts = Whereabouts(reached_at)
+        orders = RequestResolver(galleries, open_galleries, machine)
+        addresses = ReplicaAddresses(reached_at)
         self._outlet = Outlet()
         self._work = WorkInHand(self._outlet.send, changed)
-        self._holdings = Holdings(depot, supervision, orders.capability)
+        self._access = ExclusiveAccess(depot, supervision, orders.capability)
         listing = ModelListing(models, changed)
-        self._account = Account(
-            depot, supervision, self._work, whereabouts, listing, orders.capability, changed
+        self._report = ReportBuilder(
+            depot, supervision, self._work, addresses, listing, orders.capability, changed
         )
-        files_changed = self._account.files_changed
+        files_changed = self._report.files_changed
         installs = Installs(
             depot,
             supervision,
             orders,
-            self._holdings,
+            self._access,
             self._work,
-            whereabouts,
+            addresses,
             recipe_for=recipe_for,
             changed=files_changed,
         )
-        shelving = Shelving(depot, self._holdings, self._work, orders.capability, files_changed)
-        self._processes = processes = Stopping(supervision, whereabouts)
+        shelving = InstalledBackends(depot, self._access, self._work, orders.capability, files_changed)
+        self._processes = processes = Stopping(supervision, addresses)
         files = ModelFiles(models)
         self._dispatcher = Dispatcher(
             (
@@ -118,15 +118,15 @@ class Commands:
     @property
     def idle(self) -> bool:
         """No backend is being changed: nobody holds a lock on one, and nothing is at work."""
-        return not len(self._holdings.locks) and not self._work.account()
+        return not len(self._access.locks) and not self._work.report()
 
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
         """What to subscribe to as this node. Progress goes out by `publish` from now on."""
         self._outlet.lead_to(node, publish)
         return self._dispatcher.handlers(node)
 
-    def account(self) -> Report:
-        return self._account.account()
+    def report(self) -> Report:
+        return self._report.report()
 
     async def running(self) -> ModelsRunningReply:
         """As `models.running` is answered."""
@@ -135,7 +135,7 @@ class Commands:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that messages are taken. Until cancelled; what is at work then is given up."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._account.run)
+            tasks.start_soon(self._report.run)
             await tasks.start(self._dispatcher.run)
             task_status.started()
 

@@ -14,15 +14,15 @@ from remuda.core.errors import BackendFailed, Invalid, RemudaError
 from remuda.oci.progress import Phase
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpgrade, BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey, door_path
-from remuda.worker.commands.holdings import Holdings, Sight, require_gone, stop_report
-from remuda.worker.commands.orders import Orders, Wanted, named_backend
+from remuda.worker.commands.exclusive_access import ExclusiveAccess, InstalledState, require_gone, stop_report
 from remuda.worker.commands.pulls import Pulls
-from remuda.worker.commands.whereabouts import Whereabouts
+from remuda.worker.commands.replica_address import ReplicaAddresses
+from remuda.worker.commands.resolve_request import RequestResolver, Wanted, named_backend
 from remuda.worker.commands.work import Attempt, WorkInHand
 from remuda.worker.depot.depot import Depot, Switching
-from remuda.worker.depot.journey import Step
+from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.last_start import LastStart
-from remuda.worker.depot.orders import Order
+from remuda.worker.depot.progress import ProgressStep
 from remuda.worker.processes.model import Launch, Protocol, Recipe, Replica, Stopped
 from remuda.worker.processes.ports import Supervision
 
@@ -45,20 +45,20 @@ class Installs:
         self,
         depot: Depot,
         supervision: Supervision,
-        orders: Orders,
-        holdings: Holdings,
+        orders: RequestResolver,
+        holdings: ExclusiveAccess,
         work: WorkInHand,
-        whereabouts: Whereabouts,
+        addresses: ReplicaAddresses,
         *,
         recipe_for: RecipeFor,
         changed: Callable[[], None],
     ) -> None:
         self._depot = depot
         self._supervision = supervision
-        self._orders = orders
-        self._holdings = holdings
+        self._resolver = orders
+        self._access = holdings
         self._work = work
-        self._whereabouts = whereabouts
+        self._addresses = addresses
         self._recipe_for = recipe_for
         self._changed = changed
         self._pulls = Pulls(depot)
@@ -85,19 +85,19 @@ class Installs:
         try:
             key = _key(request.backend, request.replica_index)
             async with self._work.attempting("upgrade", request) as attempt:
-                order = await self._order(request, attempt)
-                seen = await self._holdings.look(request.backend)
-                with self._watched(order, attempt):
-                    async with self._holdings.alone_with(seen, order) as sight:
-                        ordered = await self._holdings.look(order.name)
+                spec = await self._resolve(request, attempt)
+                seen = await self._access.look(request.backend)
+                with self._watched(spec, attempt):
+                    async with self._access.alone_with(seen, spec) as sight:
+                        ordered = await self._access.look(spec.name)
 
                         async def stop() -> None:
                             nonlocal outcomes
-                            outcomes = await self._holdings.stop(sight, ordered, also=(key,), free=False)
+                            outcomes = await self._access.stop(sight, ordered, also=(key,), free=False)
                             require_gone(outcomes)
 
-                        await self._fetch(order, refresh=True, switching=partial(_firmly, attempt, stop))
-                        digest = (await self._holdings.look(order.name)).digest
+                        await self._fetch(spec, refresh=True, switching=partial(_firmly, attempt, stop))
+                        digest = (await self._access.look(spec.name)).digest
         except RemudaError as error:
             log.warning("backend_upgrade_failed", backend=request.backend, reason=error.message)
             return stop_report(BackendUpgradeReply, outcomes, error)
@@ -106,30 +106,35 @@ class Installs:
     async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: Attempt) -> _Had:
         """Galleries are asked before the backend is reserved: they may be slow."""
         while True:
-            seen = await self._holdings.look(request.backend)
+            seen = await self._access.look(request.backend)
             here = _has(seen, request) and not request.force
-            order = None if here else await self._order(request, attempt)
-            with self._watched(order, attempt):
-                async with self._holdings.alone_with(seen, order) as sight:
-                    if order is None and not _has(sight, request):
+            spec = None if here else await self._resolve(request, attempt)
+            with self._watched(spec, attempt):
+                async with self._access.alone_with(seen, spec) as sight:
+                    if spec is None and not _has(sight, request):
                         continue  # Somebody has removed it meanwhile.
-                    had = await self._ensure_alone(request, key, sight, order, attempt)
-                    if order is not None:
+                    had = await self._ensure_alone(request, key, sight, spec, attempt)
+                    if spec is not None:
                         attempt.arrived()  # Also where somebody else had brought it before we could watch.
                     return had
 
     async def _ensure_alone(
-        self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order | None, attempt: Attempt
+        self,
+        request: BackendInstall,
+        key: ProcessKey,
+        sight: InstalledState,
+        spec: InstallSpec | None,
+        attempt: Attempt,
     ) -> _Had:
         running = self._running(key, request)
         if running is not None and not request.force and _has(sight, request):
             return running, sight.digest  # Somebody else was quicker, or only the bytes were in question.
-        if order is not None and (request.force or not _has(sight, request)):
-            sight = await self._replace(request, key, sight, order, attempt)
+        if spec is not None and (request.force or not _has(sight, request)):
+            sight = await self._replace(request, key, sight, spec, attempt)
         return await self._start(request, key, sight, attempt), sight.digest
 
     async def _start(
-        self, request: BackendInstall, key: ProcessKey, sight: Sight, attempt: Attempt
+        self, request: BackendInstall, key: ProcessKey, sight: InstalledState, attempt: Attempt
     ) -> Replica | None:
         """None: files were all that was asked for, or there is nothing to start it with."""
         assert sight.run_file is not None, "it was found, or brought"
@@ -157,36 +162,41 @@ class Installs:
         return request.model_copy(update={**start, "protocol": Protocol.HTTP.value})
 
     async def _replace(
-        self, request: BackendInstall, key: ProcessKey, sight: Sight, order: Order, attempt: Attempt
-    ) -> Sight:
+        self,
+        request: BackendInstall,
+        key: ProcessKey,
+        sight: InstalledState,
+        spec: InstallSpec,
+        attempt: Attempt,
+    ) -> InstalledState:
         """Bring the backend. No process stays behind in a folder that is no longer the installed one.
 
         That may be another's than was asked for: a meta backend that is not here yet stands for one that is.
         """
-        ordered = await self._holdings.look(order.name)
-        other = partial(Sight.lacks, digest=request.digest, uri=request.uri)
+        ordered = await self._access.look(spec.name)
+        other = partial(InstalledState.lacks, digest=request.digest, uri=request.uri)
         replaced = [one for one in (sight, ordered) if request.force or other(one)]
         also = (key,) if request.force else ()
 
         async def stop() -> None:
-            require_gone(await self._holdings.stop(*replaced, also=also, free=not request.force))
+            require_gone(await self._access.stop(*replaced, also=also, free=not request.force))
 
         refresh = request.force or other(ordered)
-        await self._fetch(order, refresh=refresh, switching=partial(_firmly, attempt, stop))
-        for name in (request.backend, order.name):
-            if (found := await self._holdings.look(name)).run_file is not None:
+        await self._fetch(spec, refresh=refresh, switching=partial(_firmly, attempt, stop))
+        for name in (request.backend, spec.name):
+            if (found := await self._access.look(name)).run_file is not None:
                 return found
         raise BackendFailed(f"backend {request.backend} not found after install attempt")
 
-    async def _order(self, wanted: Wanted, attempt: Attempt) -> Order:
-        attempt.stepped(Step(Phase.RESOLVING, 0.0))
-        order = await self._orders.order(wanted)
-        attempt.comes_from(order)
-        return order
+    async def _resolve(self, wanted: Wanted, attempt: Attempt) -> InstallSpec:
+        attempt.stepped(ProgressStep(Phase.RESOLVING, 0.0))
+        spec = await self._resolver.resolve(wanted)
+        attempt.comes_from(spec)
+        return spec
 
-    async def _fetch(self, order: Order, *, refresh: bool, switching: Switching) -> None:
+    async def _fetch(self, spec: InstallSpec, *, refresh: bool, switching: Switching) -> None:
         try:
-            await self._pulls.fetch(order, refresh=refresh, switching=switching)
+            await self._pulls.fetch(spec, refresh=refresh, switching=switching)
         finally:
             self._changed()
 
@@ -210,9 +220,9 @@ class Installs:
         except (RemudaError, OSError) as error:
             log.warning("backend_not_marked_proven", backend=run_file.parent.name, error=str(error))
 
-    def _watched(self, order: Order | None, attempt: Attempt) -> AbstractContextManager[None]:
+    def _watched(self, spec: InstallSpec | None, attempt: Attempt) -> AbstractContextManager[None]:
         """Progress comes from whoever fetches the same, also while this request waits for it to end."""
-        return nullcontext() if order is None else self._pulls.watched(order.name, attempt.stepped)
+        return nullcontext() if spec is None else self._pulls.watched(spec.name, attempt.stepped)
 
     def _running(self, key: ProcessKey, request: BackendInstall) -> Replica | None:
         """An HTTP server has its model and options from its start: with others it is another server."""
@@ -232,7 +242,7 @@ class Installs:
         http = replica.protocol is Protocol.HTTP
         return BackendInstallReply(
             success=True,
-            address=self._whereabouts.address(replica),
+            address=self._addresses.address(replica),
             instance=replica.instance,
             protocol=replica.protocol.value if http else "",
             path=door_path(replica.key) if http else "",
@@ -249,7 +259,7 @@ async def _firmly(attempt: Attempt, stop: Callable[[], Awaitable[None]]) -> Asyn
         yield
 
 
-def _has(sight: Sight, request: BackendInstall) -> bool:
+def _has(sight: InstalledState, request: BackendInstall) -> bool:
     return sight.has(request.digest, request.uri)
 
 

@@ -6,8 +6,8 @@ from weakref import WeakValueDictionary
 
 import anyio
 
+from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.listing import Listing
-from remuda.worker.depot.orders import Order
 
 
 def known_names(listed: Listing, name: str) -> frozenset[str]:
@@ -20,9 +20,9 @@ def known_names(listed: Listing, name: str) -> frozenset[str]:
     return frozenset({name, found.folder.name, *told}) - {""}
 
 
-def ordered_names(order: Order | None) -> frozenset[str]:
+def ordered_names(spec: InstallSpec | None) -> frozenset[str]:
     """The names that it will have."""
-    return frozenset() if order is None else frozenset({order.name, order.alias, order.meta}) - {""}
+    return frozenset() if spec is None else frozenset({spec.name, spec.alias, spec.meta}) - {""}
 
 
 class NameLocks:

@@ -17,7 +17,7 @@ from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.codec import encode
 from remuda.wire.sizes import install_size
 from remuda.worker.commands import limits
-from remuda.worker.depot.journey import Step
+from remuda.worker.depot.progress import ProgressStep
 from remuda.worker.ports import Publish
 
 log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ class Tally:
         self._totals: dict[str, int] = {}
         self._done: dict[InstallPhase, dict[str, int]] = {}
 
-    def stepped(self, step: Step) -> InstallProgress:
+    def stepped(self, step: ProgressStep) -> InstallProgress:
         self.phase = InstallPhase(step.phase)
         self.overall = min(max(self.overall, step.percentage), 100.0)
         if step.file is None:

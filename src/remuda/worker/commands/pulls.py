@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from remuda.worker.depot.depot import Depot, Installed, Switching
-from remuda.worker.depot.journey import OnStep, Step
-from remuda.worker.depot.orders import Order
+from remuda.worker.depot.install_spec import InstallSpec
+from remuda.worker.depot.progress import OnStep, ProgressStep
 
 
 class Pulls:
@@ -26,11 +26,11 @@ class Pulls:
             if not watchers:
                 self._watching.pop(name, None)
 
-    async def fetch(self, order: Order, *, refresh: bool, switching: Switching) -> Installed:
-        """Callers hold the locks of the order's names. Raises what Depot.install does."""
-        on_step = partial(self._tell, order.name)
-        return await self._depot.install(order, refresh=refresh, on_step=on_step, switching=switching)
+    async def fetch(self, spec: InstallSpec, *, refresh: bool, switching: Switching) -> Installed:
+        """Callers hold the locks of the spec's names. Raises what Depot.install does."""
+        on_step = partial(self._tell, spec.name)
+        return await self._depot.install(spec, refresh=refresh, on_step=on_step, switching=switching)
 
-    def _tell(self, name: str, step: Step) -> None:
+    def _tell(self, name: str, step: ProgressStep) -> None:
         for on_step in tuple(self._watching.get(name, ())):
             on_step(step)

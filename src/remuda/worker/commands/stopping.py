@@ -14,7 +14,7 @@ from remuda.wire.models import (
     RunningModel,
 )
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.commands.whereabouts import Whereabouts
+from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.processes.model import Phase, Protocol, Replica
 from remuda.worker.processes.ports import Supervision
 
@@ -22,9 +22,9 @@ log = structlog.get_logger(__name__)
 
 
 class Stopping:
-    def __init__(self, supervision: Supervision, whereabouts: Whereabouts) -> None:
+    def __init__(self, supervision: Supervision, addresses: ReplicaAddresses) -> None:
         self._supervision = supervision
-        self._whereabouts = whereabouts
+        self._addresses = addresses
 
     async def stop_backend(self, request: BackendStop) -> None:
         """Nobody hears how it ends, so that is logged."""
@@ -40,7 +40,7 @@ class Stopping:
         if replica is None:
             return ModelStopReply(terminated=True, process_key=request.process_key)
         reply = ModelStopReply(
-            matched=True, process_key=request.process_key, address=self._whereabouts.address(replica)
+            matched=True, process_key=request.process_key, address=self._addresses.address(replica)
         )
         if objection := self._objection(request, replica):
             return reply.model_copy(update={"error": objection})
@@ -69,7 +69,7 @@ class Stopping:
                 RunningModel(
                     model_id=replica.key.model_id,
                     replica_index=replica.key.replica_index,
-                    address=self._whereabouts.address(replica),
+                    address=self._addresses.address(replica),
                     instance=replica.instance,
                 )
                 for replica in self._supervision.replicas()
@@ -86,8 +86,8 @@ class Stopping:
         if request.instance and request.instance != replica.instance:
             return f"instance mismatch: {replica.key} is another process now"
         named = request.instance and not request.expected_address
-        if not named and not self._whereabouts.is_at(replica, request.expected_address):
-            found = self._whereabouts.address(replica) or "no address"
+        if not named and not self._addresses.is_at(replica, request.expected_address):
+            found = self._addresses.address(replica) or "no address"
             return f"address mismatch: {replica.key} has {found}, not {request.expected_address or 'none'}"
         return f"{replica.key} is already stopping" if replica.phase is Phase.STOPPING else ""
 
@@ -97,7 +97,7 @@ class Stopping:
         if not request.address:
             return named
         alone = replica.protocol is Protocol.GRPC
-        return self._whereabouts.is_at(replica, request.address) and (alone or named)
+        return self._addresses.is_at(replica, request.address) and (alone or named)
 
     async def _free(self, replica: Replica) -> None:
         if trouble := await self._supervision.free(replica.key):

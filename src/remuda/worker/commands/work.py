@@ -18,8 +18,8 @@ from remuda.wire.backends import (
 )
 from remuda.wire.nodes import Work
 from remuda.worker.commands.progress import Publisher, Send, Tally, publishing
-from remuda.worker.depot.journey import Step
-from remuda.worker.depot.orders import Order
+from remuda.worker.depot.install_spec import InstallSpec
+from remuda.worker.depot.progress import ProgressStep
 
 log = structlog.get_logger(__name__)
 
@@ -46,10 +46,10 @@ class Attempt:
         self._tally = Tally(request.op_id, request.backend)
         self._firm = False
 
-    def comes_from(self, order: Order) -> None:
-        self._tally.source = next(iter(order.uris), order.name)
+    def comes_from(self, spec: InstallSpec) -> None:
+        self._tally.source = next(iter(spec.uris), spec.name)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: ProgressStep) -> None:
         phase = self._tally.phase
         self._tell(self._tally.stepped(step))
         if self._tally.phase is not phase:
@@ -58,7 +58,7 @@ class Attempt:
     def arrived(self) -> None:
         """All that was ordered is here: whoever heard of the beginning hears of the end, once."""
         if self._tally.overall < 100.0:
-            self.stepped(Step(Phase.EXTRACTING, 100.0))
+            self.stepped(ProgressStep(Phase.EXTRACTING, 100.0))
 
     def starting(self) -> None:
         self._tell(self._tally.starting())
@@ -79,7 +79,7 @@ class Attempt:
             self.scope.cancel()
         return not self._firm
 
-    def account(self) -> Work:
+    def report(self) -> Work:
         return Work(
             op_id=self.op_id,
             attempt=self._request.attempt,
@@ -121,13 +121,13 @@ class WorkInHand:
         meant = [attempt for attempt in self._attempts if attempt.op_id == op_id and op_id]
         return any([attempt.give_up() for attempt in meant])
 
-    def account(self) -> tuple[Work, ...]:
-        return tuple(attempt.account() for attempt in self._attempts)
+    def report(self) -> tuple[Work, ...]:
+        return tuple(attempt.report() for attempt in self._attempts)
 
     @contextmanager
     def _listed(self, attempt: Attempt) -> Iterator[None]:
         """The log tells of each that it was begun here, and once: operations count on that."""
-        work = attempt.account()
+        work = attempt.report()
         told = log.bind(op=work.op_id, attempt=work.attempt, kind=work.kind, backend=work.backend)
         told.info("work_begun")
         self._attempts.append(attempt)

@@ -6,7 +6,7 @@ from typing import Final
 
 from remuda.core.errors import NotFound
 from remuda.gallery.model import BUILTIN
-from remuda.worker.depot.places import RUN_FILE
+from remuda.worker.depot.layout import RUN_FILE
 
 _MODULES: Final = {"llama-cpp": "remuda.backends.llama_cpp", "echo": "remuda.backends.echo"}
 

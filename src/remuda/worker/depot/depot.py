@@ -24,16 +24,16 @@ from remuda.oci.model import Platform
 from remuda.oci.reference import Folder, OciImage, parse_source
 from remuda.oci.sources import require_folder
 from remuda.oci.space import disk_trouble_explained
-from remuda.worker.depot.bringing import Bringer
 from remuda.worker.depot.builtin import is_builtin
-from remuda.worker.depot.journey import Journey, OnStep, ignore_steps
+from remuda.worker.depot.fetch_unpack import SourceUnpacker
+from remuda.worker.depot.install_spec import InstallSpec, all_failed, check_integrity
 from remuda.worker.depot.last_start import LastStart, read_last_start, write_last_start
+from remuda.worker.depot.layout import DepotLayout, checked_name
 from remuda.worker.depot.listing import FolderFacts, Listing, find_run_file, listing, scan
-from remuda.worker.depot.making import Maker
 from remuda.worker.depot.metadata import Record
-from remuda.worker.depot.orders import Order, all_failed, check_integrity
-from remuda.worker.depot.places import Places, checked_name
-from remuda.worker.depot.shelf import Disk, Shelf, try_lock
+from remuda.worker.depot.progress import InstallTracker, OnStep, ignore_steps
+from remuda.worker.depot.stage_version import VersionStager
+from remuda.worker.depot.versions import Disk, VersionStore, try_lock
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ class Depot:
 
     def __init__(
         self,
-        places: Places,
+        places: DepotLayout,
         clock: Clock,
         client: RegistryClient | None = None,
         platform: Platform | None = None,
@@ -71,9 +71,9 @@ class Depot:
         self.places = places
         self.store = BlobStore(places.blobs)
         self._clock = clock
-        self._shelf = Shelf(places, disk)
-        self._maker = Maker(places, self._shelf, clock, python or Path(sys.executable))
-        self._bringer = Bringer(client, self.store, platform) if client and platform else None
+        self._versions = VersionStore(places, disk)
+        self._stager = VersionStager(places, self._versions, clock, python or Path(sys.executable))
+        self._unpacker = SourceUnpacker(client, self.store, platform) if client and platform else None
         self._require_integrity = require_integrity
 
     # Looking.
@@ -96,7 +96,7 @@ class Depot:
 
     async def install(
         self,
-        order: Order,
+        spec: InstallSpec,
         *,
         refresh: bool = False,
         on_step: OnStep = ignore_steps,
@@ -108,30 +108,30 @@ class Depot:
         to be unnecessary; if it raises, the installed version stays. Whoever installs the same name is waited
         for first. Raises what its only source said, or what all did; DiskFull before the first byte.
         """
-        journey = Journey(on_step)
-        async with self._locked(order.name):
+        tracker = InstallTracker(on_step)
+        async with self._locked(spec.name):
             try:
-                there = not refresh and await run_sync(self._maker.is_there, order)
-                changed = not there and await self._bring(order, journey)
+                there = not refresh and await run_sync(self._stager.is_there, spec)
+                changed = not there and await self._bring(spec, tracker)
                 async with switching():
                     if changed:
-                        await run_sync(self._maker.switch_in, order.name)
-                    if order.meta:
-                        await run_sync(self._maker.stand_for, order)
+                        await run_sync(self._stager.switch_in, spec.name)
+                    if spec.meta:
+                        await run_sync(self._stager.stand_for, spec)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await run_sync(self._shelf.abandon, order.name)
-        journey.arrive()
+                    await run_sync(self._versions.abandon, spec.name)
+        tracker.arrive()
         if changed:
-            log.info("backend_installed", name=order.name)
-        return Installed(order.name, self.places.installed(order.name), changed)
+            log.info("backend_installed", name=spec.name)
+        return Installed(spec.name, self.places.installed(spec.name), changed)
 
     async def register(self, name: str, manifest: str) -> Installed:
         """A backend that is nothing but a manifest, whose content the caller has checked."""
-        order = Order(checked_name(name), (), manifest=manifest)
-        async with self._locked(order.name):
-            changed = await run_sync(self._maker.manifest_alone, order)
-        return Installed(order.name, self.places.installed(order.name), changed)
+        spec = InstallSpec(checked_name(name), (), manifest=manifest)
+        async with self._locked(spec.name):
+            changed = await run_sync(self._stager.manifest_alone, spec)
+        return Installed(spec.name, self.places.installed(spec.name), changed)
 
     async def refresh_builtins(self) -> None:
         """At start: what ships with Remuda follows it when it was upgraded or moved."""
@@ -139,18 +139,18 @@ class Depot:
             told = folder.metadata
             if folder.system or told is None or not is_builtin(told.uri):
                 continue
-            order = Order(folder.path.name, (told.uri,), alias=told.alias, gallery_url=told.gallery_url)
+            spec = InstallSpec(folder.path.name, (told.uri,), alias=told.alias, gallery_url=told.gallery_url)
             try:
-                await self.install(order, refresh=True)
+                await self.install(spec, refresh=True)
             except RemudaError as error:
-                log.warning("builtin_not_refreshed", name=order.name, error=str(error))
+                log.warning("builtin_not_refreshed", name=spec.name, error=str(error))
 
     async def mark_proven(self, name: str) -> None:
         """It has run: the version before it can go."""
-        if await run_sync(self._shelf.is_proven, name):
+        if await run_sync(self._versions.is_proven, name):
             return  # As at every start but the first.
         async with self._locked(name):
-            await run_sync(self._shelf.mark_proven, name)
+            await run_sync(self._versions.mark_proven, name)
 
     async def note_start(self, name: str, start: LastStart) -> None:
         await run_sync(write_last_start, self.places.last_start(name), start)
@@ -163,7 +163,7 @@ class Depot:
     async def switch_back(self, name: str) -> None:
         """To the version before, which stays the better one until another has run. NotFound without one."""
         async with self._locked(name):
-            await run_sync(self._shelf.switch_back, name)
+            await run_sync(self._versions.switch_back, name)
         log.info("backend_switched_back", name=name)
 
     async def remove(self, name: str, capability: str = "") -> tuple[str, ...]:
@@ -174,7 +174,7 @@ class Depot:
         gone = await run_sync(self._folders_of, name, capability)
         for folder in gone:
             async with self._locked(folder):
-                await run_sync(self._shelf.remove, folder)
+                await run_sync(self._versions.remove, folder)
                 self.places.last_start(folder).unlink(missing_ok=True)
         log.info("backend_removed", name=name, folders=gone)
         return gone
@@ -185,42 +185,42 @@ class Depot:
 
     # How.
 
-    async def _bring(self, order: Order, journey: Journey) -> bool:
+    async def _bring(self, spec: InstallSpec, tracker: InstallTracker) -> bool:
         """Stage the new version; False where the installed one is up to date."""
         failures: list[tuple[str, RemudaError]] = []
-        for uri in order.uris:
-            journey.begin()
+        for uri in spec.uris:
+            tracker.begin()
             try:
-                return await self._bring_from(uri, order, journey)
+                return await self._bring_from(uri, spec, tracker)
             except DiskFull:
                 raise  # Elsewhere there is the same to be kept.
             except RemudaError as error:
-                log.info("backend_source_failed", name=order.name, uri=uri, error=str(error))
+                log.info("backend_source_failed", name=spec.name, uri=uri, error=str(error))
                 failures.append((uri, error))
-        raise all_failed(order.name, failures)
+        raise all_failed(spec.name, failures)
 
-    async def _bring_from(self, uri: str, order: Order, journey: Journey) -> bool:
+    async def _bring_from(self, uri: str, spec: InstallSpec, tracker: InstallTracker) -> bool:
         if is_builtin(uri):
-            return await run_sync(self._maker.builtin, uri, order)
+            return await run_sync(self._stager.builtin, uri, spec)
         source = parse_source(uri)
         bringer = self._require_bringer()
         if self._require_integrity:
-            check_integrity(source, order.sha256)
+            check_integrity(source, spec.sha256)
         if isinstance(source, Folder):
             require_folder(source)
-            staging = await run_sync(self._maker.stage, order.name)
-            await bringer.copy(source, staging, journey)
-            await run_sync(self._maker.finish, order, Record(source=uri))
+            staging = await run_sync(self._stager.stage, spec.name)
+            await bringer.copy(source, staging, tracker)
+            await run_sync(self._stager.finish, spec, Record(source=uri))
             return True
-        image = await bringer.look_up(source, order.digest, order.sha256, journey)
-        if await run_sync(self._maker.is_current, order, image):
+        image = await bringer.look_up(source, spec.digest, spec.sha256, tracker)
+        if await run_sync(self._stager.is_current, spec, image):
             return False
         await bringer.require_room(image, self.places.backends)
-        await bringer.unpack(image, partial(self._maker.stage, order.name), journey)
+        await bringer.unpack(image, partial(self._stager.stage, spec.name), tracker)
         layers = tuple(dict.fromkeys(layer.digest for layer in image.layers))
         record = Record(source=uri, content=image.platform_digest, layers=layers)
         digest = image.digest if isinstance(source, OciImage) else ""
-        await run_sync(self._maker.finish, order, record, digest)
+        await run_sync(self._stager.finish, spec, record, digest)
         return True
 
     def _folders_of(self, name: str, capability: str) -> tuple[str, ...]:
@@ -252,7 +252,7 @@ class Depot:
             try:
                 with try_lock(self.places.lock(name)) as ours:
                     if ours:
-                        self._shelf.settle(name)
+                        self._versions.settle(name)
             except OSError as error:  # Another user's folder can be looked at all the same.
                 log.warning("backend_not_settled", name=name, error=str(error))
 
@@ -261,8 +261,8 @@ class Depot:
         for name in {*self.places.names_in("staging"), *self.places.names_in("trash")}:
             with try_lock(self.places.lock(name)) as ours:
                 if ours:
-                    self._shelf.abandon(name)
-                    self._shelf.settle(name)
+                    self._versions.abandon(name)
+                    self._versions.settle(name)
                     log.info("half_made_backend_swept", name=name)
         partials = self.store.sweep_partials(self._clock.now() - PARTIALS_STALE)
         if partials.count:
@@ -275,11 +275,11 @@ class Depot:
             while True:
                 with disk_trouble_explained(name, self.places.backends, 0):
                     if held.enter_context(try_lock(self.places.lock(name))):
-                        await run_sync(self._shelf.settle, name)
+                        await run_sync(self._versions.settle, name)
                         break
                 await anyio.sleep(LOCK_POLL_S)
             yield
 
-    def _require_bringer(self) -> Bringer:
-        assert self._bringer is not None, "only a depot with a client installs"
-        return self._bringer
+    def _require_bringer(self) -> SourceUnpacker:
+        assert self._unpacker is not None, "only a depot with a client installs"
+        return self._unpacker

@@ -8,8 +8,8 @@ from pathlib import Path
 from remuda.core.errors import RemudaError
 from remuda.gallery.fit import preferred_tokens
 from remuda.wire.backends import InstalledBackend
+from remuda.worker.depot.layout import MANIFEST_FILE, PASSING_SUFFIXES, RUN_FILE, DepotLayout
 from remuda.worker.depot.metadata import Metadata, read_metadata
-from remuda.worker.depot.places import MANIFEST_FILE, PASSING_SUFFIXES, RUN_FILE, Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _best(alias: str, own: Iterable[FolderFacts], capability: str) -> FolderFact
     return sharing[0]
 
 
-def scan(places: Places) -> list[FolderFacts]:
+def scan(places: DepotLayout) -> list[FolderFacts]:
     """Every folder that may be a backend. Blocks on the disk."""
     system = [_system_facts(path) for path in _folders(places.system)]
     return [*system, *(_facts(path) for path in _folders(places.backends))]
@@ -126,7 +126,7 @@ def run_name(folder: Path) -> str:
     return next((name for name in (RUN_FILE, MANIFEST_FILE) if (folder / name).is_file()), "")
 
 
-def find_run_file(places: Places, listed: Listing, name: str) -> Path | None:
+def find_run_file(places: DepotLayout, listed: Listing, name: str) -> Path | None:
     """What to run for a name: a listed backend's file, else a file of that name, plain or in a folder of the
     same name, first among this machine's own and then in the system's. Blocks on the disk."""
     known = listed.get(name)

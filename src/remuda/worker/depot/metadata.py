@@ -12,7 +12,7 @@ from remuda.core.errors import Invalid, RemudaError
 from remuda.core.os_errors import without_number
 from remuda.host.files import read_small
 from remuda.wire.codec import OMIT_EMPTY, Many, Message, decode, encode
-from remuda.worker.depot.places import METADATA_FILE, RECORD_FILE
+from remuda.worker.depot.layout import METADATA_FILE, RECORD_FILE
 
 FILE_BYTES_MAX: Final = 1 << 20
 M = TypeVar("M", bound=BaseModel)
@@ -37,7 +37,7 @@ class Record(Message):
     source: str = ""  # The URI that supplied the bytes, which may be a mirror.
     content: Annotated[str, OMIT_EMPTY] = ""  # Digest of the platform's manifest, or of the archive.
     layers: Annotated[Many[str], OMIT_EMPTY] = ()
-    manifest: Annotated[str, OMIT_EMPTY] = ""  # Digest of the one that came with the order, not the image.
+    manifest: Annotated[str, OMIT_EMPTY] = ""  # Digest of the one that came with the spec, not the image.
 
 
 def read_metadata(folder: Path) -> Metadata | None:

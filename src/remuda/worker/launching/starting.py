@@ -12,7 +12,7 @@ from remuda.core.os_errors import without_number
 from remuda.core.pasting import pasted
 from remuda.host.files import read_small
 from remuda.wire.backends import BackendInstall
-from remuda.worker.depot.places import MANIFEST_FILE, RUN_FILE
+from remuda.worker.depot.layout import MANIFEST_FILE, RUN_FILE
 from remuda.worker.launching.manifest import BYTES_MAX, Manifest, parse_manifest
 from remuda.worker.launching.recipes import HttpNeeds, check_recipe, grpc_recipe, http_recipe
 from remuda.worker.processes.model import Protocol, Recipe

@@ -126,7 +126,7 @@ async def test_installed_backend_is_not_looked_for_in_galleries(rig: Rig) -> Non
 
 
 async def test_system_backend_is_started_from_where_it_is(rig: Rig) -> None:
-    """Row A142: the whole search order is the listing's; here, that it is used."""
+    """Row A142: the whole search spec is the listing's; here, that it is used."""
     system = rig.depot.places.system / "whisper"
     system.mkdir(parents=True)
     (system / "run.sh").write_text(RUN)
@@ -391,14 +391,14 @@ async def test_cancelled_install_says_so_and_leaves_the_backend_free(rig: Rig) -
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(install)
         await rig.depot.reached["echo"].wait()
-        [work] = rig.commands.account().work
+        [work] = rig.commands.report().work
         cancelled = await rig.ask(subjects.backend_cancel, BackendCancel(op_id="o-1"), BackendCancelReply)
 
     assert (work.op_id, work.attempt, work.kind, work.backend) == ("o-1", 2, "install", "echo")
     assert cancelled == BackendCancelReply(success=True, cancelled=True)
     assert not replies[0].success
     assert "cancelled" in replies[0].error
-    assert rig.commands.account().work == ()
+    assert rig.commands.report().work == ()
 
 
 async def test_install_whose_process_is_starting_has_gone_too_far_to_be_cancelled(rig: Rig) -> None:

@@ -105,8 +105,8 @@ async def test_only_a_change_is_news(tmp_path: Path) -> None:
 async def test_reports_tell_the_folder_and_its_files(tmp_path: Path) -> None:
     put(tmp_path / "models", "a.gguf", 4)
     async with rigged(tmp_path) as rig:
-        await wait_until(lambda: rig.commands.account().model_files)
-        told = rig.commands.account()
+        await wait_until(lambda: rig.commands.report().model_files)
+        told = rig.commands.report()
     assert told.models_path == str(tmp_path / "models")
     assert told.model_files == (ModelFile(path="a.gguf", size=4),)
     assert not told.model_files_more

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.worker.commands.names import NameLocks, known_names, ordered_names
+from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.listing import Backend, Listing
 from remuda.worker.depot.metadata import Metadata
-from remuda.worker.depot.orders import Order
 
 BUILD = Metadata(name="cpu-echo", alias="echo-alias")
 LISTED = Listing(
@@ -39,8 +39,8 @@ def test_name_of_nothing_is_its_own() -> None:
 
 
 def test_order_has_the_names_that_it_will_give() -> None:
-    assert ordered_names(Order("cpu-echo", ("u",), alias="a", meta="echo")) == {"cpu-echo", "a", "echo"}
-    assert ordered_names(Order("x", ("u",))) == {"x"}
+    assert ordered_names(InstallSpec("cpu-echo", ("u",), alias="a", meta="echo")) == {"cpu-echo", "a", "echo"}
+    assert ordered_names(InstallSpec("x", ("u",))) == {"x"}
     assert ordered_names(None) == set()
 
 

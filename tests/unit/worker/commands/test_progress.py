@@ -17,7 +17,7 @@ from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.codec import decode
 from remuda.worker.commands import limits
 from remuda.worker.commands.progress import Outlet, Publisher, Tally, publishing
-from remuda.worker.depot.journey import Journey
+from remuda.worker.depot.progress import InstallTracker
 
 pytestmark = pytest.mark.anyio
 
@@ -49,11 +49,11 @@ def told(*files: FileProgress) -> list[InstallProgress]:
     tally = Tally("o-1", "x")
     tally.source = IMAGE
     events: list[InstallProgress] = []
-    journey = Journey(lambda step: events.append(tally.stepped(step)))
-    journey.begin()
-    journey.expect(LAYERS)
+    tracker = InstallTracker(lambda step: events.append(tally.stepped(step)))
+    tracker.begin()
+    tracker.expect(LAYERS)
     for file in files:
-        journey.observe(file)
+        tracker.observe(file)
     return events
 
 

@@ -17,10 +17,10 @@ from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Unavailable
 from remuda.wire import subjects
 from remuda.wire.backends import BackendDelete, BackendDeleteReply
-from remuda.worker.depot.journey import Journey
+from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.metadata import Record
-from remuda.worker.depot.orders import Order
-from remuda.worker.depot.shelf import SystemDisk, try_lock
+from remuda.worker.depot.progress import InstallTracker
+from remuda.worker.depot.versions import SystemDisk, try_lock
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
 from tests.support.clocks import HostClock
@@ -84,14 +84,14 @@ class RoamingDepot(GatedDepot):
 
     arrivals: Sequence[Arrival] = ()
 
-    async def _bring_from(self, uri: str, order: Order, journey: Journey) -> bool:
+    async def _bring_from(self, uri: str, spec: InstallSpec, tracker: InstallTracker) -> bool:
         arrival, *self.arrivals = self.arrivals or (Arrival(),)
-        staging = await run_sync(self._maker.stage, order.name)
+        staging = await run_sync(self._stager.stage, spec.name)
         (staging / "run.sh").write_text(RUN)
         await anyio.sleep(arrival.takes_s)
         if arrival.fails:
             raise Unavailable("the line is down")
-        await run_sync(self._maker.finish, order, Record(source=uri))
+        await run_sync(self._stager.finish, spec, Record(source=uri))
         return True
 
 

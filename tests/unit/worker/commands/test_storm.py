@@ -50,7 +50,7 @@ async def test_no_process_lock_or_temporary_file_is_left_and_no_two_processes_fo
                 for caller in range(CALLERS):
                     callers.start_soon(give_commands, rig, SeededEntropy(100 * seed + caller), errors)
             await rig.say(subjects.backend_stop, b"")
-            assert rig.commands.account().work == ()
+            assert rig.commands.report().work == ()
             places = rig.depot.places
             left = [name for kind in ("staging", "ready", "trash") for name in places.names_in(kind)]
         tasks.cancel_scope.cancel()

@@ -8,8 +8,8 @@ from typing import cast
 from remuda.oci.retention import StoredBlob
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.gc import plan, referenced
+from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.depot.metadata import Record, write_record
-from remuda.worker.depot.places import Places
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SINCE = NOW - timedelta(days=14)
@@ -44,7 +44,7 @@ def test_the_budget_holds_also_against_installed_backends() -> None:
 
 
 def test_layers_of_every_version_that_is_kept_are_needed(tmp_path: Path) -> None:
-    places = Places(tmp_path / "backends", tmp_path / "system", tmp_path / "depot")
+    places = DepotLayout(tmp_path / "backends", tmp_path / "system", tmp_path / "depot")
     folders = {
         "installed": places.backends / "engine",
         "ready": places.ready("engine"),

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.depot.listing import Listing, find_run_file, listing, scan
-from remuda.worker.depot.places import Places
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "backends", tmp_path / "system", tmp_path / "blobs")
+def places(tmp_path: Path) -> DepotLayout:
+    return DepotLayout(tmp_path / "backends", tmp_path / "system", tmp_path / "blobs")
 
 
 def folder(root: Path, name: str, *, runs: bool = True, **metadata: str) -> Path:
@@ -25,11 +25,11 @@ def folder(root: Path, name: str, *, runs: bool = True, **metadata: str) -> Path
     return path
 
 
-def listed(places: Places, capability: str = "default") -> Listing:
+def listed(places: DepotLayout, capability: str = "default") -> Listing:
     return listing(scan(places), places.backends, capability)
 
 
-def test_a_folder_that_localai_made_is_listed_with_its_metadata(places: Places) -> None:
+def test_a_folder_that_localai_made_is_listed_with_its_metadata(places: DepotLayout) -> None:
     folder(places.backends, "cpu-x", alias="x", gallery_url="https://example.org", digest="sha256:1")
 
     found = listed(places)
@@ -38,7 +38,7 @@ def test_a_folder_that_localai_made_is_listed_with_its_metadata(places: Places) 
     assert [(one.name, one.metadata.digest) for one in found.reported] == [("cpu-x", "sha256:1")]
 
 
-def test_folders_without_a_run_file_and_those_being_replaced_are_not(places: Places) -> None:
+def test_folders_without_a_run_file_and_those_being_replaced_are_not(places: DepotLayout) -> None:
     for name in ("x.install-tmp", "x.install-backup", "x.upgrade-tmp", "x.backup", ".remuda"):
         folder(places.backends, name)
     folder(places.backends, "empty", runs=False)
@@ -46,7 +46,7 @@ def test_folders_without_a_run_file_and_those_being_replaced_are_not(places: Pla
     assert listed(places).backends == ()
 
 
-def test_own_folders_come_before_those_of_the_system(places: Places) -> None:
+def test_own_folders_come_before_those_of_the_system(places: DepotLayout) -> None:
     folder(places.system, "both")
     folder(places.system, "theirs")
     own = folder(places.backends, "both", version="2")
@@ -57,7 +57,7 @@ def test_own_folders_come_before_those_of_the_system(places: Places) -> None:
     assert found["theirs"].system
 
 
-def test_a_meta_backend_runs_what_it_stands_for(places: Places) -> None:
+def test_a_meta_backend_runs_what_it_stands_for(places: DepotLayout) -> None:
     build = folder(places.backends, "cpu-x", version="1")
     folder(places.backends, "x", runs=False, meta_backend_for="cpu-x")
 
@@ -69,7 +69,7 @@ def test_a_meta_backend_runs_what_it_stands_for(places: Places) -> None:
     assert [one.name for one in listed(places).reported] == ["cpu-x", "x"]
 
 
-def test_an_alias_hides_a_meta_backend_of_the_same_name(places: Places) -> None:
+def test_an_alias_hides_a_meta_backend_of_the_same_name(places: DepotLayout) -> None:
     folder(places.backends, "cpu-x", alias="x")
     folder(places.backends, "x", runs=False, meta_backend_for="cpu-x")
 
@@ -81,7 +81,7 @@ def test_an_alias_hides_a_meta_backend_of_the_same_name(places: Places) -> None:
     [("nvidia-cuda-12", "cuda12-x"), ("amd", "rocm-x"), ("default", "cpu-x"), ("metal", "cpu-x")],
 )
 def test_an_alias_means_the_build_that_suits_the_machine(
-    places: Places, capability: str, chosen: str
+    places: DepotLayout, capability: str, chosen: str
 ) -> None:
     for name in ("rocm-x", "cuda12-x", "cpu-x"):
         folder(places.backends, name, alias="x")
@@ -93,7 +93,7 @@ def test_an_alias_means_the_build_that_suits_the_machine(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": 3}', "\0", "\xff"])
-def test_metadata_that_cannot_be_read_costs_one_entry_only(places: Places, text: str) -> None:
+def test_metadata_that_cannot_be_read_costs_one_entry_only(places: DepotLayout, text: str) -> None:
     folder(places.backends, "good", version="1")
     bad = folder(places.backends, "bad")
     (bad / "metadata.json").write_bytes(text.encode("latin-1"))
@@ -105,7 +105,7 @@ def test_metadata_that_cannot_be_read_costs_one_entry_only(places: Places, text:
     assert "bad/metadata.json" in found.problems[0]
 
 
-def test_a_meta_backend_cannot_lead_out_of_the_folder(places: Places) -> None:
+def test_a_meta_backend_cannot_lead_out_of_the_folder(places: DepotLayout) -> None:
     folder(places.backends, "x", runs=False, meta_backend_for="../../bin")
 
     found = listed(places)
@@ -114,7 +114,7 @@ def test_a_meta_backend_cannot_lead_out_of_the_folder(places: Places) -> None:
     assert "not a backend" in found.problems[0]
 
 
-def test_run_files_are_looked_for_in_order(places: Places) -> None:
+def test_run_files_are_looked_for_in_order(places: DepotLayout) -> None:
     def found(name: str = "x") -> Path | None:
         return find_run_file(places, listed(places), name)
 

@@ -1,11 +1,11 @@
-"""Crowd: who is served with whom, and what one caller's trouble means for the others."""
+"""Batcher: who is served with whom, and what one caller's trouble means for the others."""
 
 from collections.abc import Sequence
 
 import anyio
 import pytest
 
-from remuda.core.crowd import Bounds, Crowd
+from remuda.core.batching import Batcher, BatchLimits
 from remuda.core.errors import Conflict, Invalid, RemudaError, StoreUnusable, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +21,9 @@ class Counter:
         self.refuses = 0
         self.raises: dict[int, RemudaError] = {}
         lock = anyio.Lock(fast_acquire=True)
-        self.crowd = Crowd(self._serve, lambda: lock, Bounds(waiting_max, weight_max), lambda number: number)
+        self.crowd = Batcher(
+            self._serve, lambda: lock, BatchLimits(waiting_max, weight_max), lambda number: number
+        )
         self.answers: dict[int, int | RemudaError] = {}
 
     async def _serve(self, numbers: Sequence[int]) -> Sequence[int | RemudaError]:

@@ -13,7 +13,7 @@ _ORDER = (Phase.RESOLVING, Phase.DOWNLOADING, Phase.EXTRACTING)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgressStep:
     """One thing that was noticed, and how far everything is with it."""
 
     phase: Phase
@@ -21,14 +21,14 @@ class Step:
     file: FileProgress | None = None
 
 
-OnStep = Callable[[Step], None]
+OnStep = Callable[[ProgressStep], None]
 
 
-def ignore_steps(step: Step) -> None:
+def ignore_steps(step: ProgressStep) -> None:
     """For callers whom nobody watches."""
 
 
-class Journey:
+class InstallTracker:
     def __init__(self, on_step: OnStep) -> None:
         self._on_step = on_step
         self._phase = Phase.RESOLVING
@@ -40,13 +40,13 @@ class Journey:
         """At a source: what an earlier one brought no longer counts."""
         self._totals.clear()
         self._done.clear()
-        self._on_step(Step(self._phase, self._percentage))
+        self._on_step(ProgressStep(self._phase, self._percentage))
 
     def expect(self, layers: Iterable[Descriptor]) -> None:
         """All there is to fetch, so that percentages are of the whole from the first byte on."""
         self._totals = {layer.digest: layer.size for layer in layers}
         for digest, size in self._totals.items():
-            self._on_step(Step(self._phase, self._percentage, FileProgress(digest, 0, size)))
+            self._on_step(ProgressStep(self._phase, self._percentage, FileProgress(digest, 0, size)))
 
     def observe(self, event: FileProgress) -> None:
         self._totals.setdefault(event.file, event.total_bytes)
@@ -56,11 +56,11 @@ class Journey:
         whole = 2 * sum(self._totals.values())
         share = 100.0 * sum(self._done.values()) / whole if whole else 0.0
         self._percentage = max(self._percentage, min(share, 100.0))
-        self._on_step(Step(self._phase, self._percentage, event))
+        self._on_step(ProgressStep(self._phase, self._percentage, event))
 
     def arrive(self) -> None:
         self._phase, self._percentage = Phase.EXTRACTING, 100.0
-        self._on_step(Step(self._phase, self._percentage))
+        self._on_step(ProgressStep(self._phase, self._percentage))
 
     def _current(self) -> Phase:
         fetched = (

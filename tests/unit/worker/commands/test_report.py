@@ -16,7 +16,7 @@ async def test_account_lists_replicas_with_instance_state_and_trouble(rig: Rig) 
     rig.live("a#1", "vllm", protocol=Protocol.HTTP, phase=Phase.WAITING, restarts=2, trouble="it crashed")
     ready = rig.live("b#0", "echo")
 
-    assert rig.commands.account().replicas == (
+    assert rig.commands.report().replicas == (
         RunningReplica(
             model_id="a",
             replica_index=1,
@@ -44,9 +44,9 @@ async def test_installed_backend_appears_in_the_account_and_is_news(rig: Rig) ->
     before = rig.changes
 
     await rig.install(BackendInstall(backend="echo"))
-    await wait_until(lambda: rig.commands.account().installed)
+    await wait_until(lambda: rig.commands.report().installed)
 
-    [told] = rig.commands.account().installed
+    [told] = rig.commands.report().installed
     assert told.name == "echo"
     assert told.uri.startswith("file://")
     assert told.installed_at
@@ -56,16 +56,16 @@ async def test_installed_backend_appears_in_the_account_and_is_news(rig: Rig) ->
 async def test_what_another_process_registers_is_news_at_once(rig: Rig) -> None:
     """As `remuda backends register` does, beside the worker; nobody tells it."""
     await rig.depot.register("mine", "protocol: http\ncommand: [serve, '{port}']\n")
-    await wait_until(lambda: [one.name for one in rig.commands.account().installed] == ["mine"])
+    await wait_until(lambda: [one.name for one in rig.commands.report().installed] == ["mine"])
     await rig.depot.remove("mine")
-    await wait_until(lambda: rig.commands.account().installed == ())
+    await wait_until(lambda: rig.commands.report().installed == ())
 
 
 async def test_server_that_nothing_could_be_proven_with_is_told_until_a_model_has_run_with_it(
     rig: Rig,
 ) -> None:
     def unprovable() -> dict[str, bool]:
-        return {one.name: one.unprovable for one in rig.commands.account().installed}
+        return {one.name: one.unprovable for one in rig.commands.report().installed}
 
     serves = "protocol: http\ncommand: [serve, '{port}', '{model_path}']\n"
     await rig.depot.register("alone", f"{serves}check: [serve, '{{port}}']\n")
@@ -79,9 +79,9 @@ async def test_server_that_nothing_could_be_proven_with_is_told_until_a_model_ha
 async def test_alias_of_an_installed_backend_is_told(rig: Rig) -> None:
     uri = f"file://{rig.source('x')}"
     await rig.install(BackendInstall(backend="cpu-echo", uri=uri, alias="echo"))
-    await wait_until(lambda: rig.commands.account().installed)
+    await wait_until(lambda: rig.commands.report().installed)
 
-    [told] = rig.commands.account().installed
+    [told] = rig.commands.report().installed
     assert (told.name, told.alias) == ("cpu-echo", "echo")
 
 
@@ -93,10 +93,10 @@ async def test_work_in_hand_is_told_while_it_lasts_and_its_begin_and_end_are_new
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(rig.install, BackendInstall(backend="echo", op_id="o-1", attempt=3))
         await rig.depot.reached["echo"].wait()
-        [work] = rig.commands.account().work
+        [work] = rig.commands.report().work
         begun = rig.changes
         rig.depot.gates["echo"].set()
 
     assert (work.op_id, work.attempt, work.kind, work.phase) == ("o-1", 3, "install", "resolving")
     assert before < begun < rig.changes
-    assert rig.commands.account().work == ()
+    assert rig.commands.report().work == ()

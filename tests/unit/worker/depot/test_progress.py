@@ -1,11 +1,11 @@
-"""Progress of an install, whatever order events come in."""
+"""Progress of an install, whatever spec events come in."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.oci.model import Descriptor
 from remuda.oci.progress import FileProgress, Phase
-from remuda.worker.depot.journey import Journey, Step
+from remuda.worker.depot.progress import InstallTracker, ProgressStep
 
 LAYERS = (Descriptor("a", 100, "tar"), Descriptor("b", 50, "tar"))
 EVENTS = st.builds(
@@ -19,16 +19,16 @@ EVENTS = st.builds(
 
 @given(st.lists(EVENTS | st.none(), max_size=30))
 def test_neither_percentage_nor_phase_goes_back(events: list[FileProgress | None]) -> None:
-    steps: list[Step] = []
-    journey = Journey(steps.append)
+    steps: list[ProgressStep] = []
+    tracker = InstallTracker(steps.append)
 
     for event in events:
         if event is None:  # The next source.
-            journey.begin()
-            journey.expect(LAYERS)
+            tracker.begin()
+            tracker.expect(LAYERS)
         else:
-            journey.observe(event)
-    journey.arrive()
+            tracker.observe(event)
+    tracker.arrive()
 
     percentages = [step.percentage for step in steps]
     phases = [list(Phase).index(step.phase) for step in steps]
@@ -38,11 +38,11 @@ def test_neither_percentage_nor_phase_goes_back(events: list[FileProgress | None
 
 
 def test_half_is_done_when_all_has_arrived() -> None:
-    steps: list[Step] = []
-    journey = Journey(steps.append)
-    journey.expect(LAYERS)
+    steps: list[ProgressStep] = []
+    tracker = InstallTracker(steps.append)
+    tracker.expect(LAYERS)
 
     for layer in LAYERS:
-        journey.observe(FileProgress(layer.digest, layer.size, layer.size))
+        tracker.observe(FileProgress(layer.digest, layer.size, layer.size))
 
-    assert steps[-1] == Step(Phase.EXTRACTING, 50.0, FileProgress("b", 50, 50))
+    assert steps[-1] == ProgressStep(Phase.EXTRACTING, 50.0, FileProgress("b", 50, 50))

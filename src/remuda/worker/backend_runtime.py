@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class RoomSettings:
+class RuntimeSettings:
     """Of `environ` backends inherit what they need and what `backend_env` names, less what `secrets` tell."""
 
     owner: MachineId
@@ -66,12 +66,12 @@ class RoomSettings:
     patience: Patience = USUAL
 
 
-class EngineRoom:
+class BackendRuntime:
     """`run` it once; its commands are heard by the worker's line, and `account` goes into its reports."""
 
     def __init__(
         self,
-        settings: RoomSettings,
+        settings: RuntimeSettings,
         depot: Depot,
         galleries: Sources,
         open_galleries: Callable[[tuple[Gallery, ...]], Sources],
@@ -119,8 +119,8 @@ class EngineRoom:
         """Frontends present other tokens from now on."""
         self._tokens_changed.set()
 
-    def account(self) -> Report:
-        return self._commands.account()
+    def report(self) -> Report:
+        return self._commands.report()
 
     @asynccontextmanager
     async def pages(self, why_unready: Callable[[], str]) -> AsyncIterator[App]:

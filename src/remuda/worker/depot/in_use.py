@@ -7,17 +7,17 @@ import psutil
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
+class RunningProgram:
     pid: int
     name: str
 
 
-def occupant_of(folder: Path) -> Occupant | None:
+def program_running_in(folder: Path) -> RunningProgram | None:
     """One that works in the folder or runs a program of it, also if the folder was moved since. Those of
     other users that may not be looked at do not count. Blocks while it looks at everybody."""
     real = folder.resolve()
     for process in psutil.process_iter(["name", "cwd", "exe"]):
         places = (process.info["cwd"], process.info["exe"])
         if any(place and Path(place).is_relative_to(real) for place in places):
-            return Occupant(process.pid, process.info["name"])
+            return RunningProgram(process.pid, process.info["name"])
     return None

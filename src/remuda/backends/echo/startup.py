@@ -14,11 +14,11 @@ NEVER_READY_VARIABLE = "ECHO_NEVER_READY"
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class Startup:
     ready: bool  # Whether Health will ever say so.
 
 
-def begin(environ: Mapping[str, str]) -> Beginning:
+def begin(environ: Mapping[str, str]) -> Startup:
     """Wait, fail or die as told; returns where the process may go on."""
     if delay := environ.get(DELAY_VARIABLE):
         if not delay.isdigit():
@@ -28,4 +28,4 @@ def begin(environ: Mapping[str, str]) -> Beginning:
         sys.exit(reason)
     if name := environ.get(SIGNAL_VARIABLE):
         die_by(name)
-    return Beginning(ready=environ.get(NEVER_READY_VARIABLE, "").lower() not in ("true", "1"))
+    return Startup(ready=environ.get(NEVER_READY_VARIABLE, "").lower() not in ("true", "1"))

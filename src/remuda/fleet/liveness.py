@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Span:
+class ListeningPeriod:
     """One frontend heard the fleet from `since` until `until`, without a gap."""
 
     since: datetime
@@ -15,20 +15,20 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Hearing:
+class ListeningPeriods:
     """The times at which at least one frontend was listening, merged and in order."""
 
-    spans: tuple[Span, ...] = ()
+    spans: tuple[ListeningPeriod, ...] = ()
 
     @staticmethod
-    def of(spans: Iterable[Span]) -> "Hearing":
-        merged: list[Span] = []
+    def of(spans: Iterable[ListeningPeriod]) -> "ListeningPeriods":
+        merged: list[ListeningPeriod] = []
         for span in sorted(spans):
             if merged and span.since <= merged[-1].until:
-                merged[-1] = Span(merged[-1].since, max(merged[-1].until, span.until))
+                merged[-1] = ListeningPeriod(merged[-1].since, max(merged[-1].until, span.until))
             else:
                 merged.append(span)
-        return Hearing(tuple(merged))
+        return ListeningPeriods(tuple(merged))
 
     def silence(self, last_heard: datetime, now: datetime) -> timedelta:
         """Time spent listening since `last_heard`. Where the clock was set back, spans may reach beyond

@@ -35,7 +35,7 @@ class NobodyListens:
         return {}
 
 
-class Line:
+class BusSession:
     def __init__(
         self,
         open_bus: OpenBus,

@@ -14,8 +14,8 @@ from remuda.wire.backends import BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.commands.names import NameLocks, known_names, ordered_names
 from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.listing import find_run_file
-from remuda.worker.depot.orders import Order
 from remuda.worker.processes.model import Replica, Stopped
 from remuda.worker.processes.ports import Supervision
 
@@ -23,7 +23,7 @@ R = TypeVar("R", bound=BackendUpgradeReply)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class InstalledState:
     """One look at a name. Without a run file there is nothing that could be started."""
 
     name: str
@@ -52,7 +52,7 @@ class Sight:
         return self.name in replica.names or (self.folder is not None and replica.folder == self.folder)
 
 
-class Holdings:
+class ExclusiveAccess:
     def __init__(
         self, depot: Depot, supervision: Supervision, capability: Callable[[], Awaitable[str]]
     ) -> None:
@@ -61,30 +61,34 @@ class Holdings:
         self._supervision = supervision
         self._capability = capability
 
-    async def look(self, name: str) -> Sight:
+    async def look(self, name: str) -> InstalledState:
         listed = await self._depot.installed(await self._capability())
         run_file = await run_sync(find_run_file, self._depot.places, listed, name)
         names = known_names(listed, name)
         if (found := listed.get(name)) is None:
-            return Sight(name, names, run_file)
+            return InstalledState(name, names, run_file)
         told = found.metadata
-        return Sight(name, names, run_file, found.folder, told.digest, told.uri, found.system)
+        return InstalledState(name, names, run_file, found.folder, told.digest, told.uri, found.system)
 
     @asynccontextmanager
-    async def alone_with(self, seen: Sight, order: Order | None = None) -> AsyncIterator[Sight]:
+    async def alone_with(
+        self, seen: InstalledState, spec: InstallSpec | None = None
+    ) -> AsyncIterator[InstalledState]:
         """Nobody else changes what was seen, nor what is ordered, under any of its names.
 
         While one waits for the locks the backend may get more names: then those are waited for, too.
         """
         while True:
-            names = seen.names | ordered_names(order)
+            names = seen.names | ordered_names(spec)
             async with self.locks.held(names):
                 seen = await self.look(seen.name)
                 if seen.names <= names:
                     yield seen
                     return
 
-    async def stop(self, *sights: Sight, also: Sequence[ProcessKey] = (), free: bool) -> Sequence[Stopped]:
+    async def stop(
+        self, *sights: InstalledState, also: Sequence[ProcessKey] = (), free: bool
+    ) -> Sequence[Stopped]:
         """Stop these backends' processes. Whether each is gone, the caller has to look."""
         replicas = self._supervision.replicas()
         meant = {replica.key for replica in replicas if any(sight.runs(replica) for sight in sights)}

@@ -19,7 +19,7 @@ PASSING_SUFFIXES: Final = (".install-tmp", ".install-backup", ".upgrade-tmp", ".
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DepotLayout:
     """`backends` holds one folder per installed backend, and in a hidden one what is on its way there or out:
     renaming is atomic only within one file system. `blobs` may be on another."""
 
@@ -28,7 +28,7 @@ class Places:
     blobs: Path
 
     @classmethod
-    def of(cls, data: DataFolder, backends: Path | None, system: Path) -> "Places":
+    def of(cls, data: DataFolder, backends: Path | None, system: Path) -> "DepotLayout":
         return cls(backends or data.worker / "backends", system, data.worker / "depot")
 
     @property

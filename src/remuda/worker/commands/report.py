@@ -14,13 +14,13 @@ from remuda.core.events import AutoResetEvent
 from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica
 from remuda.worker.commands import limits
 from remuda.worker.commands.model_listing import ModelListing
-from remuda.worker.commands.whereabouts import Whereabouts
+from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.work import WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.last_start import read_last_start
+from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.depot.listing import Backend
 from remuda.worker.depot.metadata import read_record
-from remuda.worker.depot.places import Places
 from remuda.worker.depot.watch import tell_changes
 from remuda.worker.launching.starting import starts_alone
 from remuda.worker.processes.model import Protocol, Replica
@@ -29,13 +29,13 @@ from remuda.worker.processes.ports import Supervision
 log = structlog.get_logger(__name__)
 
 
-class Account:
+class ReportBuilder:
     def __init__(
         self,
         depot: Depot,
         supervision: Supervision,
         work: WorkInHand,
-        whereabouts: Whereabouts,
+        addresses: ReplicaAddresses,
         models: ModelListing,
         capability: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
@@ -44,18 +44,18 @@ class Account:
         self._depot = depot
         self._supervision = supervision
         self._work = work
-        self._whereabouts = whereabouts
+        self._addresses = addresses
         self._models = models
         self._capability = capability
         self._changed = changed
         self._installed: tuple[InstalledArtifact, ...] = ()
         self._stale = AutoResetEvent()
 
-    def account(self) -> Report:
+    def report(self) -> Report:
         return Report(
             installed=self._installed,
             replicas=tuple(self._told(replica) for replica in self._supervision.replicas()),
-            work=self._work.account(),
+            work=self._work.report(),
             models_path=self._models.path,
             model_files=self._models.listed.files,
             model_files_more=self._models.listed.more,
@@ -95,7 +95,7 @@ class Account:
             model_id=replica.key.model_id,
             replica_index=replica.key.replica_index,
             backend=replica.backend,
-            address=self._whereabouts.address(replica),
+            address=self._addresses.address(replica),
             state=replica.phase,
             instance=replica.instance,
             protocol=replica.protocol.value if replica.protocol is Protocol.HTTP else "",
@@ -104,7 +104,7 @@ class Account:
         )
 
 
-def _artifacts(backends: tuple[Backend, ...], places: Places) -> tuple[InstalledArtifact, ...]:
+def _artifacts(backends: tuple[Backend, ...], places: DepotLayout) -> tuple[InstalledArtifact, ...]:
     """Blocks on the disk."""
     return tuple(
         InstalledArtifact(
@@ -124,7 +124,7 @@ def _artifacts(backends: tuple[Backend, ...], places: Places) -> tuple[Installed
     )
 
 
-def _has_run(name: str, places: Places) -> bool:
+def _has_run(name: str, places: DepotLayout) -> bool:
     """A model whose file is still there was served by it."""
     start = read_last_start(places.last_start(name))
     return start is not None and start.possible

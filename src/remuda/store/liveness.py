@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from remuda.core import limits
 from remuda.core.ids import FrontendId
-from remuda.fleet.hearing import Hearing, Span
+from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.store.schema import command_probes, hearing_spans, node_dials, nodes
 
 _GAP_MAX = timedelta(seconds=limits.HEARING_GAP_MAX_S)
@@ -55,9 +55,9 @@ _FORGET_CALLS: Final = tuple(
 )
 
 
-def read_hearing(connection: Connection) -> Hearing:
+def read_hearing(connection: Connection) -> ListeningPeriods:
     spans = connection.execute(_SPANS)
-    return Hearing.of(Span(span.since, span.until) for span in spans)
+    return ListeningPeriods.of(ListeningPeriod(span.since, span.until) for span in spans)
 
 
 def listen(connection: Connection, now: datetime, frontend: FrontendId, *, resumed: bool) -> None:

@@ -18,14 +18,14 @@ class _Caller(Generic[T, R]):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BatchLimits:
     """`weight_max` is that of a group; one caller may weigh more, and is then served alone."""
 
     waiting_max: int
     weight_max: int
 
 
-class Crowd(Generic[T, R]):
+class Batcher(Generic[T, R]):
     """It has no task of its own: whoever's `turn` it is serves all who wait, in the order in which they came.
     A caller who is cancelled while serving leaves the others to the next, so `serve` may meet an item twice.
 
@@ -36,7 +36,7 @@ class Crowd(Generic[T, R]):
         self,
         serve: Callable[[Sequence[T]], Awaitable[Sequence[R | RemudaError]]],
         turn: Callable[[], AbstractAsyncContextManager[None]],
-        bounds: Bounds,
+        bounds: BatchLimits,
         weight: Callable[[T], int] = lambda _: 1,
     ) -> None:
         self._serve = serve

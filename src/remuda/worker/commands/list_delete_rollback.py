@@ -15,7 +15,7 @@ from remuda.wire.backends import (
     BackendRollback,
     BackendRollbackReply,
 )
-from remuda.worker.commands.holdings import Holdings, Sight, require_gone, stop_report
+from remuda.worker.commands.exclusive_access import ExclusiveAccess, InstalledState, require_gone, stop_report
 from remuda.worker.commands.work import Kind, WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.processes.model import Stopped
@@ -23,20 +23,20 @@ from remuda.worker.processes.model import Stopped
 log = structlog.get_logger(__name__)
 
 
-class Shelving:
+class InstalledBackends:
     """`changed` is called when the installed files have changed."""
 
     def __init__(
         self,
         depot: Depot,
-        holdings: Holdings,
+        holdings: ExclusiveAccess,
         work: WorkInHand,
         capability: Callable[[], Awaitable[str]],
         changed: Callable[[], None],
     ) -> None:
         self._depot = depot
         self._work = work
-        self._holdings = holdings
+        self._access = holdings
         self._capability = capability
         self._changed = changed
 
@@ -54,7 +54,7 @@ class Shelving:
             async with self._alone("delete", request) as sight:
                 if sight.system:
                     raise Invalid(f"{request.backend} is a system backend, which Remuda does not remove")
-                outcomes = await self._holdings.stop(sight, free=True)
+                outcomes = await self._access.stop(sight, free=True)
                 require_gone(outcomes)
                 await self._depot.remove(request.backend, await self._capability())
                 self._changed()
@@ -71,7 +71,7 @@ class Shelving:
                 if request.from_digest and sight.digest != request.from_digest:
                     return stop_report(BackendRollbackReply, ())  # It has been done.
                 folder = await run_sync(self._replaceable, sight)
-                outcomes = await self._holdings.stop(sight, free=False)
+                outcomes = await self._access.stop(sight, free=False)
                 require_gone(outcomes)
                 await self._depot.switch_back(folder)
                 self._changed()
@@ -81,15 +81,17 @@ class Shelving:
         return stop_report(BackendRollbackReply, outcomes)
 
     @asynccontextmanager
-    async def _alone(self, kind: Kind, request: BackendDelete | BackendRollback) -> AsyncIterator[Sight]:
+    async def _alone(
+        self, kind: Kind, request: BackendDelete | BackendRollback
+    ) -> AsyncIterator[InstalledState]:
         """Shown as work in hand, and not to be given up: processes go."""
         async with self._work.attempting(kind, request) as attempt:
             with attempt.firm():
-                seen = await self._holdings.look(request.backend)
-                async with self._holdings.alone_with(seen) as sight:
+                seen = await self._access.look(request.backend)
+                async with self._access.alone_with(seen) as sight:
                     yield sight
 
-    def _replaceable(self, sight: Sight) -> str:
+    def _replaceable(self, sight: InstalledState) -> str:
         """The folder that has a predecessor. Blocks on the disk."""
         if sight.folder is None:
             raise NotFound(f"backend not found: {sight.name}")

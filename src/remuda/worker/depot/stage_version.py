@@ -17,6 +17,8 @@ from remuda.oci.space import disk_trouble_explained
 from remuda.oci.unpack import fsync_tree
 from remuda.wire.codec import rfc3339
 from remuda.worker.depot.builtin import run_script, write_run_file
+from remuda.worker.depot.install_spec import InstallSpec
+from remuda.worker.depot.layout import MANIFEST_FILE, PROVEN_FILE, RECORD_FILE, RUN_FILE, DepotLayout
 from remuda.worker.depot.listing import run_name
 from remuda.worker.depot.metadata import (
     Metadata,
@@ -28,35 +30,33 @@ from remuda.worker.depot.metadata import (
     write_record,
     write_text,
 )
-from remuda.worker.depot.orders import Order
-from remuda.worker.depot.places import MANIFEST_FILE, PROVEN_FILE, RECORD_FILE, RUN_FILE, Places
-from remuda.worker.depot.shelf import Shelf
+from remuda.worker.depot.versions import VersionStore
 
 log = structlog.get_logger()
 
 
-class Maker:
+class VersionStager:
     """Callers hold the name's lock. `python` is what built-in backends run on."""
 
-    def __init__(self, places: Places, shelf: Shelf, clock: Clock, python: Path) -> None:
+    def __init__(self, places: DepotLayout, shelf: VersionStore, clock: Clock, python: Path) -> None:
         self._places = places
-        self._shelf = shelf
+        self._versions = shelf
         self._clock = clock
         self._python = python
 
     # Whether.
 
-    def is_there(self, order: Order) -> bool:
-        folder = self._places.installed(order.name)
+    def is_there(self, spec: InstallSpec) -> bool:
+        folder = self._places.installed(spec.name)
         if not run_name(folder):
             return False
-        return not order.digest or _recorded(folder).digest == order.digest
+        return not spec.digest or _recorded(folder).digest == spec.digest
 
-    def is_current(self, order: Order, image: Image) -> bool:
+    def is_current(self, spec: InstallSpec, image: Image) -> bool:
         """What is installed is this image, and is described as ordered."""
-        folder = self._places.installed(order.name)
+        folder = self._places.installed(spec.name)
         known, record = _recorded(folder), read_record(folder)
-        if not run_name(folder) or not _described(known, order) or record.manifest != _manifest_digest(order):
+        if not run_name(folder) or not _described(known, spec) or record.manifest != _manifest_digest(spec):
             return False
         return image.digest == known.digest or (not known.digest and record.content == image.platform_digest)
 
@@ -65,86 +65,86 @@ class Maker:
     def stage(self, name: str) -> Path:
         """An empty folder for the files of a new version; `finish` takes it from there."""
         with disk_trouble_explained(name, self._places.backends, 0):
-            return self._shelf.stage(name)
+            return self._versions.stage(name)
 
-    def finish(self, order: Order, record: Record, digest: str = "") -> None:
+    def finish(self, spec: InstallSpec, record: Record, digest: str = "") -> None:
         """From a tree of files to a whole version, still staged: `switch_in` puts it in place.
 
         ContentRefused when nothing tells how to run it.
         """
-        staging = self._places.staging(order.name)
-        with disk_trouble_explained(order.name, self._places.backends, 0):
-            if order.manifest:
-                record = record.model_copy(update={"manifest": _manifest_digest(order)})
+        staging = self._places.staging(spec.name)
+        with disk_trouble_explained(spec.name, self._places.backends, 0):
+            if spec.manifest:
+                record = record.model_copy(update={"manifest": _manifest_digest(spec)})
                 if not os.path.lexists(staging / MANIFEST_FILE):
-                    write_text(staging / MANIFEST_FILE, order.manifest)
+                    write_text(staging / MANIFEST_FILE, spec.manifest)
             if not run_name(staging):
                 needed = f"neither {RUN_FILE} nor {MANIFEST_FILE} at its root"
-                raise ContentRefused(f"{record.source or order.name} is not a backend: it has {needed}")
+                raise ContentRefused(f"{record.source or spec.name} is not a backend: it has {needed}")
             (staging / PROVEN_FILE).unlink(missing_ok=True)
             (staging / RECORD_FILE).unlink(missing_ok=True)
-            write_metadata(staging, self._metadata(order, digest))
+            write_metadata(staging, self._metadata(spec, digest))
             write_record(staging, record)
             fsync_tree(staging)
 
     def switch_in(self, name: str) -> None:
         """The finished version becomes the installed one."""
         with disk_trouble_explained(name, self._places.backends, 0):
-            self._shelf.commit(name)
+            self._versions.commit(name)
 
-    def builtin(self, uri: str, order: Order) -> bool:
+    def builtin(self, uri: str, spec: InstallSpec) -> bool:
         """Stage what ships with Remuda; False where it is installed already."""
-        order = replace(order, version=__version__)
-        script = run_script(uri, order.name, self._python)
-        folder = self._places.installed(order.name)
-        if file_is(folder / RUN_FILE, script) and _described(_recorded(folder), order):
+        spec = replace(spec, version=__version__)
+        script = run_script(uri, spec.name, self._python)
+        folder = self._places.installed(spec.name)
+        if file_is(folder / RUN_FILE, script) and _described(_recorded(folder), spec):
             return False
-        staging = self.stage(order.name)
-        with disk_trouble_explained(order.name, self._places.backends, 0):
+        staging = self.stage(spec.name)
+        with disk_trouble_explained(spec.name, self._places.backends, 0):
             write_run_file(staging, script)
-        self.finish(order, Record(source=uri))
+        self.finish(spec, Record(source=uri))
         return True
 
-    def manifest_alone(self, order: Order) -> bool:
+    def manifest_alone(self, spec: InstallSpec) -> bool:
         """Have a backend that is nothing but its manifest; whether that was not so already."""
-        folder = self._places.installed(order.name)
-        if run_name(folder) == MANIFEST_FILE and file_is(folder / MANIFEST_FILE, order.manifest):
+        folder = self._places.installed(spec.name)
+        if run_name(folder) == MANIFEST_FILE and file_is(folder / MANIFEST_FILE, spec.manifest):
             return False
-        self.stage(order.name)
-        self.finish(order, Record())
-        self.switch_in(order.name)
+        self.stage(spec.name)
+        self.finish(spec, Record())
+        self.switch_in(spec.name)
         return True
 
-    def stand_for(self, order: Order) -> None:
+    def stand_for(self, spec: InstallSpec) -> None:
         """A folder with nothing but the word which backend a meta backend stands for."""
-        folder = self._places.installed(order.meta)
-        if folder == self._places.installed(order.name) or run_name(folder):
+        folder = self._places.installed(spec.meta)
+        if folder == self._places.installed(spec.name) or run_name(folder):
             return
         known = None
         try:
             known = read_metadata(folder)
         except RemudaError as error:
-            log.warning("backend_metadata_replaced", name=order.meta, error=str(error))
-        if known is not None and known.meta_backend_for == order.name:
+            log.warning("backend_metadata_replaced", name=spec.meta, error=str(error))
+        if known is not None and known.meta_backend_for == spec.name:
             return
         folder.mkdir(parents=True, exist_ok=True)
         meta = Metadata(
-            meta_backend_for=order.name,
-            name=order.meta,
-            gallery_url=order.gallery_url,
+            meta_backend_for=spec.name,
+            name=spec.meta,
+            gallery_url=spec.gallery_url,
             installed_at=self._now(),
-            version=order.version,
+            version=spec.version,
         )
         write_metadata(folder, meta)
 
-    def _metadata(self, order: Order, digest: str) -> Metadata:
+    def _metadata(self, spec: InstallSpec, digest: str) -> Metadata:
         return Metadata(
-            alias=order.alias,
-            name=order.name,
-            gallery_url=order.gallery_url,
+            alias=spec.alias,
+            name=spec.name,
+            gallery_url=spec.gallery_url,
             installed_at=self._now(),
-            version=order.version,
-            uri=order.uris[0] if order.uris else "",
+            version=spec.version,
+            uri=spec.uris[0] if spec.uris else "",
             digest=digest,
         )
 
@@ -152,11 +152,11 @@ class Maker:
         return rfc3339(self._clock.now().replace(microsecond=0))
 
 
-def _described(known: Metadata, order: Order) -> bool:
+def _described(known: Metadata, spec: InstallSpec) -> bool:
     """Of what came from a reference that reference is part of the description: an upgrade asks it again."""
-    named = order.uris[:1] if not order.gallery_url and order.uris else ()
+    named = spec.uris[:1] if not spec.gallery_url and spec.uris else ()
     elsewhere = any(known.uri and not same_source(known.uri, uri) for uri in named)
-    return (known.alias, known.version) == (order.alias, order.version) and not elsewhere
+    return (known.alias, known.version) == (spec.alias, spec.version) and not elsewhere
 
 
 def _recorded(folder: Path) -> Metadata:
@@ -166,5 +166,5 @@ def _recorded(folder: Path) -> Metadata:
         return Metadata()  # Then it is made anew.
 
 
-def _manifest_digest(order: Order) -> str:
-    return digest_of_bytes(order.manifest.encode()) if order.manifest else ""
+def _manifest_digest(spec: InstallSpec) -> str:
+    return digest_of_bytes(spec.manifest.encode()) if spec.manifest else ""

@@ -9,8 +9,14 @@ from remuda.gallery.model import Gallery, Machine, Reading
 from remuda.gallery.resolve import resolve
 from remuda.oci.errors import SignatureRequired
 from remuda.oci.reference import parse_source
-from remuda.worker.depot.orders import Order, check_integrity, is_source, order_from_source, order_of
-from remuda.worker.depot.places import checked_name
+from remuda.worker.depot.install_spec import (
+    InstallSpec,
+    check_integrity,
+    is_source,
+    spec_from_gallery,
+    spec_from_source,
+)
+from remuda.worker.depot.layout import checked_name
 
 INDEX = b"""
 - name: x
@@ -26,13 +32,13 @@ GALLERY = Gallery(name="g", url="https://example.org/index.yaml")
 MACHINE = Machine("linux", "amd64", "default")
 
 
-def order(name: str) -> Order:
+def spec(name: str) -> InstallSpec:
     readings = (Reading(GALLERY, read_index(INDEX), confirmed_at=SystemClock().now()),)
-    return order_of(resolve(readings, name, MACHINE), readings)
+    return spec_from_gallery(resolve(readings, name, MACHINE), readings)
 
 
 def test_a_meta_backend_is_ordered_as_the_build_it_means() -> None:
-    made = order("x")
+    made = spec("x")
 
     assert (made.name, made.meta, made.alias, made.version) == ("cpu-x", "x", "x-alias", "1.10")
     assert made.gallery_url == GALLERY.url
@@ -45,35 +51,35 @@ def test_a_meta_backend_is_ordered_as_the_build_it_means() -> None:
 
 @pytest.mark.parametrize("name", ["cpu-x", "x-alias"])
 def test_builds_and_aliases_make_no_meta_backend(name: str) -> None:
-    assert order(name).meta == ""
+    assert spec(name).meta == ""
 
 
 def test_what_ships_with_remuda_is_ordered_like_the_rest() -> None:
-    assert order("engine").uris == ("builtin:engine",)
+    assert spec("engine").uris == ("builtin:engine",)
 
 
 def test_an_unknown_name_is_not_found() -> None:
     with pytest.raises(NotFound, match="no gallery has a backend called y"):
-        order("y")
+        spec("y")
 
 
 def test_a_gallery_that_cannot_be_read_may_have_it_later() -> None:
     readings = (Reading(GALLERY, trouble="it is down"),)
 
     with pytest.raises(Unavailable, match="it is down"):
-        order_of(resolve(readings, "y", MACHINE), readings)
+        spec_from_gallery(resolve(readings, "y", MACHINE), readings)
 
 
 @pytest.mark.parametrize(
     ("uri", "name"), [("/srv/mine", "mine"), ("ocifile:///srv/a.b.tar", "a"), ("/srv/c.tar.gz", "c")]
 )
 def test_folders_and_files_lend_their_name(uri: str, name: str) -> None:
-    assert order_from_source(uri).name == name
+    assert spec_from_source(uri).name == name
 
 
 def test_an_image_needs_a_name() -> None:
     with pytest.raises(Invalid, match="needs a name"):
-        order_from_source("quay.io/o/b:tag")
+        spec_from_source("quay.io/o/b:tag")
 
 
 @pytest.mark.parametrize(

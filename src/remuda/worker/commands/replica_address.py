@@ -6,7 +6,7 @@ from remuda.worker.addresses import Advertised, joined, split
 from remuda.worker.processes.model import Protocol, Replica
 
 
-class Whereabouts:
+class ReplicaAddresses:
     def __init__(self, reached_at: Callable[[], Advertised]) -> None:
         """`reached_at` tells what the registration told."""
         self._reached_at = reached_at

@@ -13,14 +13,14 @@ from remuda.gallery.resolve import Refused, Resolved, resolve
 from remuda.gallery.sources import Sources
 from remuda.wire.backends import BackendInstall, BackendUpgrade
 from remuda.worker.commands import limits
-from remuda.worker.depot.orders import Order, is_source, order_from_source, order_of
+from remuda.worker.depot.install_spec import InstallSpec, is_source, spec_from_gallery, spec_from_source
 
 log = structlog.get_logger(__name__)
 
 Wanted = BackendInstall | BackendUpgrade
 
 
-class Orders:
+class RequestResolver:
     """`open_sources` is for galleries that a request brings; those used lately stay open."""
 
     def __init__(
@@ -35,10 +35,10 @@ class Orders:
         self._machine_seen: tuple[Machine, float] | None = None  # With when that is to be forgotten.
         self._opened: OrderedDict[tuple[Gallery, ...], Sources] = OrderedDict()
 
-    async def order(self, wanted: Wanted) -> Order:
+    async def resolve(self, wanted: Wanted) -> InstallSpec:
         """Raises what stands against it: NotFound, Invalid, or Unavailable when a gallery cannot be read."""
-        order = _from_source(wanted) if wanted.uri else await self._from_galleries(wanted)
-        return replace(order, digest=wanted.digest) if wanted.digest else order
+        spec = _from_source(wanted) if wanted.uri else await self._from_galleries(wanted)
+        return replace(spec, digest=wanted.digest) if wanted.digest else spec
 
     async def capability(self) -> str:
         """What this machine reports, for the choice among builds that share an alias."""
@@ -52,7 +52,7 @@ class Orders:
         self._machine_seen = machine, anyio.current_time() + limits.MACHINE_FRESH_S
         return machine
 
-    async def _from_galleries(self, wanted: Wanted) -> Order:
+    async def _from_galleries(self, wanted: Wanted) -> InstallSpec:
         """An index that is older than a name, or than the version that an upgrade is for, is read again."""
         sources, machine = self._sources(wanted.backend_galleries), await self._machine()
         afresh = isinstance(wanted, BackendUpgrade)
@@ -61,10 +61,10 @@ class Orders:
         if isinstance(answer, Refused) and not afresh:
             readings = await _read_afresh(sources)
             answer = resolve(readings, wanted.backend, machine)
-        order = order_of(answer, readings)
+        spec = spec_from_gallery(answer, readings)
         for warning in answer.warnings if isinstance(answer, Resolved) else ():
             log.warning("backend_choice_doubtful", backend=wanted.backend, warning=warning)
-        return order
+        return spec
 
     def _sources(self, text: str) -> Sources:
         """Any text takes the place of the machine's own galleries, also that of an empty list."""
@@ -94,6 +94,6 @@ def named_backend(wanted: Wanted) -> str:
     return wanted.backend
 
 
-def _from_source(wanted: Wanted) -> Order:
+def _from_source(wanted: Wanted) -> InstallSpec:
     named = wanted.name or ("" if is_source(wanted.backend) else wanted.backend)
-    return order_from_source(wanted.uri, named, wanted.alias)
+    return spec_from_source(wanted.uri, named, wanted.alias)

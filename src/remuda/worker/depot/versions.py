@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from remuda.core.errors import NotFound
-from remuda.worker.depot.occupants import occupant_of
-from remuda.worker.depot.places import PROVEN_FILE, Places
+from remuda.worker.depot.in_use import program_running_in
+from remuda.worker.depot.layout import PROVEN_FILE, DepotLayout
 
 
 class Disk(Protocol):
@@ -32,7 +32,7 @@ class SystemDisk:
 
     def in_use(self, path: Path) -> bool:
         """A process runs from it."""
-        return occupant_of(path) is not None
+        return program_running_in(path) is not None
 
     def move(self, source: Path, target: Path) -> None:
         """Rename within one file system. The target must not be there."""
@@ -56,10 +56,10 @@ class SystemDisk:
         _sync(path.parent)
 
 
-class Shelf:
+class VersionStore:
     """Callers hold the name's lock. Blocks on the disk."""
 
-    def __init__(self, places: Places, disk: Disk | None = None) -> None:
+    def __init__(self, places: DepotLayout, disk: Disk | None = None) -> None:
         self._places = places
         self._disk = disk or SystemDisk()
 

@@ -10,11 +10,11 @@ from remuda.gallery.model import Reading
 from remuda.gallery.resolve import Refused, Resolved
 from remuda.oci.errors import SignatureRequired
 from remuda.oci.reference import Archive, Folder, OciFile, OciImage, Source, parse_source
-from remuda.worker.depot.places import checked_name
+from remuda.worker.depot.layout import checked_name
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class InstallSpec:
     """One concrete backend. `uris` are tried in order; `digest` pins what the first of them must be. A URI
     `builtin:NAME` means what ships with Remuda, whose version is then the backend's."""
 
@@ -29,14 +29,14 @@ class Order:
     manifest: str = ""  # What becomes the manifest of a backend that brings none.
 
 
-def order_of(answer: Resolved | Refused, readings: Sequence[Reading]) -> Order:
+def spec_from_gallery(answer: Resolved | Refused, readings: Sequence[Reading]) -> InstallSpec:
     """The build that a gallery chose. Raises what stands against it."""
     if isinstance(answer, Refused):
         kind = Unavailable if answer.retryable else NotFound
         raise kind(answer.reason, hint=answer.hint)
     entry = answer.entry
     asked = find(readings, answer.requested)
-    return Order(
+    return InstallSpec(
         checked_name(entry.name),
         answer.uris,
         alias=entry.alias,
@@ -48,9 +48,9 @@ def order_of(answer: Resolved | Refused, readings: Sequence[Reading]) -> Order:
     )
 
 
-def order_from_source(uri: str, name: str = "", alias: str = "") -> Order:
+def spec_from_source(uri: str, name: str = "", alias: str = "") -> InstallSpec:
     """A backend from outside the galleries. Folders and files lend their name; an image needs one."""
-    return Order(checked_name(name or _own_name(parse_source(uri))), (uri,), alias=alias)
+    return InstallSpec(checked_name(name or _own_name(parse_source(uri))), (uri,), alias=alias)
 
 
 def is_source(text: str) -> bool:

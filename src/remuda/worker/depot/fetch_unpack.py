@@ -23,7 +23,7 @@ from remuda.oci.reference import Archive, Folder, OciFile, OciImage
 from remuda.oci.sources import fetch_archive, import_image
 from remuda.oci.space import disk_trouble_explained, require_headroom
 from remuda.oci.unpack import ArchiveRefused, DirectoryTree, LayerSource, UnpackLimits, unpack_layer
-from remuda.worker.depot.journey import Journey
+from remuda.worker.depot.progress import InstallTracker
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ _TOLD_EVERY_BYTES = 1 << 20
 _PACKED_GROWTH = 2  # How much larger a compressed layer may be expected to become; none says it beforehand.
 
 
-class Bringer:
+class SourceUnpacker:
     """Fetches and unpacks for one platform, into folders its callers own."""
 
     def __init__(
@@ -46,52 +46,54 @@ class Bringer:
         self._limits = limits or UnpackLimits()
 
     async def look_up(
-        self, source: OciImage | OciFile | Archive, digest: str, sha256: str, journey: Journey
+        self, source: OciImage | OciFile | Archive, digest: str, sha256: str, tracker: InstallTracker
     ) -> Image:
         """What the source holds now. Of what is no registry's this fetches everything."""
         match source:
             case OciImage(reference):
                 wanted = reference.pinned(digest) if digest else reference
                 image = await self._client.image(wanted, self._platform)
-                journey.expect(image.layers)
+                tracker.expect(image.layers)
                 return image
             case OciFile(path):
-                return await import_image(self._client, path, self._platform, self._store, journey.observe)
+                return await import_image(self._client, path, self._platform, self._store, tracker.observe)
             case Archive():
-                return await fetch_archive(self._client, source, sha256, self._store, journey.observe)
+                return await fetch_archive(self._client, source, sha256, self._store, tracker.observe)
 
     async def require_room(self, image: Image, backends: Path) -> None:
         """DiskFull, with the numbers, unless what is missing and what it unpacks to fit."""
         await run_sync(self._require_room, image, backends)
 
-    async def unpack(self, image: Image, stage: Callable[[], Path], journey: Journey) -> None:
+    async def unpack(self, image: Image, stage: Callable[[], Path], tracker: InstallTracker) -> None:
         """The image's files in the folder that `stage` made last; its layers stay in the store.
 
         Layers are unpacked as they arrive. Bytes that turn out not to be those promised are thrown away with
         the folder, and what is verified by then is unpacked into a new one.
         """
-        async with fetch_image(self._client, image, self._store, journey.observe) as fetched:
+        async with fetch_image(self._client, image, self._store, tracker.observe) as fetched:
             try:
-                await self._unpack(fetched, fetched.arriving, await run_sync(stage), journey)
+                await self._unpack(fetched, fetched.arriving, await run_sync(stage), tracker)
                 await fetched.layers()
             except (StartedOver, ArchiveRefused) as trouble:
                 await fetched.layers()
                 log.info("unpacking_restarted", image=image.name, reason=str(trouble))
-                await self._unpack(fetched, fetched.layer, await run_sync(stage), journey)
+                await self._unpack(fetched, fetched.layer, await run_sync(stage), tracker)
 
-    async def _unpack(self, fetched: ImageFetch, layer_at: LayerAt, staging: Path, journey: Journey) -> None:
+    async def _unpack(
+        self, fetched: ImageFetch, layer_at: LayerAt, staging: Path, tracker: InstallTracker
+    ) -> None:
         with DirectoryTree(staging) as tree:
             for number, layer in enumerate(fetched.image.layers):
                 source = await layer_at(number)
                 try:
-                    await run_sync(self._unpack_layer, source, layer, tree, journey)
+                    await run_sync(self._unpack_layer, source, layer, tree, tracker)
                 finally:
                     if isinstance(source, GrowingFile):
                         source.close()
             await run_sync(_finish, tree)
 
-    async def copy(self, folder: Folder, staging: Path, journey: Journey) -> None:
-        await run_sync(_copy_folder, folder.path, staging, journey)
+    async def copy(self, folder: Folder, staging: Path, tracker: InstallTracker) -> None:
+        await run_sync(_copy_folder, folder.path, staging, tracker)
 
     def _require_room(self, image: Image, backends: Path) -> None:
         layers = set(image.layers)
@@ -103,9 +105,9 @@ class Bringer:
         require_headroom(backends, unpacked + (missing if shared else 0), f"{image.name}, unpacked,")
 
     def _unpack_layer(
-        self, source: LayerSource, layer: Descriptor, tree: DirectoryTree, journey: Journey
+        self, source: LayerSource, layer: Descriptor, tree: DirectoryTree, tracker: InstallTracker
     ) -> None:
-        told = _Told(layer.digest, layer.size, journey)
+        told = _Told(layer.digest, layer.size, tracker)
         unpack_layer(source, tree, self._limits, told.more, _cancelled)
         told.tell()
 
@@ -113,10 +115,10 @@ class Bringer:
 class _Told:
     """Bytes that were unpacked, passed on from a thread: often enough to be seen, and no more."""
 
-    def __init__(self, file: str, total: int, journey: Journey) -> None:
+    def __init__(self, file: str, total: int, tracker: InstallTracker) -> None:
         self._file = file
         self._total = total
-        self._journey = journey
+        self._tracker = tracker
         self._done = 0
         self._told = 0
 
@@ -128,7 +130,7 @@ class _Told:
     def tell(self) -> None:
         self._told = self._done
         event = FileProgress(self._file, self._done, self._total, Phase.EXTRACTING)
-        in_event_loop(self._journey.observe, event)
+        in_event_loop(self._tracker.observe, event)
 
 
 def _unpacked_estimate(layer: Descriptor) -> int:
@@ -144,14 +146,14 @@ def _finish(tree: DirectoryTree) -> None:
     tree.finish(check_cancelled)
 
 
-def _copy_folder(source: Path, staging: Path, journey: Journey) -> None:
+def _copy_folder(source: Path, staging: Path, tracker: InstallTracker) -> None:
     """A copy: installed backends change their own files, and the source is not theirs."""
     if staging.resolve().is_relative_to(source.resolve()):
         raise Invalid(f"{source} holds the folder of backends itself", hint="name the backend's own folder")
     size = sum(path.lstat().st_size for path in source.rglob("*") if path.is_file() and not path.is_symlink())
     require_headroom(staging, size, str(source))
-    told = _Told(str(source), size, journey)
-    in_event_loop(journey.observe, FileProgress(str(source), size, size))  # There is nothing to fetch.
+    told = _Told(str(source), size, tracker)
+    in_event_loop(tracker.observe, FileProgress(str(source), size, size))  # There is nothing to fetch.
     with disk_trouble_explained(str(source), staging, size):
         shutil.copytree(
             source, staging, symlinks=True, dirs_exist_ok=True, copy_function=partial(_copy_file, told.more)

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from remuda.core.errors import NotFound
-from remuda.worker.depot.places import Places
-from remuda.worker.depot.shelf import Shelf, SystemDisk, try_lock
+from remuda.worker.depot.layout import DepotLayout
+from remuda.worker.depot.versions import SystemDisk, VersionStore, try_lock
 
 NAME = "b"
 STEPS_MAX = 40
@@ -57,11 +57,11 @@ class CrashingDisk(SystemDisk):
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "backends", tmp_path / "system", tmp_path / "blobs")
+def places(tmp_path: Path) -> DepotLayout:
+    return DepotLayout(tmp_path / "backends", tmp_path / "system", tmp_path / "blobs")
 
 
-def install(shelf: Shelf, version: str) -> None:
+def install(shelf: VersionStore, version: str) -> None:
     staging = shelf.stage(NAME)
     (staging / "version").write_text(version)
     (staging / "run.sh").write_text("#!/bin/sh")
@@ -79,36 +79,36 @@ def version_in(folder: Path) -> str:
     return (folder / "version").read_text()
 
 
-def state(places: Places) -> tuple[str, str]:
+def state(places: DepotLayout) -> tuple[str, str]:
     return version_in(places.installed(NAME)), version_in(places.previous(NAME))
 
 
-def upgrade(shelf: Shelf) -> None:
+def upgrade(shelf: VersionStore) -> None:
     install(shelf, "2")
 
 
-def upgrade_twice(shelf: Shelf) -> None:
+def upgrade_twice(shelf: VersionStore) -> None:
     install(shelf, "2")
     install(shelf, "3")
 
 
-def upgrade_after_proof(shelf: Shelf) -> None:
+def upgrade_after_proof(shelf: VersionStore) -> None:
     install(shelf, "2")
     shelf.mark_proven(NAME)
     install(shelf, "3")
 
 
-def upgrade_and_back(shelf: Shelf) -> None:
+def upgrade_and_back(shelf: VersionStore) -> None:
     install(shelf, "2")
     shelf.switch_back(NAME)
 
 
-def back_and_upgrade(shelf: Shelf) -> None:
+def back_and_upgrade(shelf: VersionStore) -> None:
     upgrade_and_back(shelf)
     install(shelf, "3")
 
 
-def remove(shelf: Shelf) -> None:
+def remove(shelf: VersionStore) -> None:
     install(shelf, "2")
     shelf.remove(NAME)
 
@@ -125,21 +125,24 @@ def remove(shelf: Shelf) -> None:
     ],
 )
 def test_a_crash_at_any_step_leaves_one_version_whole(
-    places: Places, act: Callable[[Shelf], None], outcome: tuple[str, str], on_the_way: set[tuple[str, str]]
+    places: DepotLayout,
+    act: Callable[[VersionStore], None],
+    outcome: tuple[str, str],
+    on_the_way: set[tuple[str, str]],
 ) -> None:
     steps = 0
     for after in (False, True):
         for at in range(STEPS_MAX):
             SystemDisk().discard(places.backends)
-            install(Shelf(places), "1")
+            install(VersionStore(places), "1")
             disk = CrashingDisk(at, after=after)
             try:
-                act(Shelf(places, disk))
+                act(VersionStore(places, disk))
             except Crash:
                 version_in(places.installed(NAME))  # Whole, or not there, also before anything is recovered.
 
-            Shelf(places).abandon(NAME)
-            Shelf(places).settle(NAME)
+            VersionStore(places).abandon(NAME)
+            VersionStore(places).settle(NAME)
 
             assert state(places) in on_the_way | {outcome}, (at, after)
             assert not places.names_in("ready") + places.names_in("trash") + places.names_in("staging")
@@ -152,8 +155,8 @@ def test_a_crash_at_any_step_leaves_one_version_whole(
     assert steps > 6
 
 
-def test_nothing_can_be_switched_back_to_after_the_first_install(places: Places) -> None:
-    shelf = Shelf(places)
+def test_nothing_can_be_switched_back_to_after_the_first_install(places: DepotLayout) -> None:
+    shelf = VersionStore(places)
     install(shelf, "1")
 
     with pytest.raises(NotFound, match="no earlier version"):
@@ -162,17 +165,17 @@ def test_nothing_can_be_switched_back_to_after_the_first_install(places: Places)
     assert state(places) == ("1", "")
 
 
-def test_a_stray_file_under_the_name_is_replaced(places: Places) -> None:
+def test_a_stray_file_under_the_name_is_replaced(places: DepotLayout) -> None:
     places.backends.mkdir()
     places.installed(NAME).write_text("stray")
 
-    install(Shelf(places), "1")
+    install(VersionStore(places), "1")
 
     assert state(places) == ("1", "")
 
 
-def test_folders_that_may_not_be_written_are_removed(places: Places) -> None:
-    shelf = Shelf(places)
+def test_folders_that_may_not_be_written_are_removed(places: DepotLayout) -> None:
+    shelf = VersionStore(places)
     install(shelf, "1")
     places.installed(NAME).chmod(0o500)
 
@@ -181,8 +184,8 @@ def test_folders_that_may_not_be_written_are_removed(places: Places) -> None:
     assert state(places) == ("", "")
 
 
-def test_files_that_a_process_runs_from_stay_until_it_has_ended(places: Places) -> None:
-    shelf = Shelf(places)
+def test_files_that_a_process_runs_from_stay_until_it_has_ended(places: DepotLayout) -> None:
+    shelf = VersionStore(places)
     install(shelf, "1")
     with subprocess.Popen(["sleep", "60"], cwd=places.installed(NAME)) as process:
         try:
@@ -201,7 +204,7 @@ def test_files_that_a_process_runs_from_stay_until_it_has_ended(places: Places) 
     assert shelf.is_proven(NAME)
 
 
-def test_a_lock_is_held_against_the_same_process_too(places: Places) -> None:
+def test_a_lock_is_held_against_the_same_process_too(places: DepotLayout) -> None:
     with try_lock(places.lock(NAME)) as first, try_lock(places.lock(NAME)) as second:
         assert (first, second) == (True, False)
     with try_lock(places.lock(NAME)) as third:
