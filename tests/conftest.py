@@ -24,13 +24,16 @@ settings.load_profile("usual")
 # Fixtures of fleets that take long to start: one process runs all modules that use one, in turn.
 SHARED_FLEETS = ("pair", "alone", "common")
 
-# What takes longest begins first, so that all processes end at about the same time.
+# What takes longest begins first, so that all processes end together. Folders with shared fleets
+# come late: who has run what shares one goes on elsewhere, and the fleet ends.
 ORDER = (
-    "tests/integration/serving",
     "tests/integration/chaos",
-    "tests/integration/fleet",
     "tests/integration/cli",
     "tests/integration/running",
+    "tests/integration/ops",
+    "tests/integration/depot",
+    "tests/integration/serving",
+    "tests/integration/fleet",
     "tests/integration",
     "tests/sim/serving",
     "tests/sim",

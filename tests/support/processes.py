@@ -12,9 +12,12 @@ from typing import Any, TypeVar
 
 import httpx
 import psutil
+from click.testing import CliRunner, Result
 
+from remuda.cli.main import root
 from remuda.host import tether
 from remuda.host.folder import DataFolder
+from tests.support.logs import log_left_as_it_was
 from tests.support.waiting import wait_until_blocking
 
 Json = dict[str, Any]
@@ -221,15 +224,19 @@ class Ranch:
         words = ("--port", "0", "--name", data, *_OFTEN, *arguments)
         return self._start(Frontend, data, environ, "remuda", "up", *words)
 
-    def frontend(self, data: str = "frontend", *arguments: str, **environ: str) -> Frontend:
-        """`remuda frontend`, answering."""
-        frontend = self.begin_frontend(data, *arguments, **environ)
+    def frontend(
+        self, data: str = "frontend", *arguments: str, program: str = "remuda", **environ: str
+    ) -> Frontend:
+        """`remuda frontend`, answering; `tests.support.hasty` is one that waits for others less long."""
+        frontend = self.begin_frontend(data, *arguments, program=program, **environ)
         frontend.wait_until_it_answers()
         return frontend
 
-    def begin_frontend(self, data: str = "frontend", *arguments: str, **environ: str) -> Frontend:
+    def begin_frontend(
+        self, data: str = "frontend", *arguments: str, program: str = "remuda", **environ: str
+    ) -> Frontend:
         """The same, not waited for."""
-        return self._start(Frontend, data, environ, "remuda", "frontend", "--port", "0", *arguments)
+        return self._start(Frontend, data, environ, program, "frontend", "--port", "0", *arguments)
 
     def join(self, url: str, data: str, *arguments: str, **environ: str) -> Worker:
         """`remuda join`; its node is called like the folder."""
@@ -256,6 +263,13 @@ class Ranch:
             timeout=_COMMAND_S,
             check=False,
         )
+
+    def invoke(self, *arguments: str, data: str = "up", **environ: str) -> Result:
+        """The same in this process, which has imported what costs most; not from a thread or a loop."""
+        with log_left_as_it_was():
+            return CliRunner().invoke(
+                root, arguments, env=self.environ_in(data, **environ), prog_name="remuda"
+            )
 
     def processes(self, data: str = "") -> list[psutil.Process]:
         """Every live process that works in that folder, or in any here, whoever started it."""

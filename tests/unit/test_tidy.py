@@ -21,6 +21,7 @@ import remuda
 from remuda.core.errors import RemudaError
 from remuda.core.log import names_secret
 from remuda.core.settings import Settings, described
+from remuda.store.schema import SCHEMA_VERSION
 from remuda.wire import subjects
 
 N = TypeVar("N", ast.FunctionDef, ast.AsyncFunctionDef, ast.Call, ast.ExceptHandler)
@@ -99,6 +100,14 @@ def test_no_file_is_too_long() -> None:
 def test_no_module_has_a_name_that_says_nothing() -> None:
     modules = [path.relative_to(ROOT) for path in syntax_trees()]
     assert [str(path) for path in modules if BANNED_NAMES & {*path.parts[:-1], path.stem}] == []
+
+
+def test_migrations_are_numbered_one_after_the_other() -> None:
+    """Two changes that each add the next one are noticed here, and not by the first database they meet."""
+    files = sorted((ROOT / "src/remuda/store/migrations/versions").glob("v*.py"))
+    assert [int(path.stem[1:5]) for path in files] == list(range(1, SCHEMA_VERSION + 1))
+    for path in files:
+        assert f'revision = "{path.stem[1:5]}"' in path.read_text(), path.name
 
 
 def test_no_file_names_a_folder_of_one_machine() -> None:

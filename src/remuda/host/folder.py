@@ -147,7 +147,7 @@ class DataFolder:
         try:
             with (self.root / f"{role}.lock").open() as handle:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
             return True

@@ -18,6 +18,7 @@ from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
 from tests.integration.chaos.services import HOST, nats_program, registry_program, web_server
 from tests.integration.chaos.wares import Wares
+from tests.support import hasty
 from tests.support.fault_proxy import FaultProxy, fault_proxy
 from tests.support.images import Pusher
 from tests.support.postgres import PostgresServer, postgres_server
@@ -91,13 +92,6 @@ class Machine:
 
     def thaw(self) -> None:
         self.process.send(signal.SIGCONT)
-
-
-class HastyRanch(Ranch):
-    """Frontends are begun in a hurry, which only their patience shows."""
-
-    def begin_frontend(self, data: str = "frontend", *arguments: str, **environ: str) -> Frontend:
-        return self._start(Frontend, data, environ, "tests.integration.chaos.hasty", "frontend", *arguments)
 
 
 class Corral:
@@ -193,6 +187,7 @@ class Corral:
             *("--port", str(machine.port), "--auto-approve"),
             *("--nats-url", f"nats://{HOST}:{machine.links['bus'].port}"),
             *("--node-unhealthy-after", "4s", "--node-offline-after", "8s"),
+            program=hasty.__name__,
             REMUDA_DATABASE_URL=database,
             REMUDA_BACKEND_GALLERIES=json.dumps(galleries),
         )
@@ -287,7 +282,7 @@ async def _proxy_to(port: int, *, task_status: TaskStatus[FaultProxy]) -> None:
 @contextmanager
 def corral(folder: Path, workers: int = 2) -> Iterator[Corral]:
     """All at work when the block begins; none of it outlives the block."""
-    place = HastyRanch(folder / "ranch")
+    place = Ranch(folder / "ranch")
     with ExitStack() as stack, _cleared(place):
         yield Corral(place, folder / "services", stack, workers)
 

@@ -1,6 +1,5 @@
 """A real frontend, with its own bus and store, for commands to talk to."""
 
-import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import structlog
 from anyio.from_thread import start_blocking_portal
 from click.testing import CliRunner, Result
 
@@ -17,6 +15,7 @@ from remuda.cli.main import root
 from remuda.cli.settings import FrontendSettings
 from remuda.core import log
 from remuda.fleet.admission import AdmissionPolicy
+from tests.support.logs import log_left_as_it_was
 
 GIB = 1 << 30
 
@@ -49,12 +48,9 @@ class LiveFrontend:
 def _log_has_its_own_output() -> Iterator[None]:
     """The frontend and the commands share this process; what it logs must not get into their output, nor
     go on being written there when a command that set up the log has ended."""
-    handlers, level = logging.root.handlers[:], logging.root.level
-    log.configure("error", stream=sys.__stderr__)
-    yield
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
-    structlog.reset_defaults()
+    with log_left_as_it_was():
+        log.configure("error", stream=sys.__stderr__)
+        yield
 
 
 @pytest.fixture(scope="module")

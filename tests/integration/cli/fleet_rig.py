@@ -13,9 +13,8 @@ from typing import Any
 from zlib import crc32
 
 from anyio.from_thread import start_blocking_portal
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from remuda.cli.main import root
 from remuda.host.ports import free_port
 from tests.support.images import image, layer, noise_layer
 from tests.support.processes import Frontend, Process, Ranch, ranch
@@ -39,8 +38,7 @@ class FleetRig:
     site: Path
 
     def remuda(self, *words: str, code: int = 0) -> Result:
-        """In this process, which has imported already what takes a command most of its time."""
-        done = CliRunner().invoke(root, words, env=self.ranch.environ_in("up"), prog_name="remuda")
+        done = self.ranch.invoke(*words)
         assert done.exit_code == code, (words, done.stdout, done.stderr)
         return done
 

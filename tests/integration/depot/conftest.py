@@ -1,12 +1,10 @@
 """One registry per test process, depots of their own, and commands about them."""
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import structlog
 from click.testing import CliRunner, Result
 
 from remuda.cli.main import root
@@ -18,6 +16,7 @@ from remuda.oci.model import Platform
 from remuda.oci.retrying import RetryPolicy
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout
+from tests.support.logs import log_left_as_it_was
 from tests.support.registry import RegistryServer, registry_server
 
 IMPATIENT = RetryPolicy(
@@ -37,11 +36,8 @@ def backends_command(*words: str, code: int = 0) -> Result:
 @pytest.fixture(autouse=True)
 def _log_is_left_as_it_was() -> Iterator[None]:
     """Commands set it up anew."""
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
-    structlog.reset_defaults()
+    with log_left_as_it_was():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_own_worker_and_commands_use_a_door_of_this_machine(site: Site) -> None:
     assert site.up.url.startswith("http://127.0.0.1:")
     assert "This node   up: healthy" in site.up.shown
-    assert site.place.remuda("nodes").returncode == 0
+    assert site.place.invoke("nodes").exit_code == 0
 
 
 def test_public_address_speaks_https_only(site: Site) -> None:

@@ -12,7 +12,7 @@ from tests.support.processes import Frontend, Ranch
 def test_second_worker_joins_and_both_are_shown(up: Frontend, common: Ranch) -> None:
     common.join(up.url, "second")
     up.wait_for("second")
-    shown = json.loads(common.remuda("nodes", "--json").stdout)
+    shown = json.loads(common.invoke("nodes", "--json").stdout)
     nodes = {node["name"]: node for node in shown["nodes"]}
     assert nodes["up"]["status"] == nodes["second"]["status"] == "healthy"
     assert nodes["up"]["http_address"] != nodes["second"]["http_address"]
@@ -54,8 +54,8 @@ def test_a_service_without_a_service_manager_is_refused_before_anything_is_kept(
 ) -> None:
     if Path("/run/systemd/system").is_dir():
         pytest.skip("this machine has one")
-    done = common.remuda("join", up.url, "--service", data="serviceless")
-    assert done.returncode == 2
+    done = common.invoke("join", up.url, "--service", data="serviceless")
+    assert done.exit_code == 2
     assert "neither systemd nor launchd" in done.stderr
     assert not DataFolder(common.folder / "serviceless").joined.exists()
     assert "serviceless" not in up.nodes()
@@ -66,13 +66,13 @@ def test_a_machine_that_leaves_says_goodbye_and_forgets(up: Frontend, common: Ra
     up.wait_for("leaver")
     folder = DataFolder(common.folder / "leaver")
     assert folder.joined.exists()
-    done = common.remuda("leave", data="leaver")
-    assert (done.returncode, worker.wait()) == (0, 0), done.stderr
+    done = common.invoke("leave", data="leaver")
+    assert (done.exit_code, worker.wait()) == (0, 0), done.stderr
     assert "remuda nodes remove leaver" in done.stdout
     assert up.nodes()["leaver"]["status"] == "offline"
     assert not folder.joined.exists()
-    again = common.remuda("leave", data="leaver")
-    assert again.returncode == 2
+    again = common.invoke("leave", data="leaver")
+    assert again.exit_code == 2
     assert "has not joined a fleet" in again.stderr
     said = up.nodes()["leaver"]["remuda"]["reasons"]
     assert said == ["left the fleet; remove it with: remuda nodes remove leaver"]
@@ -80,8 +80,8 @@ def test_a_machine_that_leaves_says_goodbye_and_forgets(up: Frontend, common: Ra
     up.wait_for("leaver")
 
     worker.kill()  # Now it cannot say goodbye itself.
-    done = common.remuda("leave", data="leaver")
-    assert (done.returncode, "could not be notified" in done.stdout) == (0, False), done.stderr
+    done = common.invoke("leave", data="leaver")
+    assert (done.exit_code, "could not be notified" in done.stdout) == (0, False), done.stderr
     assert up.nodes()["leaver"]["remuda"]["reasons"] == said
 
 
@@ -90,8 +90,8 @@ def test_worker_waits_for_approval_and_then_gets_on_the_bus(place: Ranch) -> Non
     worker = place.join(frontend.url, "applicant")
     waiting = worker.wait_for("waiting for approval")
     assert frontend.nodes()["applicant"]["status"] == "pending"
-    done = place.remuda("nodes", "approve", "applicant", data="frontend")
-    assert done.returncode == 0, done.stderr
+    done = place.invoke("nodes", "approve", "applicant", data="frontend")
+    assert done.exit_code == 0, done.stderr
     assert worker.wait_for("ready")["node"] == waiting["node"]
     assert frontend.wait_for("applicant")["id"] == waiting["node"]
 

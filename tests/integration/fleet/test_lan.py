@@ -60,8 +60,8 @@ def test_api_is_closed_without_a_key(lan: Lan, path: str) -> None:
 
 
 def test_commands_on_the_same_machine_need_no_key(lan: Lan) -> None:
-    done = lan.place.remuda("nodes", data="lan")
-    assert done.returncode == 0, done.stderr
+    done = lan.place.invoke("nodes", data="lan")
+    assert done.exit_code == 0, done.stderr
     assert "healthy" in done.stdout
 
 

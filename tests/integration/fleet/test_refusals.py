@@ -22,8 +22,8 @@ def _nothing_is_left_running(place: Ranch) -> Iterator[None]:
 
 def refused(place: Ranch, *arguments: str, code: int = 2, environ: Mapping[str, str] | None = None) -> str:
     """What it says; without a stack trace, and with nothing left running."""
-    done = place.remuda(*arguments, data="refused", **(environ or {}))
-    assert done.returncode == code, done.stderr
+    done = place.invoke(*arguments, data="refused", **(environ or {}))
+    assert done.exit_code == code, done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert "child_started" not in done.stderr

@@ -30,22 +30,22 @@ def test_what_it_keeps_is_for_its_owner_only(up: Frontend) -> None:
 
 
 def test_commands_on_this_machine_find_it(up: Frontend, common: Ranch) -> None:
-    done = common.remuda("nodes", "--json")
-    assert done.returncode == 0, done.stderr
+    done = common.invoke("nodes", "--json")
+    assert done.exit_code == 0, done.stderr
     assert "up" in {node["name"] for node in json.loads(done.stdout)["nodes"]}
 
 
 def test_same_folder_twice_is_refused_naming_the_process(up: Frontend, common: Ranch) -> None:
-    done = common.remuda("up", "--port", "0")
-    assert done.returncode == 2
+    done = common.invoke("up", "--port", "0")
+    assert done.exit_code == 2
     assert f"process {up.pid}" in done.stderr
     assert "--data-dir" in done.stderr
 
 
 def test_port_in_use_is_refused_before_anything_starts(up: Frontend, common: Ranch) -> None:
     port = up.url.rpartition(":")[2]
-    done = common.remuda("up", "--port", port, data="late")
-    assert done.returncode == 2
+    done = common.invoke("up", "--port", port, data="late")
+    assert done.exit_code == 2
     assert f"port {port} on 127.0.0.1 is in use" in done.stderr
     assert "--port" in done.stderr
     assert not (common.folder / "late/nats").exists()

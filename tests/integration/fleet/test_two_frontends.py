@@ -108,8 +108,8 @@ def test_death_and_return_of_one_frontend_changes_no_node(pair: Pair) -> None:
 
 
 def test_frontend_with_a_bus_of_its_own_is_refused_beside_others(pair: Pair) -> None:
-    done = pair.place.remuda("frontend", "--port", "0", data="c", REMUDA_DATABASE_URL=pair.database_url)
-    assert done.returncode == 2
+    done = pair.place.invoke("frontend", "--port", "0", data="c", REMUDA_DATABASE_URL=pair.database_url)
+    assert done.exit_code == 2
     assert "another frontend uses this database" in done.stderr
     assert "--nats-url" in done.stderr
     assert not (pair.place.folder / "c/nats").exists()

@@ -12,6 +12,7 @@ import psycopg
 from remuda.host.ports import free_port
 from tests.integration.fleet.services import served
 from tests.integration.serving.asking import replicas, said
+from tests.support import hasty
 from tests.support.nats_servers import PlainServer, plain_server
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.processes import Frontend, Json, Ranch, Worker, ranch
@@ -46,7 +47,8 @@ class Site:
         """Where it was before, so that workers find it again."""
         bus = ("--nats-url", f"nats://{HOST}:{self._ports['bus']}")
         words = ("--port", str(self._ports[name]), *bus, "--auto-approve", "--expose-node-header")
-        return self.place.frontend(name, *words, REMUDA_DATABASE_URL=database_url or self.database_url)
+        url = database_url or self.database_url
+        return self.place.frontend(name, *words, program=hasty.__name__, REMUDA_DATABASE_URL=url)
 
     def start_worker(self, side: str) -> Worker:
         """Its backends have ports of their own: usually no other worker is on the machine."""
