@@ -20,7 +20,6 @@ from remuda.gateway.openai.figures import Figures
 from remuda.gateway.openai.running import Running
 from remuda.gateway.services import Inference, Serving
 from remuda.inference.model import Endpoint
-from remuda.ops.model import Step
 from remuda.router.confirming import Confirming
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
@@ -41,7 +40,7 @@ from remuda.scheduler.model_folder import ModelFolder
 from remuda.scheduler.placing import Placement, Placing
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
-from remuda.scheduler.upkeep import BY, DriftRepair, Habits, Upkeep
+from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
 from remuda.scheduler.upkeep_rules import unloads_at
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
@@ -115,14 +114,6 @@ class ServingRig:
     def model_work(self, shop: Workshop) -> ReplicaWork:
         """What operations hand loads and unloads to."""
         self._shop = shop
-
-        def moved(step: Step) -> float:
-            live = shop.board.of(step.op, step.node)
-            return 0.0 if live is None else live.current_bytes + (live.fraction or 0.0)
-
-        def entered(step: Step, phase: str) -> None:
-            shop.board.enter((step.op, step.node, step.attempt), phase)
-
         deps = LoaderDeps(
             self._replicas,
             self._worker,
@@ -130,15 +121,14 @@ class ServingRig:
             self._engine,
             self._catalogue,
             self._ground.registry.standings,
-            moved,
-            self._keeper.notify,
+            shop.board,
+            self._keeper,
             self._ground.tokens,
             self._shared,
             load_limits_of(self._ground.around.settings),
-            entered,
         )
-        unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper.notify)
-        return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper.notify)
+        unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper)
+        return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[tuple[Serving, Inference]]:
@@ -149,9 +139,7 @@ class ServingRig:
         doubts = self._doubts()
         demand = self._demand(placing, doubts)
         cold = self._cold_path(demand, doubts)
-        folder = ModelFolder(
-            ground.models_path, self._model_store, ground.around.frontend, self._keeper.notify
-        )
+        folder = ModelFolder(ground.models_path, self._model_store, ground.around.frontend, self._keeper)
         figures = Figures(ground.figures, self._tables, self._ledger)
         upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
         dispatcher = Dispatcher(
@@ -207,7 +195,7 @@ class ServingRig:
             ground.registry.standings,
             ground.around.clock,
             ground.around.entropy,
-            ground.around.signal.notify,
+            ground.around.signal,
         )
 
     def _placing(self, unloads: Unloads) -> Placing:
@@ -227,7 +215,8 @@ class ServingRig:
             unloads,
             clock=ground.around.clock,
             entropy=ground.around.entropy,
-            changed=self._changed,
+            table=self._keeper,
+            signal=ground.around.signal,
         )
 
     def _models(self, placing: Placing, unloads: Unloads) -> Models:
@@ -239,8 +228,7 @@ class ServingRig:
             placing,
             unloads,
             self._ground.registry.standings,
-            changed=self._changed,
-            refresh=self._keeper.refresh,
+            table=self._keeper,
         )
 
     def _demand(self, placing: Placing, doubts: Doubts) -> Demand:
@@ -250,9 +238,8 @@ class ServingRig:
             self._catalogue,
             placing,
             self._ground.around.clock,
-            routable=self._tables.know,
-            refresh=self._keeper.refresh,
-            out_of_reach=doubts.nodes_out_of_reach,
+            table=self._keeper,
+            out_of_reach=doubts,
         )
 
     def _use_notes(self) -> UseNotes:
@@ -271,9 +258,8 @@ class ServingRig:
             self._replicas,
             self._engine,
             self._worker,
-            changed=self._keeper.notify,
-            refresh=self._keeper.refresh,
-            note_lost=self._ground.registry.note_lost,
+            table=self._keeper,
+            history=self._ground.registry,
         )
 
     def _confirming(self) -> Confirming:
@@ -293,9 +279,9 @@ class ServingRig:
             self._worker,
             operations.nodes,
             store.live,
-            self._keeper.notify,
-            reload=partial(models.load, by=BY),
-            note_lost=self._ground.registry.note_lost,
+            self._keeper,
+            models,
+            self._ground.registry,
         )
         return Upkeep(
             self._replicas,
@@ -304,15 +290,9 @@ class ServingRig:
             drift,
             unloads,
             in_flight=self._peers.everywhere,
-            changed=self._keeper.notify,
-            wake=lambda: self._tables.changed,
+            table=self._keeper,
             habits=Habits(self._ground.around.settings.keep_alive),
         )
-
-    def _changed(self) -> None:
-        """Of replicas and of operations: a load is both."""
-        self._keeper.notify()
-        self._ground.around.signal.notify()
 
     def _grpc(self, endpoint: Endpoint) -> GrpcUpstream:
         around = self._ground.around

@@ -14,7 +14,7 @@ from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import NodeId
 from remuda.ops.lines import Heard
 from remuda.ops.live_progress import LiveProgress, end, entered, fold, worth_keeping
-from remuda.ops.model import OpId
+from remuda.ops.model import OpId, Step
 from remuda.ops.ports import OpStore
 from remuda.wire import subjects
 from remuda.wire.backends import InstallProgress
@@ -123,12 +123,16 @@ class ProgressBoard:
         if known.attempt == attempt:
             self._set((op, node), fold(known, event, at_s))
 
-    def enter(self, key: AttemptKey, phase: str) -> None:
+    def moved(self, step: Step) -> float:
+        """How far its bytes are: it only matters whether this grows."""
+        live = self._live.get(step.key)
+        return 0.0 if live is None else live.current_bytes + (live.fraction or 0.0)
+
+    def enter(self, step: Step, phase: str) -> None:
         """An attempt that is carried out here has come to something that its worker does not tell of."""
-        op, node, attempt = key
-        known = self._live.get((op, node), LiveProgress(attempt))
-        if known.attempt == attempt and not known.ended:
-            self._set((op, node), entered(known, phase))
+        known = self._live.get(step.key, LiveProgress(step.attempt))
+        if known.attempt == step.attempt and not known.ended:
+            self._set(step.key, entered(known, phase))
 
     def _set(self, key: Key, live: LiveProgress) -> None:
         self._live[key] = live

@@ -4,7 +4,7 @@ One that cannot be reached, on a node whose worker does not answer either, is no
 said that it is gone; but it is not waited for: its model may be loaded elsewhere meanwhile.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
@@ -18,7 +18,7 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.router.current import Tables
 from remuda.router.table import Route, RouteId
 from remuda.scheduler.model import Replica
-from remuda.scheduler.ports import Engine, NoteLost, ReplicaStore, Worker
+from remuda.scheduler.ports import Engine, NodeHistory, ReplicaStore, RoutingTable, Worker
 from remuda.scheduler.worker_calls import stop_process
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class State(Enum):
 
 
 class Doubts:
-    """`run` owns the looks, one for each replica. `changed` tells everybody of a row that is gone."""
+    """`run` owns the looks, one for each replica."""
 
     def __init__(
         self,
@@ -48,17 +48,15 @@ class Doubts:
         engine: Engine,
         worker: Worker,
         *,
-        changed: Callable[[], None],
-        refresh: Callable[[], Awaitable[None]],
-        note_lost: NoteLost,
+        table: RoutingTable,
+        history: NodeHistory,
     ) -> None:
         self._tables = tables
         self._store = store
         self._engine = engine
         self._worker = worker
-        self._changed = changed
-        self._refresh = refresh
-        self._note_lost = note_lost
+        self._table = table
+        self._history = history
         self._tasks: TaskGroup | None = None
         self._open: dict[RouteId, anyio.Event] = {}
         self._away: dict[RouteId, NodeId] = {}
@@ -98,7 +96,7 @@ class Doubts:
             match await self._state(route, fault):
                 case State.GONE:
                     forgotten = await self._forget(route)
-                    await self._refresh()
+                    await self._table.refresh()
                 case State.WELL:
                     self._tables.take_back(route)
                 case State.OUT_OF_REACH:
@@ -117,7 +115,9 @@ class Doubts:
         if forgotten is not None and fault is Fault.NOT_LOADED:
             await self._stop(forgotten)
         elif forgotten is not None:
-            await self._note_lost(route.node, f"{route.key}: its process on {route.node_name} is gone")
+            await self._history.note_lost(
+                route.node, f"{route.key}: its process on {route.node_name} is gone"
+            )
         if route.id in self._away:
             await self._until_back(route)
 
@@ -189,7 +189,7 @@ class Doubts:
         if replica is None or not await self._store.remove(replica):
             return None
         log.warning("replica_forgotten", replica=str(route.key), node=route.node_name)
-        self._changed()
+        self._table.rows_changed()
         return replica
 
     async def _stop(self, replica: Replica) -> None:

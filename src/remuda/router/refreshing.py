@@ -78,6 +78,8 @@ class Sources:
 
 
 class TableKeeper:
+    """Implements scheduler.ports.RoutingTable."""
+
     def __init__(
         self,
         tables: Tables,
@@ -113,8 +115,15 @@ class TableKeeper:
         self._unloading: frozenset[Unloading] = frozenset()  # As read last.
         self.read_s = clock.monotonic()  # When the store was last read; at first, as if it just was.
 
-    def notify(self) -> None:
-        """Replicas or models were written here: look at once, and tell the other frontends. Never waits."""
+    def routable(self, model: str) -> bool:
+        return self._tables.know(model)
+
+    @property
+    def next_change(self) -> anyio.Event:
+        return self._tables.changed
+
+    def rows_changed(self) -> None:
+        """Look at once, and tell the other frontends. Never waits."""
         self._wanted.set()
         self._to_tell.set()
 
@@ -123,7 +132,7 @@ class TableKeeper:
         told. What cannot be read is found out later."""
         self._fleet_news += 1
         self._fleet_untold = True
-        self.notify()
+        self.rows_changed()
         await self._try()
 
     async def refresh(self) -> None:

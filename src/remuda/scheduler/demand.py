@@ -2,7 +2,7 @@
 
 Those who want it wait for what is found; they do not look themselves, and their leaving stops nothing."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from remuda.ops.model import Kind, Operation, OpId, Step, Wish
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
-from remuda.scheduler.ports import ReplicaStore
+from remuda.scheduler.ports import OutOfReach, ReplicaStore, RoutingTable
 from remuda.scheduler.single_flight import SingleFlight, StillLooking
 
 _FAILED_FOR: Final = timedelta(seconds=15)  # So long a failed load answers for itself.
@@ -72,8 +72,7 @@ class Placer(Protocol):
 
 
 class Demand:
-    """`run` looks, for whoever asks. `refresh` has the table of this frontend read again; it is asked before
-    anything is begun."""
+    """`run` looks, for whoever asks. `table` is read again before anything is begun."""
 
     def __init__(
         self,
@@ -83,17 +82,14 @@ class Demand:
         placer: Placer,
         clock: Clock,
         *,
-        routable: Callable[[str], bool],
-        refresh: Callable[[], Awaitable[None]],
-        out_of_reach: Callable[[], Mapping[NodeId, str]] = lambda: NOBODY,
+        table: RoutingTable,
+        out_of_reach: OutOfReach,
     ) -> None:
-        """`out_of_reach`: nodes that this frontend cannot reach now, each with its reason."""
         self._replicas = replicas
         self._operations = operations
         self._catalogue = catalogue
         self._placer = placer
-        self._routable = routable
-        self._refresh = refresh
+        self._table = table
         self._out_of_reach = out_of_reach
         self._looks = SingleFlight[Found, OpId | None](self._find, clock)
 
@@ -117,7 +113,7 @@ class Demand:
         """How the last load of a model that is not there ended, for as long as it answers for itself; nothing
         is begun."""
         model = self._catalogue.find(name)
-        if model is None or self._routable(name):
+        if model is None or self._table.routable(name):
             return None
         steps = await self._failed_lately(model, (await self._replicas.replicas()).now)
         return next((_failed(step) for step, _ in steps), None)
@@ -125,8 +121,8 @@ class Demand:
     async def _find(self, name: str, waited_for: Collection[OpId | None]) -> Found | None:
         # In this order: a replica that gets ready meanwhile is either seen on its way, or in the table.
         seen = await self._replicas.replicas()
-        await self._refresh()
-        if self._routable(name):
+        await self._table.refresh()
+        if self._table.routable(name):
             return None
         model = self._catalogue.find(name)
         if model is None:
@@ -146,7 +142,7 @@ class Demand:
         away = {
             step.node: "it could not be reached a moment ago" for step, ago in failed if ago < _AVOIDED_FOR
         }
-        return await self._begin(model, {**away, **self._out_of_reach()})
+        return await self._begin(model, {**away, **self._out_of_reach.nodes_out_of_reach()})
 
     async def _under_way(self, replica: Replica) -> UnderWay:
         found = await self._operations.views(Filter(ids=(replica.op,), limit=1, dismissed=True))

@@ -18,7 +18,7 @@ from remuda.ops.model import Step
 from remuda.ops.reports import current_report
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.lost_answers import Lists, Memory, Verdict, by_lists, by_report
-from remuda.scheduler.ports import Worker, WorkerHttp
+from remuda.scheduler.ports import LoadProgress, Worker, WorkerHttp
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 
 log = structlog.get_logger(__name__)
@@ -30,19 +30,19 @@ _MISSES_MAX: Final = 2  # In a row; each takes CONFIRMATION_S twice.
 
 
 class Installing:
-    """For one step. `standing` is its node's, as it is now; `moved` tells how far its bytes are."""
+    """For one step. `standing` is its node's, as it is now."""
 
     def __init__(
         self,
         worker: Worker,
         step: Step,
         standing: Callable[[], Awaitable[Standing]],
-        moved: Callable[[], float],
+        progress: LoadProgress,
     ) -> None:
         self._worker = worker
         self._step = step
         self._standing = standing
-        self._moved = moved
+        self._progress = progress
 
     async def ask(self, request: BackendInstall, standing: Standing) -> BackendInstallReply:
         """The worker's answer, which is asked for again when it was lost. NodeUnreachable when the worker
@@ -82,7 +82,9 @@ class Installing:
     async def _verdict(self, standing: Standing) -> Verdict:
         """Comes to one only when the answer is lost."""
         peer, known = foreign(standing.node), current_report(standing.node)
-        memory = Memory(known=None if known is None else known.sequence, moved=self._moved())
+        memory = Memory(
+            known=None if known is None else known.sequence, moved=self._progress.moved(self._step)
+        )
         verdict = Verdict.WAIT
         while verdict is Verdict.WAIT:
             await anyio.sleep(_LISTS_S if peer else _REPORT_S)
@@ -102,7 +104,7 @@ class Installing:
         if running.error:
             return Verdict.WAIT, memory
         installed = await self._worker.installed(node)
-        lists = Lists(running.models, installed.backends, self._moved())
+        lists = Lists(running.models, installed.backends, self._progress.moved(self._step))
         return by_lists(lists, target_of(self._step).key, self._step.source.backend, memory)
 
 

@@ -11,6 +11,7 @@ from remuda.fleet.fleet import Standing
 from remuda.ops.model import Goal, Kind, Operation, OpId, ReplicaTarget, RollOut, Source, Step, UnloadReason
 from remuda.ops.ports import OpStore
 from remuda.scheduler.model import Replica
+from remuda.scheduler.ports import OpSignal
 
 _BEGIN_WITHIN: Final = timedelta(minutes=1)  # Whoever waits for it does not wait for ever.
 
@@ -53,21 +54,19 @@ def _operation(
 
 
 class Unloads:
-    """`changed` wakes whoever carries operations out."""
-
     def __init__(
         self,
         operations: OpStore,
         standings: Callable[[], Awaitable[Sequence[Standing]]],
         clock: Clock,
         entropy: Entropy,
-        changed: Callable[[], None],
+        signal: OpSignal,
     ) -> None:
         self._operations = operations
         self._standings = standings
         self._clock = clock
         self._entropy = entropy
-        self._changed = changed
+        self._signal = signal
 
     async def ask(self, replica: Replica, by: str, why: UnloadReason) -> OpId:
         """The operation that unloads it. One that is being loaded is given up first, for its load is replaced
@@ -82,7 +81,7 @@ class Unloads:
             now=self._clock.now(),
         )
         submitted = await self._operations.submit(operation, [step])
-        self._changed()
+        self._signal.notify()
         return submitted.operation.id
 
     async def _name_of(self, node: NodeId) -> str:

@@ -31,7 +31,7 @@ from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.installing import Installing, until_vanished
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.model import HTTP, Replica, ReplicaState, endpoint_of, worker_endpoint
-from remuda.scheduler.ports import Engine, Place, ReplicaStore, Worker, WorkerHttp
+from remuda.scheduler.ports import Engine, LoadProgress, Place, ReplicaStore, RoutingTable, Worker, WorkerHttp
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.worker_calls import stop_given_up, stop_process
 from remuda.wire.backends import BackendInstall, BackendInstallReply
@@ -60,9 +60,7 @@ class LoadLimits:
 
 @dataclass(frozen=True, slots=True)
 class LoaderDeps:
-    """What a load needs. `moved`: how far the bytes of a step are, as heard from its worker. `entered` shows
-    its phase, `changed` tells everybody that a row was written, `tokens` open backends. `shared`: nodes have
-    our folder of models."""
+    """What a load needs. `tokens` open backends. `shared`: nodes have our folder of models."""
 
     store: ReplicaStore
     worker: Worker
@@ -70,12 +68,11 @@ class LoaderDeps:
     engine: Engine
     catalogue: Catalogue
     standings: Callable[[], Awaitable[Sequence[Standing]]]
-    moved: Callable[[Step], float]
-    changed: Callable[[], None]
+    progress: LoadProgress
+    table: RoutingTable
     tokens: NodeTokens
     shared: bool = False
     limits: LoadLimits = LoadLimits()
-    entered: Callable[[Step, str], None] = lambda step, phase: None
 
 
 class Loader:
@@ -125,7 +122,7 @@ class Loader:
                     await self._deps.store.remove(replica)
                 except RemudaError as error:  # Upkeep finds that nobody loads it any more.
                     log.warning("replica_not_forgotten", replica=str(replica.key), reason=error.message)
-            self._deps.changed()
+            self._deps.table.rows_changed()
 
     async def _stop(self, replica: Replica) -> None:
         """If its worker does not, its report will show the process, and it is stopped then."""
@@ -149,7 +146,7 @@ class _Load:
         self._step = step
         self._model = model
         self._load_limit = load_limit(model.need().weights_bytes, deps.limits.load)
-        self._installing = Installing(deps.worker, step, self._standing, lambda: deps.moved(step))
+        self._installing = Installing(deps.worker, step, self._standing, deps.progress)
 
     async def run(self) -> Problem | None:
         began_s = anyio.current_time()
@@ -175,7 +172,7 @@ class _Load:
         last = 0.0
         while True:
             await anyio.sleep(_LOOK_S)
-            moved = self._deps.moved(self._step)
+            moved = self._deps.progress.moved(self._step)
             if moved > last:
                 last = moved
                 scope.deadline = pushed(anyio.current_time(), scope.deadline, began_s)
@@ -208,7 +205,7 @@ class _Load:
             reply = await self._process(standing)
             await self._write(_running(self.replica, reply, standing))
             scope.deadline = load_entered(anyio.current_time(), scope.deadline, self._load_limit)
-            self._deps.entered(self._step, LOADING)
+            self._deps.progress.enter(self._step, LOADING)
             await self._load_model(standing)
             await self._write(replace(self.replica, state=ReplicaState.LOADED))
         except RemudaError as error:
@@ -290,7 +287,7 @@ class _Load:
         if written is None:
             raise BackendFailed(f"{self.replica.key} was given up while it was being loaded")
         self.replica = written
-        self._deps.changed()
+        self._deps.table.rows_changed()
 
     def _place(self, standing: Standing) -> Place:
         """A worker of ours says where its folder of models is; one that has not yet has the frontend's. Of a
@@ -365,15 +362,13 @@ _ON_ITS_WAY = (ReplicaState.STAGING, ReplicaState.LOADING)  # Whoever loads thes
 
 
 class ReplicaWork:
-    """Implements ops.ports.ModelWork. `changed` tells everybody that a row is gone."""
+    """Implements ops.ports.ModelWork."""
 
-    def __init__(
-        self, loader: Loader, unloader: Unloader, store: ReplicaStore, changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, loader: Loader, unloader: Unloader, store: ReplicaStore, table: RoutingTable) -> None:
         self._loader = loader
         self._unloader = unloader
         self._store = store
-        self._changed = changed
+        self._table = table
 
     async def carry_out(self, step: Step) -> Ending:
         return await (self._loader.load(step) if step.kind is Kind.LOAD else self._unloader.unload(step))
@@ -386,4 +381,4 @@ class ReplicaWork:
             meant = row.node == node and str(row.key) in keys and row.change <= known
             if meant and row.state not in _ON_ITS_WAY and await self._store.remove(row):
                 log.info("replica_forgotten", replica=str(row.key), reason="its backend was changed")
-                self._changed()
+                self._table.rows_changed()

@@ -1,6 +1,6 @@
 """Models described by files in the data folder: what is put there becomes a model, what leaves is none."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from remuda.core.errors import Invalid, Rejected, RemudaError
 from remuda.models.config import ModelConfig
 from remuda.models.reading import check_absolute_paths, check_new_name, read_model
 from remuda.scheduler.model import StoredModel
-from remuda.scheduler.ports import ModelStore
+from remuda.scheduler.ports import ModelStore, RoutingTable
 
 log = structlog.get_logger(__name__)
 
@@ -35,11 +35,11 @@ class _Seen:
 class ModelFolder:
     """`frontend` tells apart the folders of several frontends; each answers only for its own files."""
 
-    def __init__(self, folder: Path, store: ModelStore, frontend: str, changed: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, store: ModelStore, frontend: str, table: RoutingTable) -> None:
         self._folder = folder
         self._store = store
         self._origin = f"file:{frontend}:"
-        self._changed = changed
+        self._table = table
         self._seen: dict[str, _Seen] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -76,7 +76,7 @@ class ModelFolder:
         log.info("model_removed", model=model, file=name)
         # Another file may describe it, too: that one is read again.
         self._seen = {other: seen for other, seen in self._seen.items() if seen.model != model}
-        self._changed()
+        self._table.rows_changed()
 
     async def _take_in(self, name: str, text: str) -> str:
         try:
@@ -89,7 +89,7 @@ class ModelFolder:
             log.error("model_file_refused", file=name, reason=str(error))
             return ""
         log.info("model_read", model=config.id, file=name, unknown_keys=list(config.unknown))
-        self._changed()
+        self._table.rows_changed()
         return config.id
 
     async def _check(self, config: ModelConfig, name: str) -> None:

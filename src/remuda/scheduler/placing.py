@@ -25,7 +25,7 @@ from remuda.scheduler.model import (
 )
 from remuda.scheduler.offers import Fleet, offers
 from remuda.scheduler.placement import place
-from remuda.scheduler.ports import ReplicaStore
+from remuda.scheduler.ports import OpSignal, ReplicaStore, RoutingTable
 from remuda.scheduler.supplies import NOWHERE, Supply, supplies
 
 Supplies = Mapping[NodeId, Supply]
@@ -47,7 +47,8 @@ class Placement:
 
 
 class Placing:
-    """Implements scheduler.demand.Placer. `changed` tells everybody that there is a new replica to load."""
+    """Implements scheduler.demand.Placer. A new replica to load is a row and an operation: `table` and
+    `signal` tell everybody of both."""
 
     def __init__(
         self,
@@ -58,7 +59,8 @@ class Placing:
         *,
         clock: Clock,
         entropy: Entropy,
-        changed: Callable[[], None],
+        table: RoutingTable,
+        signal: OpSignal,
     ) -> None:
         self._store = store
         self._catalogue = catalogue
@@ -66,7 +68,8 @@ class Placing:
         self._unloads = unloads
         self._clock = clock
         self._entropy = entropy
-        self._changed = changed
+        self._table = table
+        self._signal = signal
 
     async def begin(
         self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
@@ -78,7 +81,8 @@ class Placing:
         try:
             claimed = await self._claim(look, placed, by)
         finally:  # Also when whoever asked has left meanwhile: it may have been written.
-            self._changed()
+            self._table.rows_changed()
+            self._signal.notify()
         if claimed is not None:
             why = UnloadReason(UnloadCause.MAKES_ROOM, for_replica=claimed.key)
             for row in look.seen.rows:

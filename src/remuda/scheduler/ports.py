@@ -1,6 +1,6 @@
 """What the scheduler needs of the store, of workers and of backends."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -91,8 +91,59 @@ class Worker(Protocol):
     async def installed(self, node: NodeId) -> BackendListReply: ...
 
 
-NoteLost = Callable[[NodeId, str], Awaitable[None]]
-"""Writes into a node's history that a replica there is gone without being unloaded, with what is known."""
+class ChangeEvent(Protocol):
+    async def wait(self) -> None: ...
+
+
+class RoutingTable(Protocol):
+    """What this frontend's requests are routed by, as those see it who write replicas and models."""
+
+    def rows_changed(self) -> None:
+        """Replicas or models were written here: it is read again soon, on every frontend. Never waits."""
+        ...
+
+    async def refresh(self) -> None:
+        """It is at least as new as this call when it returns. Raises what the store raises."""
+        ...
+
+    def routable(self, model: str) -> bool:
+        """Whether there is a replica of it, though requests may have to wait a moment for it."""
+        ...
+
+    @property
+    def next_change(self) -> ChangeEvent:
+        """Set by the next table: take it before looking, and none is missed."""
+        ...
+
+
+class OpSignal(Protocol):
+    def notify(self) -> None:
+        """Operations were written here: whoever moves them on looks at once, on every frontend."""
+        ...
+
+
+class LoadProgress(Protocol):
+    """How far loads are that this frontend carries out."""
+
+    def moved(self, step: Step) -> float:
+        """How far its bytes are, as heard from its worker: it only matters whether this grows."""
+        ...
+
+    def enter(self, step: Step, phase: str) -> None:
+        """It has come to something that its worker does not tell of."""
+        ...
+
+
+class NodeHistory(Protocol):
+    async def note_lost(self, node_id: NodeId, detail: str) -> None:
+        """A replica there is gone without being unloaded; with what is known."""
+        ...
+
+
+class OutOfReach(Protocol):
+    def nodes_out_of_reach(self) -> Mapping[NodeId, str]:
+        """Nodes that this frontend cannot reach now, each with the reason."""
+        ...
 
 
 class WorkerHttp(Protocol):

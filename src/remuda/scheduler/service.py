@@ -21,7 +21,7 @@ from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import Placer, loads_present
 from remuda.scheduler.load_ops import Unloads
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel, Unplaceable
-from remuda.scheduler.ports import ModelStore, ReplicaStore
+from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
 from remuda.wire.nodes import RunningReplica
 
 ADDED = "added"
@@ -67,13 +67,8 @@ class AlreadyLoaded:
     others: tuple[str, ...] = ()  # `a, b: why`, of the nodes that do not have it.
 
 
-async def _no_table() -> None:
-    return None
-
-
 class Models:
-    """`changed` tells every frontend that models or replicas have changed; `refresh` has this one's table
-    read again, so that whoever was answered finds here what it was told."""
+    """`table` is read again before an answer, so that whoever was answered finds here what it was told."""
 
     def __init__(
         self,
@@ -85,8 +80,7 @@ class Models:
         unloads: Unloads,
         standings: Callable[[], Awaitable[Sequence[Standing]]],
         *,
-        changed: Callable[[], None],
-        refresh: Callable[[], Awaitable[None]] = _no_table,
+        table: RoutingTable,
     ) -> None:
         self._catalogue = catalogue
         self._store = store
@@ -95,8 +89,7 @@ class Models:
         self._placer = placer
         self._unloads = unloads
         self._standings = standings
-        self._changed = changed
-        self._refresh = refresh
+        self._table = table
 
     async def configured(self) -> Sequence[Catalogued]:
         await self._catalogue.refresh()
@@ -131,8 +124,8 @@ class Models:
             raise Invalid(problem)
         warnings = tuple(filter(None, (context_warning(config.context_size, trained), weights.cut_off)))
         await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
-        self._changed()
-        await self._refresh()
+        self._table.rows_changed()
+        await self._table.refresh()
         same = before is not None and before.stored.text == text
         return Told(await self.get(config.id), before is not None, config.unknown, warnings, same)
 
@@ -160,8 +153,8 @@ class Models:
             )
         await self._store.remove_model(found.config.id)
         await self._unload(found.config.id, by, UnloadReason(UnloadCause.MODEL_REMOVED))
-        self._changed()
-        await self._refresh()
+        self._table.rows_changed()
+        await self._table.refresh()
 
     async def load(self, name: str, by: str) -> View | AlreadyLoaded:
         """The operation that loads one more replica, or the one that is about to load the first. NoCapacity

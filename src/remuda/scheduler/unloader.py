@@ -16,7 +16,7 @@ from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step, Unl
 from remuda.ops.ports import Live
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
-from remuda.scheduler.ports import Frontends, ReplicaStore, Worker
+from remuda.scheduler.ports import Frontends, ReplicaStore, RoutingTable, Worker
 from remuda.scheduler.upkeep_rules import used_since
 from remuda.scheduler.worker_calls import stop_key
 from remuda.wire.models import ModelStop
@@ -44,14 +44,14 @@ class Unloader:
         worker: Worker,
         frontends: Frontends,
         live: Callable[[], Awaitable[Live]],
-        changed: Callable[[], None],
+        table: RoutingTable,
         drain: timedelta = DRAIN,
     ) -> None:
         self._store = store
         self._worker = worker
         self._frontends = frontends
         self._live = live
-        self._changed = changed
+        self._table = table
         self._drain = drain
 
     async def unload(self, step: Step) -> Ending:
@@ -61,7 +61,7 @@ class Unloader:
         except RemudaError as error:
             return replace(error.problem(), retryable=True)
         finally:
-            self._changed()
+            self._table.rows_changed()
 
     async def _unload(self, step: Step) -> Ending:
         going = await self._marked(step)
@@ -92,7 +92,7 @@ class Unloader:
             going = replace(replica, state=ReplicaState.UNLOADING, why=target_of(step).reason)
             written = await self._store.move(replica, going)
             if written is not None:
-                self._changed()
+                self._table.rows_changed()
                 return _Going(written, idle_since)
 
     async def _stop_unrecorded(self, step: Step) -> None:

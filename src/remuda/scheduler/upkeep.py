@@ -4,7 +4,7 @@ wanted. It takes no input; a signal only wakes it, and every frontend may run it
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 import structlog
@@ -19,7 +19,7 @@ from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.drift import Drop, Memory, Scene, Stray, compare, to_ask
 from remuda.scheduler.load_ops import Unloads, target_of
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
-from remuda.scheduler.ports import NoteLost, ReplicaStore, Worker
+from remuda.scheduler.ports import NodeHistory, ReplicaStore, RoutingTable, Worker
 from remuda.scheduler.upkeep_rules import Circumstances, Forget, Unload, actions, idle_next
 from remuda.wire.models import ModelStop, RunningModel
 
@@ -29,13 +29,18 @@ _EVERY_S: Final = 5.0
 BY: Final = "remuda"
 
 
+class ModelLoads(Protocol):
+    async def load(self, name: str, by: str) -> object:
+        """Begin to load one more replica of it. RemudaError when that cannot be done now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Habits:
     keep_alive: timedelta = timedelta(minutes=30)
 
 
 class Upkeep:
-    """`in_flight` counts over all frontends; `changed` tells everybody that a row is gone."""
+    """`in_flight` counts over all frontends."""
 
     def __init__(
         self,
@@ -46,8 +51,7 @@ class Upkeep:
         unloads: Unloads,
         *,
         in_flight: Callable[[ReplicaKey], int],
-        changed: Callable[[], None],
-        wake: Callable[[], anyio.Event],
+        table: RoutingTable,
         habits: Habits,
     ) -> None:
         self._store = store
@@ -56,14 +60,13 @@ class Upkeep:
         self._drift = drift
         self._unloads = unloads
         self._in_flight = in_flight
-        self._changed = changed
-        self._wake = wake
+        self._table = table
         self._habits = habits
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         while True:
-            news, pause_s = self._wake(), _EVERY_S
+            news, pause_s = self._table.next_change, _EVERY_S
             try:
                 pause_s = min(pause_s, await self.pass_once())
             except RemudaError as error:  # The store is away, and that is nobody's defect.
@@ -107,7 +110,7 @@ class Upkeep:
     async def _forget(self, replica: Replica) -> None:
         if await self._store.remove(replica):
             log.info("replica_forgotten", replica=str(replica.key), reason="its load is over")
-            self._changed()
+            self._table.rows_changed()
 
     async def _unload(self, replica: Replica, why: UnloadReason) -> None:
         if replica.state is ReplicaState.UNLOADING and await self._store.move(replica, replica) is None:
@@ -131,7 +134,7 @@ class DriftRepair:
     """Compares rows with what workers say, forgets what is gone, loads again what crashed, and stops what
     nobody knows. What counts only when it is seen twice is remembered here, so each
     frontend comes to its own conclusion; rows are compared and removed as they were seen, so that of several
-    frontends one forgets a row, and has its model loaded again (`reload`) if it crashed."""
+    frontends one forgets a row, and has its model loaded again if it crashed."""
 
     def __init__(
         self,
@@ -139,17 +142,17 @@ class DriftRepair:
         worker: Worker,
         nodes: Callable[[], Awaitable[Sequence[NodeView]]],
         live: Callable[[], Awaitable[Live]],
-        changed: Callable[[], None],
-        reload: Callable[[str], Awaitable[object]],
-        note_lost: NoteLost,
+        table: RoutingTable,
+        models: ModelLoads,
+        history: NodeHistory,
     ) -> None:
         self._store = store
         self._worker = worker
         self._nodes = nodes
         self._live = live
-        self._changed = changed
-        self._reload = reload
-        self._note_lost = note_lost
+        self._table = table
+        self._models = models
+        self._history = history
         self._memory = Memory()
 
     async def look(self, replicas: Replicas) -> None:
@@ -193,16 +196,16 @@ class DriftRepair:
     async def _forget(self, drop: Drop) -> None:
         if await self._store.remove(drop.replica):
             log.warning("replica_forgotten", replica=str(drop.replica.key), reason=drop.why)
-            self._changed()
+            self._table.rows_changed()
             if drop.reload:
-                await self._note_lost(drop.replica.node, f"{drop.replica.key}: {drop.why}")
+                await self._history.note_lost(drop.replica.node, f"{drop.replica.key}: {drop.why}")
                 await self._load_again(drop.replica.key)
 
     async def _load_again(self, key: ReplicaKey) -> None:
         """The worker has restarted the process, but a model is loaded only by a frontend. If there is no
         place for it now, the next request looks for one."""
         try:
-            await self._reload(key.model)
+            await self._models.load(key.model, BY)
         except RemudaError as error:
             log.warning("replica_not_reloaded", replica=str(key), reason=error.message)
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -16,7 +15,6 @@ from remuda.inference.requests import ChatRequest, Message
 from remuda.ops.commander import BusCommander
 from remuda.ops.holdings import to_ask
 from remuda.ops.inventories import Inventories
-from remuda.ops.model import Step
 from remuda.ops.node_views import NodeViews
 from remuda.ops.progress_board import ProgressBoard
 from remuda.ops.progress_line import ProgressLine
@@ -41,7 +39,7 @@ from remuda.scheduler.model import ReplicaKey
 from remuda.scheduler.placing import Placement, Placing
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
-from remuda.scheduler.upkeep import BY, DriftRepair, Habits, Upkeep
+from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
 from remuda.store.ops import SqlOpStore
@@ -201,16 +199,15 @@ class Parts:
         self._inventories = Inventories(
             lines, self._operations, host.clock, self.signal.notify, world.pace.list_every
         )
-        self._unloads = Unloads(self._operations, host.standings, host.clock, host.dice, self.signal.notify)
+        self._unloads = Unloads(self._operations, host.standings, host.clock, host.dice, self.signal)
         self._placing = self._make_placing()
         self._doubts = Doubts(
             self.tables,
             self._replicas,
             self._engine,
             self._worker,
-            changed=self.keeper.notify,
-            refresh=self.keeper.refresh,
-            note_lost=_not_noted,
+            table=self.keeper,
+            history=_NoHistory(),
         )
         self._demand = self._make_demand()
         self.dispatcher = self._make_dispatcher()
@@ -241,8 +238,7 @@ class Parts:
             self._placing,
             self._unloads,
             self._host.standings,
-            changed=self._changed,
-            refresh=self.keeper.refresh,
+            table=self.keeper,
         )
 
     def _make_keeper(self) -> TableKeeper:
@@ -278,7 +274,6 @@ class Parts:
         )
 
     def _make_commander(self) -> BusCommander:
-        notify = self.keeper.notify
         deps = LoaderDeps(
             self._replicas,
             self._worker,
@@ -286,13 +281,15 @@ class Parts:
             self._engine,
             self._catalogue,
             self._host.standings,
-            self._moved,
-            notify,
+            self._board,
+            self.keeper,
             TOKENS,
             self._world.shared,
             limits=_LIMITS,
         )
-        unloader = Unloader(self._replicas, self._worker, self.peers, self._operations.live, notify, _DRAIN)
+        unloader = Unloader(
+            self._replicas, self._worker, self.peers, self._operations.live, self.keeper, _DRAIN
+        )
         return BusCommander(
             self._lines,
             self._operations,
@@ -303,7 +300,7 @@ class Parts:
             at_once_max=_REQUESTS_MOST,
             bus_trouble=self._host.trouble,
             changed=self.signal.notify,
-            model_work=ReplicaWork(Loader(deps), unloader, self._replicas, notify),
+            model_work=ReplicaWork(Loader(deps), unloader, self._replicas, self.keeper),
         )
 
     def _make_reconciler(self) -> Reconciler:
@@ -331,7 +328,8 @@ class Parts:
             self._unloads,
             clock=self._host.clock,
             entropy=self._host.dice,
-            changed=self._changed,
+            table=self.keeper,
+            signal=self.signal,
         )
 
     def _make_demand(self) -> Demand:
@@ -341,9 +339,8 @@ class Parts:
             self._catalogue,
             self._placing,
             self._host.clock,
-            routable=self.tables.know,
-            refresh=self.keeper.refresh,
-            out_of_reach=self._doubts.nodes_out_of_reach,
+            table=self.keeper,
+            out_of_reach=self._doubts,
         )
 
     def _make_dispatcher(self) -> Dispatcher:
@@ -371,7 +368,7 @@ class Parts:
         )
 
     def _make_upkeep(self) -> Upkeep:
-        notify, live = self.keeper.notify, self._operations.live
+        live = self._operations.live
         return Upkeep(
             self._replicas,
             live,
@@ -381,14 +378,13 @@ class Parts:
                 self._worker,
                 self._nodes,
                 live,
-                notify,
-                reload=partial(self.models().load, by=BY),
-                note_lost=_not_noted,
+                self.keeper,
+                self.models(),
+                _NoHistory(),
             ),
             self._unloads,
             in_flight=self.peers.everywhere,
-            changed=notify,
-            wake=lambda: self.tables.changed,
+            table=self.keeper,
             habits=Habits(self._world.keep_alive),
         )
 
@@ -401,14 +397,6 @@ class Parts:
         self._inventories.want(to_ask(nodes))
         return nodes, ()
 
-    def _moved(self, step: Step) -> float:
-        live = self._board.of(step.op, step.node)
-        return 0.0 if live is None else live.current_bytes + (live.fraction or 0.0)
-
-    def _changed(self) -> None:
-        self.keeper.notify()
-        self.signal.notify()
-
 
 async def _meanwhile(status: LoadStatus) -> None:
     return None
@@ -419,5 +407,6 @@ async def _never(node: NodeId) -> bool:
     return False
 
 
-async def _not_noted(node: NodeId, detail: str) -> None:
-    return None
+class _NoHistory:
+    async def note_lost(self, node_id: NodeId, detail: str) -> None:
+        return None

@@ -54,9 +54,8 @@ class Asking(DemandRig):
             self.replicas,
             self.engine,
             self.worker,
-            changed=self.changed,
-            refresh=anyio.lowlevel.checkpoint,
-            note_lost=self.note_lost,
+            table=self,
+            history=self,
         )
 
     @property
@@ -85,7 +84,7 @@ class Asking(DemandRig):
         row = await self.row()
         route = Route(row.key, row.node, "gpu-1", endpoint_of(row, node(), TOKENS))
         entry = Entry(read_model(YAML), (route,), True)
-        self.routable.add("qwen")
+        self.with_route.add("qwen")
         self.tables.replace(Table(MappingProxyType({"qwen": entry}), row.change))
 
     async def begun(self) -> Replica:

@@ -43,9 +43,8 @@ class Doubting(Rig):
             self.replicas,
             self.engine,
             self.worker,
-            changed=self.changed,
-            refresh=self.refresh,
-            note_lost=self.note_lost,
+            table=self,
+            history=self,
         )
 
     async def refresh(self) -> None:

@@ -93,7 +93,7 @@ async def test_change_made_here_is_in_the_table_at_once_and_told_to_others(rig: 
     other = Rig(rig.store, rig.lines, tmp_path, "f-2")
     async with rig.running(), other.running():
         rig.store.put(a_replica())
-        rig.keeper.notify()
+        rig.keeper.rows_changed()
         await wait_until(lambda: rig.routes and other.routes)
     assert [sent.subject for sent in rig.lines.sent] == [subjects.REPLICAS_CHANGED]
 
@@ -108,7 +108,7 @@ async def test_unload_is_obeyed_by_a_frontend_that_cannot_read_the_store(rig: Ri
         assert other.routes == ["i-qwen-0", "i-qwen-1"]
         cut_off.down = True
         rig.store.put(a_replica(0, ReplicaState.UNLOADING), a_replica(1))
-        rig.keeper.notify()
+        rig.keeper.rows_changed()
         await wait_until(lambda: other.routes == ["i-qwen-1"])
         assert rig.routes == ["i-qwen-1"]
         cut_off.down = False
@@ -207,12 +207,12 @@ async def test_loaded_models_go_on_answering_while_the_store_is_away(rig: Rig) -
         async with rig.running():
             rig.store.down = True
             for looks in (2, 3, 4):
-                rig.keeper.notify()
+                rig.keeper.rows_changed()
                 await wait_until(partial(rig.has_looked, looks))
             assert rig.routes == ["i-qwen-0"]
             rig.store.down = False
             rig.store.put(a_replica(), a_replica(1))
-            rig.keeper.notify()
+            rig.keeper.rows_changed()
             await wait_until(lambda: len(rig.routes) == 2)
     events = [entry["event"] for entry in logs]
     assert events.count("table_not_refreshed") == 1
@@ -223,7 +223,7 @@ async def test_bus_that_is_down_costs_others_a_moment_and_us_nothing(rig: Rig) -
     rig.lines.down = True
     async with rig.running():
         rig.store.put(a_replica())
-        rig.keeper.notify()
+        rig.keeper.rows_changed()
         await wait_until(lambda: rig.routes)
 
 

@@ -38,7 +38,7 @@ class PlacingRig(Rig):
 
     @property
     def unloads(self) -> Unloads:
-        return Unloads(self.operations, self.standings, self.clock, self.entropy, self.changed)
+        return Unloads(self.operations, self.standings, self.clock, self.entropy, self)
 
     async def unload(self, replica: Replica) -> None:
         """As people do."""
@@ -53,7 +53,8 @@ class PlacingRig(Rig):
             self.unloads,
             clock=self.clock,
             entropy=self.entropy,
-            changed=self.changed,
+            table=self,
+            signal=self,
         )
 
     def model(self, name: str = "qwen") -> Catalogued:
@@ -78,7 +79,7 @@ class CountingPlacer:
 
 
 class DemandRig(PlacingRig):
-    """`routable` are the models that have a route, as this frontend's table has it. Made and run by
+    """`with_route` are the models that have a route, as this frontend's table has it. Made and run by
     `running`."""
 
     demand: Demand
@@ -87,7 +88,7 @@ class DemandRig(PlacingRig):
         super().__init__()
         self.out_of_reach: dict[NodeId, str] = {}
         self._tasks = tasks
-        self.routable: set[str] = set()
+        self.with_route: set[str] = set()
         self.after_refresh: Callable[[], Awaitable[object]] = anyio.lowlevel.checkpoint
         self.refreshed = 0
         self.placer = CountingPlacer(self.placing())
@@ -111,13 +112,18 @@ class DemandRig(PlacingRig):
             self.catalogue,
             self.placer,
             self.clock,
-            routable=lambda name: name in self.routable,
-            refresh=self._refresh,
-            out_of_reach=lambda: self.out_of_reach,
+            table=self,
+            out_of_reach=self,
         )
         await self._tasks.start(made.run)
         return made
 
-    async def _refresh(self) -> None:
+    def nodes_out_of_reach(self) -> Mapping[NodeId, str]:
+        return self.out_of_reach
+
+    def routable(self, model: str) -> bool:
+        return model in self.with_route
+
+    async def refresh(self) -> None:
         self.refreshed += 1
         await self.after_refresh()

@@ -241,14 +241,39 @@ class Rig:
         self.entropy = SeededEntropy(1)
         self.changes = 0
         self.lost: list[tuple[NodeId, str]] = []
-        self.moved = 0.0
+        self.moved_bytes = 0.0
+        self.phases: list[str] = []
+        self.signals = 0
         self.views_of = NodeViews()
 
-    def changed(self) -> None:
+    # As the table of a frontend that routes nothing.
+
+    def rows_changed(self) -> None:
         self.changes += 1
 
-    async def note_lost(self, node: NodeId, detail: str) -> None:
-        self.lost.append((node, detail))
+    async def refresh(self) -> None:
+        pass
+
+    def routable(self, model: str) -> bool:
+        return False
+
+    @property
+    def next_change(self) -> anyio.Event:
+        return anyio.Event()
+
+    # As the progress of a load, the signal of operations and the history of nodes.
+
+    def moved(self, step: Step) -> float:
+        return self.moved_bytes
+
+    def enter(self, step: Step, phase: str) -> None:
+        self.phases.append(phase)
+
+    def notify(self) -> None:
+        self.signals += 1
+
+    async def note_lost(self, node_id: NodeId, detail: str) -> None:
+        self.lost.append((node_id, detail))
 
     @property
     def machine(self) -> Machine:
@@ -275,8 +300,8 @@ class Rig:
                 self.engine,
                 self.catalogue,
                 self.standings,
-                lambda step: self.moved,
-                self.changed,
+                self,
+                self,
                 TOKENS,
                 shared,
                 limits or LoadLimits(),

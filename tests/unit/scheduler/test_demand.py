@@ -99,7 +99,7 @@ async def test_two_models_are_loaded_independently(rig: DemandRig) -> None:
 
 
 async def test_model_with_a_route_needs_nothing(rig: DemandRig) -> None:
-    rig.routable.add("qwen")
+    rig.with_route.add("qwen")
     assert await rig.demand.look("qwen") is None
     assert rig.placer.asked == []
     assert rig.refreshed == 1, "the table is read anew before anything is begun"

@@ -312,7 +312,7 @@ async def test_bytes_that_move_push_the_deadline_on(rig: Rig) -> None:
         async def trickle() -> None:
             while True:
                 await time_passes(60)
-                rig.moved += 1
+                rig.moved_bytes += 1
 
         tasks.start_soon(trickle)
         assert await rig.loader().load(step) is None
@@ -328,7 +328,7 @@ async def test_bytes_that_stop_to_move_end_it_five_minutes_later(rig: Rig) -> No
         async def trickle() -> None:
             for _ in range(40):
                 await time_passes(60)
-                rig.moved += 1
+                rig.moved_bytes += 1
 
         tasks.start_soon(trickle)
         problem = await problem_of(rig.loader(), step)

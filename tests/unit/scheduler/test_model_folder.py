@@ -32,7 +32,7 @@ class Watched(Rig):
     def __init__(self, folder: Path, frontend: str = "f-1") -> None:
         super().__init__(folder)
         self.path = folder
-        self.folder = ModelFolder(folder, self.models, frontend, self.changed)
+        self.folder = ModelFolder(folder, self.models, frontend, self)
         self._written = 0
 
     def write(self, name: str, text: str) -> None:
@@ -183,7 +183,7 @@ async def test_each_frontend_answers_only_for_its_own_files(tmp_path: Path) -> N
     two_path = tmp_path / "two"
     for path in (one.path, two_path):
         path.mkdir()
-    two = ModelFolder(two_path, one.models, "f-2", one.changed)
+    two = ModelFolder(two_path, one.models, "f-2", one)
     one.write("a.yaml", a_model("of-one"))
     (two_path / "a.yaml").write_text(a_model("of-two"))
     await one.look()
@@ -199,7 +199,7 @@ async def test_file_of_another_release_is_read_again_after_a_restart(tmp_path: P
     watched = Watched(tmp_path)
     watched.write("a.yaml", a_model("qwen"))
     await watched.look()
-    again = ModelFolder(tmp_path, watched.models, "f-1", watched.changed)
+    again = ModelFolder(tmp_path, watched.models, "f-1", watched)
     await again.look()
     assert await watched.names() == {"qwen": "file:f-1:a.yaml"}
 

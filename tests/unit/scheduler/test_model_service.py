@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 class Served(PlacingRig):
     def __init__(self) -> None:
         super().__init__()
-        unloads = Unloads(self.operations, self.standings, self.clock, self.entropy, self.changed)
+        unloads = Unloads(self.operations, self.standings, self.clock, self.entropy, self)
         self.service = Models(
             self.catalogue,
             self.models,
@@ -28,7 +28,7 @@ class Served(PlacingRig):
             self.placing(),
             unloads,
             self.standings,
-            changed=self.changed,
+            table=self,
         )
 
     async def load(self, by: str = "ada") -> View:

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.anyio
 
 
 def work(rig: Rig) -> ReplicaWork:
-    unloader = Unloader(rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig.changed)
-    return ReplicaWork(rig.loader(), unloader, rig.replicas, rig.changed)
+    unloader = Unloader(rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig)
+    return ReplicaWork(rig.loader(), unloader, rig.replicas, rig)
 
 
 async def test_stopped_replicas_of_that_node_are_forgotten_and_no_others() -> None:

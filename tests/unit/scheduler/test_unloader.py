@@ -42,7 +42,7 @@ async def rig() -> Rig:
 
 
 def unloader(rig: Rig) -> Unloader:
-    return Unloader(rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig.changed, DRAIN)
+    return Unloader(rig.replicas, rig.worker, rig.frontends, rig.operations.live, rig, DRAIN)
 
 
 def an_unload(replica: Replica) -> Step:

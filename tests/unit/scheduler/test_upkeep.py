@@ -41,19 +41,19 @@ class Kept(Rig):
                 self.worker,
                 self.nodes,
                 live,
-                self.changed,
-                reload=self.load_again,
-                note_lost=self.note_lost,
+                self,
+                self,
+                self,
             ),
-            Unloads(self.operations, self.standings, self.clock, self.entropy, self.changed),
+            Unloads(self.operations, self.standings, self.clock, self.entropy, self),
             in_flight=lambda key: self.busy,
-            changed=self.changed,
-            wake=anyio.Event,
+            table=self,
             habits=Habits(timedelta(minutes=30)),
         )
 
-    async def load_again(self, model: str) -> None:
-        self.reloaded.append(model)
+    async def load(self, name: str, by: str) -> None:
+        """As the service of models."""
+        self.reloaded.append(name)
         if self.no_room:
             raise Conflict("no node can take it")
 
