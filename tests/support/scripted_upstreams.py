@@ -120,7 +120,7 @@ class ScriptedLoading:
             raise NoCapacity(f"no node can take {model}", hint="gpu-1: no free memory")
         await self.bringing(model, wait_s, meanwhile)
 
-    def doubt(self, route: Route, why: UpstreamFailed) -> None:
+    def suspect(self, route: Route, why: UpstreamFailed) -> None:
         self.doubted.append(route)
 
     async def gone(self, route: Route) -> bool:

@@ -23,7 +23,6 @@ from remuda.inference.model import Endpoint
 from remuda.router.confirming import Confirming
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
-from remuda.router.doubts import Doubts
 from remuda.router.hanging_up import hang_up_on_the_gone
 from remuda.router.ledger import Ledger
 from remuda.router.loading import ColdPath
@@ -31,8 +30,10 @@ from remuda.router.newcomers import Newcomers
 from remuda.router.noting_use import UseNotes
 from remuda.router.peers import PeerLoads
 from remuda.router.refreshing import Sources, TableKeeper
+from remuda.router.suspects import Suspects
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.demand import Demand
+from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import Unloads
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import Replica
@@ -136,9 +137,9 @@ class ServingRig:
         ground, settings, clock = self._ground, self._ground.around.settings, self._ground.around.clock
         unloads = self._unloads()
         placing = self._placing(unloads)
-        doubts = self._doubts()
-        demand = self._demand(placing, doubts)
-        cold = self._cold_path(demand, doubts)
+        suspects = self._suspects()
+        demand = self._demand(placing, suspects)
+        cold = self._cold_path(demand, suspects)
         folder = ModelFolder(ground.models_path, self._model_store, ground.around.frontend, self._keeper)
         figures = Figures(ground.figures, self._tables, self._ledger)
         upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
@@ -173,7 +174,7 @@ class ServingRig:
             self._keeper.run,
             self._peers.run,
             self._use_notes().run,
-            doubts.run,
+            suspects.run,
             demand.run,
             self._upkeep(models, unloads).run,
             self._confirming().run,
@@ -184,9 +185,9 @@ class ServingRig:
             await stack.enter_async_context(background(*runners))
             yield serving, inference
 
-    def _cold_path(self, demand: Demand, doubts: Doubts) -> ColdPath:
+    def _cold_path(self, demand: Demand, suspects: Suspects) -> ColdPath:
         clock, is_removed = self._ground.around.clock, self._ground.registry.is_removed
-        return ColdPath(demand, self._tables, doubts, self._shop.board, clock, is_removed=is_removed)
+        return ColdPath(demand, self._tables, suspects, self._shop.board, clock, is_removed=is_removed)
 
     def _unloads(self) -> Unloads:
         ground = self._ground
@@ -231,7 +232,7 @@ class ServingRig:
             table=self._keeper,
         )
 
-    def _demand(self, placing: Placing, doubts: Doubts) -> Demand:
+    def _demand(self, placing: Placing, suspects: Suspects) -> Demand:
         return Demand(
             self._replicas,
             self._shop.store,
@@ -239,7 +240,7 @@ class ServingRig:
             placing,
             self._ground.around.clock,
             table=self._keeper,
-            out_of_reach=doubts,
+            out_of_reach=suspects,
         )
 
     def _use_notes(self) -> UseNotes:
@@ -252,15 +253,15 @@ class ServingRig:
             usual=around.settings.keep_alive,
         )
 
-    def _doubts(self) -> Doubts:
-        return Doubts(
-            self._tables,
+    def _suspects(self) -> Suspects:
+        inspector = Inspector(
             self._replicas,
             self._engine,
             self._worker,
             table=self._keeper,
             history=self._ground.registry,
         )
+        return Suspects(self._tables, self._keeper, inspector)
 
     def _confirming(self) -> Confirming:
         return Confirming(

@@ -22,7 +22,7 @@ class Tables:
         self.held_back: frozenset[RouteId] = frozenset()
 
     def replace(self, table: Table) -> None:
-        """Those in doubt stay left out; of those that are gone nothing is remembered. What others said of
+        """Suspects stay left out; of those that are gone nothing is remembered. What others said of
         replicas while the store could not be read is in the table by now."""
         self._whole = table
         there = {route.id for route in self.routes()}

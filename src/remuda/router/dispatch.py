@@ -89,7 +89,7 @@ class Dispatcher:
             await self._upstreams.at(route.endpoint).serve(call, sink)
         except UpstreamFailed as failure:
             if failure.elsewhere:
-                self._loading.doubt(route, failure)
+                self._loading.suspect(route, failure)
             raise
         finally:
             self._ledger.end(route)

@@ -12,10 +12,10 @@ from remuda.inference.failures import UpstreamFailed
 from remuda.ops.model import OpId
 from remuda.ops.overlay import Overlay, overlaid
 from remuda.router.current import Tables
-from remuda.router.doubts import Doubts
 from remuda.router.errors import BackendMissing, LoadFailed, ModelLoading, ModelUnloaded
 from remuda.router.load_status import status_of
 from remuda.router.ports import LoadStatus, Meanwhile
+from remuda.router.suspects import Suspects
 from remuda.router.table import Route
 from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, UnderWay, Waits
 from remuda.scheduler.model import Unplaceable
@@ -35,7 +35,7 @@ class ColdPath:
         self,
         demand: Demand,
         tables: Tables,
-        doubts: Doubts,
+        suspects: Suspects,
         overlay: Overlay,
         clock: Clock,
         *,
@@ -43,7 +43,7 @@ class ColdPath:
     ) -> None:
         self._demand = demand
         self._tables = tables
-        self._doubts = doubts
+        self._suspects = suspects
         self._overlay = overlay
         self._clock = clock
         self._is_removed = is_removed
@@ -81,11 +81,11 @@ class ColdPath:
         failed = await self._demand.failed(model)
         return None if failed is None else LoadStatus(model, "failed", failed.node)
 
-    def doubt(self, route: Route, why: UpstreamFailed) -> None:
-        self._doubts.add(route, why)
+    def suspect(self, route: Route, why: UpstreamFailed) -> None:
+        self._suspects.add(route, why)
 
     async def gone(self, route: Route) -> bool:
-        return await self._doubts.verdict(route)
+        return await self._suspects.verdict(route)
 
     async def removed(self, route: Route) -> bool:
         with anyio.move_on_after(_REMOVED_S):

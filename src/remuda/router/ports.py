@@ -36,12 +36,12 @@ class Loading(Protocol):
         """
         ...
 
-    def doubt(self, route: Route, why: UpstreamFailed) -> None:
+    def suspect(self, route: Route, why: UpstreamFailed) -> None:
         """A request found this replica missing, or another model in its place: begin to look."""
         ...
 
     async def gone(self, route: Route) -> bool:
-        """Whether a replica in doubt is gone, and forgotten. Waits for the look to end."""
+        """Whether a suspect is gone, and forgotten. Waits for the look to end."""
         ...
 
     async def removed(self, route: Route) -> bool:

@@ -50,6 +50,6 @@ def answering_before_and_after(place: Ranch, here: Machine, there: Machine) -> t
 
 
 def test_request_for_a_replica_on_a_vanished_machine_is_answered_by_another(tmp_path: Path) -> None:
-    """Its connection is open. How long that takes is bounded by upstreams.sockets and router.doubts."""
+    """Its connection is open. How long that takes is bounded by upstreams.sockets and router.suspects."""
     with two_machines() as (here, there), ranch(tmp_path / "ranch") as place:
         assert here.run(answering_before_and_after, place, here, there) == ("far", "near")

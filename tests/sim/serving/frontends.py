@@ -24,15 +24,16 @@ from remuda.ops.signal import ChangeSignal
 from remuda.router.confirming import Confirming
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Journey, Waits
-from remuda.router.doubts import Doubts
 from remuda.router.ledger import Ledger
 from remuda.router.loading import ColdPath
 from remuda.router.noting_use import UseNotes
 from remuda.router.peers import PeerLoads
 from remuda.router.ports import LoadStatus
 from remuda.router.refreshing import Sources, TableKeeper
+from remuda.router.suspects import Suspects
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.demand import Demand
+from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import Unloads
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import ReplicaKey
@@ -201,13 +202,16 @@ class Parts:
         )
         self._unloads = Unloads(self._operations, host.standings, host.clock, host.dice, self.signal)
         self._placing = self._make_placing()
-        self._doubts = Doubts(
+        self._suspects = Suspects(
             self.tables,
-            self._replicas,
-            self._engine,
-            self._worker,
-            table=self.keeper,
-            history=_NoHistory(),
+            self.keeper,
+            Inspector(
+                self._replicas,
+                self._engine,
+                self._worker,
+                table=self.keeper,
+                history=_NoHistory(),
+            ),
         )
         self._demand = self._make_demand()
         self.dispatcher = self._make_dispatcher()
@@ -223,7 +227,7 @@ class Parts:
             self.keeper.run,
             self.peers.run,
             self._make_use_notes().run,
-            self._doubts.run,
+            self._suspects.run,
             self._demand.run,
             self._make_upkeep().run,
             self._make_confirming().run,
@@ -340,7 +344,7 @@ class Parts:
             self._placing,
             self._host.clock,
             table=self.keeper,
-            out_of_reach=self._doubts,
+            out_of_reach=self._suspects,
         )
 
     def _make_dispatcher(self) -> Dispatcher:
@@ -348,7 +352,7 @@ class Parts:
         cold = ColdPath(
             self._demand,
             self.tables,
-            self._doubts,
+            self._suspects,
             self._board,
             clock,
             is_removed=_never,

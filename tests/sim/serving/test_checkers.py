@@ -102,7 +102,7 @@ BREAKS = {
         {
             "remuda.router.building._routable": lambda row, *_: row.state is ReplicaState.LOADED,
             "remuda.scheduler.drift._verdict": lambda *_: None,
-            "remuda.router.doubts.Doubts.add": lambda *_: None,
+            "remuda.router.suspects.Suspects.add": lambda *_: None,
         },
         "no_former_life_is_asked",
         first_seed=5,
@@ -117,7 +117,7 @@ BREAKS = {
         {
             "remuda.scheduler.drift._verdict": lambda *_: None,
             "remuda.scheduler.upkeep_rules.unloads_at": lambda *_: None,
-            "remuda.router.doubts.Doubts.add": lambda *_: None,
+            "remuda.router.suspects.Suspects.add": lambda *_: None,
         },
         "everything_settles",
     ),

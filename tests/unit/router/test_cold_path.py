@@ -16,11 +16,12 @@ from remuda.models.reading import read_model
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, State
 from remuda.router.current import Tables
-from remuda.router.doubts import Doubts
 from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded
 from remuda.router.loading import ColdPath
 from remuda.router.ports import LoadStatus
+from remuda.router.suspects import Suspects
 from remuda.router.table import Entry, Route, Table
+from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.model import Replica, endpoint_of
 from tests.support.nodes import TOKENS, node
 from tests.support.virtual_loop import VirtualLoop
@@ -49,18 +50,15 @@ class Asking(DemandRig):
         self.told: list[LoadStatus] = []
         self.served = 0
         self.refused: list[Exception] = []
-        self.doubts = Doubts(
+        self.suspects = Suspects(
             self.tables,
-            self.replicas,
-            self.engine,
-            self.worker,
-            table=self,
-            history=self,
+            self,
+            Inspector(self.replicas, self.engine, self.worker, table=self, history=self),
         )
 
     @property
     def cold(self) -> ColdPath:
-        return ColdPath(self.demand, self.tables, self.doubts, self, self.clock, is_removed=self.is_removed)
+        return ColdPath(self.demand, self.tables, self.suspects, self, self.clock, is_removed=self.is_removed)
 
     async def is_removed(self, node: NodeId) -> bool:
         return False

@@ -88,7 +88,7 @@ class Loads:
         await meanwhile(LoadStatus(model))
         self.on_bring()
 
-    def doubt(self, route: Route, why: UpstreamFailed) -> None:
+    def suspect(self, route: Route, why: UpstreamFailed) -> None:
         self.doubted.append(route)
         self.on_doubt()
 

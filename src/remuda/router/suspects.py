@@ -1,0 +1,115 @@
+"""Replicas that failed a request: left out of the table until scheduler.inspection has looked at them.
+
+One that is out of reach is not waited for: its model may be loaded elsewhere meanwhile. It is asked now and
+then, and routed to again when it answers.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from remuda.core.errors import RemudaError
+from remuda.core.ids import NodeId
+from remuda.inference.failures import Fault, UpstreamFailed
+from remuda.router.current import Tables
+from remuda.router.table import Route, RouteId
+from remuda.scheduler.inspection import Inspection, Inspector, ReplicaHealth, Suspect
+from remuda.scheduler.ports import RoutingTable
+
+log = structlog.get_logger(__name__)
+
+_VERDICT_S: Final = 10.0
+_AGAIN_S: Final = 2.0
+_OUT_OF_REACH: Final = "it could not be reached a moment ago"
+
+
+class Suspects:
+    """`run` owns the looks, one for each replica."""
+
+    def __init__(self, tables: Tables, table: RoutingTable, inspector: Inspector) -> None:
+        self._tables = tables
+        self._table = table
+        self._inspector = inspector
+        self._tasks: TaskGroup | None = None
+        self._open: dict[RouteId, anyio.Event] = {}
+        self._away: dict[RouteId, NodeId] = {}
+
+    def nodes_out_of_reach(self) -> Mapping[NodeId, str]:
+        """With the reason why nothing is to be loaded there now."""
+        return dict.fromkeys(self._away.values(), _OUT_OF_REACH)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                task_status.started()
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+
+    def add(self, route: Route, why: UpstreamFailed) -> None:
+        """From now on it is not chosen here, until it has shown that it is well."""
+        if self._tasks is None or route.id in self._open:
+            return
+        log.warning("replica_in_doubt", replica=str(route.key), node=route.node_name, reason=why.message)
+        self._open[route.id] = anyio.Event()
+        self._tables.leave_out(route)
+        self._tasks.start_soon(self._look, route, _suspect(route, why.fault))
+
+    async def verdict(self, route: Route) -> bool:
+        """Whether it is gone, once that is known."""
+        looking = self._open.get(route.id)
+        if looking is not None:
+            with anyio.move_on_after(_VERDICT_S):
+                await looking.wait()
+        return not self._tables.has(route)
+
+    async def _look(self, route: Route, suspect: Suspect) -> None:
+        found: Inspection | None = None
+        try:
+            found = await self._inspector.inspect(suspect)
+            await self._go_by(route, found.health)
+        except RemudaError as error:  # The store is away: what is true is found out later.
+            log.warning("doubt_not_settled", replica=str(route.key), reason=error.message)
+            self._tables.take_back(route)
+        except Exception:
+            log.exception("doubt_broke", replica=str(route.key))
+            self._tables.take_back(route)
+        finally:
+            self._open.pop(route.id).set()
+        # For what follows nobody has to wait.
+        if found is not None:
+            await self._inspector.follow_up(suspect, found)
+        if route.id in self._away:
+            await self._until_back(route, suspect)
+
+    async def _go_by(self, route: Route, health: ReplicaHealth) -> None:
+        match health:
+            case ReplicaHealth.GONE:
+                await self._table.refresh()
+            case ReplicaHealth.WELL:
+                self._tables.take_back(route)
+            case ReplicaHealth.OUT_OF_REACH:
+                log.warning("replica_out_of_reach", replica=str(route.key), node=route.node_name)
+                self._away[route.id] = route.node
+                self._tables.leave_out(route, away=True)
+
+    async def _until_back(self, route: Route, suspect: Suspect) -> None:
+        """Or no longer in the table: by then its node is known to be away."""
+        try:
+            while route.id in {each.id for each in self._tables.routes()}:
+                await anyio.sleep(_AGAIN_S)
+                if await self._inspector.answers(suspect):
+                    log.info("replica_back", replica=str(route.key), node=route.node_name)
+                    self._tables.take_back(route)
+                    return
+        finally:
+            del self._away[route.id]
+
+
+def _suspect(route: Route, fault: Fault) -> Suspect:
+    return Suspect(
+        route.key, route.change, route.node, route.node_name, route.endpoint, route.instance, fault
+    )
