@@ -187,7 +187,7 @@ class ServingRig:
 
     def _cold_path(self, demand: Demand, suspects: Suspects) -> ColdPath:
         clock, is_removed = self._ground.around.clock, self._ground.registry.is_removed
-        return ColdPath(demand, self._tables, suspects, self._shop.board, clock, is_removed=is_removed)
+        return ColdPath(demand, self._tables, suspects, clock, is_removed=is_removed)
 
     def _unloads(self) -> Unloads:
         ground = self._ground
@@ -241,6 +241,7 @@ class ServingRig:
             self._ground.around.clock,
             table=self._keeper,
             out_of_reach=suspects,
+            progress=self._shop.board,
         )
 
     def _use_notes(self) -> UseNotes:

@@ -10,7 +10,6 @@ from remuda.core.errors import NoCapacity, RemudaError, Unavailable
 from remuda.core.ids import NodeId
 from remuda.inference.failures import UpstreamFailed
 from remuda.ops.model import OpId
-from remuda.ops.overlay import Overlay, overlaid
 from remuda.router.current import Tables
 from remuda.router.errors import BackendMissing, LoadFailed, ModelLoading, ModelUnloaded
 from remuda.router.load_status import status_of
@@ -36,7 +35,6 @@ class ColdPath:
         demand: Demand,
         tables: Tables,
         suspects: Suspects,
-        overlay: Overlay,
         clock: Clock,
         *,
         is_removed: Callable[[NodeId], Awaitable[bool]],
@@ -44,7 +42,6 @@ class ColdPath:
         self._demand = demand
         self._tables = tables
         self._suspects = suspects
-        self._overlay = overlay
         self._clock = clock
         self._is_removed = is_removed
 
@@ -109,8 +106,7 @@ class ColdPath:
                 return self._status(answer)
 
     def _status(self, found: UnderWay) -> LoadStatus:
-        view = None if found.view is None else overlaid(found.view, self._overlay, self._clock.now())
-        return status_of(found.replica, view)
+        return status_of(found.replica, self._demand.current_view(found))
 
 
 def _news_may_come(answer: Answer, spent_s: float) -> bool:

@@ -15,6 +15,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Conflict, NodeUnreachable, Problem
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, Operation, OpId, Step, Wish
+from remuda.ops.overlay import Overlay, overlaid
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
@@ -84,6 +85,7 @@ class Demand:
         *,
         table: RoutingTable,
         out_of_reach: OutOfReach,
+        progress: Overlay,
     ) -> None:
         self._replicas = replicas
         self._operations = operations
@@ -91,6 +93,8 @@ class Demand:
         self._placer = placer
         self._table = table
         self._out_of_reach = out_of_reach
+        self._progress = progress
+        self._clock = clock
         self._looks = SingleFlight[Found, OpId | None](self._find, clock)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -108,6 +112,10 @@ class Demand:
         rows = (await self._replicas.replicas()).rows
         coming = next((row for row in rows if row.key.model == name and _on_its_way(row)), None)
         return None if coming is None else await self._under_way(coming)
+
+    def current_view(self, found: UnderWay) -> View | None:
+        """Its operation, with the progress that is heard at this moment."""
+        return None if found.view is None else overlaid(found.view, self._progress, self._clock.now())
 
     async def failed(self, name: str) -> Failed | None:
         """How the last load of a model that is not there ended, for as long as it answers for itself; nothing

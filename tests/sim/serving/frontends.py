@@ -345,6 +345,7 @@ class Parts:
             self._host.clock,
             table=self.keeper,
             out_of_reach=self._suspects,
+            progress=self._board,
         )
 
     def _make_dispatcher(self) -> Dispatcher:
@@ -353,7 +354,6 @@ class Parts:
             self._demand,
             self.tables,
             self._suspects,
-            self._board,
             clock,
             is_removed=_never,
         )

@@ -14,7 +14,7 @@ from remuda.core.errors import NoCapacity, Problem, Unavailable
 from remuda.core.ids import NodeId
 from remuda.models.reading import read_model
 from remuda.ops.live_progress import LiveProgress
-from remuda.ops.model import OpId, State
+from remuda.ops.model import State
 from remuda.router.current import Tables
 from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded
 from remuda.router.loading import ColdPath
@@ -46,7 +46,6 @@ class Asking(DemandRig):
     def __init__(self, tasks: TaskGroup) -> None:
         super().__init__(tasks)
         self.tables = Tables()
-        self.live: LiveProgress | None = None
         self.told: list[LoadStatus] = []
         self.served = 0
         self.refused: list[Exception] = []
@@ -58,14 +57,10 @@ class Asking(DemandRig):
 
     @property
     def cold(self) -> ColdPath:
-        return ColdPath(self.demand, self.tables, self.suspects, self, self.clock, is_removed=self.is_removed)
+        return ColdPath(self.demand, self.tables, self.suspects, self.clock, is_removed=self.is_removed)
 
     async def is_removed(self, node: NodeId) -> bool:
         return False
-
-    def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
-        """Implements ops.overlay.Overlay."""
-        return self.live
 
     async def ask(self, wait_s: float | None = WAIT_S, model: str = "qwen") -> None:
         try:

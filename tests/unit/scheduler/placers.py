@@ -9,7 +9,8 @@ from anyio.abc import TaskGroup
 
 from remuda.core.ids import MachineId, NodeId
 from remuda.gallery.model import Reading
-from remuda.ops.model import UnloadCause, UnloadReason
+from remuda.ops.live_progress import LiveProgress
+from remuda.ops.model import OpId, UnloadCause, UnloadReason
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NOBODY, Demand
@@ -87,6 +88,7 @@ class DemandRig(PlacingRig):
     def __init__(self, tasks: TaskGroup) -> None:
         super().__init__()
         self.out_of_reach: dict[NodeId, str] = {}
+        self.live: LiveProgress | None = None
         self._tasks = tasks
         self.with_route: set[str] = set()
         self.after_refresh: Callable[[], Awaitable[object]] = anyio.lowlevel.checkpoint
@@ -114,9 +116,13 @@ class DemandRig(PlacingRig):
             self.clock,
             table=self,
             out_of_reach=self,
+            progress=self,
         )
         await self._tasks.start(made.run)
         return made
+
+    def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
+        return self.live
 
     def nodes_out_of_reach(self) -> Mapping[NodeId, str]:
         return self.out_of_reach
