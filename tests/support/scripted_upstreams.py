@@ -29,9 +29,9 @@ from remuda.models.config import ModelConfig
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
 from remuda.router.ledger import Ledger
-from remuda.router.newcomers import nothing_new
 from remuda.router.ports import Meanwhile
 from remuda.router.table import Entry, Route, Table
+from remuda.router.unknown_models import nothing_new
 from remuda.scheduler.model import ReplicaKey
 
 Script = Callable[[Call, ByteSink], Awaitable[None]]  # Answers in OpenAI's bytes.

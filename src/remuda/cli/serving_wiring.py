@@ -20,17 +20,17 @@ from remuda.gateway.openai.figures import Figures
 from remuda.gateway.openai.running import Running
 from remuda.gateway.services import Inference, Serving
 from remuda.inference.model import Endpoint
+from remuda.router.cold_path import ColdPath
 from remuda.router.confirming import Confirming
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Waits
-from remuda.router.hanging_up import hang_up_on_the_gone
+from remuda.router.last_used import LastUsedWriter
 from remuda.router.ledger import Ledger
-from remuda.router.loading import ColdPath
-from remuda.router.newcomers import Newcomers
-from remuda.router.noting_use import UseNotes
 from remuda.router.peers import PeerLoads
 from remuda.router.refreshing import Sources, TableKeeper
+from remuda.router.stale_connections import close_stale_connections
 from remuda.router.suspects import Suspects
+from remuda.router.unknown_models import UnknownModels
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
@@ -159,7 +159,7 @@ class ServingRig:
             Running(settings.shutdown_grace.total_seconds()),
             body_bytes_max=settings.request_bytes_max,
             expose_node=settings.expose_node_header,
-            look_again=Newcomers(self._keeper.refresh, clock).look,
+            look_again=UnknownModels(self._keeper.refresh, clock).look,
         )
         models = self._models(placing, unloads)
         serving = Serving(
@@ -173,12 +173,12 @@ class ServingRig:
             folder.run,
             self._keeper.run,
             self._peers.run,
-            self._use_notes().run,
+            self._last_used().run,
             suspects.run,
             demand.run,
             self._upkeep(models, unloads).run,
             self._confirming().run,
-            partial(hang_up_on_the_gone, self._tables, upstreams),
+            partial(close_stale_connections, self._tables, upstreams),
         )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(upstreams.aclose)
@@ -244,9 +244,9 @@ class ServingRig:
             progress=self._shop.board,
         )
 
-    def _use_notes(self) -> UseNotes:
+    def _last_used(self) -> LastUsedWriter:
         around = self._ground.around
-        return UseNotes(
+        return LastUsedWriter(
             self._tables,
             self._ledger,
             around.clock,

@@ -24,8 +24,8 @@ from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher
-from remuda.router.newcomers import nothing_new
 from remuda.router.ports import LoadStatus
+from remuda.router.unknown_models import nothing_new
 from remuda.scheduler.model import Replica, ReplicaKey
 from remuda.scheduler.service import Models
 from remuda.wire.admin import JoinLines

@@ -21,12 +21,12 @@ from remuda.ops.progress_line import ProgressLine
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.sightings import NodeView
 from remuda.ops.signal import ChangeSignal
+from remuda.router.cold_path import ColdPath
 from remuda.router.confirming import Confirming
 from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher, Journey, Waits
+from remuda.router.last_used import LastUsedWriter
 from remuda.router.ledger import Ledger
-from remuda.router.loading import ColdPath
-from remuda.router.noting_use import UseNotes
 from remuda.router.peers import PeerLoads
 from remuda.router.ports import LoadStatus
 from remuda.router.refreshing import Sources, TableKeeper
@@ -226,7 +226,7 @@ class Parts:
             self._make_reconciler().run,
             self.keeper.run,
             self.peers.run,
-            self._make_use_notes().run,
+            self._make_last_used().run,
             self._suspects.run,
             self._demand.run,
             self._make_upkeep().run,
@@ -268,8 +268,8 @@ class Parts:
             every_s=_TELL_EVERY_S,
         )
 
-    def _make_use_notes(self) -> UseNotes:
-        return UseNotes(
+    def _make_last_used(self) -> LastUsedWriter:
+        return LastUsedWriter(
             self.tables,
             self.ledger,
             self._host.clock,

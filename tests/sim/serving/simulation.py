@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from remuda.models.reading import read_model
-from remuda.router import loading, refreshing
+from remuda.router import cold_path, refreshing
 from remuda.scheduler import catalogue, single_flight, upkeep
 from remuda.scheduler.model import StoredModel
 from remuda.store.inline import InlineDatabase
@@ -128,6 +128,6 @@ def as_simulated() -> Iterator[None]:
         for module in (catalogue, refreshing):
             patch.setattr(module, "run_sync", run_sync)
         patch.setattr(single_flight, "_SHARED_S", _LOOK_S)
-        patch.setattr(loading, "_LOOK_S", _LOOK_S)
+        patch.setattr(cold_path, "_LOOK_S", _LOOK_S)
         patch.setattr(upkeep, "_EVERY_S", 2 * _LOOK_S)
         yield

@@ -177,10 +177,12 @@ BREAKS = {
         first_seed=4,
     ),
     "whoever waits for a load waits for ever": Break(
-        {"remuda.router.loading.ColdPath.bring": for_ever}, "every_request_ends"
+        {"remuda.router.cold_path.ColdPath.bring": for_ever}, "every_request_ends"
     ),
     "nobody says why there is no room": Break(
-        {"remuda.router.loading._nowhere": lambda *_: NoCapacity("")}, "refusals_have_a_reason", first_seed=16
+        {"remuda.router.cold_path._nowhere": lambda *_: NoCapacity("")},
+        "refusals_have_a_reason",
+        first_seed=16,
     ),
     "a frontend loads what another has begun": Break(
         {

@@ -15,9 +15,9 @@ from remuda.core.ids import NodeId
 from remuda.models.reading import read_model
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import State
+from remuda.router.cold_path import ColdPath
 from remuda.router.current import Tables
 from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded
-from remuda.router.loading import ColdPath
 from remuda.router.ports import LoadStatus
 from remuda.router.suspects import Suspects
 from remuda.router.table import Entry, Route, Table

@@ -7,7 +7,7 @@ import pytest
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, Operation, OpId, ReplicaTarget, Source, State, Step
 from remuda.ops.ports import Progress, View
-from remuda.router.load_status import status_of
+from remuda.router.cold_path import status_of
 from remuda.router.ports import LoadStatus
 from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.model import ReplicaState

@@ -9,15 +9,15 @@ from remuda.core.clock import Clock
 from remuda.core.errors import NoCapacity, RemudaError, Unavailable
 from remuda.core.ids import NodeId
 from remuda.inference.failures import UpstreamFailed
-from remuda.ops.model import OpId
+from remuda.ops.model import OpId, State
+from remuda.ops.ports import Progress, View
 from remuda.router.current import Tables
 from remuda.router.errors import BackendMissing, LoadFailed, ModelLoading, ModelUnloaded
-from remuda.router.load_status import status_of
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.suspects import Suspects
 from remuda.router.table import Route
 from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, UnderWay, Waits
-from remuda.scheduler.model import Unplaceable
+from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from remuda.scheduler.single_flight import StillLooking
 
 _LOOK_S: Final = 1.0
@@ -153,3 +153,30 @@ def _nowhere(model: str, refused: Unplaceable) -> NoCapacity:
             told.append(f"{waiting} nodes wait for approval")
     kind = BackendMissing if refused.backend_unknown else NoCapacity
     return kind(f"no node can take {model}: {'; '.join(told)}")
+
+
+_INSTALL_SHARE = 80.0  # Of the whole, where the backend has to be brought first.
+
+
+def status_of(replica: Replica, view: View | None) -> LoadStatus:
+    """`view` is the operation's, with live progress laid over it; None while it is just being made."""
+    model = replica.key.model
+    if view is None or not view.steps:
+        return LoadStatus(model)
+    step = view.steps[0]
+    if step.state is not State.RUNNING:
+        state = "failed" if step.state is State.FAILED else "pending"
+        return LoadStatus(model, state, step.node_name)
+    heard = next((one for _, one in view.progress if one.attempt == step.attempt), Progress(step.attempt))
+    if replica.state is ReplicaState.LOADING:
+        return LoadStatus(model, "loading", step.node_name, _INSTALL_SHARE)
+    return LoadStatus(
+        model,
+        "installing",
+        step.node_name,
+        progress=round(heard.fraction * _INSTALL_SHARE, 1),
+        bytes_sent=heard.current_bytes,
+        total_bytes=heard.total_bytes,
+        file_index=1 if heard.total_bytes else 0,
+        total_files=1 if heard.total_bytes else 0,
+    )

@@ -9,7 +9,7 @@ from remuda.core.ids import NodeId
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.router.current import Tables
-from remuda.router.hanging_up import hang_up_on_the_gone
+from remuda.router.stale_connections import close_stale_connections
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.model import ReplicaKey
 from tests.support.waiting import wait_until
@@ -39,7 +39,7 @@ async def test_replica_that_is_gone_is_hung_up_on_and_no_other() -> None:
     tables, connected = Tables(), Connected()
     tables.replace(a_table(HERE, THERE))
     async with anyio.create_task_group() as tasks:
-        await tasks.start(hang_up_on_the_gone, tables, connected)
+        await tasks.start(close_stale_connections, tables, connected)
         await anyio.wait_all_tasks_blocked()
         both = set(connected.to)
         tables.replace(a_table(HERE))

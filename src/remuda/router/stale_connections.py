@@ -16,7 +16,7 @@ class Connections(Protocol):
         ...
 
 
-async def hang_up_on_the_gone(
+async def close_stale_connections(
     tables: Tables, connections: Connections, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     task_status.started()

@@ -12,8 +12,8 @@ from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.models.keep_alive import FOR_EVER
 from remuda.router.current import Tables
+from remuda.router.last_used import LastUsedWriter
 from remuda.router.ledger import Ledger
-from remuda.router.noting_use import UseNotes
 from remuda.router.table import Entry, Route, Table
 from remuda.scheduler.model import ReplicaKey
 from tests.unit.router.frontends import HandClock
@@ -44,7 +44,9 @@ class Noting:
         tables.replace(Table(MappingProxyType(entries), 1))
         self.written: list[tuple[float, Mapping[str, float]]] = []
         self.store_is_away = False
-        self.notes = UseNotes(tables, self.ledger, self.clock, touch=self._touch, usual=timedelta(minutes=30))
+        self.notes = LastUsedWriter(
+            tables, self.ledger, self.clock, touch=self._touch, usual=timedelta(minutes=30)
+        )
         self._began_s = self.clock.passed_s
 
     async def _touch(self, used: Mapping[ReplicaKey, timedelta]) -> None:
@@ -116,7 +118,7 @@ async def test_what_is_due_takes_along_what_is_not(noting: Noting) -> None:
 
 
 async def test_model_that_stays_for_ever_is_written_as_seldom_as_any(noting: Noting) -> None:
-    notes = UseNotes(Tables(), noting.ledger, noting.clock, touch=noting._touch, usual=FOR_EVER)
+    notes = LastUsedWriter(Tables(), noting.ledger, noting.clock, touch=noting._touch, usual=FOR_EVER)
     noting.notes = notes
     with holding(noting.ledger, LONG):
         await noting.looks(25)

@@ -11,7 +11,7 @@ from remuda.core.errors import RemudaError, Unavailable
 from remuda.router.errors import Overloaded
 
 
-class Newcomers:
+class UnknownModels:
     """`refresh` reads the table again; whoever calls it together shares the reading."""
 
     def __init__(self, refresh: Callable[[], Awaitable[None]], clock: Clock) -> None:

@@ -7,7 +7,7 @@ from remuda.core import limits
 from remuda.core.clock import SystemClock
 from remuda.core.errors import StoreUnusable, Unavailable
 from remuda.router.errors import Overloaded
-from remuda.router.newcomers import Newcomers
+from remuda.router.unknown_models import UnknownModels
 
 pytestmark = pytest.mark.anyio
 
@@ -28,9 +28,9 @@ class Store:
 
 async def test_the_store_is_looked_at_for_whoever_asks() -> None:
     store = Store()
-    newcomers = Newcomers(store.refresh, SystemClock())
-    await newcomers.look()
-    await newcomers.look()
+    unknown = UnknownModels(store.refresh, SystemClock())
+    await unknown.look()
+    await unknown.look()
     assert store.looks == 2
 
 
@@ -38,17 +38,17 @@ async def test_a_store_that_cannot_say_is_no_proof_that_there_is_no_such_model()
     store = Store()
     store.fails = "the disk is full"
     with pytest.raises(Unavailable, match="cannot look it up now: the disk is full"):
-        await Newcomers(store.refresh, SystemClock()).look()
+        await UnknownModels(store.refresh, SystemClock()).look()
 
 
 async def test_only_so_many_wait() -> None:
     store = Store()
     store.answers = anyio.Event()
-    newcomers = Newcomers(store.refresh, SystemClock())
+    unknown = UnknownModels(store.refresh, SystemClock())
     async with anyio.create_task_group() as tasks:
         for _ in range(limits.UNKNOWN_MODELS_WAITING_MAX):
-            tasks.start_soon(newcomers.look)
+            tasks.start_soon(unknown.look)
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(Overloaded):
-            await newcomers.look()
+            await unknown.look()
         store.answers.set()

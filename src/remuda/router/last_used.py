@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 _LOOK_S: Final = 1.0
 
 
-class UseNotes:
+class LastUsedWriter:
     """`touch` is told how long ago each was used, by no clock but the store's; `usual` is the `keep_alive` of
     models that name none."""
 
