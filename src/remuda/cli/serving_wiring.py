@@ -34,11 +34,11 @@ from remuda.router.unknown_models import UnknownModels
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
-from remuda.scheduler.load_ops import Unloads
+from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import Replica
 from remuda.scheduler.model_folder import ModelFolder
-from remuda.scheduler.placing import Placement, Placing
+from remuda.scheduler.placing import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
@@ -189,9 +189,9 @@ class ServingRig:
         clock, is_removed = self._ground.around.clock, self._ground.registry.is_removed
         return ColdPath(demand, self._tables, suspects, clock, is_removed=is_removed)
 
-    def _unloads(self) -> Unloads:
+    def _unloads(self) -> UnloadRequests:
         ground = self._ground
-        return Unloads(
+        return UnloadRequests(
             self._shop.store,
             ground.registry.standings,
             ground.around.clock,
@@ -199,9 +199,9 @@ class ServingRig:
             ground.around.signal,
         )
 
-    def _placing(self, unloads: Unloads) -> Placing:
+    def _placing(self, unloads: UnloadRequests) -> ReplicaPlacer:
         ground = self._ground
-        by = Placement(
+        by = PlacementInputs(
             self._shop.operations.look,
             self._peers.everywhere,
             ground.own_machines,
@@ -209,7 +209,7 @@ class ServingRig:
             ground.around.settings.distributed_disk_headroom_check,
             ground.around.frontend,
         )
-        return Placing(
+        return ReplicaPlacer(
             self._replicas,
             self._catalogue,
             by,
@@ -220,7 +220,7 @@ class ServingRig:
             signal=ground.around.signal,
         )
 
-    def _models(self, placing: Placing, unloads: Unloads) -> Models:
+    def _models(self, placing: ReplicaPlacer, unloads: UnloadRequests) -> Models:
         return Models(
             self._catalogue,
             self._model_store,
@@ -232,7 +232,7 @@ class ServingRig:
             table=self._keeper,
         )
 
-    def _demand(self, placing: Placing, suspects: Suspects) -> Demand:
+    def _demand(self, placing: ReplicaPlacer, suspects: Suspects) -> Demand:
         return Demand(
             self._replicas,
             self._shop.store,
@@ -274,7 +274,7 @@ class ServingRig:
             read_s=lambda: self._keeper.read_s,
         )
 
-    def _upkeep(self, models: Models, unloads: Unloads) -> Upkeep:
+    def _upkeep(self, models: Models, unloads: UnloadRequests) -> Upkeep:
         store, operations = self._shop.store, self._shop.operations
         drift = DriftRepair(
             self._replicas,

@@ -16,7 +16,7 @@ from remuda.router.errors import BackendMissing, LoadFailed, ModelLoading, Model
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.suspects import Suspects
 from remuda.router.table import Route
-from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, UnderWay, Waits
+from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, NoRoomYet, UnderWay
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from remuda.scheduler.single_flight import StillLooking
 
@@ -100,7 +100,7 @@ class ColdPath:
                 )
             case Unplaceable():
                 raise _nowhere(model, answer)
-            case Waits() | StillLooking() | GivenUp():
+            case NoRoomYet() | StillLooking() | GivenUp():
                 return LoadStatus(model)
             case UnderWay():
                 return self._status(answer)
@@ -120,7 +120,7 @@ def _left(wait_s: float | None, spent_s: float) -> float | None:
 
 
 def _too_late(status: LoadStatus, answer: Answer, wait_s: float) -> Exception:
-    if isinstance(answer, Waits):
+    if isinstance(answer, NoRoomYet):
         return _nowhere(status.model, answer.reasons)
     if isinstance(answer, Unplaceable):
         return _nowhere(status.model, answer)

@@ -20,7 +20,7 @@ from remuda.core.ids import NodeId
 from remuda.router.current import Tables
 from remuda.router.table import Route, RouteId
 from remuda.scheduler.model import ReplicaKey
-from remuda.scheduler.ports import Engine, Worker, WorkerHttp
+from remuda.scheduler.ports import ReplicaEngine, WorkerBus, WorkerHttp
 from remuda.wire.models import ModelsRunningReply
 
 log = structlog.get_logger(__name__)
@@ -59,9 +59,9 @@ class Confirming:
     def __init__(
         self,
         tables: Tables,
-        worker: Worker,
+        worker: WorkerBus,
         worker_http: WorkerHttp,
-        engine: Engine,
+        engine: ReplicaEngine,
         clock: Clock,
         *,
         read_s: Callable[[], float],

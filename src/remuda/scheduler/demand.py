@@ -43,7 +43,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class NoRoomYet:
     """Nothing can be begun now, and waiting may help."""
 
     reasons: Unplaceable
@@ -58,7 +58,7 @@ class GivenUp:
     replaced by an unload, though it loads the present configuration. Upkeep gives up only others."""
 
 
-Found = UnderWay | Failed | Waits | Unplaceable | GivenUp
+Found = UnderWay | Failed | NoRoomYet | Unplaceable | GivenUp
 Answer = Found | StillLooking | None
 
 
@@ -184,7 +184,7 @@ class Demand:
         except Conflict:  # Another frontend was quicker.
             return None
         if isinstance(begun, Unplaceable):
-            return Waits(begun) if begun.waiting_helps else begun
+            return NoRoomYet(begun) if begun.waiting_helps else begun
         return None if begun is None else UnderWay(begun, None)
 
 

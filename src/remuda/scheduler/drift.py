@@ -56,7 +56,7 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class DriftMemory:
     """What was noticed at earlier looks, and counts only if it is noticed again."""
 
     missing: Mapping[_Row, Noticed] = field(default_factory=dict)
@@ -66,10 +66,10 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Drift:
     drops: tuple[Drop, ...]
     strays: tuple[Stray, ...]
-    memory: Memory  # For the next look.
+    memory: DriftMemory  # For the next look.
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Scene:
     answers: Mapping[NodeId, Sequence[RunningModel]] = field(default_factory=dict)
 
 
-def to_ask(replicas: Replicas, nodes: Mapping[NodeId, NodeView], memory: Memory) -> list[NodeId]:
+def to_ask(replicas: Replicas, nodes: Mapping[NodeId, NodeView], memory: DriftMemory) -> list[NodeId]:
     """Nodes without reports, with replicas of which nobody has heard for a while, or since it registered
     again: that may have been a restart."""
     return sorted(
@@ -104,7 +104,7 @@ def _due(heard_of: datetime, node: Node, now: datetime) -> bool:
     return registered_since or now - heard_of >= _ASKED_AFTER
 
 
-def compare(scene: Scene, memory: Memory) -> Found:
+def compare(scene: Scene, memory: DriftMemory) -> Drift:
     """What is stored against what is so. The rows are all there are, the nodes too."""
     missing: dict[_Row, Noticed] = {}
     confirmed: dict[_Row, datetime] = {}
@@ -128,7 +128,7 @@ def compare(scene: Scene, memory: Memory) -> Found:
     drops = [replace(drop, reload=drop.reload and drop.replica.key not in reloads) for drop in drops]
     reloads |= {drop.replica.key: now for drop in drops if drop.reload}
     strays, suspects = _strays(scene, memory)
-    return Found(tuple(drops), tuple(strays), Memory(missing, suspects, confirmed, reloads))
+    return Drift(tuple(drops), tuple(strays), DriftMemory(missing, suspects, confirmed, reloads))
 
 
 # Rows.
@@ -137,7 +137,7 @@ _Verdict = Drop | Noticed | datetime | None
 """It goes; it is missing, but not for certain; when it was confirmed; or nothing."""
 
 
-def _verdict(row: Replica, scene: Scene, memory: Memory) -> _Verdict:
+def _verdict(row: Replica, scene: Scene, memory: DriftMemory) -> _Verdict:
     now, view = scene.replicas.now, scene.nodes.get(row.node)
     if view is None:
         return Drop(row, "its node was removed")
@@ -197,7 +197,7 @@ def _is_of(row: Replica, model: str, index: int, instance: str) -> bool:
     return row.key == ReplicaKey(model, index) and same_process
 
 
-def _heard_of(row: Replica, memory: Memory) -> datetime:
+def _heard_of(row: Replica, memory: DriftMemory) -> datetime:
     written = row.updated_at
     assert written is not None, "the store says when it was written"
     return max(written, memory.confirmed.get((row.key, row.change), written))
@@ -206,7 +206,7 @@ def _heard_of(row: Replica, memory: Memory) -> datetime:
 # Processes.
 
 
-def _strays(scene: Scene, memory: Memory) -> tuple[list[Stray], Mapping[_Process, Noticed]]:
+def _strays(scene: Scene, memory: DriftMemory) -> tuple[list[Stray], Mapping[_Process, Noticed]]:
     found: list[Stray] = []
     suspects: dict[_Process, Noticed] = {}
     now = scene.replicas.now

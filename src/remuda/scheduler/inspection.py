@@ -16,7 +16,7 @@ from remuda.core.ids import NodeId
 from remuda.inference.failures import Fault
 from remuda.inference.model import Endpoint
 from remuda.scheduler.model import Replica, ReplicaKey
-from remuda.scheduler.ports import Engine, NodeHistory, ReplicaStore, RoutingTable, Worker
+from remuda.scheduler.ports import NodeHistory, ReplicaEngine, ReplicaStore, RoutingTable, WorkerBus
 from remuda.scheduler.worker_calls import stop_process
 
 log = structlog.get_logger(__name__)
@@ -56,8 +56,8 @@ class Inspector:
     def __init__(
         self,
         store: ReplicaStore,
-        engine: Engine,
-        worker: Worker,
+        engine: ReplicaEngine,
+        worker: WorkerBus,
         *,
         table: RoutingTable,
         history: NodeHistory,

@@ -17,8 +17,8 @@ from remuda.ops.holdings import foreign
 from remuda.ops.model import Step
 from remuda.ops.reports import current_report
 from remuda.scheduler.load_ops import target_of
-from remuda.scheduler.lost_answers import Lists, Memory, Verdict, by_lists, by_report
-from remuda.scheduler.ports import LoadProgress, Worker, WorkerHttp
+from remuda.scheduler.lost_answers import AnswerMemory, AnswerVerdict, Lists, by_lists, by_report
+from remuda.scheduler.ports import LoadProgress, WorkerBus, WorkerHttp
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ class Installing:
 
     def __init__(
         self,
-        worker: Worker,
+        worker: WorkerBus,
         step: Step,
         standing: Callable[[], Awaitable[Standing]],
         progress: LoadProgress,
@@ -54,16 +54,16 @@ class Installing:
                     return ended
                 case RemudaError():
                     raise ended
-                case Verdict.LOST:
+                case AnswerVerdict.LOST:
                     raise NodeUnreachable(f"the worker on {self._step.node_name} has lost this load")
                 case _:
                     log.warning("install_asked_again", op=self._step.op, node=self._step.node_name)
 
     async def _answer_or_verdict(
         self, request: BackendInstall, standing: Standing
-    ) -> BackendInstallReply | RemudaError | Verdict:
+    ) -> BackendInstallReply | RemudaError | AnswerVerdict:
         answer: BackendInstallReply | RemudaError | None = None
-        verdict = Verdict.WAIT
+        verdict = AnswerVerdict.WAIT
 
         async def watch() -> None:
             nonlocal verdict
@@ -79,14 +79,14 @@ class Installing:
             tasks.cancel_scope.cancel()
         return verdict if answer is None else answer
 
-    async def _verdict(self, standing: Standing) -> Verdict:
+    async def _verdict(self, standing: Standing) -> AnswerVerdict:
         """Comes to one only when the answer is lost."""
         peer, known = foreign(standing.node), current_report(standing.node)
-        memory = Memory(
+        memory = AnswerMemory(
             known=None if known is None else known.sequence, moved=self._progress.moved(self._step)
         )
-        verdict = Verdict.WAIT
-        while verdict is Verdict.WAIT:
+        verdict = AnswerVerdict.WAIT
+        while verdict is AnswerVerdict.WAIT:
             await anyio.sleep(_LISTS_S if peer else _REPORT_S)
             try:
                 verdict, memory = await (self._ask_lists(memory) if peer else self._read_report(memory))
@@ -94,21 +94,21 @@ class Installing:
                 continue
         return verdict
 
-    async def _read_report(self, memory: Memory) -> tuple[Verdict, Memory]:
+    async def _read_report(self, memory: AnswerMemory) -> tuple[AnswerVerdict, AnswerMemory]:
         report = current_report((await self._standing()).node)
-        return (Verdict.WAIT, memory) if report is None else by_report(report, self._step.op, memory)
+        return (AnswerVerdict.WAIT, memory) if report is None else by_report(report, self._step.op, memory)
 
-    async def _ask_lists(self, memory: Memory) -> tuple[Verdict, Memory]:
+    async def _ask_lists(self, memory: AnswerMemory) -> tuple[AnswerVerdict, AnswerMemory]:
         node = self._step.node
         running = await self._worker.running(node)
         if running.error:
-            return Verdict.WAIT, memory
+            return AnswerVerdict.WAIT, memory
         installed = await self._worker.installed(node)
         lists = Lists(running.models, installed.backends, self._progress.moved(self._step))
         return by_lists(lists, target_of(self._step).key, self._step.source.backend, memory)
 
 
-async def until_vanished(node: NodeId, server: Endpoint, worker: Worker, worker_http: WorkerHttp) -> None:
+async def until_vanished(node: NodeId, server: Endpoint, worker: WorkerBus, worker_http: WorkerHttp) -> None:
     """Until the machine answers neither over HTTP nor over the bus. Nothing else says so for a long time: the
     bus goes on taking messages for a client that sends no goodbye, and the fleet waits for heartbeats. A
     worker that is only busy, or has lost one of the two, still answers."""
@@ -121,7 +121,7 @@ async def until_vanished(node: NodeId, server: Endpoint, worker: Worker, worker_
             await anyio.sleep(_PING_EVERY_S)
 
 
-async def _answers(node: NodeId, server: Endpoint, worker: Worker, worker_http: WorkerHttp) -> bool:
+async def _answers(node: NodeId, server: Endpoint, worker: WorkerBus, worker_http: WorkerHttp) -> bool:
     if await worker_http.answers(server):
         return True
     with anyio.move_on_after(limits.CONFIRMATION_S):

@@ -53,7 +53,7 @@ def _operation(
     return operation, Step(op, node, node_name, kind, source, goal, expires=expires, target=target)
 
 
-class Unloads:
+class UnloadRequests:
     def __init__(
         self,
         operations: OpStore,

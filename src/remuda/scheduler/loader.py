@@ -31,7 +31,15 @@ from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.installing import Installing, until_vanished
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.model import HTTP, Replica, ReplicaState, endpoint_of, worker_endpoint
-from remuda.scheduler.ports import Engine, LoadProgress, Place, ReplicaStore, RoutingTable, Worker, WorkerHttp
+from remuda.scheduler.ports import (
+    LoadProgress,
+    Place,
+    ReplicaEngine,
+    ReplicaStore,
+    RoutingTable,
+    WorkerBus,
+    WorkerHttp,
+)
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.worker_calls import stop_given_up, stop_process
 from remuda.wire.backends import BackendInstall, BackendInstallReply
@@ -63,9 +71,9 @@ class LoaderDeps:
     """What a load needs. `tokens` open backends. `shared`: nodes have our folder of models."""
 
     store: ReplicaStore
-    worker: Worker
+    worker: WorkerBus
     worker_http: WorkerHttp
-    engine: Engine
+    engine: ReplicaEngine
     catalogue: Catalogue
     standings: Callable[[], Awaitable[Sequence[Standing]]]
     progress: LoadProgress

@@ -17,14 +17,14 @@ from remuda.wire.nodes import Report
 _TIMES: Final = 2
 
 
-class Verdict(Enum):
+class AnswerVerdict(Enum):
     WAIT = auto()
     ASK_AGAIN = auto()  # It is done, or can be begun afresh: installs are safe to repeat.
     LOST = auto()  # Its worker knows nothing of it.
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class AnswerMemory:
     """What was noticed since the worker was asked, and counts only when it is noticed again."""
 
     known: int | None = None  # The report that was there when it was asked, which says nothing.
@@ -42,23 +42,25 @@ class Lists:
     moved: float = 0.0
 
 
-def by_report(report: Report, op: OpId, memory: Memory) -> tuple[Verdict, Memory]:
+def by_report(report: Report, op: OpId, memory: AnswerMemory) -> tuple[AnswerVerdict, AnswerMemory]:
     if report.sequence == memory.known or any(work.op_id == op for work in report.work):
-        return Verdict.WAIT, memory
+        return AnswerVerdict.WAIT, memory
     without = memory.without | {report.sequence}
-    verdict = Verdict.ASK_AGAIN if len(without) >= _TIMES else Verdict.WAIT
+    verdict = AnswerVerdict.ASK_AGAIN if len(without) >= _TIMES else AnswerVerdict.WAIT
     return verdict, replace(memory, without=without)
 
 
-def by_lists(lists: Lists, key: ReplicaKey, backend: str, memory: Memory) -> tuple[Verdict, Memory]:
+def by_lists(
+    lists: Lists, key: ReplicaKey, backend: str, memory: AnswerMemory
+) -> tuple[AnswerVerdict, AnswerMemory]:
     """A backend that is being fetched runs nowhere yet. One that is there starts within a moment: if it does
     not, nobody is at it."""
     if any(key == (one.model_id, one.replica_index) for one in lists.running):
-        return Verdict.ASK_AGAIN, memory
+        return AnswerVerdict.ASK_AGAIN, memory
     if lists.moved > memory.moved or not _has(lists.installed, backend):
-        return Verdict.WAIT, replace(memory, moved=lists.moved, absences=0)
+        return AnswerVerdict.WAIT, replace(memory, moved=lists.moved, absences=0)
     absences = memory.absences + 1
-    verdict = Verdict.LOST if absences >= _TIMES else Verdict.WAIT
+    verdict = AnswerVerdict.LOST if absences >= _TIMES else AnswerVerdict.WAIT
     return verdict, replace(memory, absences=absences)
 
 

@@ -38,7 +38,7 @@ _SETTLING: Final = timedelta(seconds=10)  # Whoever waited for a replica gets th
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class PlacementFacts:
     """All that is known when a replica is to be placed."""
 
     nodes: Sequence[NodeView]
@@ -51,7 +51,7 @@ class Fleet:
     frontend: str = ""  # Who would have to reach the node: this one.
 
 
-def offers(need: Need, fleet: Fleet) -> list[NodeOffer]:
+def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
     """One for each node, also for those that cannot be considered."""
     by_node = defaultdict[NodeId, list[Replica]](list)
     for row in fleet.replicas.rows:
@@ -59,7 +59,7 @@ def offers(need: Need, fleet: Fleet) -> list[NodeOffer]:
     return [_offer(need, view, by_node[view.standing.node.id], fleet) for view in fleet.nodes]
 
 
-def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Fleet) -> NodeOffer:
+def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: PlacementFacts) -> NodeOffer:
     node = view.standing.node
     figures = node.resources
     ceiling = node_ceiling(node)
@@ -205,12 +205,12 @@ def _leaves(row: Replica) -> bool:
     return row.state is ReplicaState.UNLOADING
 
 
-def _immovable(row: Replica, need: Need, fleet: Fleet) -> bool:
+def _immovable(row: Replica, need: Need, fleet: PlacementFacts) -> bool:
     """However long one waits, it stays. Those of the same model still take a slot."""
     return row.key.model in fleet.pinned and row.key.model != need.model and not _leaves(row)
 
 
-def _resident(row: Replica, fleet: Fleet) -> Resident:
+def _resident(row: Replica, fleet: PlacementFacts) -> Resident:
     now = fleet.replicas.now
     loaded_at = row.updated_at or now
     idle = row.state is ReplicaState.LOADED and not fleet.in_flight(row.key)

@@ -11,7 +11,7 @@ from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadRea
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import NOBODY
-from remuda.scheduler.load_ops import Unloads, load_operation
+from remuda.scheduler.load_ops import UnloadRequests, load_operation
 from remuda.scheduler.model import (
     FilesTold,
     Need,
@@ -23,22 +23,22 @@ from remuda.scheduler.model import (
     ReplicaState,
     Unplaceable,
 )
-from remuda.scheduler.offers import Fleet, offers
+from remuda.scheduler.offers import PlacementFacts, offers
 from remuda.scheduler.placement import place
 from remuda.scheduler.ports import OpSignal, ReplicaStore, RoutingTable
 from remuda.scheduler.supplies import NOWHERE, Supply, supplies
 
 Supplies = Mapping[NodeId, Supply]
-Look = Callable[[], Awaitable[tuple[Sequence[NodeView], Sequence[Reading]]]]
+ReadFleet = Callable[[], Awaitable[tuple[Sequence[NodeView], Sequence[Reading]]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacementInputs:
     """What placing goes by. `here` are this machine's own workers: our folder of models is theirs. `shared`:
     it is everybody's. `checks_disk`: a disk that is too full for a backend is a reason. `frontend` is this
     one: nodes that it cannot dial are left out, whatever other frontends can."""
 
-    look: Look
+    read_fleet: ReadFleet
     in_flight: Callable[[ReplicaKey], int]
     here: Collection[MachineId] = field(default=frozenset())
     shared: bool = False
@@ -46,7 +46,7 @@ class Placement:
     frontend: str = ""
 
 
-class Placing:
+class ReplicaPlacer:
     """Implements scheduler.demand.Placer. A new replica to load is a row and an operation: `table` and
     `signal` tell everybody of both."""
 
@@ -54,8 +54,8 @@ class Placing:
         self,
         store: ReplicaStore,
         catalogue: Catalogue,
-        by: Placement,
-        unloads: Unloads,
+        by: PlacementInputs,
+        unloads: UnloadRequests,
         *,
         clock: Clock,
         entropy: Entropy,
@@ -74,36 +74,36 @@ class Placing:
     async def begin(
         self, model: Catalogued, by: str, avoid: Mapping[NodeId, str] = NOBODY
     ) -> Replica | Unplaceable | None:
-        look = await self._look(model, avoid)
-        placed = look.placed
+        survey = await self._survey(model, avoid)
+        placed = survey.placed
         if isinstance(placed, Unplaceable):
             return placed
         try:
-            claimed = await self._claim(look, placed, by)
+            claimed = await self._claim(survey, placed, by)
         finally:  # Also when whoever asked has left meanwhile: it may have been written.
             self._table.rows_changed()
             self._signal.notify()
         if claimed is not None:
             why = UnloadReason(UnloadCause.MAKES_ROOM, for_replica=claimed.key)
-            for row in look.seen.rows:
+            for row in survey.seen.rows:
                 if row.key in placed.evict:
                     await self._unloads.ask(row, by, why)
         return claimed
 
     async def why_nowhere(self, model: Catalogued) -> Unplaceable | None:
         """Why no node could take it, if that was asked for now; None: one could. Nothing is begun."""
-        placed = (await self._look(model, NOBODY)).placed
+        placed = (await self._survey(model, NOBODY)).placed
         return placed if isinstance(placed, Unplaceable) else None
 
-    async def _look(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> "_Look":
+    async def _survey(self, model: Catalogued, avoid: Mapping[NodeId, str]) -> "_Survey":
         seen = await self._store.replicas()
-        nodes, readings = await self._by.look()
+        nodes, readings = await self._by.read_fleet()
         need = model.need(_size_elsewhere(nodes, model))
         supply = supplies(need.backend, nodes, readings)
         placed = place(need, self._offers(need, model, nodes, seen, supply, avoid))
         if isinstance(placed, Unplaceable) and supply and not any(one.known for one in supply.values()):
             placed = replace(placed, backend_unknown=True)
-        return _Look(need, nodes, seen, supply, placed)
+        return _Survey(need, nodes, seen, supply, placed)
 
     def _offers(
         self,
@@ -122,7 +122,9 @@ class Placing:
 
         pinned = {one.config.id for one in self._catalogue.models.values() if one.config.pinned}
         by = self._by
-        fleet = Fleet(nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk, by.frontend)
+        fleet = PlacementFacts(
+            nodes, seen, by.in_flight, pinned, unfit, by.shared, by.checks_disk, by.frontend
+        )
         here = {view.standing.node.id for view in nodes if view.standing.node.machine_id in self._by.here}
         return [
             replace(
@@ -138,9 +140,9 @@ class Placing:
             for offer in offers(need, fleet)
         ]
 
-    async def _claim(self, look: "_Look", placed: Placed, by: str) -> Replica | None:
-        need, seen, galleries = look.need, look.seen, look.supply[placed.node].galleries
-        node = next(view.standing.node for view in look.nodes if view.standing.node.id == placed.node)
+    async def _claim(self, survey: "_Survey", placed: Placed, by: str) -> Replica | None:
+        need, seen, galleries = survey.need, survey.seen, survey.supply[placed.node].galleries
+        node = next(view.standing.node for view in survey.nodes if view.standing.node.id == placed.node)
         key = ReplicaKey(need.model, _free_index(need.model, seen))
         op = OpId(self._entropy.uuid())
         replica = Replica(
@@ -167,7 +169,7 @@ class Placing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Survey:
     """What was seen when a place was looked for, and what was found."""
 
     need: Need

@@ -75,7 +75,7 @@ class Frontends(Protocol):
     def in_flight(self, frontend: FrontendId, key: ReplicaKey) -> int: ...
 
 
-class Worker(Protocol):
+class WorkerBus(Protocol):
     """A worker, over the bus. NodeUnreachable, PeerFailed and BusUnusable as the bus raises them."""
 
     async def install(self, node: NodeId, request: BackendInstall) -> BackendInstallReply: ...
@@ -158,7 +158,7 @@ class WorkerHttp(Protocol):
         ...
 
 
-class Engine(Protocol):
+class ReplicaEngine(Protocol):
     """A backend's process, as whoever loads a model sees it."""
 
     async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:

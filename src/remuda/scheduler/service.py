@@ -19,7 +19,7 @@ from remuda.ops.ports import Filter, OpStore, View
 from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import Placer, loads_present
-from remuda.scheduler.load_ops import Unloads
+from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel, Unplaceable
 from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
 from remuda.wire.nodes import RunningReplica
@@ -38,7 +38,7 @@ class Planner(Placer, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AddedModel:
     """A model that was added, and what to know about it."""
 
     model: Catalogued
@@ -77,7 +77,7 @@ class Models:
         replicas: ReplicaStore,
         operations: OpStore,
         placer: Planner,
-        unloads: Unloads,
+        unloads: UnloadRequests,
         standings: Callable[[], Awaitable[Sequence[Standing]]],
         *,
         table: RoutingTable,
@@ -104,7 +104,7 @@ class Models:
             raise NotFound(f"there is no model {name!r}", hint=hint)
         return found
 
-    async def add(self, text: str) -> Told:
+    async def add(self, text: str) -> AddedModel:
         """Add a model, or give the one of its name this configuration: its replicas are then replaced."""
         config = read_model(text)
         check_absolute_paths(config, self._catalogue.models_path)
@@ -127,7 +127,7 @@ class Models:
         self._table.rows_changed()
         await self._table.refresh()
         same = before is not None and before.stored.text == text
-        return Told(await self.get(config.id), before is not None, config.unknown, warnings, same)
+        return AddedModel(await self.get(config.id), before is not None, config.unknown, warnings, same)
 
     def _check_alias(self, config: ModelConfig) -> None:
         """Invalid for a second name of a model that is not there, or that is itself a second name."""

@@ -19,7 +19,7 @@ M = TypeVar("M")
 
 _SHARED_S: Final = 1.0  # So long what was found, or raised, answers for itself.
 _PATIENCE_S: Final = 1.0  # Then whoever asks is told that it takes longer, and may ask on.
-_LOOK_S: Final = 60.0
+_WORK_S: Final = 60.0
 _AT_ONCE_MAX: Final = 8
 
 
@@ -27,7 +27,7 @@ class StillLooking:
     """Nothing is known yet."""
 
 
-class _Look(Generic[T, M]):
+class _Flight(Generic[T, M]):
     def __init__(self) -> None:
         self.marks: set[M] = set()
         self.over = anyio.Event()
@@ -49,16 +49,16 @@ class _Look(Generic[T, M]):
 
 
 class SingleFlight(Generic[T, M]):
-    """`look` is given the name and the marks of those who ask, which grow while it is at it.
+    """`work` is given the key and the marks of those who ask, which grow while it is at it.
 
-    `run` owns the looks; when it ends, all who wait are told that this frontend is stopping."""
+    `run` owns the tasks; when it ends, all who wait are told that this frontend is stopping."""
 
-    def __init__(self, look: Callable[[str, Collection[M]], Awaitable[T | None]], clock: Clock) -> None:
-        self._look = look
+    def __init__(self, work: Callable[[str, Collection[M]], Awaitable[T | None]], clock: Clock) -> None:
+        self._work = work
         self._clock = clock
         self._tasks: TaskGroup | None = None
         self._places = anyio.CapacityLimiter(_AT_ONCE_MAX)
-        self._looks: dict[str, _Look[T, M]] = {}
+        self._flights: dict[str, _Flight[T, M]] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         try:
@@ -67,42 +67,42 @@ class SingleFlight(Generic[T, M]):
                 await anyio.sleep_forever()
         finally:
             self._tasks = None
-            for look in self._looks.values():
-                if not look.over.is_set():
-                    look.end(_stopping(), self._clock.monotonic())
+            for flight in self._flights.values():
+                if not flight.over.is_set():
+                    flight.end(_stopping(), self._clock.monotonic())
 
     async def ask(self, name: str, mark: M) -> T | StillLooking | None:
-        """What the look finds or raises that is under way, or was until a moment ago; else that of a new
-        one. Unavailable when nobody looks any more."""
-        look = self._looks.get(name)
-        if look is None or not look.serves(self._clock.monotonic()):
-            look = self._begin(name)
-        look.marks.add(mark)
+        """What the flight under way finds or raises, or one that ended a moment ago; else that of a new one.
+        Unavailable when this frontend is stopping."""
+        flight = self._flights.get(name)
+        if flight is None or not flight.serves(self._clock.monotonic()):
+            flight = self._begin(name)
+        flight.marks.add(mark)
         with anyio.move_on_after(_PATIENCE_S):
-            await look.over.wait()
-        return look.answer() if look.over.is_set() else StillLooking()
+            await flight.over.wait()
+        return flight.answer() if flight.over.is_set() else StillLooking()
 
-    def _begin(self, name: str) -> _Look[T, M]:
+    def _begin(self, name: str) -> _Flight[T, M]:
         if self._tasks is None:
             raise _stopping()
-        look = self._looks[name] = _Look[T, M]()
-        self._tasks.start_soon(self._carry_out, name, look)
-        return look
+        flight = self._flights[name] = _Flight[T, M]()
+        self._tasks.start_soon(self._carry_out, name, flight)
+        return flight
 
-    async def _carry_out(self, name: str, look: _Look[T, M]) -> None:
+    async def _carry_out(self, name: str, flight: _Flight[T, M]) -> None:
         found: T | RemudaError | None
         try:
-            with anyio.fail_after(_LOOK_S):
+            with anyio.fail_after(_WORK_S):
                 async with self._places:
-                    found = await self._look(name, look.marks)
+                    found = await self._work(name, flight.marks)
         except RemudaError as error:
             found = error
         except TimeoutError:
-            found = Unavailable(f"what there is of {name} was not found out within {_LOOK_S:.0f} s")
+            found = Unavailable(f"what there is of {name} was not found out within {_WORK_S:.0f} s")
         except Exception:  # One name's defect is no other's.
             log.exception("look_broke", name=name)
             found = RemudaError(f"looking for {name} failed", hint="the frontend's log says why")
-        look.end(found, self._clock.monotonic())
+        flight.end(found, self._clock.monotonic())
 
 
 def _stopping() -> Unavailable:

@@ -16,11 +16,11 @@ from remuda.ops.model import Kind, UnloadReason
 from remuda.ops.ports import Live
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogue
-from remuda.scheduler.drift import Drop, Memory, Scene, Stray, compare, to_ask
-from remuda.scheduler.load_ops import Unloads, target_of
+from remuda.scheduler.drift import DriftMemory, Drop, Scene, Stray, compare, to_ask
+from remuda.scheduler.load_ops import UnloadRequests, target_of
 from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
-from remuda.scheduler.ports import NodeHistory, ReplicaStore, RoutingTable, Worker
-from remuda.scheduler.upkeep_rules import Circumstances, Forget, Unload, actions, idle_next
+from remuda.scheduler.ports import NodeHistory, ReplicaStore, RoutingTable, WorkerBus
+from remuda.scheduler.upkeep_rules import Forget, Unload, UpkeepInputs, actions, idle_next
 from remuda.wire.models import ModelStop, RunningModel
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class Upkeep:
         live: Callable[[], Awaitable[Live]],
         catalogue: Catalogue,
         drift: "DriftRepair",
-        unloads: Unloads,
+        unloads: UnloadRequests,
         *,
         in_flight: Callable[[ReplicaKey], int],
         table: RoutingTable,
@@ -94,10 +94,10 @@ class Upkeep:
         due = idle_next(replicas.rows, around)
         return _EVERY_S if due is None else max((due - replicas.now).total_seconds(), 0.0)
 
-    async def _circumstances(self, replicas: Replicas) -> Circumstances:
+    async def _circumstances(self, replicas: Replicas) -> UpkeepInputs:
         moving = any(row.state is not ReplicaState.LOADED for row in replicas.rows)
         live = await self._live() if moving else None
-        return Circumstances(
+        return UpkeepInputs(
             now=replicas.now,
             configs={name: one.config for name, one in self._catalogue.models.items()},
             unreadable=self._catalogue.unreadable,
@@ -139,7 +139,7 @@ class DriftRepair:
     def __init__(
         self,
         store: ReplicaStore,
-        worker: Worker,
+        worker: WorkerBus,
         nodes: Callable[[], Awaitable[Sequence[NodeView]]],
         live: Callable[[], Awaitable[Live]],
         table: RoutingTable,
@@ -153,7 +153,7 @@ class DriftRepair:
         self._table = table
         self._models = models
         self._history = history
-        self._memory = Memory()
+        self._memory = DriftMemory()
 
     async def look(self, replicas: Replicas) -> None:
         nodes = {view.standing.node.id: view for view in await self._nodes()}

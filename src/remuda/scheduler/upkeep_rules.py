@@ -34,7 +34,7 @@ Action = Unload | Forget
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class UpkeepInputs:
     """`live` are the operations that are not over, `leaving` the replicas that some of them unload, where."""
 
     now: datetime
@@ -46,11 +46,11 @@ class Circumstances:
     in_flight: Callable[[ReplicaKey], int]
 
 
-def actions(rows: Iterable[Replica], around: Circumstances) -> list[Action]:
+def actions(rows: Iterable[Replica], around: UpkeepInputs) -> list[Action]:
     return [action for row in rows if (action := _action(row, around)) is not None]
 
 
-def idle_next(rows: Iterable[Replica], around: Circumstances) -> datetime | None:
+def idle_next(rows: Iterable[Replica], around: UpkeepInputs) -> datetime | None:
     """When the next replica is unloaded if nobody asks for it; of one in use that may be past."""
     instants = (
         unloads_at(row, around.configs.get(row.key.model), around.usual_keep_alive)
@@ -60,7 +60,7 @@ def idle_next(rows: Iterable[Replica], around: Circumstances) -> datetime | None
     return min(filter(None, instants), default=None)
 
 
-def _action(row: Replica, around: Circumstances) -> Action | None:
+def _action(row: Replica, around: UpkeepInputs) -> Action | None:
     leaves = (row.node, row.key) in around.leaving
     age = timedelta() if row.updated_at is None else around.now - row.updated_at
     match row.state:
@@ -78,7 +78,7 @@ def _action(row: Replica, around: Circumstances) -> Action | None:
             return Unload(row, why) if why and not leaves else None
 
 
-def _unwanted(row: Replica, around: Circumstances) -> UnloadReason | None:
+def _unwanted(row: Replica, around: UpkeepInputs) -> UnloadReason | None:
     if why := _outdated(row, around):
         return why
     config = around.configs.get(row.key.model)
@@ -88,7 +88,7 @@ def _unwanted(row: Replica, around: Circumstances) -> UnloadReason | None:
     return None
 
 
-def _outdated(row: Replica, around: Circumstances) -> UnloadReason | None:
+def _outdated(row: Replica, around: UpkeepInputs) -> UnloadReason | None:
     config = around.configs.get(row.key.model)
     if config is None:
         unreadable = row.key.model in around.unreadable

@@ -10,7 +10,7 @@ from remuda.core.errors import BackendFailed
 from remuda.core.ids import NodeId
 from remuda.ops.lines import Lines
 from remuda.scheduler.model import Replica, ReplicaKey
-from remuda.scheduler.ports import Worker
+from remuda.scheduler.ports import WorkerBus
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendInstall,
@@ -31,7 +31,7 @@ _INSTALLED: Final = timedelta(seconds=30)
 
 
 class BusWorker:
-    """Implements scheduler.ports.Worker. How long an install may take is its caller's to say."""
+    """Implements scheduler.ports.WorkerBus. How long an install may take is its caller's to say."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
@@ -58,7 +58,7 @@ class BusWorker:
 # Stopping a process.
 
 
-async def stop_given_up(worker: Worker, replica: Replica) -> None:
+async def stop_given_up(worker: WorkerBus, replica: Replica) -> None:
     """As `stop_process`; also what its worker may have started without anybody having heard of it."""
     if replica.address or replica.instance:
         await stop_process(worker, replica)
@@ -66,7 +66,7 @@ async def stop_given_up(worker: Worker, replica: Replica) -> None:
         await worker.stop_unheard(replica.node, replica.key)
 
 
-async def stop_key(worker: Worker, replica: Replica) -> None:
+async def stop_key(worker: WorkerBus, replica: Replica) -> None:
     """Whatever its worker runs under this key, also a process that it started when the one we knew crashed.
     Only while the row stands: then nobody else may use the key."""
     order = _stop_order(replica)
@@ -80,7 +80,7 @@ async def stop_key(worker: Worker, replica: Replica) -> None:
     _check_stopped(replica, reply)
 
 
-async def stop_process(worker: Worker, replica: Replica) -> None:
+async def stop_process(worker: WorkerBus, replica: Replica) -> None:
     """This very process, if there is one. BackendFailed when it does not end."""
     if replica.address or replica.instance:
         _check_stopped(replica, await worker.stop(replica.node, _stop_order(replica)))

@@ -22,7 +22,7 @@ _SLOW_S = 400.0  # Longer than a load may take here.
 
 
 class SimulatedEngine:
-    """Implements scheduler.ports.Engine for one frontend."""
+    """Implements scheduler.ports.ReplicaEngine for one frontend."""
 
     def __init__(self, world: ServingWorld, host: "ServingFrontend") -> None:
         self._world = world

@@ -34,10 +34,10 @@ from remuda.router.suspects import Suspects
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
-from remuda.scheduler.load_ops import Unloads
+from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import ReplicaKey
-from remuda.scheduler.placing import Placement, Placing
+from remuda.scheduler.placing import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
@@ -200,7 +200,7 @@ class Parts:
         self._inventories = Inventories(
             lines, self._operations, host.clock, self.signal.notify, world.pace.list_every
         )
-        self._unloads = Unloads(self._operations, host.standings, host.clock, host.dice, self.signal)
+        self._unloads = UnloadRequests(self._operations, host.standings, host.clock, host.dice, self.signal)
         self._placing = self._make_placing()
         self._suspects = Suspects(
             self.tables,
@@ -324,11 +324,11 @@ class Parts:
             pace=pace.looks,
         )
 
-    def _make_placing(self) -> Placing:
-        return Placing(
+    def _make_placing(self) -> ReplicaPlacer:
+        return ReplicaPlacer(
             self._replicas,
             self._catalogue,
-            Placement(self._look, self.peers.everywhere, shared=self._world.shared),
+            PlacementInputs(self._look, self.peers.everywhere, shared=self._world.shared),
             self._unloads,
             clock=self._host.clock,
             entropy=self._host.dice,

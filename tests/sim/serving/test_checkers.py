@@ -19,7 +19,7 @@ from remuda.router.table import Table
 from remuda.scheduler import placement
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.loader import _Load
-from remuda.scheduler.lost_answers import Lists, Memory, Verdict
+from remuda.scheduler.lost_answers import AnswerMemory, AnswerVerdict, Lists
 from remuda.scheduler.model import Need, NodeOffer, Replica, ReplicaKey, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import Claim
@@ -80,8 +80,10 @@ async def write_or_not(load: _Load, after: Replica) -> None:
     load.replica = await load._deps.store.move(load.replica, after) or after
 
 
-def wait_on(lists: Lists, key: ReplicaKey, backend: str, memory: Memory) -> tuple[Verdict, Memory]:
-    return Verdict.WAIT, memory
+def wait_on(
+    lists: Lists, key: ReplicaKey, backend: str, memory: AnswerMemory
+) -> tuple[AnswerVerdict, AnswerMemory]:
+    return AnswerVerdict.WAIT, memory
 
 
 @dataclass(frozen=True, slots=True)

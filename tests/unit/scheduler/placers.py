@@ -14,9 +14,9 @@ from remuda.ops.model import OpId, UnloadCause, UnloadReason
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NOBODY, Demand
-from remuda.scheduler.load_ops import Unloads
+from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import Replica, ReplicaKey, Unplaceable
-from remuda.scheduler.placing import Placement, Placing
+from remuda.scheduler.placing import PlacementInputs, ReplicaPlacer
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import GB, Rig
 
@@ -38,16 +38,18 @@ class PlacingRig(Rig):
         return await self.nodes(), self.readings
 
     @property
-    def unloads(self) -> Unloads:
-        return Unloads(self.operations, self.standings, self.clock, self.entropy, self)
+    def unloads(self) -> UnloadRequests:
+        return UnloadRequests(self.operations, self.standings, self.clock, self.entropy, self)
 
     async def unload(self, replica: Replica) -> None:
         """As people do."""
         await self.unloads.ask(replica, "ada", UnloadReason(UnloadCause.ASKED, by="ada"))
 
-    def placing(self) -> Placing:
-        by = Placement(self.look, lambda key: self.busy.get(key, 0), self.here, self.shared, self.checks_disk)
-        return Placing(
+    def placing(self) -> ReplicaPlacer:
+        by = PlacementInputs(
+            self.look, lambda key: self.busy.get(key, 0), self.here, self.shared, self.checks_disk
+        )
+        return ReplicaPlacer(
             self.replicas,
             self.catalogue,
             by,
@@ -67,7 +69,7 @@ class PlacingRig(Rig):
 class CountingPlacer:
     """Counts how often a place is looked for, which takes a moment."""
 
-    def __init__(self, placing: Placing) -> None:
+    def __init__(self, placing: ReplicaPlacer) -> None:
         self.asked: list[str] = []
         self._placing = placing
 

@@ -117,7 +117,7 @@ class Machine:
 
 
 class ScriptedWorker:
-    """Implements scheduler.ports.Worker for all nodes. What was asked of it is in `asked`, in order."""
+    """Implements scheduler.ports.WorkerBus for all nodes. What was asked of it is in `asked`, in order."""
 
     def __init__(self) -> None:
         self.asked: list[BackendInstall | ModelStop] = []
@@ -187,7 +187,7 @@ class ScriptedWorkerHttp:
 
 
 class ScriptedEngine:
-    """Implements scheduler.ports.Engine."""
+    """Implements scheduler.ports.ReplicaEngine."""
 
     def __init__(self) -> None:
         self.loads: list[tuple[Endpoint, str, Place]] = []

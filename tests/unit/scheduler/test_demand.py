@@ -9,7 +9,7 @@ import pytest
 from remuda.core.errors import Problem
 from remuda.ops.model import Kind, State, Wish
 from remuda.ops.ports import Filter
-from remuda.scheduler.demand import Answer, Demand, Failed, GivenUp, UnderWay, Waits
+from remuda.scheduler.demand import Answer, Demand, Failed, GivenUp, NoRoomYet, UnderWay
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from tests.support.op_builders import an_operation, end, submitted
 from tests.support.virtual_ops import time_passes
@@ -229,7 +229,7 @@ async def test_node_that_could_not_be_reached_is_avoided_for_a_while(rig: Demand
     assert second.replica.node != first.replica.node
     await failed(rig, second.replica, "it went away, too", code="node_unreachable")
     await time_passes(1)
-    assert isinstance(await rig.demand.look("qwen"), Waits), "for either may be back"
+    assert isinstance(await rig.demand.look("qwen"), NoRoomYet), "for either may be back"
     await time_passes(20)
     assert isinstance(await rig.demand.look("qwen"), UnderWay)
 
@@ -311,7 +311,7 @@ async def test_model_that_only_has_to_wait_waits(rig: DemandRig) -> None:
     rig.machine.used_gb = 4
     await time_passes(30)
     rig.busy[old.key] = 1
-    assert isinstance(await rig.demand.look("big"), Waits)
+    assert isinstance(await rig.demand.look("big"), NoRoomYet)
     rig.busy.clear()
     await time_passes(1)
     assert isinstance(await rig.demand.look("big"), UnderWay)

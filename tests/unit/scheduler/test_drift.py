@@ -8,7 +8,7 @@ import pytest
 
 from remuda.core.ids import BootId, NodeId
 from remuda.ops.sightings import NodeView
-from remuda.scheduler.drift import Found, Memory, Scene, Stray, compare, to_ask
+from remuda.scheduler.drift import Drift, DriftMemory, Scene, Stray, compare, to_ask
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
 from remuda.wire.models import RunningModel
 from tests.support.nodes import NOON
@@ -20,21 +20,21 @@ NODE = NodeId("id-gpu-1")
 def look(
     *replicas: Replica,
     nodes: Sequence[NodeView] = (),
-    before: Found | None = None,
+    before: Drift | None = None,
     now: datetime = NOON,
     loading: Sequence[Replica] = (),
     answers: Mapping[NodeId, Sequence[RunningModel]] | None = None,
-) -> Found:
+) -> Drift:
     scene = Scene(
         rows(*replicas, now=now),
         {view.standing.node.id: view for view in nodes},
         loading={(row.node, row.key) for row in loading},
         answers=answers or {},
     )
-    return compare(scene, Memory() if before is None else before.memory)
+    return compare(scene, DriftMemory() if before is None else before.memory)
 
 
-def reasons(found: Found) -> list[str]:
+def reasons(found: Drift) -> list[str]:
     return [drop.why for drop in found.drops]
 
 
@@ -165,8 +165,10 @@ def peer(heard_s: float = 1) -> NodeView:
     return a_view(reports=False, heard_s=heard_s)
 
 
-def asking(row: Replica, view: NodeView, memory: Memory | None = None, now: datetime = NOON) -> list[NodeId]:
-    return to_ask(rows(row, now=now), {NODE: view}, memory or Memory())
+def asking(
+    row: Replica, view: NodeView, memory: DriftMemory | None = None, now: datetime = NOON
+) -> list[NodeId]:
+    return to_ask(rows(row, now=now), {NODE: view}, memory or DriftMemory())
 
 
 def test_peer_is_asked_about_rows_that_nothing_has_confirmed_for_two_minutes() -> None:
@@ -286,4 +288,4 @@ def test_what_is_no_longer_there_is_not_remembered() -> None:
     seen = look(row, nodes=[a_view("gpu-1", its_process(a_row("lost")), sequence=1)])
     assert seen.memory.missing.keys() == {(ReplicaKey("qwen", 0), 7)}
     assert len(seen.memory.strays) == 1
-    assert look(nodes=[a_view()], before=seen).memory == Memory()
+    assert look(nodes=[a_view()], before=seen).memory == DriftMemory()

@@ -7,7 +7,7 @@ import pytest
 from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound, Problem
 from remuda.ops.model import Kind, State, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, View
-from remuda.scheduler.load_ops import Unloads, target_of
+from remuda.scheduler.load_ops import UnloadRequests, target_of
 from remuda.scheduler.model import ReplicaState, StoredModel
 from remuda.scheduler.service import AlreadyLoaded, ModelProblem, Models
 from tests.unit.scheduler.placers import PlacingRig
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 class Served(PlacingRig):
     def __init__(self) -> None:
         super().__init__()
-        unloads = Unloads(self.operations, self.standings, self.clock, self.entropy, self)
+        unloads = UnloadRequests(self.operations, self.standings, self.clock, self.entropy, self)
         self.service = Models(
             self.catalogue,
             self.models,

@@ -17,7 +17,7 @@ from remuda.scheduler.model import (
     ReplicaState,
     Unplaceable,
 )
-from remuda.scheduler.offers import Fleet, offers
+from remuda.scheduler.offers import PlacementFacts, offers
 from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report
 from tests.unit.scheduler.offering import a_need
@@ -26,8 +26,8 @@ from tests.unit.scheduler.standing import GB, GPU, a_row, a_view, ago, rows
 NEED = a_need(6)
 
 
-def the_fleet(*replicas: Replica, nodes: tuple[NodeView, ...] | None = None, **facts: Any) -> Fleet:
-    fleet = Fleet(
+def the_fleet(*replicas: Replica, nodes: tuple[NodeView, ...] | None = None, **facts: Any) -> PlacementFacts:
+    fleet = PlacementFacts(
         nodes=(a_view(),) if nodes is None else nodes,
         replicas=rows(*replicas),
         in_flight=lambda key: 0,

@@ -10,7 +10,7 @@ from remuda.fleet.model import Resources
 from remuda.ops.model import OpId
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import Need, Placed, Replica, ReplicaKey, ReplicaState
-from remuda.scheduler.offers import Fleet, offers
+from remuda.scheduler.offers import PlacementFacts, offers
 from remuda.scheduler.placement import place
 from tests.support.examples import examples
 from tests.unit.scheduler.standing import a_row, a_view, ago, rows
@@ -66,7 +66,7 @@ def test_loads_under_way_never_overbook_either_kind_of_memory(
 
 
 def _after(need: Need, node: NodeView, book: list[Replica]) -> list[Replica]:
-    fleet = Fleet((node,), rows(*book), lambda key: 0, (), lambda id: "")
+    fleet = PlacementFacts((node,), rows(*book), lambda key: 0, (), lambda id: "")
     placed = place(need, offers(need, fleet))
     if not isinstance(placed, Placed):
         return book

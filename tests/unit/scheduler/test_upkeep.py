@@ -10,7 +10,7 @@ import pytest
 from remuda.core.errors import Conflict
 from remuda.ops.model import Kind, State
 from remuda.ops.ports import Filter
-from remuda.scheduler.load_ops import Unloads
+from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import ReplicaState
 from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
 from remuda.wire.models import RunningModel
@@ -45,7 +45,7 @@ class Kept(Rig):
                 self,
                 self,
             ),
-            Unloads(self.operations, self.standings, self.clock, self.entropy, self),
+            UnloadRequests(self.operations, self.standings, self.clock, self.entropy, self),
             in_flight=lambda key: self.busy,
             table=self,
             habits=Habits(timedelta(minutes=30)),

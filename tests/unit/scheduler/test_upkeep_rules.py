@@ -10,7 +10,7 @@ from remuda.models.config import ModelConfig
 from remuda.models.keep_alive import FOR_EVER
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
 from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
-from remuda.scheduler.upkeep_rules import Circumstances, Forget, Unload, actions, idle_next
+from remuda.scheduler.upkeep_rules import Forget, Unload, UpkeepInputs, actions, idle_next
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEEP = timedelta(minutes=30)
@@ -36,9 +36,9 @@ def around(
     leaving: tuple[tuple[NodeId, ReplicaKey], ...] = (),
     busy: int = 0,
     unreadable: tuple[str, ...] = (),
-) -> Circumstances:
+) -> UpkeepInputs:
     configs = {} if config is None else {config.id: config}
-    return Circumstances(NOW, configs, unreadable, {OpId(op) for op in live}, leaving, KEEP, lambda key: busy)
+    return UpkeepInputs(NOW, configs, unreadable, {OpId(op) for op in live}, leaving, KEEP, lambda key: busy)
 
 
 def test_idle_replica_is_unloaded_after_its_time() -> None:

@@ -30,7 +30,7 @@ _SHUT: Final = (401, 403)
 
 
 class GrpcEngine:
-    """Implements scheduler.ports.Engine."""
+    """Implements scheduler.ports.ReplicaEngine."""
 
     def __init__(self, http: Pool) -> None:
         self._http = http
