@@ -5,9 +5,9 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.model import Kind, OpId, Stage, State, Wish
-from remuda.scheduler.model import ReplicaKey, ReplicaState
+from remuda.scheduler.model import ReplicaState
 from remuda.store.connections import Connections
 from remuda.store.inline import driver_connection, migrated_in_memory
 from remuda.store.nodes import insert_node

@@ -14,7 +14,7 @@ from remuda.accounts.keys import ApiKey
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import NoCapacity
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.openai.door import Door
@@ -32,7 +32,6 @@ from remuda.router.ledger import Ledger
 from remuda.router.ports import Meanwhile
 from remuda.router.table import Entry, Route, Table
 from remuda.router.unknown_models import nothing_new
-from remuda.scheduler.model import ReplicaKey
 
 Script = Callable[[Call, ByteSink], Awaitable[None]]  # Answers in OpenAI's bytes.
 JSON = b"application/json"

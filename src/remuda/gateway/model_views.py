@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.gateway.services import Services, Serving
 from remuda.models.memory import effective_context
 from remuda.router.ports import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.service import ModelProblem
 from remuda.wire.codec import GO_ZERO_TIME
 from remuda.wire.nodes import ModelRow, NodeView, Report

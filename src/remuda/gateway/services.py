@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from remuda.core import limits
 from remuda.core.entropy import Entropy
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.registry import Registry
 from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.keyring import KeyRing
@@ -26,7 +26,7 @@ from remuda.router.current import Tables
 from remuda.router.dispatch import Dispatcher
 from remuda.router.ports import LoadStatus
 from remuda.router.unknown_models import nothing_new
-from remuda.scheduler.model import Replica, ReplicaKey
+from remuda.scheduler.model import Replica
 from remuda.scheduler.service import Models
 from remuda.wire.admin import JoinLines
 

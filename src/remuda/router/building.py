@@ -11,7 +11,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability
 from remuda.fleet.identity import is_its_own
 from remuda.fleet.labels import matches
@@ -19,15 +19,7 @@ from remuda.fleet.tokens import NodeTokens
 from remuda.models.config import ModelConfig
 from remuda.ops.sightings import NodeView
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.model import (
-    HTTP,
-    Replica,
-    ReplicaKey,
-    Replicas,
-    ReplicaState,
-    endpoint_of,
-    worker_endpoint,
-)
+from remuda.scheduler.model import HTTP, Replica, Replicas, ReplicaState, endpoint_of, worker_endpoint
 
 _SAID_UNDER_WAY: Final = timedelta(seconds=5)  # What a node says may be older than its arrival by so much.
 _USELESS: Final = frozenset({"failed", "stopping", "waiting"})  # States of a process that answers nothing.

@@ -11,9 +11,9 @@ from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
+from remuda.core.ids import ReplicaKey
 from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
-from remuda.scheduler.model import ReplicaKey
 from remuda.scheduler.upkeep_rules import noted_every
 
 log = structlog.get_logger(__name__)

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from remuda.core.ids import ReplicaKey
 from remuda.router.table import Route
-from remuda.scheduler.model import ReplicaKey
 
 
 class Ledger:

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
-from remuda.scheduler.model import ReplicaKey
 
 RouteId = tuple[ReplicaKey, int]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node
 from remuda.ops.sightings import NodeView
-from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire.models import RunningModel
 from remuda.wire.nodes import RunningReplica
 

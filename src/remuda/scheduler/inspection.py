@@ -12,10 +12,10 @@ import anyio
 import structlog
 
 from remuda.core.errors import NodeUnreachable, RemudaError
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.failures import Fault
 from remuda.inference.model import Endpoint
-from remuda.scheduler.model import Replica, ReplicaKey
+from remuda.scheduler.model import Replica
 from remuda.scheduler.ports import NodeHistory, ReplicaEngine, ReplicaStore, RoutingTable, WorkerBus
 from remuda.scheduler.worker_calls import stop_process
 

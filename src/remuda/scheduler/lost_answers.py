@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
+from remuda.core.ids import ReplicaKey
 from remuda.ops.model import OpId
-from remuda.scheduler.model import ReplicaKey
 from remuda.wire.backends import InstalledBackend
 from remuda.wire.models import RunningModel
 from remuda.wire.nodes import Report

@@ -7,8 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from remuda.core.ids import BootId, NodeId
-from remuda.core.ids import ReplicaKey as ReplicaKey
+from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.model import Node
 from remuda.fleet.tokens import NodeTokens
 from remuda.inference.model import Endpoint

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from remuda.core.errors import Invalid
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.budget import node_ceiling
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
@@ -20,16 +20,7 @@ from remuda.fleet.model import Node, NodeType, Resources
 from remuda.models.gguf import parts_of
 from remuda.ops.holdings import foreign
 from remuda.ops.sightings import NodeView
-from remuda.scheduler.model import (
-    FilesTold,
-    Need,
-    NodeOffer,
-    Replica,
-    ReplicaKey,
-    Replicas,
-    ReplicaState,
-    Resident,
-)
+from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
 from remuda.wire.nodes import CutOffFile, InstalledArtifact
 
 _FIGURES_UNDER_WAY: Final = timedelta(seconds=5)  # They may be older than their arrival by so much.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.ids import MachineId, NodeId
+from remuda.core.ids import MachineId, NodeId, ReplicaKey
 from remuda.gallery.model import Reading
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
 from remuda.ops.sightings import NodeView
@@ -18,7 +18,6 @@ from remuda.scheduler.model import (
     NodeOffer,
     Placed,
     Replica,
-    ReplicaKey,
     Replicas,
     ReplicaState,
     Unplaceable,

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from remuda.core.ids import FrontendId, NodeId
+from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.inference.model import Endpoint
 from remuda.models.config import CONTEXT_FALLBACK, ModelConfig
 from remuda.ops.model import Operation, Step
-from remuda.scheduler.model import Replica, ReplicaKey, Replicas, StoredModel
+from remuda.scheduler.model import Replica, Replicas, StoredModel
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendListReply
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply
 

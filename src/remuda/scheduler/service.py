@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.core.near_names import did_you_mean
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
@@ -20,7 +20,7 @@ from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import Placer, loads_present
 from remuda.scheduler.load_ops import UnloadRequests
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel, Unplaceable
+from remuda.scheduler.model import Replica, ReplicaState, StoredModel, Unplaceable
 from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
 from remuda.wire.nodes import RunningReplica
 

@@ -11,11 +11,11 @@ import anyio
 import structlog
 
 from remuda.core.errors import RemudaError
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step, UnloadCause
 from remuda.ops.ports import Live
 from remuda.scheduler.load_ops import target_of
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.ports import Frontends, ReplicaStore, RoutingTable, WorkerBus
 from remuda.scheduler.upkeep_rules import used_since
 from remuda.scheduler.worker_calls import stop_key

@@ -11,14 +11,14 @@ import structlog
 from anyio.abc import TaskStatus
 
 from remuda.core.errors import Conflict, RemudaError
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.model import Kind, UnloadReason
 from remuda.ops.ports import Live
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.drift import DriftMemory, Drop, Scene, Stray, compare, to_ask
 from remuda.scheduler.load_ops import UnloadRequests, target_of
-from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.scheduler.ports import NodeHistory, ReplicaStore, RoutingTable, WorkerBus
 from remuda.scheduler.upkeep_rules import Forget, Unload, UpkeepInputs, actions, idle_next
 from remuda.wire.models import ModelStop, RunningModel

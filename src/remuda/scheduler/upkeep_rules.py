@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.models.config import ModelConfig
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 
 _NEW: Final = timedelta(seconds=2)  # A row and its operation are written together, but not read together.
 _STUCK: Final = timedelta(minutes=1)  # An unload that failed is asked for again so often.

@@ -7,9 +7,9 @@ from pydantic import BaseModel
 
 from remuda.core import limits
 from remuda.core.errors import BackendFailed
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.lines import Lines
-from remuda.scheduler.model import Replica, ReplicaKey
+from remuda.scheduler.model import Replica
 from remuda.scheduler.ports import WorkerBus
 from remuda.wire import subjects
 from remuda.wire.backends import (

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, insert, or_, se
 
 from remuda.core import limits
 from remuda.core.errors import Conflict
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.ops.model import Operation, OpId, Step, UnloadCause, UnloadReason
-from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.store import ops_submit
 from remuda.store.database import Database
 from remuda.store.failures import unusable

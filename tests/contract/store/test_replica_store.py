@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from remuda.core.errors import Conflict
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.model import Node
 from remuda.fleet.ports import FleetStore, Note
 from remuda.ops.model import (
@@ -26,7 +26,7 @@ from remuda.ops.model import (
     Wish,
 )
 from remuda.ops.ports import OpStore
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.ops_codec import StoredReason

@@ -4,10 +4,10 @@ the code that is watched. What must hold of requests is in `routing`."""
 from collections import Counter
 from collections.abc import Iterable
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId
-from remuda.scheduler.model import ReplicaKey, ReplicaState
+from remuda.scheduler.model import ReplicaState
 from tests.sim.ops.claims import Claims
 from tests.sim.ops.workers import InHand, SimulatedWorker
 from tests.sim.serving.facts import Fact, Wanted

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from remuda.core.errors import RemudaError
-from remuda.core.ids import FrontendId, NodeId
+from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.gallery.model import Reading
 from remuda.inference.model import Call, Kind
 from remuda.inference.requests import ChatRequest, Message
@@ -36,7 +36,6 @@ from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
-from remuda.scheduler.model import ReplicaKey
 from remuda.scheduler.placing import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from remuda.core.errors import RemudaError
-from remuda.scheduler.model import ReplicaKey
+from remuda.core.ids import ReplicaKey
 from tests.sim.serving.facts import Fact, Wanted
 from tests.sim.serving.world import ServingWorld
 from tests.support.clocks import elapsed_s

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from remuda.core.errors import NoCapacity
+from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.ops.model import Step
@@ -20,7 +21,7 @@ from remuda.scheduler import placement
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.loader import _Load
 from remuda.scheduler.lost_answers import AnswerMemory, AnswerVerdict, Lists
-from remuda.scheduler.model import Need, NodeOffer, Replica, ReplicaKey, Replicas, ReplicaState, StoredModel
+from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import Claim
 from tests.sim.serving.simulation import run_seed

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 import anyio
 from anyio.lowlevel import checkpoint
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.model import Resources
-from remuda.scheduler.model import ReplicaKey
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendStop
 from remuda.wire.codec import Message, decode
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability
 from remuda.gateway.model_views import counted, model_status, replica_view
 from remuda.gateway.services import Serving
 from remuda.ops.model import OpId
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.wire.nodes import NodeView
 from remuda.wire.serving import BackendState, ReplicaView
 from tests.support.nodes import NOON

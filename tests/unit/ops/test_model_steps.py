@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.core.errors import Problem
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.ops import turns
@@ -33,7 +33,6 @@ from remuda.ops.ports import Live, Request
 from remuda.ops.reconciler import Pace
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.load_ops import load_operation, unload_operation
-from remuda.scheduler.model import ReplicaKey
 from remuda.wire.nodes import Report
 from tests.support.examples import examples
 from tests.support.nodes import THRESHOLDS, node

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import BusUnusable, StoreUnusable
+from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
 from remuda.ops.lines import Heard
 from remuda.ops.sightings import NodeView
-from remuda.scheduler.model import Replica, ReplicaKey, Replicas, StoredModel
+from remuda.scheduler.model import Replica, Replicas, StoredModel
 from tests.support.nodes import NOON
 
 Handler = Callable[[Heard], Awaitable[None]]

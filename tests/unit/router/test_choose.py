@@ -3,12 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import Endpoint
 from remuda.router.choose import choose
 from remuda.router.ledger import Ledger
 from remuda.router.table import Route
-from remuda.scheduler.model import ReplicaKey
 from tests.unit.router.holding import holding
 
 

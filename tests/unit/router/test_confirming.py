@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.router.confirming import Confirming
 from remuda.router.current import Tables
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.model import ReplicaKey
 from remuda.wire.models import RunningModel
 from tests.unit.router.frontends import HandClock
 from tests.unit.scheduler.rig import ScriptedEngine, ScriptedWorker, ScriptedWorkerHttp

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from remuda.core.clock import SystemClock
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.answers import AnswerFormat, AnswerSink
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import Call, Endpoint, Kind, Upstream
@@ -21,7 +21,6 @@ from remuda.router.errors import ModelLoading, ModelUnknown, Overloaded
 from remuda.router.ledger import Ledger
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.model import ReplicaKey
 from tests.support.answer_sinks import RelayedClient
 from tests.support.waiting import wait_until
 

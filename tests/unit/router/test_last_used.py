@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from remuda.core.errors import StoreUnusable
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.models.keep_alive import FOR_EVER
@@ -15,7 +15,6 @@ from remuda.router.current import Tables
 from remuda.router.last_used import LastUsedWriter
 from remuda.router.ledger import Ledger
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.model import ReplicaKey
 from tests.unit.router.frontends import HandClock
 from tests.unit.router.holding import holding
 

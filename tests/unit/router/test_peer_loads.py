@@ -7,14 +7,13 @@ from types import MappingProxyType
 import anyio
 import pytest
 
-from remuda.core.ids import FrontendId, NodeId
+from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
 from remuda.router.peers import PeerLoads, RequestsHeld
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.model import ReplicaKey
 from remuda.wire import subjects
 from remuda.wire.codec import decode
 from tests.support.waiting import wait_until

@@ -5,13 +5,12 @@ from collections.abc import Collection
 import anyio
 import pytest
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import Endpoint
 from remuda.models.config import ModelConfig
 from remuda.router.current import Tables
 from remuda.router.stale_connections import close_stale_connections
 from remuda.router.table import Entry, Route, Table
-from remuda.scheduler.model import ReplicaKey
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

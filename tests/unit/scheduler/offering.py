@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from remuda.core.ids import NodeId
-from remuda.scheduler.model import Need, NodeOffer, ReplicaKey, Resident
+from remuda.core.ids import NodeId, ReplicaKey
+from remuda.scheduler.model import Need, NodeOffer, Resident
 from tests.support.nodes import NOON
 
 GB = 1 << 30

@@ -7,7 +7,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from remuda.core.ids import MachineId, NodeId
+from remuda.core.ids import MachineId, NodeId, ReplicaKey
 from remuda.gallery.model import Reading
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
@@ -15,7 +15,7 @@ from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NOBODY, Demand
 from remuda.scheduler.load_ops import UnloadRequests
-from remuda.scheduler.model import Replica, ReplicaKey, Unplaceable
+from remuda.scheduler.model import Replica, Unplaceable
 from remuda.scheduler.placing import PlacementInputs, ReplicaPlacer
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import GB, Rig

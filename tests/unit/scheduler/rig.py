@@ -9,7 +9,7 @@ import anyio
 
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import BackendFailed, NodeUnreachable, Problem, RemudaError
-from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Resources
@@ -22,7 +22,7 @@ from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogue, Weights
 from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState, StoredModel
+from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
 from remuda.store.inline import InlineDatabase
 from remuda.store.models import SqlModelStore

@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, Label, LabelSource, Node, Resources
 from remuda.ops.model import OpId
 from remuda.ops.ports import Inventory
 from remuda.ops.sightings import NodeView
-from remuda.scheduler.model import Replica, ReplicaKey, Replicas, ReplicaState
+from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica
 from tests.support.nodes import NOON, THRESHOLDS
 from tests.support.nodes import node as fleet_node

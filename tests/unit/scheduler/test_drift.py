@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.ops.sightings import NodeView
 from remuda.scheduler.drift import Drift, DriftMemory, Scene, Stray, compare, to_ask
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.wire.models import RunningModel
 from tests.support.nodes import NOON
 from tests.unit.scheduler.standing import a_row, a_view, ago, its_process, rows

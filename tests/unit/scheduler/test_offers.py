@@ -5,18 +5,10 @@ from typing import Any
 
 import pytest
 
-from remuda.core.ids import BootId
+from remuda.core.ids import BootId, ReplicaKey
 from remuda.fleet.model import BusTrouble, NodeType
 from remuda.ops.sightings import NodeView
-from remuda.scheduler.model import (
-    FilesTold,
-    NodeOffer,
-    Placed,
-    Replica,
-    ReplicaKey,
-    ReplicaState,
-    Unplaceable,
-)
+from remuda.scheduler.model import FilesTold, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.offers import PlacementFacts, offers
 from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report

@@ -6,8 +6,8 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remuda.core.ids import NodeId
-from remuda.scheduler.model import Need, NodeOffer, Placed, ReplicaKey, Resident, Unplaceable
+from remuda.core.ids import NodeId, ReplicaKey
+from remuda.scheduler.model import Need, NodeOffer, Placed, Resident, Unplaceable
 from remuda.scheduler.placement import place
 from tests.support.examples import examples
 from tests.support.nodes import NOON

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from remuda.core.ids import NodeId
+from remuda.core.ids import NodeId, ReplicaKey
 from remuda.models.config import ModelConfig
 from remuda.models.keep_alive import FOR_EVER
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
-from remuda.scheduler.model import Replica, ReplicaKey, ReplicaState
+from remuda.scheduler.model import Replica, ReplicaState
 from remuda.scheduler.upkeep_rules import Forget, Unload, UpkeepInputs, actions, idle_next
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from remuda.scheduler.model import ReplicaKey
+from remuda.core.ids import ReplicaKey
 from remuda.scheduler.worker_calls import BusWorker
 from remuda.wire import subjects
 from remuda.wire.backends import BackendList, BackendListReply, BackendStop, InstalledBackend
