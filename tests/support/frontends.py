@@ -58,9 +58,11 @@ class LiveFrontend:
         assert (reply.status_code, reply.json()) == (200, {"message": "heartbeat received"})
 
     async def node(self, node_id: str) -> Json:
+        """As it is shown, but for what changes by itself."""
         reply = await self.admin.get(f"/api/nodes/{node_id}")
         assert reply.status_code == 200, reply.text
         shown: Json = reply.json()
+        shown["remuda"].pop("heard_seconds_ago", None)
         return shown
 
     async def status(self, node_id: str) -> str:

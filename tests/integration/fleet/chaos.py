@@ -14,7 +14,10 @@ from tests.support.processes import START_S, Frontend, Json, Ranch, Worker
 from tests.support.waiting import wait_until_blocking
 
 NODES: Final = ("up", "joined")
-CONNECTING: Final = "its worker is connecting to the bus"
+JUST_STARTED: Final = (
+    ["its worker is connecting to the bus"],
+    ["remuda up was just started; its worker has not registered yet"],
+)
 _CONVERGED_S: Final = 60.0
 _PAUSE_S_MAX: Final = 0.5
 
@@ -65,12 +68,12 @@ class Herd:
 
     def troubles(self) -> list[Json]:
         """Every moment at which a frontend thought ill of a node. That an admin drains one is none, nor that
-        a worker that was started again has yet to connect."""
+        a worker that was started again has yet to register or to connect."""
         changes = [change for up in self.frontends for change in up.events("node_status_changed")]
         return [
             change
             for change in changes
-            if change["now"] not in ("healthy", "draining") and change["why"] != [CONNECTING]
+            if change["now"] not in ("healthy", "draining") and change["why"] not in JUST_STARTED
         ]
 
     def _start_up(self) -> None:

@@ -75,7 +75,15 @@ def client_certificate(folder: Path) -> Iterator[Bus]:
         yield Bus(server.url.replace("nats://", "tls://"), shown, shown)
 
 
-@pytest.mark.parametrize("kind", [user_and_password, credentials_file, account_seed, client_certificate])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        user_and_password,
+        account_seed,
+        pytest.param(credentials_file, marks=pytest.mark.long),
+        pytest.param(client_certificate, marks=pytest.mark.long),
+    ],
+)
 def test_worker_is_healthy_on_it(place: Ranch, kind: Kind) -> None:
     folder = place.folder / "bus"
     folder.mkdir()
