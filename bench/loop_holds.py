@@ -30,7 +30,7 @@ from remuda.gateway.openai.vector_rendering import embedding_list
 from remuda.inference import requests
 from remuda.inference.answers import Usage
 from remuda.inference.json_cost import CHEAP_BYTES_MAX, STEPS_MAX, check_json_cost
-from remuda.inference.model import Call, Kind
+from remuda.inference.model import InferenceCall, RequestKind
 from remuda.models.config import ModelConfig
 from remuda.models.grammar import ToolSpec, grammar_of_schema, grammar_of_tools
 from remuda.models.reading import read_model
@@ -39,7 +39,7 @@ from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits as grpc_limits
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.media import media_in
-from remuda.upstreams.grpc.predicting import Preset, chat_generations
+from remuda.upstreams.grpc.predict_request import Preset, chat_generations
 from remuda.upstreams.http.renaming import Renamer
 from remuda.upstreams.http.upstream import RENAMED_AT_ONCE_BYTES
 from remuda.wire.codec import decode
@@ -115,14 +115,14 @@ def _chat(body: bytes, config: Mapping[str, object]) -> Sliced[object]:
     request = CHAT.parse(body)
     assert isinstance(request, requests.ChatRequest)
     model = ModelConfig.model_validate({"name": "m", "parameters": {"model": "m.bin"}, **config})
-    call = Call(Kind.CHAT, request, body, model, "r1", 0)
+    call = InferenceCall(RequestKind.CHAT, request, body, model, "r1", 0)
     return chat_generations(Preset(model, Grammars()), call, request, itertools.count().__next__)
 
 
 def _picture(size: int) -> Sliced[object]:
     text = base64.b64encode(bytes(size * 3 // 4))
     raw = msgspec.Raw(b'{"url":"data:image/png;base64,%s"}' % text)
-    return media_in([requests.Message("user", [requests.Part("image_url", image_url=raw)])])
+    return media_in([requests.RequestMessage("user", [requests.Part("image_url", image_url=raw)])])
 
 
 def _embeddings(count: int, width: int) -> Sliced[object]:

@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from remuda.inference.model import Call, Kind
+from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.models.config import ModelConfig
 
-_REQUESTS: Mapping[Kind, Any] = {
-    Kind.CHAT: ChatRequest,
-    Kind.COMPLETION: CompletionRequest,
-    Kind.EMBEDDING: EmbeddingRequest,
-    Kind.RERANK: RerankRequest,
+_REQUESTS: Mapping[RequestKind, Any] = {
+    RequestKind.CHAT: ChatRequest,
+    RequestKind.COMPLETION: CompletionRequest,
+    RequestKind.EMBEDDING: EmbeddingRequest,
+    RequestKind.RERANK: RerankRequest,
 }
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -24,7 +24,9 @@ def config_of(**keys: object) -> ModelConfig:
     )
 
 
-def call_of(kind: Kind, body: Mapping[str, object], config: ModelConfig | None = None) -> Call:
+def call_of(
+    kind: RequestKind, body: Mapping[str, object], config: ModelConfig | None = None
+) -> InferenceCall:
     raw = msgspec.json.encode({"model": "m", **body})
     request = msgspec.json.decode(raw, type=_REQUESTS[kind])
-    return Call(kind, request, raw, config or config_of(), request_id="r1", created=1_700_000_000)
+    return InferenceCall(kind, request, raw, config or config_of(), request_id="r1", created=1_700_000_000)

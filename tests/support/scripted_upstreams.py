@@ -17,28 +17,28 @@ from remuda.core.errors import NoCapacity
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
-from remuda.gateway.openai.door import Door
-from remuda.gateway.openai.figures import Figures
+from remuda.gateway.openai.api import OpenAiRoutes
+from remuda.gateway.openai.figures import InferenceFigures
 from remuda.gateway.openai.running import Running
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Services
 from remuda.inference.answers import AnswerFormat, AnswerSink, ByteSink
 from remuda.inference.failures import UpstreamFailed
-from remuda.inference.model import Call, Endpoint, Upstream
+from remuda.inference.model import InferenceCall, ReplicaEndpoint, Upstream
 from remuda.models.config import ModelConfig
-from remuda.router.current import Tables
-from remuda.router.dispatch import Dispatcher, Waits
+from remuda.router.dispatch import RequestDispatcher, WaitLimits
 from remuda.router.ledger import Ledger
+from remuda.router.live_table import Tables
 from remuda.router.ports import Meanwhile
-from remuda.router.table import Entry, Route, Table
+from remuda.router.table import Route, RoutedModel, Table
 from remuda.router.unknown_models import nothing_new
 
-Script = Callable[[Call, ByteSink], Awaitable[None]]  # Answers in OpenAI's bytes.
+Script = Callable[[InferenceCall, ByteSink], Awaitable[None]]  # Answers in OpenAI's bytes.
 JSON = b"application/json"
 SSE = b"text/event-stream"
 
 
-async def hello(call: Call, sink: ByteSink) -> None:
+async def hello(call: InferenceCall, sink: ByteSink) -> None:
     """Says hello, in the way that was asked for."""
     call.tally.prompt_tokens, call.tally.completion_tokens = 3, 2
     if not call.stream:
@@ -57,7 +57,7 @@ class Endless:
     def __init__(self) -> None:
         self.began = self.stopped = 0
 
-    async def __call__(self, call: Call, sink: ByteSink) -> None:
+    async def __call__(self, call: InferenceCall, sink: ByteSink) -> None:
         self.began += 1
         try:
             if call.stream:
@@ -90,7 +90,7 @@ class ScriptedUpstreams:
     scripts: dict[str, Script] = field(default_factory=dict)
     script: Script = hello
 
-    def at(self, endpoint: Endpoint) -> Upstream:
+    def at(self, endpoint: ReplicaEndpoint) -> Upstream:
         return _Scripted(self.scripts.get(endpoint.address, self.script))
 
 
@@ -98,7 +98,7 @@ class ScriptedUpstreams:
 class _Scripted:
     script: Script
 
-    async def serve(self, call: Call, sink: AnswerSink) -> None:
+    async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         relay = sink.relay(AnswerFormat.OPENAI)
         assert relay is not None
         await self.script(call, relay)
@@ -160,15 +160,15 @@ class ForwardClock(SystemClock):
 
 def route_to(model: str, index: int = 0, node: str = "gpu-1", parallel: int = 0) -> Route:
     key = ReplicaKey(model, index)
-    return Route(key, NodeId(f"id-of-{node}"), node, Endpoint(f"{node}:{index}"), parallel=parallel)
+    return Route(key, NodeId(f"id-of-{node}"), node, ReplicaEndpoint(f"{node}:{index}"), parallel=parallel)
 
 
-def table(*entries: Entry) -> Table:
+def table(*entries: RoutedModel) -> Table:
     return Table(MappingProxyType({entry.config.id: entry for entry in entries}))
 
 
-def model(name: str, *routes: Route, listed: bool = True, alias: str = "") -> Entry:
-    return Entry(ModelConfig(name=name, alias=alias), routes, listed, created=1)
+def model(name: str, *routes: Route, listed: bool = True, alias: str = "") -> RoutedModel:
+    return RoutedModel(ModelConfig(name=name, alias=alias), routes, listed, created=1)
 
 
 @dataclass
@@ -183,7 +183,7 @@ class Gateway:
     metrics: Metrics
     running: Running
     clock: ForwardClock
-    door: Door
+    door: OpenAiRoutes
     port: int = 0
 
     @property
@@ -198,7 +198,7 @@ async def _nothing_here(scope: object, receive: object, send: object) -> None:
 def gateway(
     *,
     keys_required: bool = False,
-    waits: Waits | None = None,
+    waits: WaitLimits | None = None,
     grace_s: float = 30.0,
     expose_node: bool = False,
     body_bytes_max: int = 64 << 20,
@@ -209,9 +209,15 @@ def gateway(
     tables, ledger, upstreams, loading = Tables(), Ledger(), ScriptedUpstreams(), ScriptedLoading()
     tables.replace(table(model("m", route_to("m"))))
     metrics, keyring, running = Metrics("test"), KeyRing(KeysInMemory(), clock, entropy), Running(grace_s)
-    figures = Figures(metrics.registry, tables, ledger)
-    dispatcher = Dispatcher(
-        tables, ledger, upstreams, loading, clock, waits or Waits(), waiting_changed=figures.waiting_changed
+    figures = InferenceFigures(metrics.registry, tables, ledger)
+    dispatcher = RequestDispatcher(
+        tables,
+        ledger,
+        upstreams,
+        loading,
+        clock,
+        waits or WaitLimits(),
+        waiting_changed=figures.waiting_changed,
     )
     inference = Inference(
         dispatcher,
@@ -224,7 +230,7 @@ def gateway(
     )
     access = Access(SecretStr("token"), keys_required, frozenset({"127.0.0.1", "localhost"}))
     services = cast(Services, _Few(access, keyring, entropy))  # The door looks at nothing else.
-    door = Door(_nothing_here, services, inference, clock)
+    door = OpenAiRoutes(_nothing_here, services, inference, clock)
     return Gateway(tables, ledger, upstreams, loading, keyring, metrics, running, clock, door)
 
 

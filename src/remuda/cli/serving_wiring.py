@@ -16,18 +16,17 @@ from remuda.core.ids import MachineId
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.fleet.tokens import NodeTokens
-from remuda.gateway.openai.figures import Figures
+from remuda.gateway.openai.figures import InferenceFigures
 from remuda.gateway.openai.running import Running
 from remuda.gateway.services import Inference, Serving
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.router.cold_path import ColdPath
 from remuda.router.confirming import Confirming
-from remuda.router.current import Tables
-from remuda.router.dispatch import Dispatcher, Waits
+from remuda.router.dispatch import RequestDispatcher, WaitLimits
 from remuda.router.last_used import LastUsedWriter
 from remuda.router.ledger import Ledger
+from remuda.router.live_table import TableKeeper, Tables, TableSources
 from remuda.router.peers import PeerLoads
-from remuda.router.refreshing import Sources, TableKeeper
 from remuda.router.stale_connections import close_stale_connections
 from remuda.router.suspects import Suspects
 from remuda.router.unknown_models import UnknownModels
@@ -47,10 +46,10 @@ from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
 from remuda.store.replicas import SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
-from remuda.upstreams.grpc.generating import GrpcTimeouts
-from remuda.upstreams.grpc.upstream import Desk, GrpcUpstream
+from remuda.upstreams.grpc.text_generation import GrpcTimeouts
+from remuda.upstreams.grpc.upstream import GrpcUpstream, SharedTranslation
 from remuda.upstreams.http.client import Pool
-from remuda.upstreams.http.connection import Patience
+from remuda.upstreams.http.connection import HttpTimeouts
 from remuda.upstreams.http.worker import HttpWorker
 from remuda.upstreams.pool import OpenUpstreams
 
@@ -68,9 +67,9 @@ class Ground:
     figures: CollectorRegistry
 
 
-def waits_of(settings: FrontendSettings) -> Waits:
+def waits_of(settings: FrontendSettings) -> WaitLimits:
     """A load is waited for as long as it takes where the setting is 0."""
-    return Waits(
+    return WaitLimits(
         settings.model_load_wait.total_seconds() or None,
         settings.request_wait.total_seconds(),
         settings.requests_waiting_max,
@@ -91,7 +90,7 @@ class ServingRig:
         self._model_store = SqlModelStore(ground.around.database)
         self._catalogue = Catalogue(self._model_store, ground.models_path)
         self._tables, self._ledger = Tables(), Ledger()
-        sources = Sources(self._replicas, ground.registry.standings, self._catalogue, ground.tokens)
+        sources = TableSources(self._replicas, ground.registry.standings, self._catalogue, ground.tokens)
         self._keeper = TableKeeper(
             self._tables, self._ledger, sources, ground.around.bus, ground.around.frontend, clock
         )
@@ -107,9 +106,9 @@ class ServingRig:
         self._timeouts = GrpcTimeouts(
             settings.answer_silence.total_seconds(), settings.answer_limit.total_seconds()
         )
-        self._http = Pool(Patience(whole_s=self._timeouts.whole_s, silence_s=self._timeouts.silence_s))
+        self._http = Pool(HttpTimeouts(whole_s=self._timeouts.whole_s, silence_s=self._timeouts.silence_s))
         self._engine, self._worker_http = GrpcEngine(self._http), HttpWorker(self._http)
-        self._desk = Desk(clock)
+        self._translation = SharedTranslation(clock)
         self._shared = settings.distributed_shared_models
 
     def model_work(self, shop: Workshop) -> ReplicaWork:
@@ -141,9 +140,9 @@ class ServingRig:
         demand = self._demand(placing, suspects)
         cold = self._cold_path(demand, suspects)
         folder = ModelFolder(ground.models_path, self._model_store, ground.around.frontend, self._keeper)
-        figures = Figures(ground.figures, self._tables, self._ledger)
+        figures = InferenceFigures(ground.figures, self._tables, self._ledger)
         upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
-        dispatcher = Dispatcher(
+        dispatcher = RequestDispatcher(
             self._tables,
             self._ledger,
             upstreams,
@@ -296,9 +295,9 @@ class ServingRig:
             habits=Habits(self._ground.around.settings.keep_alive),
         )
 
-    def _grpc(self, endpoint: Endpoint) -> GrpcUpstream:
+    def _grpc(self, endpoint: ReplicaEndpoint) -> GrpcUpstream:
         around = self._ground.around
-        return GrpcUpstream(endpoint, around.clock, around.entropy, self._timeouts, self._desk)
+        return GrpcUpstream(endpoint, around.clock, around.entropy, self._timeouts, self._translation)
 
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)

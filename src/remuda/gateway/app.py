@@ -32,7 +32,7 @@ from remuda.gateway.heartbeat_lane import HeartbeatLane
 from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.layers import BodyLimit, HeadLikeGet, Observation
 from remuda.gateway.messages import answer, refusal
-from remuda.gateway.openai.door import Door
+from remuda.gateway.openai.api import OpenAiRoutes
 from remuda.gateway.proxies import KnownPeer
 from remuda.gateway.services import Services
 from remuda.ops.targets import ConcreteBackend
@@ -70,7 +70,7 @@ def application(services: Services, clock: Clock) -> ASGIApp:
     general = HeadLikeGet(Observation(guarded, services.metrics, clock))
     outer = ProxyHeadersMiddleware(general)  # type: ignore[arg-type]  # uvicorn has types of its own.
     known = KnownPeer(outer)  # type: ignore[arg-type]
-    return Door(known, services, services.inference, clock)
+    return OpenAiRoutes(known, services, services.inference, clock)
 
 
 def api_routes() -> list[APIRoute]:

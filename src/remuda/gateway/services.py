@@ -16,14 +16,14 @@ from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
-from remuda.gateway.openai.figures import Figures
+from remuda.gateway.openai.figures import InferenceFigures
 from remuda.gateway.openai.running import Running
 from remuda.gateway.proxies import PEER, TrustedProxies
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations
 from remuda.ops.upgrade_check import UpgradeCheck
-from remuda.router.current import Tables
-from remuda.router.dispatch import Dispatcher
+from remuda.router.dispatch import RequestDispatcher
+from remuda.router.live_table import Tables
 from remuda.router.ports import LoadStatus
 from remuda.router.unknown_models import nothing_new
 from remuda.scheduler.model import Replica
@@ -76,9 +76,9 @@ class Serving:
 class Inference:
     """What answers inference requests."""
 
-    dispatcher: Dispatcher
+    dispatcher: RequestDispatcher
     tables: Tables
-    figures: Figures
+    figures: InferenceFigures
     running: Running
     body_bytes_max: int = limits.INFERENCE_BODY_BYTES_MAX
     expose_node: bool = False  # Say in headers which node answered.

@@ -11,7 +11,7 @@ from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingR
 from remuda.models.config import ModelConfig
 
 
-class Kind(StrEnum):
+class RequestKind(StrEnum):
     CHAT = "chat"
     COMPLETION = "completion"
     EMBEDDING = "embedding"
@@ -23,7 +23,7 @@ _STREAMABLE: Final = (ChatRequest, CompletionRequest)
 
 
 @dataclass(slots=True)
-class Tally:
+class CallTally:
     """What one request came to; filled in by whoever knows. Clock readings are monotonic seconds."""
 
     prompt_tokens: int = 0
@@ -32,20 +32,20 @@ class Tally:
     last_token_s: float | None = None
 
 
-class Call(msgspec.Struct, frozen=True):
+class InferenceCall(msgspec.Struct, frozen=True):
     """`body` is the request as OpenAI's JSON. Of a client that speaks OpenAI's API it is what came: what is
     relayed rather than translated stays as it was written. Of any other the gateway writes it.
 
     Made for every request, for which a frozen dataclass takes ten times as long.
     """
 
-    kind: Kind
+    kind: RequestKind
     request: Request
     body: bytes
     model: ModelConfig
     request_id: str
     created: int  # Unix seconds: the answer's `created`.
-    tally: Tally = msgspec.field(default_factory=Tally)
+    tally: CallTally = msgspec.field(default_factory=CallTally)
     context: int = 0  # Tokens that the model is loaded for; 0: not known.
 
     @property
@@ -56,7 +56,7 @@ class Call(msgspec.Struct, frozen=True):
 class Upstream(Protocol):
     """One replica. Every kind of request goes through this one method, so that it is counted in one place."""
 
-    async def serve(self, call: Call, sink: AnswerSink) -> None:
+    async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         """Answer the whole call into the sink; the end of the answer is the caller's to send.
 
         UpstreamFailed says what went wrong and whether another replica may try. Cancelling this stops the
@@ -66,7 +66,7 @@ class Upstream(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ReplicaEndpoint:
     """Where a replica listens."""
 
     address: str
@@ -78,4 +78,4 @@ class Endpoint:
 class Upstreams(Protocol):
     """Connections to replicas, kept while they are in use."""
 
-    def at(self, endpoint: Endpoint) -> Upstream: ...
+    def at(self, endpoint: ReplicaEndpoint) -> Upstream: ...

@@ -47,7 +47,7 @@ class CalledTool(Struct):
     function: CalledFunction = CalledFunction()
 
 
-class Message(Struct):
+class RequestMessage(Struct):
     role: Role
     content: str | Annotated[list[Part], Meta(max_length=PARTS_MAX)] | None = None
     name: str | None = None
@@ -118,7 +118,7 @@ class _Sampling(Struct, kw_only=True):
 
 
 class ChatRequest(_Sampling, kw_only=True):
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
+    messages: Annotated[list[RequestMessage], Meta(min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: Positive | None = None
     tools: Annotated[list[Tool], Meta(max_length=TOOLS_MAX)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None

@@ -11,8 +11,8 @@ from remuda.core.ids import NodeId
 from remuda.inference.failures import UpstreamFailed
 from remuda.ops.model import OpId, State
 from remuda.ops.ports import Progress, View
-from remuda.router.current import Tables
-from remuda.router.errors import BackendMissing, LoadFailed, ModelLoading, ModelUnloaded
+from remuda.router.errors import BackendMissing, ModelLoadFailed, ModelLoading, ModelUnloaded
+from remuda.router.live_table import Tables
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.suspects import Suspects
 from remuda.router.table import Route
@@ -95,7 +95,7 @@ class ColdPath:
     def _told(self, model: str, answer: Found | StillLooking) -> LoadStatus:
         match answer:
             case Failed(problem, node):
-                raise LoadFailed(
+                raise ModelLoadFailed(
                     f"{model} could not be loaded on {node}: {problem.message}", hint=problem.hint
                 )
             case Unplaceable():

@@ -17,7 +17,7 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.router.current import Tables
+from remuda.router.live_table import Tables
 from remuda.router.table import Route, RouteId
 from remuda.scheduler.ports import ReplicaEngine, WorkerBus, WorkerHttp
 from remuda.wire.models import ModelsRunningReply

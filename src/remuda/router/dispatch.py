@@ -12,20 +12,19 @@ from msgspec import structs
 from remuda.core.clock import Clock
 from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import UpstreamFailed
-from remuda.inference.model import Call, Upstreams
-from remuda.router.choose import choose
-from remuda.router.current import Tables
+from remuda.inference.model import InferenceCall, Upstreams
 from remuda.router.errors import ModelUnknown, Overloaded
 from remuda.router.ledger import Ledger
+from remuda.router.live_table import Tables
 from remuda.router.ports import Loading, Meanwhile
-from remuda.router.table import Route
+from remuda.router.table import Route, choose
 
 _TABLE_S: Final = 1.0  # After which whoever loads is asked again.
 _TOLD_S: Final = 1.0  # So often frontends tell each other what they have in flight.
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitLimits:
     """How long a request waits for what, and how many may."""
 
     load_s: float | None = 60.0  # For a model that is being loaded; None: for as long as it takes.
@@ -34,7 +33,7 @@ class Waits:
 
 
 @dataclass(slots=True)
-class Journey:
+class RoutingRecord:
     """What became of a request, for the log and the figures."""
 
     route: Route | None = None  # The replica that answered, or was tried last.
@@ -42,7 +41,7 @@ class Journey:
     waited_s: float = 0.0
 
 
-class Dispatcher:
+class RequestDispatcher:
     def __init__(
         self,
         tables: Tables,
@@ -50,7 +49,7 @@ class Dispatcher:
         upstreams: Upstreams,
         loading: Loading,
         clock: Clock,
-        waits: Waits,
+        waits: WaitLimits,
         *,
         waiting_changed: Callable[[str, int], None] = lambda model, by: None,
     ) -> None:
@@ -64,27 +63,31 @@ class Dispatcher:
         self._waiting = Counter[str]()
         self._lines = defaultdict[str, deque[anyio.Event]](deque)
 
-    async def answer(self, call: Call, sink: AnswerSink, journey: Journey, meanwhile: Meanwhile) -> None:
+    async def answer(
+        self, call: InferenceCall, sink: AnswerSink, routing: RoutingRecord, meanwhile: Meanwhile
+    ) -> None:
         """Serve the call into the sink. Raises what the client is to be told; in-stream once it has begun."""
         try:
-            await self._try(call, sink, journey, meanwhile)
+            await self._try(call, sink, routing, meanwhile)
         except UpstreamFailed as failure:
-            if not failure.elsewhere or sink.begun or not await self._another(call.model.id, journey):
-                if failure.elsewhere and (cause := await self._cause(journey)):
+            if not failure.elsewhere or sink.begun or not await self._another(call.model.id, routing):
+                if failure.elsewhere and (cause := await self._cause(routing)):
                     raise UpstreamFailed(failure.fault, cause, status=failure.status) from failure
                 raise
-            await self._try(call, sink, journey, meanwhile)
+            await self._try(call, sink, routing, meanwhile)
 
-    async def _try(self, call: Call, sink: AnswerSink, journey: Journey, meanwhile: Meanwhile) -> None:
+    async def _try(
+        self, call: InferenceCall, sink: AnswerSink, routing: RoutingRecord, meanwhile: Meanwhile
+    ) -> None:
         model = call.model.id
-        route = self._free(model, journey) or await self._wait_for_seat(model, journey, meanwhile)
+        route = self._free(model, routing) or await self._wait_for_seat(model, routing, meanwhile)
         entry = self._tables.now.models[model]
         if entry.config is not call.model:  # Changed while the request waited: a replica knows only this.
             call = structs.replace(call, model=entry.config, context=entry.context)
         # Nothing was awaited since it was found to have room, so it still has.
         self._ledger.begin(route)
-        journey.route = route
-        journey.tried.append(route)
+        routing.route = route
+        routing.tried.append(route)
         try:
             await self._upstreams.at(route.endpoint).serve(call, sink)
         except UpstreamFailed as failure:
@@ -95,60 +98,60 @@ class Dispatcher:
             self._ledger.end(route)
             self._next_please(model)
 
-    async def _cause(self, journey: Journey) -> str:
+    async def _cause(self, routing: RoutingRecord) -> str:
         """Why a replica failed, where more is known than it could say itself; else empty."""
-        route = journey.route
+        route = routing.route
         if route is None or not await self._loading.removed(route):
             return ""
         return f"node {route.node_name} was removed while it answered"
 
-    async def _another(self, model: str, journey: Journey) -> bool:
+    async def _another(self, model: str, routing: RoutingRecord) -> bool:
         """Whether there is a replica to try, or will be one because the one that failed is gone."""
-        if self._open_to(model, journey):
+        if self._open_to(model, routing):
             return True
-        return await self._loading.gone(journey.tried[-1])
+        return await self._loading.gone(routing.tried[-1])
 
-    def _free(self, model: str, journey: Journey) -> Route | None:
-        return choose(self._open_to(model, journey), self._ledger.load, self._ledger.last_turn)
+    def _free(self, model: str, routing: RoutingRecord) -> Route | None:
+        return choose(self._open_to(model, routing), self._ledger.load, self._ledger.last_turn)
 
-    def _open_to(self, model: str, journey: Journey) -> Sequence[Route]:
+    def _open_to(self, model: str, routing: RoutingRecord) -> Sequence[Route]:
         """Not those that have failed this very request."""
         entry = self._tables.now.models.get(model)
         routes = () if entry is None else entry.routes
-        if not journey.tried:
+        if not routing.tried:
             return routes
-        tried = {route.id for route in journey.tried}
+        tried = {route.id for route in routing.tried}
         return [route for route in routes if route.id not in tried]
 
-    async def _wait_for_seat(self, model: str, journey: Journey, meanwhile: Meanwhile) -> Route:
+    async def _wait_for_seat(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile) -> Route:
         began_s = self._clock.monotonic()
         self._waiting[model] += 1
         self._waiting_changed(model, 1)
         try:
-            return await self._seat(model, journey, meanwhile, began_s)
+            return await self._seat(model, routing, meanwhile, began_s)
         finally:
             self._waiting_changed(model, -1)
             self._waiting[model] -= 1
             if not self._waiting[model]:
                 del self._waiting[model]
                 self._lines.pop(model, None)
-            journey.waited_s += self._clock.monotonic() - began_s
+            routing.waited_s += self._clock.monotonic() - began_s
 
-    async def _seat(self, model: str, journey: Journey, meanwhile: Meanwhile, began_s: float) -> Route:
+    async def _seat(self, model: str, routing: RoutingRecord, meanwhile: Meanwhile, began_s: float) -> Route:
         too_many = self._waiting[model] > self._waits.waiting_max
         seat_by_s = 0.0
         while True:
             changed = self._tables.changed
             if model not in self._tables.now.models:
                 raise ModelUnknown(f"the model {model!r} was removed")
-            if not self._open_to(model, journey):
+            if not self._open_to(model, routing):
                 left_s = 0.0 if too_many else self._left_to_load(began_s)
                 await self._loading.bring(model, left_s, meanwhile)
-                if not self._open_to(model, journey):
+                if not self._open_to(model, routing):
                     if left_s == 0.0:
                         raise Overloaded(f"there is no other replica of {model}", hint="try again in a while")
                     await self._change_of_table(changed)
-            elif (route := self._free(model, journey)) is not None:
+            elif (route := self._free(model, routing)) is not None:
                 return route
             elif too_many:
                 raise Overloaded(
@@ -157,7 +160,7 @@ class Dispatcher:
                 )
             else:
                 seat_by_s = seat_by_s or self._clock.monotonic() + self._waits.seat_s
-                if (route := await self._in_line(model, journey, seat_by_s)) is not None:
+                if (route := await self._in_line(model, routing, seat_by_s)) is not None:
                     return route
 
     def _left_to_load(self, began_s: float) -> float | None:
@@ -170,15 +173,15 @@ class Dispatcher:
         with anyio.move_on_after(_TABLE_S):
             await changed.wait()
 
-    async def _in_line(self, model: str, journey: Journey, deadline_s: float) -> Route | None:
+    async def _in_line(self, model: str, routing: RoutingRecord, deadline_s: float) -> Route | None:
         """A seat: first come, first served. None: all replicas are gone.
 
         Only the first in the line looks for what frees seats elsewhere; whoever leaves it calls the next."""
         line, turn = self._lines[model], anyio.Event()
         line.append(turn)
         try:
-            while self._open_to(model, journey):
-                if (route := self._free(model, journey)) is not None:
+            while self._open_to(model, routing):
+                if (route := self._free(model, routing)) is not None:
                     return route
                 left_s = deadline_s - self._clock.monotonic()
                 if left_s <= 0:

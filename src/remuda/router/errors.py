@@ -19,7 +19,7 @@ class ModelLoading(Unavailable):
         self.retry_after_s = retry_after_s
 
 
-class LoadFailed(PeerFailed):
+class ModelLoadFailed(PeerFailed):
     """It was tried, and this is why it does not run."""
 
     code = "model_load_failed"

@@ -12,8 +12,8 @@ from anyio.abc import TaskStatus
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.ids import ReplicaKey
-from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
+from remuda.router.live_table import Tables
 from remuda.scheduler.upkeep_rules import noted_every
 
 log = structlog.get_logger(__name__)

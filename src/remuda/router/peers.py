@@ -15,8 +15,8 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.ids import FrontendId, ReplicaKey
 from remuda.ops.lines import Heard, Lines
-from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
+from remuda.router.live_table import Tables
 from remuda.wire import subjects
 from remuda.wire.codec import Count, Many, Message, decode, encode
 

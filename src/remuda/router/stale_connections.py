@@ -6,18 +6,21 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskStatus
 
-from remuda.inference.model import Endpoint
-from remuda.router.current import Tables
+from remuda.inference.model import ReplicaEndpoint
+from remuda.router.live_table import Tables
 
 
-class Connections(Protocol):
-    async def forget(self, in_use: Collection[Endpoint]) -> None:
+class ReplicaConnections(Protocol):
+    async def forget(self, in_use: Collection[ReplicaEndpoint]) -> None:
         """Drop all but these; what is under way comes to its end."""
         ...
 
 
 async def close_stale_connections(
-    tables: Tables, connections: Connections, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    tables: Tables,
+    connections: ReplicaConnections,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     task_status.started()
     while True:

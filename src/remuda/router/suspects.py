@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.router.current import Tables
+from remuda.router.live_table import Tables
 from remuda.router.table import Route, RouteId
 from remuda.scheduler.inspection import Inspection, Inspector, ReplicaHealth, Suspect
 from remuda.scheduler.ports import RoutingTable

@@ -1,12 +1,26 @@
-"""What this frontend routes by: an immutable picture, replaced as a whole."""
+"""What this frontend routes by: an immutable table, replaced as a whole; how it is built from what is stored
+and what nodes report; and which of a model's replicas answers next. Pure.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+A replica is routed to while it is loaded from the present configuration, and its node takes work, has the
+labels that the model asks for, and does not report that its process is gone.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import MappingProxyType
+from typing import Final
 
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.inference.model import Endpoint
+from remuda.fleet.health import Reachability
+from remuda.fleet.identity import is_its_own
+from remuda.fleet.labels import matches
+from remuda.fleet.tokens import NodeTokens
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
+from remuda.ops.sightings import NodeView
+from remuda.scheduler.model import HTTP, Replica, Replicas, ReplicaState, endpoint_of, worker_endpoint
 
 RouteId = tuple[ReplicaKey, int]
 
@@ -18,13 +32,13 @@ class Route:
     key: ReplicaKey
     node: NodeId
     node_name: str
-    endpoint: Endpoint
+    endpoint: ReplicaEndpoint
     instance: str = ""
     change: int = 0  # Of its row: after another load at the same place it is another route.
     parallel: int = 0  # How many requests it takes at once; 0: nobody knows.
     vram_free: int = 0
     silent: bool = False  # Its node is overdue: others are preferred.
-    worker: Endpoint | None = None  # The HTTP server of the worker that runs it.
+    worker: ReplicaEndpoint | None = None  # The HTTP server of the worker that runs it.
 
     @property
     def id(self) -> RouteId:
@@ -33,7 +47,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RoutedModel:
     """A configured model. `listed`: its bytes are somewhere, or it is loaded."""
 
     config: ModelConfig
@@ -45,5 +59,108 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    models: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    models: Mapping[str, RoutedModel] = field(default_factory=lambda: MappingProxyType({}))
     change: int = 0  # The newest change of replicas that it knows.
+
+
+_SAID_UNDER_WAY: Final = timedelta(seconds=5)  # What a node says may be older than its arrival by so much.
+_USELESS: Final = frozenset({"failed", "stopping", "waiting"})  # States of a process that answers nothing.
+_VRAM_STEP: Final = 1 << 28  # Free VRAM only breaks ties: small changes of it make no new table.
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A model as requests know it. `present`: its bytes are on this machine, or it needs none."""
+
+    config: ModelConfig
+    present: bool = False
+    created: int = 0  # Unix seconds.
+    context: int = 0  # Tokens that it is loaded for; 0: not known here.
+
+
+def build(
+    replicas: Replicas, nodes: Mapping[NodeId, NodeView], models: Mapping[str, Configured], tokens: NodeTokens
+) -> Table:
+    """`models` by each name that requests may use; `tokens` open replicas and their workers' doors."""
+    configs = {(model.config.id, model.config.revision): model.config for model in models.values()}
+    routes = defaultdict[str, list[Route]](list)
+    for row in replicas.rows:
+        view, config = nodes.get(row.node), configs.get((row.key.model, row.revision))
+        if view is not None and config is not None and _routable(row, view, config.selector):
+            routes[row.key.model].append(_route(row, view, tokens))
+    told = _told_files(nodes.values())
+    entries = {name: _entry(model, routes[model.config.id], told) for name, model in models.items()}
+    for name, entry in entries.items():
+        if alias := entry.config.alias:  # A second name is listed if what it stands for is.
+            target = entries.get(alias)
+            entries[name] = replace(entry, listed=target is not None and target.listed)
+    return Table(MappingProxyType(entries), replicas.change)
+
+
+def _entry(model: Configured, routes: list[Route], told: Collection[str]) -> RoutedModel:
+    listed = model.present or bool(routes) or model.config.file in told
+    return RoutedModel(model.config, tuple(routes), listed, model.created, model.context)
+
+
+def _told_files(nodes: Iterable[NodeView]) -> Collection[str]:
+    """All files of models that nodes have told of, and the folders they are in."""
+    files = {file.path for view in nodes if view.report is not None for file in view.report.model_files}
+    folders = {path[:place] for path in files for place, char in enumerate(path) if char == "/"}
+    return files | folders
+
+
+def _route(row: Replica, view: NodeView, tokens: NodeTokens) -> Route:
+    node = view.standing.node
+    return Route(
+        key=row.key,
+        node=node.id,
+        node_name=node.name,
+        endpoint=endpoint_of(row, node, tokens),
+        instance=row.instance,
+        change=row.change,
+        parallel=row.parallel,
+        vram_free=node.resources.available_vram // _VRAM_STEP * _VRAM_STEP,
+        silent=view.standing.reachability is Reachability.SILENT,
+        worker=worker_endpoint(node, tokens),
+    )
+
+
+def _routable(row: Replica, view: NodeView, selector: Mapping[str, str]) -> bool:
+    """The selector is no part of the revision, and labels change: both are looked at anew each time."""
+    node = view.standing.node
+    takes_work = node.approved and not node.drained and not node.leaving and matches(node.labels, selector)
+    heard = view.standing.reachability in (Reachability.UP, Reachability.SILENT)
+    same_life = row.boot is None or row.boot == view.boot
+    there = is_its_own(row.address, node, http=row.protocol == HTTP)
+    usable = takes_work and heard and same_life and there
+    return row.state is ReplicaState.LOADED and usable and not _gone(row, view)
+
+
+def _gone(row: Replica, view: NodeView) -> bool:
+    """Whether its report says so. That a process is missing counts only if it was to be there by then."""
+    if view.report is None or not row.instance:
+        return False
+    for told in view.report.replicas:
+        if told.instance == row.instance and ReplicaKey(told.model_id, told.replica_index) == row.key:
+            return told.state in _USELESS
+    said_at = view.standing.node.last_heartbeat - _SAID_UNDER_WAY
+    return row.updated_at is not None and row.updated_at < said_at
+
+
+def choose(
+    routes: Sequence[Route], in_flight: Callable[[Route], int], last_turn: Callable[[Route], int]
+) -> Route | None:
+    """The least loaded that has room; among equals the one whose last turn is longest ago, then the one with
+    more free memory. A replica on an overdue node comes after all others."""
+    best: Route | None = None
+    best_rank: tuple[bool, int, int, int, str, int] | None = None
+    for route in routes:
+        load = in_flight(route)
+        if route.parallel and load >= route.parallel:
+            continue
+        if len(routes) == 1:
+            return route
+        rank = (route.silent, load, last_turn(route), -route.vram_free, route.node, route.key.index)
+        if best_rank is None or rank < best_rank:
+            best, best_rank = route, rank
+    return best

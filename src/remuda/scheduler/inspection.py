@@ -14,7 +14,7 @@ import structlog
 from remuda.core.errors import NodeUnreachable, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.failures import Fault
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.scheduler.model import Replica
 from remuda.scheduler.ports import NodeHistory, ReplicaEngine, ReplicaStore, RoutingTable, WorkerBus
 from remuda.scheduler.worker_calls import stop_process
@@ -41,7 +41,7 @@ class Suspect:
     change: int  # Of its row: after another load at the same place it is another replica.
     node: NodeId
     node_name: str
-    endpoint: Endpoint
+    endpoint: ReplicaEndpoint
     instance: str
     fault: Fault
 

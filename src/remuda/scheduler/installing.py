@@ -12,7 +12,7 @@ from remuda.core import limits
 from remuda.core.errors import NodeUnreachable, RemudaError
 from remuda.core.ids import NodeId
 from remuda.fleet.fleet import Standing
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.ops.holdings import foreign
 from remuda.ops.model import Step
 from remuda.ops.reports import current_report
@@ -108,7 +108,9 @@ class Installing:
         return by_lists(lists, target_of(self._step).key, self._step.source.backend, memory)
 
 
-async def until_vanished(node: NodeId, server: Endpoint, worker: WorkerBus, worker_http: WorkerHttp) -> None:
+async def until_vanished(
+    node: NodeId, server: ReplicaEndpoint, worker: WorkerBus, worker_http: WorkerHttp
+) -> None:
     """Until the machine answers neither over HTTP nor over the bus. Nothing else says so for a long time: the
     bus goes on taking messages for a client that sends no goodbye, and the fleet waits for heartbeats. A
     worker that is only busy, or has lost one of the two, still answers."""
@@ -121,7 +123,7 @@ async def until_vanished(node: NodeId, server: Endpoint, worker: WorkerBus, work
             await anyio.sleep(_PING_EVERY_S)
 
 
-async def _answers(node: NodeId, server: Endpoint, worker: WorkerBus, worker_http: WorkerHttp) -> bool:
+async def _answers(node: NodeId, server: ReplicaEndpoint, worker: WorkerBus, worker_http: WorkerHttp) -> bool:
     if await worker_http.answers(server):
         return True
     with anyio.move_on_after(limits.CONFIRMATION_S):

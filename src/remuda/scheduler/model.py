@@ -10,7 +10,7 @@ from typing import Final
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.model import Node
 from remuda.fleet.tokens import NodeTokens
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.ops.model import OpId, UnloadReason
 from remuda.wire.nodes import CutOffFile
 
@@ -182,10 +182,10 @@ def _named(nodes: Sequence[str]) -> str:
 HTTP = "http"
 
 
-def endpoint_of(replica: Replica, node: Node, tokens: NodeTokens) -> Endpoint:
+def endpoint_of(replica: Replica, node: Node, tokens: NodeTokens) -> ReplicaEndpoint:
     """A worker that names no address means the one it registered. The token is the node's own."""
     own = tokens.of(node)
-    return Endpoint(
+    return ReplicaEndpoint(
         address=replica.address or node.address,
         protocol=replica.protocol,
         path=replica.path,
@@ -193,8 +193,8 @@ def endpoint_of(replica: Replica, node: Node, tokens: NodeTokens) -> Endpoint:
     )
 
 
-def worker_endpoint(node: Node, tokens: NodeTokens) -> Endpoint | None:
+def worker_endpoint(node: Node, tokens: NodeTokens) -> ReplicaEndpoint | None:
     """The node's HTTP server; None where it has told no address of one."""
     if not node.http_address:
         return None
-    return Endpoint(node.http_address, HTTP, token=tokens.of(node).http)
+    return ReplicaEndpoint(node.http_address, HTTP, token=tokens.of(node).http)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import CONTEXT_FALLBACK, ModelConfig
 from remuda.ops.model import Operation, Step
 from remuda.scheduler.model import Replica, Replicas, StoredModel
@@ -149,11 +149,11 @@ class OutOfReach(Protocol):
 class WorkerHttp(Protocol):
     """A worker's HTTP server: a second way to ask it, apart from the bus."""
 
-    async def running(self, server: Endpoint) -> ModelsRunningReply | None:
+    async def running(self, server: ReplicaEndpoint) -> ModelsRunningReply | None:
         """None: it runs a release that cannot be asked this way. NodeUnreachable when it does not answer."""
         ...
 
-    async def answers(self, server: Endpoint) -> bool:
+    async def answers(self, server: ReplicaEndpoint) -> bool:
         """Whether anything answers there in time, a LocalAI worker included, whatever it says."""
         ...
 
@@ -161,10 +161,10 @@ class WorkerHttp(Protocol):
 class ReplicaEngine(Protocol):
     """A backend's process, as whoever loads a model sees it."""
 
-    async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
+    async def load(self, endpoint: ReplicaEndpoint, model: ModelConfig, place: Place) -> None:
         """LoadModel, or for one that speaks HTTP: wait until it answers. BackendFailed with its own words."""
         ...
 
-    async def healthy(self, endpoint: Endpoint) -> bool | None:
+    async def healthy(self, endpoint: ReplicaEndpoint) -> bool | None:
         """Whether it answers; None: busy or out of reach, which is not dead."""
         ...

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from remuda.core.clock import Clock
-from remuda.inference.model import Endpoint, Upstream
+from remuda.inference.model import ReplicaEndpoint, Upstream
 from remuda.upstreams.http.client import Pool
 from remuda.upstreams.http.upstream import HttpUpstream
 
@@ -22,15 +22,15 @@ class OpenUpstreams:
     its own upstream, made by `grpc_factory`."""
 
     def __init__(
-        self, clock: Clock, *, http: Pool, grpc_factory: Callable[[Endpoint], ClosableUpstream]
+        self, clock: Clock, *, http: Pool, grpc_factory: Callable[[ReplicaEndpoint], ClosableUpstream]
     ) -> None:
         self._clock = clock
         self._http = http
         self._grpc_factory = grpc_factory
-        self._relayed: dict[Endpoint, HttpUpstream] = {}
-        self._called: dict[Endpoint, ClosableUpstream] = {}
+        self._relayed: dict[ReplicaEndpoint, HttpUpstream] = {}
+        self._called: dict[ReplicaEndpoint, ClosableUpstream] = {}
 
-    def at(self, endpoint: Endpoint) -> Upstream:
+    def at(self, endpoint: ReplicaEndpoint) -> Upstream:
         if endpoint.protocol == HTTP:
             relayed = self._relayed.get(endpoint)
             if relayed is None:
@@ -41,7 +41,7 @@ class OpenUpstreams:
             called = self._called[endpoint] = self._grpc_factory(endpoint)
         return called
 
-    async def forget(self, in_use: Collection[Endpoint]) -> None:
+    async def forget(self, in_use: Collection[ReplicaEndpoint]) -> None:
         """Drop all but these."""
         self._relayed = {endpoint: kept for endpoint, kept in self._relayed.items() if endpoint in in_use}
         gone = [endpoint for endpoint in self._called if endpoint not in in_use]

@@ -18,8 +18,8 @@ from remuda.host.folder import DataFolder
 from remuda.inference.failures import UpstreamFailed
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
-from remuda.upstreams.http.client import Address, Pool
-from remuda.upstreams.http2.dialing import dial
+from remuda.upstreams.http.client import Pool, ServerAddress
+from remuda.upstreams.http2.connection import dial
 from remuda.upstreams.http2.failures import Unreachable
 from tests.support.frontends import LiveFrontend, live_frontend
 
@@ -119,7 +119,7 @@ async def test_no_way_to_a_node_leads_such_a_name_to_this_machine(service: Servi
     with pytest.raises(Unreachable, match="an address that no node has"):
         await dial(f"{host}:{service.port}")
     with pytest.raises(UpstreamFailed, match="a loopback address"):
-        await Pool().exchange(Address(host, service.port), b"GET / HTTP/1.1\r\n\r\n", b"")
+        await Pool().exchange(ServerAddress(host, service.port), b"GET / HTTP/1.1\r\n\r\n", b"")
     assert service.callers == 0
     assert await call(f"127.0.0.1:{service.port}") == "", "for a node that is here"
 

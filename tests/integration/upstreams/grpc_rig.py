@@ -10,20 +10,20 @@ import msgspec
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.gateway.openai.answer_sink import OpenAiSink
-from remuda.inference.model import Call, Endpoint, Kind
+from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.inference.slicing import Slicer
 from remuda.models.config import ModelConfig
-from remuda.upstreams.grpc.generating import GrpcTimeouts
+from remuda.upstreams.grpc.text_generation import GrpcTimeouts
 from remuda.upstreams.grpc.upstream import GrpcUpstream
 
 USUAL = GrpcTimeouts()
 PARROT = ModelConfig.model_validate({"name": "polly", "backend": "echo", "parameters": {"model": "parrot"}})
 _REQUESTS = {
-    Kind.CHAT: ChatRequest,
-    Kind.COMPLETION: CompletionRequest,
-    Kind.EMBEDDING: EmbeddingRequest,
-    Kind.RERANK: RerankRequest,
+    RequestKind.CHAT: ChatRequest,
+    RequestKind.COMPLETION: CompletionRequest,
+    RequestKind.EMBEDDING: EmbeddingRequest,
+    RequestKind.RERANK: RerankRequest,
 }
 
 
@@ -69,15 +69,15 @@ class Client:
         return "".join(c["delta"].get("content", "") if "delta" in c else c["text"] for c in choices)
 
 
-def call_of(kind: Kind, body: Mapping[str, object], model: ModelConfig = PARROT) -> Call:
+def call_of(kind: RequestKind, body: Mapping[str, object], model: ModelConfig = PARROT) -> InferenceCall:
     raw = msgspec.json.encode({"model": model.id, **body})
     request = msgspec.json.decode(raw, type=_REQUESTS[kind])
-    return Call(kind, request, raw, model, request_id="r1", created=1_700_000_000)
+    return InferenceCall(kind, request, raw, model, request_id="r1", created=1_700_000_000)
 
 
-def chat(text: str = "one two three", model: ModelConfig = PARROT, **body: object) -> Call:
+def chat(text: str = "one two three", model: ModelConfig = PARROT, **body: object) -> InferenceCall:
     messages = [{"role": "user", "content": text}]
-    return call_of(Kind.CHAT, {"messages": messages, "stream": True, **body}, model)
+    return call_of(RequestKind.CHAT, {"messages": messages, "stream": True, **body}, model)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Rendered:
 
     upstream: GrpcUpstream
 
-    async def serve(self, call: Call, client: Client) -> None:
+    async def serve(self, call: InferenceCall, client: Client) -> None:
         await self.upstream.serve(call, OpenAiSink(call, client, Slicer(SystemClock())))
 
     @property
@@ -101,7 +101,7 @@ class Rendered:
 async def upstream_at(
     address: str, token: str = "", timeouts: GrpcTimeouts = USUAL
 ) -> AsyncIterator[Rendered]:
-    upstream = GrpcUpstream(Endpoint(address, token=token), SystemClock(), SeededEntropy(7), timeouts)
+    upstream = GrpcUpstream(ReplicaEndpoint(address, token=token), SystemClock(), SeededEntropy(7), timeouts)
     try:
         yield Rendered(upstream)
         assert upstream.open_calls == 0

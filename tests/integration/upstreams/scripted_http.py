@@ -9,11 +9,11 @@ from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from remuda.core.clock import SystemClock
-from remuda.inference.model import Call, Endpoint, Kind
+from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest
 from remuda.models.config import ModelConfig
 from remuda.upstreams.http.client import Pool
-from remuda.upstreams.http.connection import Patience
+from remuda.upstreams.http.connection import HttpTimeouts
 from remuda.upstreams.http.upstream import HttpUpstream
 from tests.support.answer_sinks import RelayedClient
 
@@ -124,15 +124,15 @@ class Notebook(RelayedClient):
         self.arrived.set()
 
 
-def chat(*, stream: bool = False, model: str = "m", body: bytes | None = None) -> Call:
+def chat(*, stream: bool = False, model: str = "m", body: bytes | None = None) -> InferenceCall:
     body = body if body is not None else b'{"model":"%s","messages":[]}' % model.encode()
     request = ChatRequest(model=model, messages=[], stream=stream)
-    return Call(Kind.CHAT, request, body, ModelConfig(name="m"), request_id="r", created=0)
+    return InferenceCall(RequestKind.CHAT, request, body, ModelConfig(name="m"), request_id="r", created=0)
 
 
 @asynccontextmanager
-async def opened_pool(patience: Patience | None = None) -> AsyncIterator[Pool]:
-    pool = Pool(patience)
+async def opened_pool(timeouts: HttpTimeouts | None = None) -> AsyncIterator[Pool]:
+    pool = Pool(timeouts)
     try:
         yield pool
     finally:
@@ -141,5 +141,5 @@ async def opened_pool(patience: Patience | None = None) -> AsyncIterator[Pool]:
 
 def upstream_at(server: ScriptedServer, pool: Pool) -> HttpUpstream:
     path = "/v1/processes/m%230"
-    endpoint = Endpoint(server.address, "http", path, token="s3cret")
+    endpoint = ReplicaEndpoint(server.address, "http", path, token="s3cret")
     return HttpUpstream(endpoint, pool, SystemClock())

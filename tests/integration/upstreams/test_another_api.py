@@ -10,7 +10,7 @@ import pytest
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.inference.failures import ContextExceeded, Fault, UpstreamFailed
-from remuda.inference.model import Call, Endpoint, Kind, Upstream
+from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind, Upstream
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc.upstream import GrpcUpstream
 from tests.integration.upstreams import grpc_scripts, scripted_http
@@ -26,7 +26,7 @@ Replica = Callable[[], AbstractAsyncContextManager[Upstream]]
 @asynccontextmanager
 async def _grpc(**behaviours: grpc_scripts.Behaviour) -> AsyncIterator[Upstream]:
     async with grpc_scripts.scripted(**behaviours) as address:
-        upstream = GrpcUpstream(Endpoint(address), SystemClock(), SeededEntropy(7))
+        upstream = GrpcUpstream(ReplicaEndpoint(address), SystemClock(), SeededEntropy(7))
         try:
             yield upstream
         finally:
@@ -135,7 +135,7 @@ async def test_vectors_come_in_the_order_of_their_inputs(replica: Replica) -> No
     client = JsonLinesClient()
 
     async with replica() as upstream:
-        await upstream.serve(call_of(Kind.EMBEDDING, {"input": ["a", "b"]}), client)
+        await upstream.serve(call_of(RequestKind.EMBEDDING, {"input": ["a", "b"]}), client)
 
     assert client.lines == [{"embeddings": [[0.5], [0.25]], "prompt_eval_count": 2}]
 
@@ -156,7 +156,7 @@ async def test_scores_are_passed_on(replica: Replica) -> None:
     client = JsonLinesClient()
 
     async with replica() as upstream:
-        await upstream.serve(call_of(Kind.RERANK, {"query": "q", "documents": ["x", "y"]}), client)
+        await upstream.serve(call_of(RequestKind.RERANK, {"query": "q", "documents": ["x", "y"]}), client)
 
     assert client.lines == [{"scores": {"1": 0.5}}]
 
@@ -164,7 +164,7 @@ async def test_scores_are_passed_on(replica: Replica) -> None:
 # What an HTTP replica is asked, and how it fails, when its answer is decoded.
 
 
-async def _asked(call: Call, answer: bytes) -> Any:
+async def _asked(call: InferenceCall, answer: bytes) -> Any:
     async with scripted_http.opened_pool() as pool, scripted_http.scripted(says(answer)) as server:
         await scripted_http.upstream_at(server, pool).serve(call, JsonLinesClient())
     return json.loads(server.requests[0].body)
@@ -179,14 +179,16 @@ async def test_usage_is_asked_for_and_what_else_the_request_has_is_kept() -> Non
 
 
 async def test_vectors_are_asked_for_as_numbers() -> None:
-    call = call_of(Kind.EMBEDDING, {"input": "a", "encoding_format": "base64"})
+    call = call_of(RequestKind.EMBEDDING, {"input": "a", "encoding_format": "base64"})
 
     asked = await _asked(call, whole(b'{"data":[{"embedding":[1]}]}'))
 
     assert asked["encoding_format"] == "float"
 
 
-async def _failure(script: Script, call: Call | None = None) -> tuple[UpstreamFailed, JsonLinesClient]:
+async def _failure(
+    script: Script, call: InferenceCall | None = None
+) -> tuple[UpstreamFailed, JsonLinesClient]:
     client = JsonLinesClient()
     async with _http(script) as upstream:
         with pytest.raises(UpstreamFailed) as failed:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.rpc import backend_pb2 as pb
 from tests.integration.backends.programs import BackendProcess, loaded, running
 from tests.integration.upstreams.grpc_rig import Client, call_of, chat, upstream_at
@@ -67,7 +67,7 @@ async def test_every_prompt_of_a_completion_is_answered(echo: BackendProcess) ->
     body = {"prompt": ["one two", "three"], "n": 2, "echo": True, "logprobs": 1}
 
     async with upstream_at(echo.address) as upstream:
-        await upstream.serve(call_of(Kind.COMPLETION, body), client)
+        await upstream.serve(call_of(RequestKind.COMPLETION, body), client)
 
     choices = client.json["choices"]
     assert [choice["text"] for choice in choices] == ["one twoone two"] * 2 + ["threethree"] * 2
@@ -82,7 +82,7 @@ async def test_a_completion_streams(echo: BackendProcess) -> None:
     body = {"prompt": "one two", "stream": True, "echo": True, "stop": " two", "logprobs": 0}
 
     async with upstream_at(echo.address) as upstream:
-        await upstream.serve(call_of(Kind.COMPLETION, body), client)
+        await upstream.serve(call_of(RequestKind.COMPLETION, body), client)
 
     assert client.text == "one twoone"
     assert {event["object"] for event in client.events} == {"text_completion"}
@@ -95,7 +95,7 @@ async def test_a_completion_streams(echo: BackendProcess) -> None:
     ids=["text", "texts", "tokens", "lists of tokens"],
 )
 async def test_every_input_becomes_a_vector(echo: BackendProcess, given: object, count: int) -> None:
-    client, call = Client(), call_of(Kind.EMBEDDING, {"input": given})
+    client, call = Client(), call_of(RequestKind.EMBEDDING, {"input": given})
 
     async with upstream_at(echo.address) as upstream:
         await upstream.serve(call, client)
@@ -110,9 +110,9 @@ async def test_a_vector_in_base64_is_the_same(echo: BackendProcess) -> None:
     plain, packed = Client(), Client()
 
     async with upstream_at(echo.address) as upstream:
-        await upstream.serve(call_of(Kind.EMBEDDING, {"input": "a", "dimensions": 8}), plain)
+        await upstream.serve(call_of(RequestKind.EMBEDDING, {"input": "a", "dimensions": 8}), plain)
         body = {"input": "a", "dimensions": 8, "encoding_format": "base64"}
-        await upstream.serve(call_of(Kind.EMBEDDING, body), packed)
+        await upstream.serve(call_of(RequestKind.EMBEDDING, body), packed)
 
     floats = struct.unpack("<8f", base64.b64decode(packed.json["data"][0]["embedding"]))
     assert list(floats) == pytest.approx(plain.json["data"][0]["embedding"], abs=1e-6)
@@ -123,7 +123,7 @@ async def test_documents_are_ranked(echo: BackendProcess) -> None:
     body = {"query": "blue horse", "documents": ["a dog", "a blue horse", "a horse"], "top_n": 2}
 
     async with upstream_at(echo.address) as upstream:
-        await upstream.serve(call_of(Kind.RERANK, body), client)
+        await upstream.serve(call_of(RequestKind.RERANK, body), client)
 
     assert [(found["index"], found["document"]["text"]) for found in client.json["results"]] == [
         (1, "a blue horse"),

@@ -11,7 +11,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from remuda.core.errors import BackendFailed, NodeUnreachable
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
 from remuda.scheduler.ports import Place
@@ -41,7 +41,7 @@ async def test_a_loaded_model_answers(engine: GrpcEngine, tmp_path: Path) -> Non
     client = Client()
 
     with running(tmp_path) as process:
-        await engine.load(Endpoint(process.address), PARROT, Place())
+        await engine.load(ReplicaEndpoint(process.address), PARROT, Place())
         async with upstream_at(process.address) as upstream:
             await upstream.serve(chat("hi"), client)
 
@@ -59,7 +59,7 @@ async def test_a_load_fails_in_the_backends_words(
     engine: GrpcEngine, tmp_path: Path, option: str, message: str
 ) -> None:
     with running(tmp_path) as process, pytest.raises(BackendFailed) as failed:
-        await engine.load(Endpoint(process.address), _parrot(option), Place())
+        await engine.load(ReplicaEndpoint(process.address), _parrot(option), Place())
 
     assert failed.value.message == message
 
@@ -69,7 +69,7 @@ async def test_a_backend_that_dies_while_it_loads_has_failed(engine: GrpcEngine,
         running(tmp_path) as process,
         pytest.raises(BackendFailed, match="loading polly failed: UNAVAILABLE"),
     ):
-        await engine.load(Endpoint(process.address), _parrot("echo_load_crash:SIGKILL"), Place())
+        await engine.load(ReplicaEndpoint(process.address), _parrot("echo_load_crash:SIGKILL"), Place())
 
 
 async def test_load_into_a_port_from_which_nothing_comes_back_is_the_nodes_trouble(
@@ -77,7 +77,7 @@ async def test_load_into_a_port_from_which_nothing_comes_back_is_the_nodes_troub
 ) -> None:
     monkeypatch.setattr("remuda.upstreams.http2.limits.CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        endpoint = Endpoint(f"127.0.0.1:{mute.getsockname()[1]}")
+        endpoint = ReplicaEndpoint(f"127.0.0.1:{mute.getsockname()[1]}")
         with pytest.raises(NodeUnreachable, match="cannot be reached: it did not answer"):
             await engine.load(endpoint, PARROT, Place())
 
@@ -86,7 +86,7 @@ async def test_load_into_a_closed_port_is_the_backends_failure(engine: GrpcEngin
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     with pytest.raises(BackendFailed, match="UNAVAILABLE: connection refused"):
-        await engine.load(Endpoint(address), PARROT, Place())
+        await engine.load(ReplicaEndpoint(address), PARROT, Place())
 
 
 async def test_a_load_ends_when_nobody_waits_for_it(engine: GrpcEngine) -> None:
@@ -99,7 +99,7 @@ async def test_a_load_ends_when_nobody_waits_for_it(engine: GrpcEngine) -> None:
 
     async with scripted(LoadModel=endless) as address:
         with anyio.move_on_after(0.2) as patience:
-            await engine.load(Endpoint(address), PARROT, Place())
+            await engine.load(ReplicaEndpoint(address), PARROT, Place())
         await wait_until(lambda: not calls.now, what="the end of the load at the backend")
 
     assert (patience.cancelled_caught, calls.ever) == (True, 1)
@@ -107,22 +107,22 @@ async def test_a_load_ends_when_nobody_waits_for_it(engine: GrpcEngine) -> None:
 
 async def test_a_backend_that_answers_is_healthy(engine: GrpcEngine, tmp_path: Path) -> None:
     with running(tmp_path) as process:
-        assert await engine.healthy(Endpoint(process.address)) is True
+        assert await engine.healthy(ReplicaEndpoint(process.address)) is True
 
 
 async def test_a_backend_whose_port_is_closed_is_not_healthy(engine: GrpcEngine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
 
-    assert await engine.healthy(Endpoint(address)) is False
-    assert await engine.healthy(Endpoint(address, protocol="http")) is False
+    assert await engine.healthy(ReplicaEndpoint(address)) is False
+    assert await engine.healthy(ReplicaEndpoint(address, protocol="http")) is False
 
 
 @pytest.mark.parametrize("protocol", ["", "http"])
 async def test_of_a_backend_behind_a_name_that_is_not_resolved_nothing_is_known(
     engine: GrpcEngine, protocol: str
 ) -> None:
-    assert await engine.healthy(Endpoint("nowhere.invalid:1", protocol=protocol)) is None
+    assert await engine.healthy(ReplicaEndpoint("nowhere.invalid:1", protocol=protocol)) is None
 
 
 async def test_a_backend_that_does_not_say_is_busy_not_dead(
@@ -134,8 +134,8 @@ async def test_a_backend_that_does_not_say_is_busy_not_dead(
 
     monkeypatch.setattr("remuda.upstreams.grpc.limits.HEALTH_S", 0.2)
     async with scripted(Health=hanging) as hangs, scripted() as knows_no_such_call:
-        assert await engine.healthy(Endpoint(hangs)) is None
-        assert await engine.healthy(Endpoint(knows_no_such_call)) is None
+        assert await engine.healthy(ReplicaEndpoint(hangs)) is None
+        assert await engine.healthy(ReplicaEndpoint(knows_no_such_call)) is None
 
 
 async def test_a_server_that_speaks_http_is_loaded_when_it_answers(
@@ -143,7 +143,7 @@ async def test_a_server_that_speaks_http_is_loaded_when_it_answers(
 ) -> None:
     monkeypatch.setattr("remuda.upstreams.grpc.limits.HTTP_POLL_S", 0.01)
     async with _http_server(503, 503, 404, 200) as (address, asked):
-        endpoint = Endpoint(address, protocol="http", path="/door", token="secret")
+        endpoint = ReplicaEndpoint(address, protocol="http", path="/door", token="secret")
         with anyio.fail_after(10):
             await engine.load(endpoint, PARROT, Place())
             assert await engine.healthy(endpoint) is True
@@ -154,7 +154,7 @@ async def test_a_server_that_speaks_http_is_loaded_when_it_answers(
 async def test_a_server_that_refuses_the_token_has_failed(engine: GrpcEngine) -> None:
     async with _http_server(401) as (address, _):
         with pytest.raises(BackendFailed, match="does not let this frontend in"):
-            await engine.load(Endpoint(address, protocol="http"), PARROT, Place())
+            await engine.load(ReplicaEndpoint(address, protocol="http"), PARROT, Place())
 
 
 @asynccontextmanager

@@ -13,10 +13,10 @@ import pytest
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Invalid
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc.generating import GrpcTimeouts
+from remuda.upstreams.grpc.text_generation import GrpcTimeouts
 from tests.integration.backends.programs import loaded
 from tests.integration.upstreams.grpc_rig import Client, Rendered, call_of, chat, upstream_at
 from tests.integration.upstreams.grpc_scripts import Open, says, says_then_fails, scripted, text
@@ -319,7 +319,7 @@ async def test_a_reply_larger_than_we_take_is_the_backends_failure() -> None:
 async def test_what_a_backend_cannot_do_is_refused() -> None:
     async with scripted() as address, upstream_at(address) as upstream:
         with pytest.raises(UpstreamFailed) as failed:
-            await upstream.serve(call_of(Kind.RERANK, {"query": "q", "documents": ["d"]}), Client())
+            await upstream.serve(call_of(RequestKind.RERANK, {"query": "q", "documents": ["d"]}), Client())
 
     assert (failed.value.fault, failed.value.status) == (Fault.REFUSED, 400)
 

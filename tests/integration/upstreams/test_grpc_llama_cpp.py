@@ -8,7 +8,7 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
-from remuda.inference.model import Endpoint, Kind
+from remuda.inference.model import ReplicaEndpoint, RequestKind
 from remuda.models.config import ModelConfig
 from remuda.scheduler.ports import Place
 from remuda.upstreams.grpc.engine import GrpcEngine
@@ -71,7 +71,7 @@ NAMED = {"type": "function", "function": {"name": "clock"}}
 @pytest.fixture(scope="module")
 async def upstream(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rendered]:
     with started(tmp_path_factory.mktemp("llama")) as process:
-        endpoint = Endpoint(process.address, token=TOKEN)
+        endpoint = ReplicaEndpoint(process.address, token=TOKEN)
         await GrpcEngine(Pool()).load(endpoint, SMOL, Place(model_file=str(smollm2())))
         opened = Rendered(GrpcUpstream(endpoint, SystemClock(), SeededEntropy(7)))
         yield opened
@@ -165,7 +165,7 @@ async def test_a_text_is_continued_with_probabilities(upstream: Rendered) -> Non
     client = Client()
     body = {"prompt": "The capital of France is", "max_tokens": 4, "logprobs": 2}
 
-    await upstream.serve(call_of(Kind.COMPLETION, body, SMOL), client)
+    await upstream.serve(call_of(RequestKind.COMPLETION, body, SMOL), client)
 
     (choice,) = client.json["choices"]
     assert "Paris" in choice["text"]

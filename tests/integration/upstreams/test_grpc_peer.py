@@ -6,7 +6,7 @@ import pytest
 
 from remuda.core.errors import BackendFailed
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.scheduler.ports import Place
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.http.client import Pool
@@ -29,7 +29,7 @@ async def peer(start: Start, tmp_path: Path) -> Running:
 
 
 async def test_a_peer_is_loaded_and_chats(peer: Running) -> None:
-    streamed, whole, endpoint = Client(), Client(), Endpoint(peer.address, token=TOKEN)
+    streamed, whole, endpoint = Client(), Client(), ReplicaEndpoint(peer.address, token=TOKEN)
     engine = GrpcEngine(Pool())
 
     await engine.load(endpoint, PARROT, Place())
@@ -53,4 +53,4 @@ async def test_a_peer_without_a_model_says_so(peer: Running) -> None:
 
 async def test_a_peer_is_not_loaded_with_a_wrong_token(peer: Running) -> None:
     with pytest.raises(BackendFailed, match="UNAUTHENTICATED"):
-        await GrpcEngine(Pool()).load(Endpoint(peer.address, token="no"), PARROT, Place())
+        await GrpcEngine(Pool()).load(ReplicaEndpoint(peer.address, token="no"), PARROT, Place())

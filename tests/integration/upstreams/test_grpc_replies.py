@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
 from tests.integration.upstreams.grpc_rig import Client, call_of, chat, upstream_at
@@ -188,7 +188,7 @@ async def test_a_rendered_prompt_marks_pictures_as_its_backend_wants_it(knows: b
         scripted(Predict=predict, **({"ModelMetadata": metadata} if knows else {})) as address,
         upstream_at(address) as upstream,
     ):
-        await upstream.serve(call_of(Kind.CHAT, body, model), Client())
+        await upstream.serve(call_of(RequestKind.CHAT, body, model), Client())
 
     assert prompts == [prompt]
 
@@ -250,7 +250,7 @@ async def test_vectors_of_tokens_become_one() -> None:
 
     client = Client()
     async with scripted(Embedding=embed) as address, upstream_at(address) as upstream:
-        await upstream.serve(call_of(Kind.EMBEDDING, {"input": "a b"}), client)
+        await upstream.serve(call_of(RequestKind.EMBEDDING, {"input": "a b"}), client)
 
     assert client.json["data"][0]["embedding"] == pytest.approx([0.7071067, 0.7071067])
 

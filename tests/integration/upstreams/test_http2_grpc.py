@@ -10,11 +10,10 @@ import grpc.aio
 import pytest
 
 from remuda.core.entropy import SeededEntropy
-from remuda.upstreams.grpc.call import GrpcCall
-from remuda.upstreams.grpc.channels import Channel
+from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.methods import SERVICE
 from remuda.upstreams.http2 import limits
-from remuda.upstreams.http2.failures import CallFailed, HungUp, Status
+from remuda.upstreams.http2.failures import CallFailed, GrpcStatus, HungUp
 from tests.integration.upstreams.grpc_scripts import Open
 from tests.support.waiting import wait_until
 
@@ -137,7 +136,7 @@ async def test_a_server_that_takes_few_calls_gets_several_connections_but_not_an
             done.set()
         again = await _whole(channel)
 
-    assert (failed.value.code, again) == (Status.RESOURCE_EXHAUSTED, b"ask")
+    assert (failed.value.code, again) == (GrpcStatus.RESOURCE_EXHAUSTED, b"ask")
 
 
 async def test_the_server_sees_at_once_that_a_call_was_given_up() -> None:

@@ -11,15 +11,14 @@ from anyio.abc import SocketAttribute, SocketStream
 from h2.settings import SettingCodes
 from hyperframe import frame as hyper
 
-from remuda.upstreams.grpc.call import GrpcCall
-from remuda.upstreams.grpc.channels import Channel
+from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import (
+    BackendTurnedAway,
     CallFailed,
     Garbled,
     HungUp,
     Silence,
-    TurnedAway,
     Unprocessed,
     Unreachable,
 )
@@ -149,7 +148,7 @@ async def test_a_server_may_go_at_any_moment(reset: bool) -> None:
                 outcomes.append(type(failed).__name__)
 
     begun = len(GREETING)
-    assert set(outcomes[:begun]) == {"TurnedAway"}
+    assert set(outcomes[:begun]) == {"BackendTurnedAway"}
     assert set(outcomes[begun:-1]) == {"BrokenOff"}
     assert outcomes[-1] == "one" or (reset and outcomes[-1] == "BrokenOff")  # A reset may overtake data.
 
@@ -245,14 +244,14 @@ async def test_a_closed_port_says_so_at_once_and_again_and_again() -> None:
     async with _channel(f"127.0.0.1:{_closed_port()}") as channel:
         with anyio.fail_after(limits.CONNECT_S):
             for _ in range(20):
-                with pytest.raises(TurnedAway, match="connection refused"):
+                with pytest.raises(BackendTurnedAway, match="connection refused"):
                     await _whole(channel)
 
 
 async def test_a_port_that_opens_later_is_reached_then() -> None:
     port = _closed_port()
     async with _channel(f"127.0.0.1:{port}") as channel:
-        with pytest.raises(TurnedAway):
+        with pytest.raises(BackendTurnedAway):
             await _whole(channel)
 
         async with _raw(_answers, port):
@@ -267,7 +266,7 @@ async def test_an_address_that_is_none_is_unreachable_and_not_named(address: str
         with pytest.raises(Unreachable) as failed:
             await _whole(channel)
 
-    assert not isinstance(failed.value, TurnedAway)
+    assert not isinstance(failed.value, BackendTurnedAway)
     assert not address or address not in failed.value.details
 
 

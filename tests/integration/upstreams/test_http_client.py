@@ -5,8 +5,8 @@ import pytest
 from anyio.abc import SocketStream
 
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.upstreams.http.client import Address, Pool
-from remuda.upstreams.http.connection import HELD_BYTES_MAX, Patience
+from remuda.upstreams.http.client import Pool, ServerAddress
+from remuda.upstreams.http.connection import HELD_BYTES_MAX, HttpTimeouts
 from tests.integration.upstreams.scripted_http import (
     LAST_CHUNK,
     SSE,
@@ -36,7 +36,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object
 
 async def _ask(server: ScriptedServer, pool: Pool) -> tuple[int, bytes]:
     host, _, port = server.address.partition(":")
-    connection = await pool.exchange(Address(host, int(port)), _HEAD, b"{}")
+    connection = await pool.exchange(ServerAddress(host, int(port)), _HEAD, b"{}")
     try:
         pieces = list[bytes]()
         while piece := await connection.piece():
@@ -46,8 +46,8 @@ async def _ask(server: ScriptedServer, pool: Pool) -> tuple[int, bytes]:
         pool.release(connection)
 
 
-async def _failure(script: Script, patience: Patience | None = None) -> UpstreamFailed:
-    async with scripted(script) as server, opened_pool(patience) as pool:
+async def _failure(script: Script, timeouts: HttpTimeouts | None = None) -> UpstreamFailed:
+    async with scripted(script) as server, opened_pool(timeouts) as pool:
         with pytest.raises(UpstreamFailed) as failed:
             await _ask(server, pool)
         assert (pool.busy, pool.idle) == (0, 0)
@@ -106,7 +106,7 @@ async def test_every_way_of_breaking_off_is_told_apart_from_an_end(script: Scrip
     ],
 )
 async def test_silence_has_an_end(script: Script, words: str) -> None:
-    failed = await _failure(script, Patience(whole_s=0.1, silence_s=0.2))
+    failed = await _failure(script, HttpTimeouts(whole_s=0.1, silence_s=0.2))
 
     assert (failed.fault, failed.status) == (Fault.SILENT, 504)
     assert words in failed.message
@@ -131,7 +131,7 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
 
 
 async def test_more_idle_connections_than_wanted_are_not_kept() -> None:
-    async with scripted(says(whole(b"hello"))) as server, opened_pool(Patience(idle_max=2)) as pool:
+    async with scripted(says(whole(b"hello"))) as server, opened_pool(HttpTimeouts(idle_max=2)) as pool:
         async with anyio.create_task_group() as tasks:
             for _ in range(5):
                 tasks.start_soon(_ask, server, pool)
@@ -141,7 +141,7 @@ async def test_more_idle_connections_than_wanted_are_not_kept() -> None:
 
 
 async def test_idle_connections_are_closed_after_a_while() -> None:
-    async with scripted(says(whole(b"hello"))) as server, opened_pool(Patience(idle_s=0.05)) as pool:
+    async with scripted(says(whole(b"hello"))) as server, opened_pool(HttpTimeouts(idle_s=0.05)) as pool:
         await _ask(server, pool)
 
         await wait_until(lambda: server.open == 0)
@@ -193,7 +193,7 @@ async def test_a_server_is_not_read_from_while_the_reader_is_behind() -> None:
 
     async with scripted(floods) as server, opened_pool() as pool:
         host, _, port = server.address.partition(":")
-        connection = await pool.exchange(Address(host, int(port)), _HEAD, b"{}")
+        connection = await pool.exchange(ServerAddress(host, int(port)), _HEAD, b"{}")
         seen = list[int]()
 
         def stuck() -> bool:

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from remuda.core.clock import SystemClock
 from remuda.core.errors import NodeUnreachable
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.upstreams.http.client import Pool
 from remuda.upstreams.http.upstream import HttpUpstream
 from remuda.upstreams.http.worker import HttpWorker
@@ -59,7 +59,7 @@ async def _worker(
 
 
 def _upstream(address: str, pool: Pool, token: str = "right") -> HttpUpstream:
-    return HttpUpstream(Endpoint(address, "http", door_path(_KEY), token), pool, SystemClock())
+    return HttpUpstream(ReplicaEndpoint(address, "http", door_path(_KEY), token), pool, SystemClock())
 
 
 async def test_a_stream_comes_through_the_door(tmp_path: Path) -> None:
@@ -148,19 +148,19 @@ async def _one_runs() -> ModelsRunningReply:
 async def test_worker_tells_over_http_which_processes_run(tmp_path: Path) -> None:
     async with _worker(tmp_path, None, _one_runs) as address, opened_pool() as pool:
         for _ in range(2):
-            assert await HttpWorker(pool).running(Endpoint(address, "http", token="right")) == RUNNING
+            assert await HttpWorker(pool).running(ReplicaEndpoint(address, "http", token="right")) == RUNNING
 
 
 async def test_worker_that_does_not_tell_what_runs_is_unreachable(tmp_path: Path) -> None:
     async with opened_pool() as pool:
         async with _worker(tmp_path, None, _one_runs) as address:
             with pytest.raises(NodeUnreachable, match="401"):
-                await HttpWorker(pool).running(Endpoint(address, "http", token="wrong"))
+                await HttpWorker(pool).running(ReplicaEndpoint(address, "http", token="wrong"))
         for gone in (address, "127.0.0.1"):
             with pytest.raises(NodeUnreachable):
-                await HttpWorker(pool).running(Endpoint(gone, "http", token="right"))
+                await HttpWorker(pool).running(ReplicaEndpoint(gone, "http", token="right"))
 
 
 async def test_worker_without_that_route_cannot_be_asked_so(tmp_path: Path) -> None:
     async with listening(probes(lambda: "")) as url, opened_pool() as pool:
-        assert await HttpWorker(pool).running(Endpoint(url.removeprefix("http://"), "http")) is None
+        assert await HttpWorker(pool).running(ReplicaEndpoint(url.removeprefix("http://"), "http")) is None

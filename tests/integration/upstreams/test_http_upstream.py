@@ -10,7 +10,7 @@ from anyio.abc import SocketStream
 
 from remuda.core.entropy import SeededEntropy
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Kind
+from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import EmbeddingRequest, RerankRequest
 from remuda.models.config import ModelConfig
 from remuda.upstreams.http.client import Pool
@@ -45,7 +45,7 @@ async def pool() -> AsyncIterator[Pool]:
         yield opened
 
 
-async def _served(script: Script, pool: Pool, call: Call) -> Notebook:
+async def _served(script: Script, pool: Pool, call: InferenceCall) -> Notebook:
     sink = Notebook()
     async with scripted(script) as server:
         await upstream_at(server, pool).serve(call, sink)
@@ -98,14 +98,14 @@ async def test_usage_told_at_the_end_of_a_stream_counts_more_than_what_was_count
 @pytest.mark.parametrize(
     ("kind", "request_", "path"),
     [
-        (Kind.EMBEDDING, EmbeddingRequest(model="m", input="x"), "/v1/embeddings"),
-        (Kind.RERANK, RerankRequest(model="m", query="x", documents=["y"]), "/v1/rerank"),
+        (RequestKind.EMBEDDING, EmbeddingRequest(model="m", input="x"), "/v1/embeddings"),
+        (RequestKind.RERANK, RerankRequest(model="m", query="x", documents=["y"]), "/v1/rerank"),
     ],
 )
 async def test_each_kind_has_its_path_below_the_workers_door(
-    pool: Pool, kind: Kind, request_: EmbeddingRequest | RerankRequest, path: str
+    pool: Pool, kind: RequestKind, request_: EmbeddingRequest | RerankRequest, path: str
 ) -> None:
-    call = Call(kind, request_, b'{"model":"m"}', ModelConfig(name="m"), "r", 0)
+    call = InferenceCall(kind, request_, b'{"model":"m"}', ModelConfig(name="m"), "r", 0)
     async with scripted(says(whole(_ANSWER))) as server:
         await upstream_at(server, pool).serve(call, Notebook())
 
@@ -334,5 +334,5 @@ async def test_requests_with_random_leavers_and_breaks_leave_no_socket_open(
         await wait_until(lambda: server.open == pool.idle)
         pool.close()
         await wait_until(lambda: server.open == 0)
-    assert left > 1000
-    assert broke > 100
+    assert left > requests // 10
+    assert broke > requests // 100

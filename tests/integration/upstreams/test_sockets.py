@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from remuda.upstreams import sockets
-from remuda.upstreams.http.connection import Connection as HttpConnection
-from remuda.upstreams.http.connection import Patience
-from remuda.upstreams.http2.connection import Connection as Http2Connection
+from remuda.upstreams.http.connection import HttpConnection as HttpConnection
+from remuda.upstreams.http.connection import HttpTimeouts
+from remuda.upstreams.http2.connection import Http2Connection as Http2Connection
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ async def _options(make: Maker, *names: str) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other names for it")
 @pytest.mark.parametrize(
-    "make", [Http2Connection, lambda loop: HttpConnection(loop, Patience())], ids=["http/2", "http/1.1"]
+    "make", [Http2Connection, lambda loop: HttpConnection(loop, HttpTimeouts())], ids=["http/2", "http/1.1"]
 )
 async def test_a_quiet_connection_is_probed(make: Maker) -> None:
     alive, idle_s, every_s, count = await _options(make, "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
@@ -42,6 +42,6 @@ async def test_a_quiet_connection_is_probed(make: Maker) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot do it")
 async def test_only_a_server_that_always_reads_has_to_acknowledge_in_time() -> None:
     http2 = await _options(Http2Connection, "TCP_USER_TIMEOUT")
-    http = await _options(lambda loop: HttpConnection(loop, Patience()), "TCP_USER_TIMEOUT")
+    http = await _options(lambda loop: HttpConnection(loop, HttpTimeouts()), "TCP_USER_TIMEOUT")
 
     assert (http2[1], http[1]) == (10_000, 0)

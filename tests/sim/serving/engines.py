@@ -7,7 +7,7 @@ import anyio
 from remuda.core.errors import BackendFailed, NodeUnreachable
 from remuda.inference.answers import AnswerFormat, AnswerSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Endpoint
+from remuda.inference.model import InferenceCall, ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.scheduler.ports import Place
 from remuda.wire.models import ModelsRunningReply
@@ -29,7 +29,7 @@ class SimulatedEngine:
         self._host = host
         self._dice = host.dice.fork("engine")
 
-    async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
+    async def load(self, endpoint: ReplicaEndpoint, model: ModelConfig, place: Place) -> None:
         process = self._world.at(endpoint.address)
         if process is None:
             raise BackendFailed(f"{endpoint.address} refused the connection")
@@ -45,7 +45,7 @@ class SimulatedEngine:
         self._world.serving_claims.requests.ready(process, model.id)
         process.worker.changed()
 
-    async def _read_model(self, process: Process, endpoint: Endpoint) -> None:
+    async def _read_model(self, process: Process, endpoint: ReplicaEndpoint) -> None:
         slow = self._world.weather.work_fails and self._dice.chance(0.05)
         if slow:
             self._world.trace.fault("slow_load", process)
@@ -55,7 +55,7 @@ class SimulatedEngine:
             self._world.trace.fault("load_failed", process)
             raise BackendFailed("unknown model architecture")
 
-    async def healthy(self, endpoint: Endpoint) -> bool | None:
+    async def healthy(self, endpoint: ReplicaEndpoint) -> bool | None:
         await anyio.sleep(_PROBE_S)
         process = self._world.at(endpoint.address)
         if process is None:
@@ -69,14 +69,14 @@ class SimulatedWorkerHttp:
     def __init__(self, world: ServingWorld) -> None:
         self._world = world
 
-    async def running(self, server: Endpoint) -> ModelsRunningReply | None:
+    async def running(self, server: ReplicaEndpoint) -> ModelsRunningReply | None:
         await anyio.sleep(_PROBE_S)
         machine = self._world.machine_of(server.address)
         if not machine.connected:
             raise NodeUnreachable(f"{server.address} does not answer")
         return machine.what_runs()
 
-    async def answers(self, server: Endpoint) -> bool:
+    async def answers(self, server: ReplicaEndpoint) -> bool:
         await anyio.sleep(_PROBE_S)
         return self._world.machine_of(server.address).connected
 
@@ -88,17 +88,17 @@ class SimulatedUpstreams:
         self._world = world
         self._host = host
 
-    def at(self, endpoint: Endpoint) -> "SimulatedUpstream":
+    def at(self, endpoint: ReplicaEndpoint) -> "SimulatedUpstream":
         return SimulatedUpstream(self._world, self._host, endpoint)
 
 
 class SimulatedUpstream:
-    def __init__(self, world: ServingWorld, host: "ServingFrontend", endpoint: Endpoint) -> None:
+    def __init__(self, world: ServingWorld, host: "ServingFrontend", endpoint: ReplicaEndpoint) -> None:
         self._world = world
         self._host = host
         self._address = endpoint.address
 
-    async def serve(self, call: Call, sink: AnswerSink) -> None:
+    async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         requests, model, answered = self._world.serving_claims.requests, call.model.id, False
         self._host.serving += 1
         try:

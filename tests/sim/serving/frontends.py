@@ -10,8 +10,8 @@ import anyio
 from remuda.core.errors import RemudaError
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.gallery.model import Reading
-from remuda.inference.model import Call, Kind
-from remuda.inference.requests import ChatRequest, Message
+from remuda.inference.model import InferenceCall, RequestKind
+from remuda.inference.requests import ChatRequest, RequestMessage
 from remuda.ops.commander import BusCommander
 from remuda.ops.holdings import to_ask
 from remuda.ops.inventories import Inventories
@@ -23,13 +23,12 @@ from remuda.ops.sightings import NodeView
 from remuda.ops.signal import ChangeSignal
 from remuda.router.cold_path import ColdPath
 from remuda.router.confirming import Confirming
-from remuda.router.current import Tables
-from remuda.router.dispatch import Dispatcher, Journey, Waits
+from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits
 from remuda.router.last_used import LastUsedWriter
 from remuda.router.ledger import Ledger
+from remuda.router.live_table import TableKeeper, Tables, TableSources
 from remuda.router.peers import PeerLoads
 from remuda.router.ports import LoadStatus
-from remuda.router.refreshing import Sources, TableKeeper
 from remuda.router.suspects import Suspects
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.demand import Demand
@@ -54,7 +53,7 @@ from tests.support.nodes import TOKENS
 
 _LIMITS = LoadLimits(install=timedelta(seconds=120), load=timedelta(seconds=120))
 _DRAIN = timedelta(seconds=60)
-_WAITS = Waits(load_s=60.0, seat_s=30.0)
+_WAITS = WaitLimits(load_s=60.0, seat_s=30.0)
 _TABLE_EVERY_S = 10.0
 _TELL_EVERY_S = 4.0
 _STALE_S = 2 * _TABLE_EVERY_S
@@ -109,14 +108,14 @@ class ServingFrontend(FrontendHost):
         entry = parts.tables.now.models.get(model)
         if entry is None:
             return
-        request = ChatRequest(model=model, messages=[Message("user", "hello")])
-        call = Call(Kind.CHAT, request, b"{}", entry.config, "r", 0)
+        request = ChatRequest(model=model, messages=[RequestMessage("user", "hello")])
+        call = InferenceCall(RequestKind.CHAT, request, b"{}", entry.config, "r", 0)
         self._asked += 1
         number = self._asked
         self.open_requests[number] = (model, elapsed_s())
         try:
             with anyio.move_on_after(patience_s):
-                await parts.dispatcher.answer(call, RelayedClient(), Journey(), _meanwhile)
+                await parts.dispatcher.answer(call, RelayedClient(), RoutingRecord(), _meanwhile)
         except RemudaError as error:
             self._world.serving_claims.requests.refused(self, model, error)
         finally:
@@ -245,7 +244,7 @@ class Parts:
         )
 
     def _make_keeper(self) -> TableKeeper:
-        sources = Sources(self._replicas, self._host.standings, self._catalogue, TOKENS)
+        sources = TableSources(self._replicas, self._host.standings, self._catalogue, TOKENS)
         return TableKeeper(
             self.tables,
             self.ledger,
@@ -347,7 +346,7 @@ class Parts:
             progress=self._board,
         )
 
-    def _make_dispatcher(self) -> Dispatcher:
+    def _make_dispatcher(self) -> RequestDispatcher:
         clock = self._host.clock
         cold = ColdPath(
             self._demand,
@@ -357,7 +356,7 @@ class Parts:
             is_removed=_never,
         )
         upstreams = SimulatedUpstreams(self._world, self._host)
-        return Dispatcher(self.tables, self.ledger, upstreams, cold, clock, _WAITS)
+        return RequestDispatcher(self.tables, self.ledger, upstreams, cold, clock, _WAITS)
 
     def _make_confirming(self) -> Confirming:
         return Confirming(

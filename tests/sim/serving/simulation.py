@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from remuda.models.reading import read_model
-from remuda.router import cold_path, refreshing
+from remuda.router import cold_path, live_table
 from remuda.scheduler import catalogue, single_flight, upkeep
 from remuda.scheduler.model import StoredModel
 from remuda.store.inline import InlineDatabase
@@ -125,7 +125,7 @@ def as_simulated() -> Iterator[None]:
         return work(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (catalogue, refreshing):
+        for module in (catalogue, live_table):
             patch.setattr(module, "run_sync", run_sync)
         patch.setattr(single_flight, "_SHARED_S", _LOOK_S)
         patch.setattr(cold_path, "_LOOK_S", _LOOK_S)

@@ -15,7 +15,7 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.ops.model import Step
 from remuda.ops.sightings import NodeView
-from remuda.router import building
+from remuda.router import table
 from remuda.router.table import Table
 from remuda.scheduler import placement
 from remuda.scheduler.catalogue import Catalogue, Catalogued
@@ -27,7 +27,7 @@ from remuda.store.ops_attempts import Claim
 from tests.sim.serving.simulation import run_seed
 
 SEEDS_MOST = 20
-_routable, _build, _offered = building._routable, building.build, placement._out_of_the_question
+_routable, _build, _offered = table._routable, table.build, placement._out_of_the_question
 _refresh, _read, _commit = Catalogue.refresh, Catalogue._read, ops_attempts.commit
 
 
@@ -103,7 +103,7 @@ BREAKS = {
     ),
     "a worker's former lives are believed in": Break(
         {
-            "remuda.router.building._routable": lambda row, *_: row.state is ReplicaState.LOADED,
+            "remuda.router.table._routable": lambda row, *_: row.state is ReplicaState.LOADED,
             "remuda.scheduler.drift._verdict": lambda *_: None,
             "remuda.router.suspects.Suspects.add": lambda *_: None,
         },
@@ -142,12 +142,12 @@ BREAKS = {
         {"remuda.scheduler.installing.by_lists": wait_on}, "every_model_is_served", first_seed=129
     ),
     "drained nodes are routed to": Break(
-        {"remuda.router.building._routable": routed_though_drained},
+        {"remuda.router.table._routable": routed_though_drained},
         "nodes_that_take_no_work_are_not_asked",
         first_seed=2,
     ),
     "labels of replicas are not looked at again": Break(
-        {"remuda.router.building.matches": lambda *_: True}, "only_where_labels_suit_is_asked", first_seed=1
+        {"remuda.router.table.matches": lambda *_: True}, "only_where_labels_suit_is_asked", first_seed=1
     ),
     "drained nodes get loads": Break(
         {
@@ -165,7 +165,7 @@ BREAKS = {
     ),
     "replicas of former configurations are routed to": Break(
         {
-            "remuda.router.refreshing.build": built_of_any_revision,
+            "remuda.router.live_table.build": built_of_any_revision,
             "remuda.scheduler.upkeep_rules._outdated": lambda *_: None,
         },
         "no_former_configuration_is_asked",

@@ -4,10 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.inference.model import Endpoint
-from remuda.router.choose import choose
+from remuda.inference.model import ReplicaEndpoint
 from remuda.router.ledger import Ledger
-from remuda.router.table import Route
+from remuda.router.table import Route, choose
 from tests.unit.router.holding import holding
 
 
@@ -18,7 +17,7 @@ def route(
         ReplicaKey("qwen", index),
         NodeId(node),
         node,
-        Endpoint(f"{node}:1"),
+        ReplicaEndpoint(f"{node}:1"),
         parallel=parallel,
         vram_free=vram_free,
         silent=silent,

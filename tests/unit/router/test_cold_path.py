@@ -16,11 +16,11 @@ from remuda.models.reading import read_model
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import State
 from remuda.router.cold_path import ColdPath
-from remuda.router.current import Tables
-from remuda.router.errors import LoadFailed, ModelLoading, ModelUnloaded
+from remuda.router.errors import ModelLoadFailed, ModelLoading, ModelUnloaded
+from remuda.router.live_table import Tables
 from remuda.router.ports import LoadStatus
 from remuda.router.suspects import Suspects
-from remuda.router.table import Entry, Route, Table
+from remuda.router.table import Route, RoutedModel, Table
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.model import Replica, endpoint_of
 from tests.support.nodes import TOKENS, node
@@ -66,7 +66,7 @@ class Asking(DemandRig):
         try:
             await self.cold.bring(model, wait_s, self._meanwhile)
             self.served += 1
-        except (ModelLoading, LoadFailed, ModelUnloaded, NoCapacity) as error:
+        except (ModelLoading, ModelLoadFailed, ModelUnloaded, NoCapacity) as error:
             self.refused.append(error)
 
     async def _meanwhile(self, status: LoadStatus) -> None:
@@ -76,7 +76,7 @@ class Asking(DemandRig):
         """What is being loaded is ready, and the table knows."""
         row = await self.row()
         route = Route(row.key, row.node, "gpu-1", endpoint_of(row, node(), TOKENS))
-        entry = Entry(read_model(YAML), (route,), True)
+        entry = RoutedModel(read_model(YAML), (route,), True)
         self.with_route.add("qwen")
         self.tables.replace(Table(MappingProxyType({"qwen": entry}), row.change))
 
@@ -173,9 +173,9 @@ async def test_load_that_fails_tells_everybody_why(asking: Asking) -> None:
             tasks.start_soon(asking.ask)
         await time_passes(5)
         await asking.load_failed("unknown architecture")
-    assert [type(error) for error in asking.refused] == [LoadFailed] * 3
+    assert [type(error) for error in asking.refused] == [ModelLoadFailed] * 3
     [first, *_] = asking.refused
-    assert isinstance(first, LoadFailed)
+    assert isinstance(first, ModelLoadFailed)
     assert first.message == "qwen could not be loaded on gpu-1: unknown architecture"
     assert first.hint == "use another file"
 
@@ -185,7 +185,7 @@ async def test_whoever_asks_soon_after_a_failure_is_told_it_at_once(asking: Aski
     await asking.load_failed("unknown architecture")
     asked_s = anyio.current_time()
     await asking.ask()
-    assert isinstance(asking.refused[-1], LoadFailed)
+    assert isinstance(asking.refused[-1], ModelLoadFailed)
     assert anyio.current_time() - asked_s < 2
     assert await asking.rows() == ()
 

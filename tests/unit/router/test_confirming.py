@@ -6,11 +6,11 @@ import anyio
 import pytest
 
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.router.confirming import Confirming
-from remuda.router.current import Tables
-from remuda.router.table import Entry, Route, Table
+from remuda.router.live_table import Tables
+from remuda.router.table import Route, RoutedModel, Table
 from remuda.wire.models import RunningModel
 from tests.unit.router.frontends import HandClock
 from tests.unit.scheduler.rig import ScriptedEngine, ScriptedWorker, ScriptedWorkerHttp
@@ -18,12 +18,12 @@ from tests.unit.scheduler.rig import ScriptedEngine, ScriptedWorker, ScriptedWor
 pytestmark = pytest.mark.anyio
 
 OURS, PEER = NodeId("ours"), NodeId("peer")
-SERVER = Endpoint("ours:50050", "http", token="its-token")
+SERVER = ReplicaEndpoint("ours:50050", "http", token="its-token")
 
 
 def a_route(index: int, node: NodeId = OURS) -> Route:
     instance = f"i-{index}" if node == OURS else ""
-    key, endpoint = ReplicaKey("qwen", index), Endpoint(f"{node}:{index}")
+    key, endpoint = ReplicaKey("qwen", index), ReplicaEndpoint(f"{node}:{index}")
     return Route(key, node, node, endpoint, instance, worker=SERVER if node == OURS else None)
 
 
@@ -43,7 +43,7 @@ class Rig:
             self.tables, self.worker, self.http, self.engine, self.clock, read_s=lambda: self.read_s
         )
         routes = (a_route(0), a_route(1), a_route(2, PEER))
-        self.tables.replace(Table({"qwen": Entry(ModelConfig(name="qwen", backend="echo"), routes)}))
+        self.tables.replace(Table({"qwen": RoutedModel(ModelConfig(name="qwen", backend="echo"), routes)}))
 
     def runs(self, *indexes: int) -> None:
         """What the worker of our node says."""

@@ -11,16 +11,16 @@ from remuda.core.clock import SystemClock
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.answers import AnswerFormat, AnswerSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Endpoint, Kind, Upstream
-from remuda.inference.requests import ChatRequest, Message
+from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind, Upstream
+from remuda.inference.requests import ChatRequest, RequestMessage
 from remuda.models.config import ModelConfig
 from remuda.router import dispatch
-from remuda.router.current import Tables
-from remuda.router.dispatch import Dispatcher, Journey, Waits
+from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits
 from remuda.router.errors import ModelLoading, ModelUnknown, Overloaded
 from remuda.router.ledger import Ledger
+from remuda.router.live_table import Tables
 from remuda.router.ports import LoadStatus, Meanwhile
-from remuda.router.table import Entry, Route, Table
+from remuda.router.table import Route, RoutedModel, Table
 from tests.support.answer_sinks import RelayedClient
 from tests.support.waiting import wait_until
 
@@ -32,13 +32,13 @@ MODEL = ModelConfig(name="qwen", backend="echo")
 def route(index: int = 0, *, parallel: int = 0, change: int = 1) -> Route:
     node = f"n{index}"
     return Route(
-        ReplicaKey("qwen", index), NodeId(node), node, Endpoint(node), change=change, parallel=parallel
+        ReplicaKey("qwen", index), NodeId(node), node, ReplicaEndpoint(node), change=change, parallel=parallel
     )
 
 
-def call() -> Call:
-    request = ChatRequest(model="qwen", messages=[Message("user", "hello")])
-    return Call(Kind.CHAT, request, b"{}", MODEL, "r-1", 0)
+def call() -> InferenceCall:
+    request = ChatRequest(model="qwen", messages=[RequestMessage("user", "hello")])
+    return InferenceCall(RequestKind.CHAT, request, b"{}", MODEL, "r-1", 0)
 
 
 class Replica:
@@ -50,7 +50,7 @@ class Replica:
         self.configs: list[ModelConfig] = []
         self.gate = anyio.Event()
 
-    async def serve(self, call: Call, sink: AnswerSink) -> None:
+    async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         relay = sink.relay(AnswerFormat.OPENAI)
         assert relay is not None
         self.served += 1
@@ -99,18 +99,18 @@ class Loads:
 
 
 class House:
-    def __init__(self, *routes: Route, waits: Waits | None = None) -> None:
+    def __init__(self, *routes: Route, waits: WaitLimits | None = None) -> None:
         self.tables, self.ledger, self.loads = Tables(), Ledger(), Loads()
         self.replicas: dict[str, Replica] = {}
         self.waiting = 0
         self.show(routes)
-        self.dispatcher = Dispatcher(
+        self.dispatcher = RequestDispatcher(
             self.tables,
             self.ledger,
             self,
             self.loads,
             SystemClock(),
-            waits or Waits(),
+            waits or WaitLimits(),
             waiting_changed=self._waits,
         )
 
@@ -118,30 +118,30 @@ class House:
         self.waiting += by
 
     def show(self, routes: Iterable[Route], config: ModelConfig = MODEL) -> None:
-        self.tables.replace(Table({"qwen": Entry(config, tuple(routes), listed=True)}))
+        self.tables.replace(Table({"qwen": RoutedModel(config, tuple(routes), listed=True)}))
 
-    def at(self, endpoint: Endpoint) -> Upstream:
+    def at(self, endpoint: ReplicaEndpoint) -> Upstream:
         return self.replicas.setdefault(endpoint.address, Replica())
 
     def script(self, index: int, *script: str) -> Replica:
         return self.replicas.setdefault(f"n{index}", Replica(*script))
 
-    async def ask(self, client: RelayedClient | None = None) -> tuple[RelayedClient, Journey]:
-        client, journey = client or RelayedClient(), Journey()
+    async def ask(self, client: RelayedClient | None = None) -> tuple[RelayedClient, RoutingRecord]:
+        client, routing = client or RelayedClient(), RoutingRecord()
 
         async def meanwhile(status: LoadStatus) -> None:
             pass
 
-        await self.dispatcher.answer(call(), client, journey, meanwhile)
-        return client, journey
+        await self.dispatcher.answer(call(), client, routing, meanwhile)
+        return client, routing
 
 
 async def test_loaded_model_answers_without_asking_anybody_to_load_it() -> None:
     house = House(route())
-    client, journey = await house.ask()
+    client, routing = await house.ask()
 
     assert client.body == b"done"
-    assert journey.route == route()
+    assert routing.route == route()
     assert house.loads.brought == 0
     assert house.ledger.own() == {}
 
@@ -149,10 +149,10 @@ async def test_loaded_model_answers_without_asking_anybody_to_load_it() -> None:
 async def test_replica_that_fails_before_its_first_byte_is_replaced_by_another() -> None:
     house = House(route(0), route(1))
     house.script(0, "refuse connection")
-    client, journey = await house.ask()
+    client, routing = await house.ask()
 
     assert client.body == b"done"
-    assert [one.key.index for one in journey.tried] == [0, 1]
+    assert [one.key.index for one in routing.tried] == [0, 1]
     assert house.loads.doubted == [route(0)]
 
 
@@ -219,23 +219,23 @@ async def test_only_replica_is_gone_and_the_next_one_to_be_loaded_answers() -> N
     house.script(0, "refuse connection")
     house.loads.is_gone = True
     house.loads.on_bring = lambda: house.show([route(1)])
-    client, journey = await house.ask()
+    client, routing = await house.ask()
 
     assert client.body == b"done"
-    assert journey.route == route(1)
+    assert routing.route == route(1)
 
 
 async def test_model_that_is_not_loaded_is_brought_and_waited_for() -> None:
     house = House()
     house.loads.on_bring = lambda: house.show([route()])
-    client, journey = await house.ask()
+    client, routing = await house.ask()
 
     assert client.body == b"done"
-    assert journey.waited_s >= 0
+    assert routing.waited_s >= 0
 
 
 async def test_wait_for_a_load_ends() -> None:
-    house = House(waits=Waits(load_s=0.0))
+    house = House(waits=WaitLimits(load_s=0.0))
     with pytest.raises(ModelLoading):
         await house.ask()
 
@@ -263,7 +263,7 @@ async def test_full_replica_is_waited_for_in_the_order_of_arrival() -> None:
 async def test_seat_that_becomes_free_is_told_to_whoever_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: the looks for what frees seats on other frontends are put off here."""
     monkeypatch.setattr(dispatch, "_TOLD_S", 3600.0)
-    house = House(route(parallel=1), waits=Waits(seat_s=3600.0))
+    house = House(route(parallel=1), waits=WaitLimits(seat_s=3600.0))
     replica = house.script(0, "wait", "answer", "answer")
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
@@ -275,7 +275,7 @@ async def test_seat_that_becomes_free_is_told_to_whoever_is_next(monkeypatch: py
 
 
 async def test_as_many_wait_as_may_and_the_next_is_told_to_come_back() -> None:
-    house = House(route(parallel=1), waits=Waits(waiting_max=1))
+    house = House(route(parallel=1), waits=WaitLimits(waiting_max=1))
     replica = house.script(0, "wait")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(house.ask)
@@ -366,7 +366,7 @@ async def test_seat_that_another_frontend_gave_up_is_taken_by_those_who_wait() -
 
 
 async def test_seat_that_nobody_takes_in_time_is_the_next_ones() -> None:
-    house = House(route(parallel=1), waits=Waits(seat_s=0.05))
+    house = House(route(parallel=1), waits=WaitLimits(seat_s=0.05))
     replica = house.script(0, "wait")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(house.ask)
@@ -380,7 +380,7 @@ async def test_seat_that_nobody_takes_in_time_is_the_next_ones() -> None:
 
 
 async def test_more_than_may_wait_for_a_load_are_told_at_once_how_far_it_is() -> None:
-    house = House(waits=Waits(waiting_max=1))
+    house = House(waits=WaitLimits(waiting_max=1))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(house.ask)
         await wait_until(lambda: house.waiting == 1)
@@ -392,7 +392,7 @@ async def test_more_than_may_wait_for_a_load_are_told_at_once_how_far_it_is() ->
 
 
 async def test_model_that_is_removed_is_unknown_to_those_who_wait_for_it() -> None:
-    house = House(waits=Waits(load_s=None))
+    house = House(waits=WaitLimits(load_s=None))
     house.loads.on_bring = lambda: house.tables.replace(Table())
     with pytest.raises(ModelUnknown, match="removed"):
         await house.ask()

@@ -8,13 +8,13 @@ import pytest
 
 from remuda.core.errors import StoreUnusable
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.models.keep_alive import FOR_EVER
-from remuda.router.current import Tables
 from remuda.router.last_used import LastUsedWriter
 from remuda.router.ledger import Ledger
-from remuda.router.table import Entry, Route, Table
+from remuda.router.live_table import Tables
+from remuda.router.table import Route, RoutedModel, Table
 from tests.unit.router.frontends import HandClock
 from tests.unit.router.holding import holding
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 def a_route(model: str) -> Route:
-    return Route(ReplicaKey(model, 0), NodeId("n"), "gpu-1", Endpoint("10.0.0.5:50052"))
+    return Route(ReplicaKey(model, 0), NodeId("n"), "gpu-1", ReplicaEndpoint("10.0.0.5:50052"))
 
 
 LONG, BRIEF, ONCE = a_route("long"), a_route("brief"), a_route("once")
@@ -35,7 +35,7 @@ class Noting:
     def __init__(self) -> None:
         self.clock, self.ledger, tables = HandClock(), Ledger(), Tables()
         entries = {
-            route.key.model: Entry(
+            route.key.model: RoutedModel(
                 ModelConfig(name=route.key.model, keep_alive=KEEP[route.key.model]), (route,)
             )
             for route in (LONG, BRIEF, ONCE)

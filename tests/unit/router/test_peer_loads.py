@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
+from remuda.router.live_table import Tables
 from remuda.router.peers import PeerLoads, RequestsHeld
-from remuda.router.table import Entry, Route, Table
+from remuda.router.table import Route, RoutedModel, Table
 from remuda.wire import subjects
 from remuda.wire.codec import decode
 from tests.support.waiting import wait_until
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.anyio
 
 ONE, TWO, THREE = FrontendId("f-1"), FrontendId("f-2"), FrontendId("f-3")
 KEY = ReplicaKey("qwen", 0)
-ROUTE = Route(KEY, NodeId("n"), "gpu-1", Endpoint("10.0.0.5:50052"))
+ROUTE = Route(KEY, NodeId("n"), "gpu-1", ReplicaEndpoint("10.0.0.5:50052"))
 
 
 def a_table(change: int) -> Table:
-    return Table(MappingProxyType({"qwen": Entry(ModelConfig(name="qwen"), (ROUTE,))}), change)
+    return Table(MappingProxyType({"qwen": RoutedModel(ModelConfig(name="qwen"), (ROUTE,))}), change)
 
 
 class Frontend:

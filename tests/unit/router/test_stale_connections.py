@@ -6,32 +6,32 @@ import anyio
 import pytest
 
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.router.current import Tables
+from remuda.router.live_table import Tables
 from remuda.router.stale_connections import close_stale_connections
-from remuda.router.table import Entry, Route, Table
+from remuda.router.table import Route, RoutedModel, Table
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-HERE, THERE = Endpoint("here:1"), Endpoint("there:1")
+HERE, THERE = ReplicaEndpoint("here:1"), ReplicaEndpoint("there:1")
 
 
 class Connected:
     def __init__(self) -> None:
         self.to = {HERE, THERE}
 
-    async def forget(self, in_use: Collection[Endpoint]) -> None:
+    async def forget(self, in_use: Collection[ReplicaEndpoint]) -> None:
         self.to &= set(in_use)
 
 
-def a_table(*endpoints: Endpoint) -> Table:
+def a_table(*endpoints: ReplicaEndpoint) -> Table:
     routes = tuple(
         Route(ReplicaKey("qwen", index), NodeId("n"), "n", endpoint)
         for index, endpoint in enumerate(endpoints)
     )
-    return Table({"qwen": Entry(ModelConfig(name="qwen", backend="echo"), routes)})
+    return Table({"qwen": RoutedModel(ModelConfig(name="qwen", backend="echo"), routes)})
 
 
 async def test_replica_that_is_gone_is_hung_up_on_and_no_other() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from remuda.core.errors import NodeUnreachable, StoreUnusable
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.reading import read_model
-from remuda.router.current import Tables
+from remuda.router.live_table import Tables
 from remuda.router.suspects import Suspects
-from remuda.router.table import Entry, Route, Table
+from remuda.router.table import Route, RoutedModel, Table
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.model import endpoint_of
 from remuda.wire.models import RunningModel
@@ -52,7 +52,7 @@ class Suspecting(Rig):
             Route(row.key, row.node, "gpu-1", endpoint_of(row, node(), TOKENS), row.instance, row.change)
             for row in found.rows
         )
-        entry = Entry(read_model(YAML), routes)
+        entry = RoutedModel(read_model(YAML), routes)
         self.tables.replace(Table(MappingProxyType({"qwen": entry}), found.change))
 
     @property
@@ -148,7 +148,7 @@ async def test_replica_out_of_reach_is_no_longer_asked_when_the_table_has_droppe
 async def test_probe_that_is_not_answered_in_time_is_busy(
     rig: Suspecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hang(endpoint: Endpoint) -> bool | None:
+    async def hang(endpoint: ReplicaEndpoint) -> bool | None:
         await anyio.sleep_forever()
         return None
 

@@ -13,7 +13,7 @@ from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Resources
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId, ReplicaTarget, Source, State, Step
@@ -173,15 +173,15 @@ class ScriptedWorkerHttp:
         self.up = True
         self.older_release = False
         self.runs: Sequence[RunningModel] = ()
-        self.asked: list[Endpoint] = []
+        self.asked: list[ReplicaEndpoint] = []
 
-    async def running(self, server: Endpoint) -> ModelsRunningReply | None:
+    async def running(self, server: ReplicaEndpoint) -> ModelsRunningReply | None:
         self.asked.append(server)
         if not self.up:
             raise NodeUnreachable("it does not answer")
         return None if self.older_release else ModelsRunningReply(models=tuple(self.runs))
 
-    async def answers(self, server: Endpoint) -> bool:
+    async def answers(self, server: ReplicaEndpoint) -> bool:
         self.asked.append(server)
         return self.up
 
@@ -190,19 +190,19 @@ class ScriptedEngine:
     """Implements scheduler.ports.ReplicaEngine."""
 
     def __init__(self) -> None:
-        self.loads: list[tuple[Endpoint, str, Place]] = []
-        self.probed: list[Endpoint] = []
+        self.loads: list[tuple[ReplicaEndpoint, str, Place]] = []
+        self.probed: list[ReplicaEndpoint] = []
         self.takes_s = 0.0
         self.refusal = ""
         self.health: list[bool | None] = []  # One after another; then it is well.
 
-    async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
+    async def load(self, endpoint: ReplicaEndpoint, model: ModelConfig, place: Place) -> None:
         self.loads.append((endpoint, model.id, place))
         await anyio.sleep(self.takes_s)
         if self.refusal:
             raise BackendFailed(self.refusal)
 
-    async def healthy(self, endpoint: Endpoint) -> bool | None:
+    async def healthy(self, endpoint: ReplicaEndpoint) -> bool | None:
         self.probed.append(endpoint)
         return self.health.pop(0) if self.health else True
 

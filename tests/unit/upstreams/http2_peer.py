@@ -11,11 +11,11 @@ import anyio
 from hpack import Encoder
 from hyperframe import frame as hyper
 
-from remuda.upstreams.http2.connection import Connection
+from remuda.upstreams.http2.connection import Http2Connection
 from remuda.upstreams.http2.frames import PREFACE
 from remuda.upstreams.http2.headers import request_block
 from remuda.upstreams.http2.messages import prefixed
-from remuda.upstreams.http2.stream import Stream
+from remuda.upstreams.http2.stream import Http2Stream
 
 BLOCK = request_block("/backend.Backend/PredictStream", "10.0.0.5:50100", "secret")
 OK = ((":status", "200"), ("content-type", "application/grpc"))
@@ -50,14 +50,14 @@ class Peer:
 
     def __init__(self, *, greeting: Iterable[hyper.Frame] | None = None, **settings: int) -> None:
         self.wire = Wire()
-        self.connection = Connection(asyncio.get_running_loop())
+        self.connection = Http2Connection(asyncio.get_running_loop())
         self.connection.connection_made(self.wire)
         self._encoder = Encoder()
         self._encoder.header_table_size = 0
         self._read_to = 0
         self.says(*(greeting if greeting is not None else (self.settings(**settings),)))
 
-    def call(self, message: bytes = b"ask") -> Stream:
+    def call(self, message: bytes = b"ask") -> Http2Stream:
         assert self.connection.has_room
         return self.connection.call(BLOCK, prefixed(message))
 
@@ -83,17 +83,19 @@ class Peer:
             self._read_to = begin + length
         return frames
 
-    def headers(self, stream: Stream, headers: Iterable[tuple[str, str]], *flags: str) -> hyper.HeadersFrame:
+    def headers(
+        self, stream: Http2Stream, headers: Iterable[tuple[str, str]], *flags: str
+    ) -> hyper.HeadersFrame:
         block = self._encoder.encode(list(headers))
         return hyper.HeadersFrame(stream.id, block, flags=("END_HEADERS", *flags))
 
-    def begins(self, stream: Stream) -> hyper.HeadersFrame:
+    def begins(self, stream: Http2Stream) -> hyper.HeadersFrame:
         return self.headers(stream, OK)
 
-    def ends(self, stream: Stream, *trailers: tuple[str, str]) -> hyper.HeadersFrame:
+    def ends(self, stream: Http2Stream, *trailers: tuple[str, str]) -> hyper.HeadersFrame:
         return self.headers(stream, trailers or WELL, "END_STREAM")
 
-    def answer(self, stream: Stream, *messages: bytes) -> list[hyper.Frame]:
+    def answer(self, stream: Http2Stream, *messages: bytes) -> list[hyper.Frame]:
         return [self.begins(stream), *(message_in(stream, one) for one in messages), self.ends(stream)]
 
     @staticmethod
@@ -102,20 +104,20 @@ class Peer:
         return hyper.SettingsFrame(0, settings=named)
 
 
-def message_in(stream: Stream, message: bytes) -> hyper.DataFrame:
+def message_in(stream: Http2Stream, message: bytes) -> hyper.DataFrame:
     return data_in(stream, prefixed(message))
 
 
-def data_in(stream: Stream, data: bytes, *flags: str, pad_bytes: int = 0) -> hyper.DataFrame:
+def data_in(stream: Http2Stream, data: bytes, *flags: str, pad_bytes: int = 0) -> hyper.DataFrame:
     return hyper.DataFrame(stream.id, data, flags=flags, pad_length=pad_bytes)
 
 
-async def next_of(stream: Stream) -> bytes | None:
+async def next_of(stream: Http2Stream) -> bytes | None:
     with anyio.fail_after(5):
         return await stream.read()
 
 
-async def rest_of(stream: Stream) -> list[bytes]:
+async def rest_of(stream: Http2Stream) -> list[bytes]:
     """All messages that are left."""
     messages = []
     while (message := await next_of(stream)) is not None:

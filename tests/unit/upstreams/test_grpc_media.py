@@ -5,7 +5,7 @@ import pytest
 
 from remuda.core.errors import Invalid
 from remuda.core.slices import at_once
-from remuda.inference.requests import Message
+from remuda.inference.requests import RequestMessage
 from remuda.upstreams.grpc.media import Content, Media, media_in
 
 SEEN, HEARD = "A" * 64, "B" * 64
@@ -13,7 +13,7 @@ SEEN, HEARD = "A" * 64, "B" * 64
 
 def _media(**part: object) -> Media:
     message = {"role": "user", "content": [part]}
-    return at_once(media_in([msgspec.convert(message, Message)]))
+    return at_once(media_in([msgspec.convert(message, RequestMessage)]))
 
 
 def _texts(contents: Sequence[Content]) -> list[str]:

@@ -1,4 +1,4 @@
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import methods
 
@@ -11,7 +11,7 @@ def test_every_method_of_the_service_is_either_inference_or_control() -> None:
 
 
 def test_every_kind_of_request_is_counted_whatever_it_calls() -> None:
-    assert set(methods.BY_KIND) == set(Kind)
+    assert set(methods.BY_KIND) == set(RequestKind)
     assert all(called <= methods.INFERENCE for called in methods.BY_KIND.values())
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from remuda.inference.answers import Delta
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc.reply_decoder import ReplyDecoder, Runes
-from remuda.upstreams.grpc.tools import Reading
+from remuda.upstreams.grpc.tools import ToolCallSearch
 
-WEATHER = Reading(frozenset({"weather"}))
+WEATHER = ToolCallSearch(frozenset({"weather"}))
 CALL = json.dumps({"name": "weather", "arguments": {"city": "Ulm"}})
 
 
@@ -112,7 +112,7 @@ def test_deltas_are_told_at_once_though_a_tool_could_be_called() -> None:
 
 
 def test_a_call_under_a_grammar_is_found_in_deltas_too() -> None:
-    decoder = ReplyDecoder(reading=Reading(frozenset({"weather"}), bound=True))
+    decoder = ReplyDecoder(reading=ToolCallSearch(frozenset({"weather"}), bound=True))
 
     said = decoder.decode(pb.Reply(message=CALL.encode(), chat_deltas=[pb.ChatDelta(content=CALL)]))
 
@@ -121,7 +121,7 @@ def test_a_call_under_a_grammar_is_found_in_deltas_too() -> None:
 
 
 def test_words_that_are_no_call_are_told_at_once_though_a_grammar_was_sent() -> None:
-    decoder = ReplyDecoder(reading=Reading(frozenset({"weather"}), bound=True))
+    decoder = ReplyDecoder(reading=ToolCallSearch(frozenset({"weather"}), bound=True))
 
     said = [
         decoder.decode(pb.Reply(chat_deltas=[pb.ChatDelta(content=piece)])) for piece in ("\n", "Sun", "ny {")

@@ -5,11 +5,11 @@ from pydantic import JsonValue
 
 from remuda.core.errors import Invalid
 from remuda.core.slices import at_once
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.inference.requests import ChatRequest
 from remuda.models.grammar import JSON_GRAMMAR, ToolSpec
 from remuda.upstreams.grpc.grammars import Grammars
-from remuda.upstreams.grpc.tools import Reading, Rules, rules_for
+from remuda.upstreams.grpc.tools import OutputRules, ToolCallSearch, rules_for
 from tests.support.grpc_calls import HELLO, call_of, config_of
 from tests.unit.models.grammars import grammar_of_schema, grammar_of_tools
 
@@ -23,8 +23,10 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "city", "schema": OBJEC
 NAMED = {"type": "function", "function": {"name": "weather"}}
 
 
-def _rules(function: dict[str, object] | None = None, *, own_template: bool = False, **body: Any) -> Rules:
-    request = call_of(Kind.CHAT, {**HELLO, **body}).request
+def _rules(
+    function: dict[str, object] | None = None, *, own_template: bool = False, **body: Any
+) -> OutputRules:
+    request = call_of(RequestKind.CHAT, {**HELLO, **body}).request
     assert isinstance(request, ChatRequest)
     config = config_of(function=function or {})
     return at_once(rules_for(config, request, Grammars(), own_template=own_template))
@@ -36,13 +38,13 @@ def _grammar(*names: str, parallel: bool = False, no_action: str | None = None) 
 
 
 def test_without_tools_and_formats_nothing_is_bound() -> None:
-    assert _rules() == Rules()
-    assert _rules(response_format={"type": "text"}) == Rules()
+    assert _rules() == OutputRules()
+    assert _rules(response_format={"type": "text"}) == OutputRules()
 
 
 def test_tools_bind_the_answer_to_a_call_or_to_saying_something() -> None:
-    assert _rules(tools=[WEATHER, TIME]) == Rules(
-        _grammar("weather", "time", no_action="answer"), Reading(BOTH, "answer", bound=True)
+    assert _rules(tools=[WEATHER, TIME]) == OutputRules(
+        _grammar("weather", "time", no_action="answer"), ToolCallSearch(BOTH, "answer", bound=True)
     )
 
 
@@ -50,14 +52,14 @@ def test_tools_bind_the_answer_to_a_call_or_to_saying_something() -> None:
 def test_how_to_say_something_is_configured(function: dict[str, object]) -> None:
     no_action = "speak" if "no_action_function_name" in function else None
 
-    assert _rules(function, tools=[WEATHER]) == Rules(
-        _grammar("weather", no_action=no_action), Reading(JUST_WEATHER, no_action, bound=True)
+    assert _rules(function, tools=[WEATHER]) == OutputRules(
+        _grammar("weather", no_action=no_action), ToolCallSearch(JUST_WEATHER, no_action, bound=True)
     )
 
 
 def test_a_named_tool_is_the_only_one() -> None:
-    assert _rules(tools=[WEATHER, TIME], tool_choice=NAMED) == Rules(
-        _grammar("weather"), Reading(JUST_WEATHER, bound=True)
+    assert _rules(tools=[WEATHER, TIME], tool_choice=NAMED) == OutputRules(
+        _grammar("weather"), ToolCallSearch(JUST_WEATHER, bound=True)
     )
 
 
@@ -71,22 +73,24 @@ def test_when_a_tool_is_required_nothing_else_can_be_said() -> None:
 
 
 def test_tools_that_may_not_be_called_bind_nothing() -> None:
-    assert _rules(tools=[WEATHER], tool_choice="none") == Rules()
+    assert _rules(tools=[WEATHER], tool_choice="none") == OutputRules()
 
 
 def test_the_models_own_template_needs_no_grammar_for_tools() -> None:
-    assert _rules(own_template=True, tools=[WEATHER]) == Rules("", Reading(JUST_WEATHER))
+    assert _rules(own_template=True, tools=[WEATHER]) == OutputRules("", ToolCallSearch(JUST_WEATHER))
 
 
 def test_grammars_for_tools_can_be_switched_off() -> None:
-    assert _rules({"grammar": {"disable": True}}, tools=[WEATHER]) == Rules("", Reading(JUST_WEATHER))
+    assert _rules({"grammar": {"disable": True}}, tools=[WEATHER]) == OutputRules(
+        "", ToolCallSearch(JUST_WEATHER)
+    )
 
 
 @pytest.mark.parametrize("own_template", [True, False])
 def test_a_strict_tool_always_has_its_grammar(own_template: bool) -> None:
     rules = _rules({"grammar": {"disable": True}}, own_template=own_template, tools=[STRICT])
 
-    assert rules == Rules(_grammar("weather"), Reading(JUST_WEATHER, bound=True))
+    assert rules == OutputRules(_grammar("weather"), ToolCallSearch(JUST_WEATHER, bound=True))
 
 
 @pytest.mark.parametrize(("asked", "parallel"), [(None, True), (True, True), (False, False)])
@@ -114,7 +118,7 @@ def test_a_format_goes_before_a_grammar_and_tools_before_both() -> None:
 def test_a_format_stays_in_force_beside_tools_of_the_models_own_template() -> None:
     rules = _rules(own_template=True, tools=[WEATHER], response_format={"type": "json_object"})
 
-    assert rules == Rules(JSON_GRAMMAR, Reading(JUST_WEATHER))
+    assert rules == OutputRules(JSON_GRAMMAR, ToolCallSearch(JUST_WEATHER))
 
 
 def test_a_schema_that_refers_to_itself_is_refused_or_followed() -> None:

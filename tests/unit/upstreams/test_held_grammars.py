@@ -7,7 +7,7 @@ import pytest
 from remuda.core.errors import Invalid
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc.held_grammars import KEPT_MAX, KEPT_S, HeldGrammars
-from remuda.upstreams.http2.failures import CallFailed, Status
+from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 from tests.support.clocks import HandClock
 
 GRAMMAR = pb.PredictOptions(Grammar="root ::= s", Prompt="a")
@@ -16,7 +16,7 @@ ALONE = "the grammar is too ambiguous: it took too long, and the engine had to b
 AMONG = "the engine was ended, because one step took too long; 2 requests had one, this one among them"
 
 
-def failure(code: Status, details: str) -> CallFailed:
+def failure(code: GrpcStatus, details: str) -> CallFailed:
     return CallFailed(code, details)
 
 
@@ -31,7 +31,7 @@ def refused(held: HeldGrammars, options: pb.PredictOptions = GRAMMAR) -> bool:
 def test_the_grammar_that_ended_an_engine_is_refused_for_a_while() -> None:
     clock = HandClock()
     held = HeldGrammars(clock)
-    held.failed(GRAMMAR, failure(Status.INVALID_ARGUMENT, ALONE))
+    held.failed(GRAMMAR, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
 
     assert refused(held)
     assert refused(held, pb.PredictOptions(Grammar="root ::= s", Prompt="another"))
@@ -44,11 +44,11 @@ def test_the_grammar_that_ended_an_engine_is_refused_for_a_while() -> None:
 def test_one_of_several_is_refused_the_second_time_unless_it_was_answered_in_between() -> None:
     held = HeldGrammars(HandClock())
     for options in (GRAMMAR, SCHEMA):
-        held.failed(options, failure(Status.ABORTED, AMONG))
+        held.failed(options, failure(GrpcStatus.ABORTED, AMONG))
     assert not refused(held)
     held.answered(SCHEMA)
     for options in (GRAMMAR, SCHEMA):
-        held.failed(options, failure(Status.ABORTED, AMONG))
+        held.failed(options, failure(GrpcStatus.ABORTED, AMONG))
 
     assert (refused(held), refused(held, SCHEMA)) == (True, False)
 
@@ -56,12 +56,15 @@ def test_one_of_several_is_refused_the_second_time_unless_it_was_answered_in_bet
 @pytest.mark.parametrize(
     ("code", "details"),
     [
-        (Status.INVALID_ARGUMENT, "failed to parse grammar"),
-        (Status.FAILED_PRECONDITION, "model not loaded: the engine was ended, because one step took long"),
-        (Status.UNAVAILABLE, "it is gone"),
+        (GrpcStatus.INVALID_ARGUMENT, "failed to parse grammar"),
+        (
+            GrpcStatus.FAILED_PRECONDITION,
+            "model not loaded: the engine was ended, because one step took long",
+        ),
+        (GrpcStatus.UNAVAILABLE, "it is gone"),
     ],
 )
-def test_other_failures_are_not_held_against_a_grammar(code: Status, details: str) -> None:
+def test_other_failures_are_not_held_against_a_grammar(code: GrpcStatus, details: str) -> None:
     held = HeldGrammars(HandClock())
     held.failed(GRAMMAR, failure(code, details))
     held.failed(GRAMMAR, failure(code, details))
@@ -73,7 +76,7 @@ def test_so_many_are_kept() -> None:
     held = HeldGrammars(HandClock())
     for number in range(KEPT_MAX + 1):
         options = pb.PredictOptions(Grammar=f"root ::= r{number}")
-        held.failed(options, failure(Status.INVALID_ARGUMENT, ALONE))
+        held.failed(options, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
 
     assert not refused(held, pb.PredictOptions(Grammar="root ::= r0"))
     assert refused(held, pb.PredictOptions(Grammar="root ::= r1"))

@@ -8,24 +8,24 @@ from hyperframe import frame as hyper
 
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import (
+    BackendTurnedAway,
     BrokenOff,
     CallFailed,
     Garbled,
+    GrpcStatus,
     HungUp,
     ReplyTooLarge,
-    Status,
-    TurnedAway,
     Unprocessed,
     Vanished,
 )
 from remuda.upstreams.http2.frames import Code
-from remuda.upstreams.http2.stream import Stream
+from remuda.upstreams.http2.stream import Http2Stream
 from tests.unit.upstreams.http2_peer import OK, Peer, data_in, message_in, next_of, rest_of
 
 pytestmark = pytest.mark.anyio
 
 
-async def _failure(stream: Stream) -> CallFailed:
+async def _failure(stream: Http2Stream) -> CallFailed:
     with pytest.raises(CallFailed) as failed:
         await rest_of(stream)
     return failed.value
@@ -157,8 +157,8 @@ async def test_status_and_words_reach_the_reader() -> None:
     peer.says(peer.headers(other, (*OK, ("grpc-status", "16")), "END_STREAM"))
 
     failed, at_once = await _failure(stream), await _failure(other)
-    assert (failed.code, failed.details) == (Status.NOT_FOUND, "no such")
-    assert at_once.code is Status.UNAUTHENTICATED
+    assert (failed.code, failed.details) == (GrpcStatus.NOT_FOUND, "no such")
+    assert at_once.code is GrpcStatus.UNAUTHENTICATED
 
 
 async def test_a_reset_carries_its_code_and_ends_one_call_only() -> None:
@@ -167,7 +167,7 @@ async def test_a_reset_carries_its_code_and_ends_one_call_only() -> None:
 
     peer.says(hyper.RstStreamFrame(stream.id, error_code=Code.ENHANCE_YOUR_CALM), *peer.answer(other, b"one"))
 
-    assert (await _failure(stream)).code is Status.RESOURCE_EXHAUSTED
+    assert (await _failure(stream)).code is GrpcStatus.RESOURCE_EXHAUSTED
     assert await rest_of(other) == [b"one"]
 
 
@@ -251,7 +251,7 @@ async def test_a_connection_that_is_lost_before_the_introduction_turned_us_away(
 
     peer.connection.connection_lost(None)
 
-    with pytest.raises(TurnedAway):
+    with pytest.raises(BackendTurnedAway):
         await peer.connection.introduced()
 
 
@@ -337,7 +337,7 @@ async def test_a_server_that_asks_and_never_reads_is_left() -> None:
     assert peer.wire.ended == "closed"
 
 
-def _nonsense(peer: Peer, stream: Stream) -> dict[str, list[hyper.Frame]]:
+def _nonsense(peer: Peer, stream: Http2Stream) -> dict[str, list[hyper.Frame]]:
     begun = peer.begins(stream)
     return {
         "a body before headers": [message_in(stream, b"x")],
@@ -378,7 +378,7 @@ async def test_http_errors_fail_the_call(last: bool) -> None:
     peer.says(peer.headers(stream, [(":status", "503")], *(["END_STREAM"] if last else [])))
 
     failed = await _failure(stream)
-    assert (failed.code, failed.details) == (Status.UNAVAILABLE, "it answered with HTTP status 503")
+    assert (failed.code, failed.details) == (GrpcStatus.UNAVAILABLE, "it answered with HTTP status 503")
     assert peer.connection.open_calls == 0
 
 
@@ -421,7 +421,7 @@ async def _say_later(peer: Peer, *frames: hyper.Frame) -> None:
     peer.says(*frames)
 
 
-def _still_window(stream: Stream) -> hyper.Frame:
+def _still_window(stream: Http2Stream) -> hyper.Frame:
     frame = hyper.WindowUpdateFrame(stream.id, 1)
     frame.window_increment = 0
     return frame

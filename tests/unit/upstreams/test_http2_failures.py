@@ -3,7 +3,7 @@
 import pytest
 
 from remuda.upstreams.http2 import failures, limits
-from remuda.upstreams.http2.failures import BrokenOff, CallFailed, Garbled, Status, Unprocessed
+from remuda.upstreams.http2.failures import BrokenOff, CallFailed, Garbled, GrpcStatus, Unprocessed
 from remuda.upstreams.http2.frames import Code
 
 OK = {b":status": b"200", b"content-type": b"application/grpc+proto"}
@@ -12,15 +12,17 @@ OK = {b":status": b"200", b"content-type": b"application/grpc+proto"}
 @pytest.mark.parametrize(
     ("number", "message", "code", "words"),
     [
-        (b"5", b"no such voice", Status.NOT_FOUND, "no such voice"),
-        (b"13", b"gr%C3%BC%C3%9Fe 100%25", Status.INTERNAL, "grüße 100%"),
-        (b"2", b"half %C3", Status.UNKNOWN, "half \N{REPLACEMENT CHARACTER}"),
-        (b"2", b"not %zz coded %", Status.UNKNOWN, "not %zz coded %"),
-        (b"99", b"what", Status.UNKNOWN, "what"),
-        (b"zero", b"", Status.UNKNOWN, ""),
+        (b"5", b"no such voice", GrpcStatus.NOT_FOUND, "no such voice"),
+        (b"13", b"gr%C3%BC%C3%9Fe 100%25", GrpcStatus.INTERNAL, "grüße 100%"),
+        (b"2", b"half %C3", GrpcStatus.UNKNOWN, "half \N{REPLACEMENT CHARACTER}"),
+        (b"2", b"not %zz coded %", GrpcStatus.UNKNOWN, "not %zz coded %"),
+        (b"99", b"what", GrpcStatus.UNKNOWN, "what"),
+        (b"zero", b"", GrpcStatus.UNKNOWN, ""),
     ],
 )
-def test_status_and_words_are_the_backends(number: bytes, message: bytes, code: Status, words: str) -> None:
+def test_status_and_words_are_the_backends(
+    number: bytes, message: bytes, code: GrpcStatus, words: str
+) -> None:
     failed = failures.verdict({b"grpc-status": number, b"grpc-message": message}, alone=False)
 
     assert failed is not None
@@ -41,20 +43,20 @@ def test_words_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("status", "code"),
     [
-        (b"400", Status.INTERNAL),
-        (b"401", Status.UNAUTHENTICATED),
-        (b"403", Status.PERMISSION_DENIED),
-        (b"404", Status.UNIMPLEMENTED),
-        (b"429", Status.UNAVAILABLE),
-        (b"502", Status.UNAVAILABLE),
-        (b"503", Status.UNAVAILABLE),
-        (b"504", Status.UNAVAILABLE),
-        (b"500", Status.UNKNOWN),
-        (b"302", Status.UNKNOWN),
-        (b"", Status.UNKNOWN),
+        (b"400", GrpcStatus.INTERNAL),
+        (b"401", GrpcStatus.UNAUTHENTICATED),
+        (b"403", GrpcStatus.PERMISSION_DENIED),
+        (b"404", GrpcStatus.UNIMPLEMENTED),
+        (b"429", GrpcStatus.UNAVAILABLE),
+        (b"502", GrpcStatus.UNAVAILABLE),
+        (b"503", GrpcStatus.UNAVAILABLE),
+        (b"504", GrpcStatus.UNAVAILABLE),
+        (b"500", GrpcStatus.UNKNOWN),
+        (b"302", GrpcStatus.UNKNOWN),
+        (b"", GrpcStatus.UNKNOWN),
     ],
 )
-def test_http_status_stands_for_one_of_grpc(status: bytes, code: Status) -> None:
+def test_http_status_stands_for_one_of_grpc(status: bytes, code: GrpcStatus) -> None:
     failed = failures.refusal({b":status": status})
 
     assert failed is not None
@@ -66,7 +68,7 @@ def test_own_status_of_grpc_counts_more_than_that_of_http() -> None:
     failed = failures.verdict({b":status": b"503", b"grpc-status": b"16"}, alone=True)
 
     assert failed is not None
-    assert failed.code is Status.UNAUTHENTICATED
+    assert failed.code is GrpcStatus.UNAUTHENTICATED
 
 
 @pytest.mark.parametrize("content_type", [b"text/html", b"application/json", b""])
@@ -82,14 +84,14 @@ def test_end_without_a_status_is_a_break() -> None:
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        (Code.CANCEL, Status.CANCELLED),
-        (Code.ENHANCE_YOUR_CALM, Status.RESOURCE_EXHAUSTED),
-        (Code.INADEQUATE_SECURITY, Status.PERMISSION_DENIED),
-        (Code.NO_ERROR, Status.INTERNAL),
-        (4711, Status.INTERNAL),
+        (Code.CANCEL, GrpcStatus.CANCELLED),
+        (Code.ENHANCE_YOUR_CALM, GrpcStatus.RESOURCE_EXHAUSTED),
+        (Code.INADEQUATE_SECURITY, GrpcStatus.PERMISSION_DENIED),
+        (Code.NO_ERROR, GrpcStatus.INTERNAL),
+        (4711, GrpcStatus.INTERNAL),
     ],
 )
-def test_reset_tells_why(code: int, status: Status) -> None:
+def test_reset_tells_why(code: int, status: GrpcStatus) -> None:
     failed = failures.reset(code)
 
     assert (type(failed), failed.code) == (BrokenOff, status)

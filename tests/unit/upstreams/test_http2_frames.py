@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.upstreams.http2 import frames
-from remuda.upstreams.http2.frames import Code, Frame, Kind, Splitter, Violation
+from remuda.upstreams.http2.frames import Code, Frame, FrameType, Splitter, Violation
 
 _FRAMES = st.lists(
     st.tuples(
@@ -48,7 +48,7 @@ def test_frame_that_is_too_large_is_refused_by_its_head() -> None:
     splitter = Splitter()
 
     with pytest.raises(Violation) as raised:
-        list(splitter.feed(frames.head(Kind.DATA, 0, 1, frames.PAYLOAD_BYTES_MAX + 1)))
+        list(splitter.feed(frames.head(FrameType.DATA, 0, 1, frames.PAYLOAD_BYTES_MAX + 1)))
 
     assert raised.value.code is Code.FRAME_SIZE_ERROR
 
@@ -56,7 +56,7 @@ def test_frame_that_is_too_large_is_refused_by_its_head() -> None:
 def test_frames_before_a_bad_one_are_found() -> None:
     found = Splitter().feed(frames.SETTINGS_ACK + b"\xff" * 9)
 
-    assert next(found) == (Kind.SETTINGS, frames.ACK, 0, b"")
+    assert next(found) == (FrameType.SETTINGS, frames.ACK, 0, b"")
     with pytest.raises(Violation):
         next(found)
 
@@ -70,7 +70,7 @@ def test_headers_take_as_many_frames_as_they_need(size: int) -> None:
     )
 
     assert b"".join(pieces) == block
-    assert kinds == (Kind.HEADERS, *[Kind.CONTINUATION] * (len(kinds) - 1))
+    assert kinds == (FrameType.HEADERS, *[FrameType.CONTINUATION] * (len(kinds) - 1))
     assert flags == (*[0] * (len(flags) - 1), frames.END_HEADERS)
     assert set(streams) == {5}
 
@@ -78,7 +78,7 @@ def test_headers_take_as_many_frames_as_they_need(size: int) -> None:
 def test_what_is_built_is_read_by_others() -> None:
     reset, window = _parsed(frames.rst_stream(7, Code.CANCEL)), _parsed(frames.window_update(7, 99))
     pong, goaway = _parsed(frames.pong(b"12345678")), _parsed(frames.goaway(Code.PROTOCOL_ERROR))
-    settings = _parsed(frames.settings({frames.Setting.ENABLE_PUSH: 0}))
+    settings = _parsed(frames.settings({frames.SettingsParameter.ENABLE_PUSH: 0}))
 
     assert (reset.stream_id, reset.error_code) == (7, 8)
     assert (window.stream_id, window.window_increment) == (7, 99)

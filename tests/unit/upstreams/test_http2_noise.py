@@ -13,7 +13,7 @@ from remuda.core.entropy import SeededEntropy
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import CallFailed, HungUp
 from remuda.upstreams.http2.messages import prefixed
-from remuda.upstreams.http2.stream import Stream
+from remuda.upstreams.http2.stream import Http2Stream
 from tests.support.examples import examples
 from tests.unit.upstreams.http2_peer import Peer, data_in, message_in, rest_of
 
@@ -30,13 +30,13 @@ _FRAMES = st.builds(
 )
 
 
-async def _outcome(stream: Stream) -> None:
+async def _outcome(stream: Http2Stream) -> None:
     """It has one, within a moment."""
     with suppress(CallFailed):
         await rest_of(stream)
 
 
-async def _left_after(peer: Peer, *streams: Stream) -> int:
+async def _left_after(peer: Peer, *streams: Http2Stream) -> int:
     """How many calls are open, once all have been read to their end and the server is gone."""
     async with anyio.create_task_group() as group:
         for stream in streams:
@@ -104,7 +104,7 @@ async def test_thousands_of_calls_with_any_end_leave_nothing() -> None:
     peer, dice = Peer(initial_window_size=50), SeededEntropy(3)
     peer.says(hyper.WindowUpdateFrame(0, 2**30))
 
-    def end(stream: Stream) -> None:
+    def end(stream: Http2Stream) -> None:
         ways: tuple[Sequence[hyper.Frame], ...] = (
             peer.answer(stream, b"one"),
             [peer.ends(stream, ("grpc-status", "13"))],
@@ -116,7 +116,7 @@ async def test_thousands_of_calls_with_any_end_leave_nothing() -> None:
         peer.says(*ways[int(dice.fraction() * len(ways))])
         stream.give_up(HungUp())
 
-    open_streams: list[Stream] = []
+    open_streams: list[Http2Stream] = []
     for _ in range(5000):
         open_streams.append(peer.call(bytes(int(dice.fraction() * 100))))
         while open_streams and (dice.fraction() < 0.5 or len(open_streams) > 50):

@@ -8,7 +8,7 @@ from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import CallFailed, Garbled, HungUp
 from remuda.upstreams.http2.frames import Code
 from remuda.upstreams.http2.messages import prefixed
-from remuda.upstreams.http2.stream import Stream
+from remuda.upstreams.http2.stream import Http2Stream
 from tests.support.waiting import wait_until
 from tests.unit.upstreams.http2_peer import Peer, data_in, message_in, next_of, rest_of
 
@@ -26,7 +26,7 @@ def _sizes(peer: Peer) -> list[int]:
     return [len(frame.data) for frame in _data(peer)]
 
 
-def _widenings(peer: Peer, stream: Stream) -> int:
+def _widenings(peer: Peer, stream: Http2Stream) -> int:
     """By how much the server's window of that call was widened."""
     frames = [frame for frame in peer.heard() if isinstance(frame, hyper.WindowUpdateFrame)]
     return sum(frame.window_increment for frame in frames if frame.stream_id == stream.id)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from remuda.gateway.openai.text_rendering import ChatRenderer, CompletionRenderer, TextRenderer
 from remuda.inference.answers import NOTHING, Delta, FinishReason, Score, ToolCallDelta, Usage
 from remuda.inference.failures import ContextExceeded, Fault, UpstreamFailed
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, answer_count
 from remuda.upstreams.http.openai_decoder import (
     EVENT_BYTES_MAX,
@@ -30,13 +30,13 @@ _CALLED = [ToolCallDelta(0, "c1", "weather", '{"in":'), ToolCallDelta(0, argumen
 
 
 def _chat_renderer() -> ChatRenderer:
-    call = call_of(Kind.CHAT, {**HELLO, **_COUNTED})
+    call = call_of(RequestKind.CHAT, {**HELLO, **_COUNTED})
     assert isinstance(call.request, ChatRequest)
     return ChatRenderer(call, call.request)
 
 
 def _completion_renderer() -> CompletionRenderer:
-    call = call_of(Kind.COMPLETION, {"prompt": "p", **_COUNTED})
+    call = call_of(RequestKind.COMPLETION, {"prompt": "p", **_COUNTED})
     assert isinstance(call.request, CompletionRequest)
     return CompletionRenderer(call, call.request)
 
@@ -183,16 +183,16 @@ def test_scores_keep_their_order() -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "count"),
     [
-        (Kind.CHAT, HELLO, 1),
-        (Kind.CHAT, {**HELLO, "n": 3}, 3),
-        (Kind.COMPLETION, {"prompt": "a", "n": 2}, 2),
-        (Kind.COMPLETION, {"prompt": ["a", "b"], "n": 2}, 4),
-        (Kind.COMPLETION, {"prompt": [1, 2, 3]}, 1),
-        (Kind.COMPLETION, {"prompt": [[1, 2], [3]]}, 2),
+        (RequestKind.CHAT, HELLO, 1),
+        (RequestKind.CHAT, {**HELLO, "n": 3}, 3),
+        (RequestKind.COMPLETION, {"prompt": "a", "n": 2}, 2),
+        (RequestKind.COMPLETION, {"prompt": ["a", "b"], "n": 2}, 4),
+        (RequestKind.COMPLETION, {"prompt": [1, 2, 3]}, 1),
+        (RequestKind.COMPLETION, {"prompt": [[1, 2], [3]]}, 2),
     ],
 )
 def test_each_prompt_has_as_many_answers_as_are_asked_for(
-    kind: Kind, body: dict[str, object], count: int
+    kind: RequestKind, body: dict[str, object], count: int
 ) -> None:
     request = call_of(kind, body).request
     assert isinstance(request, ChatRequest | CompletionRequest)

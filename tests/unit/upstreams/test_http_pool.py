@@ -4,23 +4,23 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.inference.answers import AnswerSink
-from remuda.inference.model import Call, Endpoint
+from remuda.inference.model import InferenceCall, ReplicaEndpoint
 from remuda.upstreams.http.client import Pool
 from remuda.upstreams.http.upstream import HttpUpstream
 from remuda.upstreams.pool import OpenUpstreams
 
 pytestmark = pytest.mark.anyio
 
-_HTTP = Endpoint("127.0.0.1:1", "http", "/v1/processes/m%230")
-_GRPC = Endpoint("127.0.0.1:2")
+_HTTP = ReplicaEndpoint("127.0.0.1:1", "http", "/v1/processes/m%230")
+_GRPC = ReplicaEndpoint("127.0.0.1:2")
 
 
 class _Grpc:
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: ReplicaEndpoint) -> None:
         self.endpoint = endpoint
         self.closed = False
 
-    async def serve(self, call: Call, sink: AnswerSink) -> None: ...
+    async def serve(self, call: InferenceCall, sink: AnswerSink) -> None: ...
 
     async def aclose(self) -> None:
         self.closed = True

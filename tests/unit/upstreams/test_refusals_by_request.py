@@ -3,15 +3,15 @@
 import pytest
 
 from remuda.inference.failures import Fault
-from remuda.upstreams.grpc.troubles import failure_of
+from remuda.upstreams.grpc.error_mapping import failure_of
 from remuda.upstreams.http.refusals import failure
-from remuda.upstreams.http2.failures import CallFailed, Status
+from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 
 OVERFLOW = "the request exceeds the available context size, try increasing it"
 IMAGE = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 
 
-@pytest.mark.parametrize("code", [Status.INVALID_ARGUMENT, Status.INTERNAL, Status.UNKNOWN])
+@pytest.mark.parametrize("code", [GrpcStatus.INVALID_ARGUMENT, GrpcStatus.INTERNAL, GrpcStatus.UNKNOWN])
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -22,7 +22,7 @@ IMAGE = "image input is not supported - hint: if this is unexpected, you may nee
         ("audio input is not supported", "unsupported_input"),
     ],
 )
-def test_grpc_backends_are_understood(code: Status, words: str, told: str) -> None:
+def test_grpc_backends_are_understood(code: GrpcStatus, words: str, told: str) -> None:
     failed = failure_of(CallFailed(code, words), "m", heard=False)
     assert (failed.code, failed.status, failed.fault) == (told, 400, Fault.REFUSED)
 
@@ -43,5 +43,5 @@ def test_http_backends_are_understood(status: int, body: bytes, told: bool) -> N
 
 
 def test_other_failures_stay_what_they_are() -> None:
-    assert failure_of(CallFailed(Status.INTERNAL, "out of paper"), "m", heard=False).status == 502
+    assert failure_of(CallFailed(GrpcStatus.INTERNAL, "out of paper"), "m", heard=False).status == 502
     assert failure(400, b"", b'{"error": {"message": "bad"}}') is None

@@ -11,9 +11,9 @@ from remuda.gateway.guards import host_problem, proxy_problem
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.openai.errors import InvalidKey
 from remuda.gateway.services import Access
-from remuda.router.current import Tables
 from remuda.router.errors import ModelUnknown
-from remuda.router.table import Entry
+from remuda.router.live_table import Tables
+from remuda.router.table import RoutedModel
 
 _HOSTS_KNOWN_MAX: Final = 256
 _NAME_CHARS_MAX: Final = 100  # Of one that is quoted.
@@ -52,7 +52,7 @@ class Admission:
         """Which machine answered is for admins; on loopback everyone is one."""
         return not self._keys_required or (key is not None and key.scope is KeyScope.ADMIN)
 
-    def model(self, name: str, key: ApiKey | None) -> Entry:
+    def model(self, name: str, key: ApiKey | None) -> RoutedModel:
         """The model of this name. ModelUnknown with similar names; Forbidden if the key is not for it."""
         models = self._tables.now.models
         entry = models.get(name)
@@ -64,7 +64,7 @@ class Admission:
             raise Forbidden(f"the key {key.name if key else ''!r} is not for the model {name!r}")
         return entry
 
-    def _target(self, name: str, alias: str) -> Entry:
+    def _target(self, name: str, alias: str) -> RoutedModel:
         entry = self._tables.now.models.get(alias)
         if entry is None or entry.config.alias:
             shown, meant = name[:_NAME_CHARS_MAX], alias[:_NAME_CHARS_MAX]
@@ -74,12 +74,12 @@ class Admission:
             )
         return entry
 
-    def listed(self, key: ApiKey | None) -> dict[str, Entry]:
+    def listed(self, key: ApiKey | None) -> dict[str, RoutedModel]:
         """What this caller can ask for now, by name."""
         models = self._tables.now.models.items()
         return {name: entry for name, entry in models if entry.listed and self._allows(key, name, entry)}
 
-    def _allows(self, key: ApiKey | None, name: str, entry: Entry) -> bool:
+    def _allows(self, key: ApiKey | None, name: str, entry: RoutedModel) -> bool:
         if key is None or not key.models or not self._keys_required:
             return True
         return name in key.models or entry.config.id in key.models

@@ -25,7 +25,7 @@ from remuda.inference.answers import (
     Usage,
     Vector,
 )
-from remuda.inference.model import Call
+from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.inference.slicing import Slicer
 
@@ -42,7 +42,7 @@ class OpenAiSink:
 
     __slots__ = ("_call", "_response", "_slicer")
 
-    def __init__(self, call: Call, response: _Response, slicer: Slicer) -> None:
+    def __init__(self, call: InferenceCall, response: _Response, slicer: Slicer) -> None:
         self._call = call
         self._response = response
         self._slicer = slicer
@@ -122,7 +122,7 @@ class WholeTexts:
 
     __slots__ = ("_call", "_choices", "_deltas", "_renderer", "_response")
 
-    def __init__(self, call: Call, renderer: TextRenderer, response: ByteSink, count: int) -> None:
+    def __init__(self, call: InferenceCall, renderer: TextRenderer, response: ByteSink, count: int) -> None:
         self._call = call
         self._renderer = renderer
         self._response = response
@@ -145,7 +145,7 @@ async def _send_whole(response: ByteSink, answer: bytes) -> None:
     await response.write(answer)
 
 
-def _text_renderer(call: Call) -> TextRenderer:
+def _text_renderer(call: InferenceCall) -> TextRenderer:
     request = call.request
     if isinstance(request, ChatRequest):
         return ChatRenderer(call, request)

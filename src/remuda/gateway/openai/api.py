@@ -1,4 +1,5 @@
-"""The way of an inference request through the gateway: who asks, what for, of which model; then its answer.
+"""OpenAI's API: requests below /v1 leave the way of all others here. Each is admitted (who asks, what for, of
+which model), answered, counted and logged.
 
 Nothing here waits for anything but the client and the replica that answers.
 """
@@ -11,7 +12,7 @@ from typing import Final
 
 import anyio
 import structlog
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from remuda.accounts.keys import ApiKey
 from remuda.core import limits
@@ -23,17 +24,18 @@ from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.answer_sink import OpenAiSink
 from remuda.gateway.openai.client_response import CLIENT_GONE, ClientGone, ClientResponse
 from remuda.gateway.openai.complexity import check_complexity
-from remuda.gateway.openai.incoming import Bodies, Incoming
+from remuda.gateway.openai.incoming import Bodies, IncomingRequest
 from remuda.gateway.openai.large_bodies import parsed
-from remuda.gateway.openai.parsing import Ask
+from remuda.gateway.openai.pages import MODELS, respond
+from remuda.gateway.openai.parsing import ASKS, PREFIX, Ask
 from remuda.gateway.openai.request_log import RequestLog
-from remuda.gateway.openai.running import Stopping
-from remuda.gateway.services import Inference
+from remuda.gateway.openai.running import FrontendStopping
+from remuda.gateway.services import Inference, Services
 from remuda.inference.json_cost import CHEAP_BYTES_MAX, check_json_cost
-from remuda.inference.model import Call, Request
+from remuda.inference.model import InferenceCall, Request
 from remuda.inference.slicing import Slicer
 from remuda.router.errors import ModelUnknown
-from remuda.router.table import Entry
+from remuda.router.table import RoutedModel
 
 log = structlog.get_logger()
 _SHOW_NODE: Final = b"x-remuda-show-node"  # By which an admin asks whose answer it is.
@@ -66,7 +68,7 @@ class Api:
         if line is not None:
             line.when_lost = response.leave
         try:
-            await self._see_through(Incoming(ask, headers, receive, line, response))
+            await self._see_through(IncomingRequest(ask, headers, receive, line, response))
         except ClientGone:
             response.status = CLIENT_GONE
         finally:
@@ -85,7 +87,7 @@ class Api:
             return given
         return f"{self._id_prefix}{next(self._ids):x}"
 
-    async def _see_through(self, request: Incoming) -> None:
+    async def _see_through(self, request: IncomingRequest) -> None:
         """Answer, unless the response is ended before."""
         response = request.response
         try:
@@ -97,13 +99,13 @@ class Api:
                 raise ClientGone from None
             await response.fail(response.ended_by)
 
-    async def _answer(self, request: Incoming) -> None:
+    async def _answer(self, request: IncomingRequest) -> None:
         response = request.response
         try:
             call = await self._admit(request)
             sink = OpenAiSink(call, response, self._slicer)
             if request.line is not None:
-                await self._dispatcher.answer(call, sink, response.journey, response.meanwhile)
+                await self._dispatcher.answer(call, sink, response.routing, response.meanwhile)
             else:
                 await self._answer_watching(call, sink, request)
             await response.finish()
@@ -115,9 +117,9 @@ class Api:
             log.error("inference_failed", request_id=response.request_id, exc_info=bug)
             await response.fail(Internal("internal error; the frontend's log has the details"))
 
-    async def _admit(self, request: Incoming) -> Call:
+    async def _admit(self, request: IncomingRequest) -> InferenceCall:
         if self._running.stopping:
-            raise Stopping("this frontend is stopping", hint="ask again: another one may answer")
+            raise FrontendStopping("this frontend is stopping", hint="ask again: another one may answer")
         ask, response = request.ask, request.response
         key = self._admission.caller(request.headers)
         if key is not None:
@@ -131,11 +133,13 @@ class Api:
         model = entry.config
         response.model = model.id
         created = int(self._clock.now().timestamp())
-        call = Call(ask.kind, asked, body, model, response.request_id, created, response.tally, entry.context)
+        call = InferenceCall(
+            ask.kind, asked, body, model, response.request_id, created, response.tally, entry.context
+        )
         response.stream = call.stream
         return call
 
-    async def _model(self, name: str, key: ApiKey | None) -> Entry:
+    async def _model(self, name: str, key: ApiKey | None) -> RoutedModel:
         """One that was added on another frontend a moment ago is not unknown."""
         try:
             return self._admission.model(name, key)
@@ -150,13 +154,13 @@ class Api:
         await self._slicer.run(check_json_cost(body))
         return ask.parse(body)
 
-    async def _answer_watching(self, call: Call, sink: OpenAiSink, request: Incoming) -> None:
+    async def _answer_watching(self, call: InferenceCall, sink: OpenAiSink, request: IncomingRequest) -> None:
         """Under a server that is not ours: it tells only those who ask that the client is gone."""
         response, failure = request.response, None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_watch, request)
             try:
-                await self._dispatcher.answer(call, sink, response.journey, response.meanwhile)
+                await self._dispatcher.answer(call, sink, response.routing, response.meanwhile)
             except (RemudaError, ClientGone) as error:
                 failure = error
             tasks.cancel_scope.cancel()
@@ -164,7 +168,41 @@ class Api:
             raise failure
 
 
-async def _watch(request: Incoming) -> None:
+async def _watch(request: IncomingRequest) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
     request.response.leave()
+
+
+_WITHOUT_PREFIX: Final = frozenset({MODELS, *ASKS})
+
+
+def served_path(path: str) -> str | None:
+    """The path below /v1 that is meant, also by clients that leave /v1 out; None: one of another API."""
+    if path == PREFIX or path.startswith(f"{PREFIX}/"):
+        return path
+    full = f"{PREFIX}{path}"
+    return full if full in _WITHOUT_PREFIX or full.startswith(f"{MODELS}/") else None
+
+
+class OpenAiRoutes:
+    """What is below /v1 is answered here; everything else passes on to `elsewhere`."""
+
+    def __init__(self, elsewhere: ASGIApp, services: Services, inference: Inference, clock: Clock) -> None:
+        self._elsewhere = elsewhere
+        self._admission = Admission(services.access, services.keyring, inference.tables)
+        self._look_again = inference.look_again
+        self._api = Api(inference, self._admission, clock, f"req-{services.entropy.uuid()[:13]}-")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = served_path(scope["path"]) if scope["type"] == "http" else None
+        if path is None:
+            await self._elsewhere(scope, receive, send)
+            return
+        ask = ASKS.get(path)
+        if ask is not None and scope["method"] == "POST":
+            await self._api(ask, scope, receive, send)
+        else:
+            request_id = self._api.request_id(dict(scope["headers"]))
+            headers, look_again = scope["headers"], self._look_again
+            await respond(self._admission, look_again, scope["method"], path, headers, send, request_id)

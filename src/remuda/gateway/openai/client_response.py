@@ -22,8 +22,8 @@ from remuda.gateway.openai.framing import (
     node_comment,
 )
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Kind, Tally
-from remuda.router.dispatch import Journey
+from remuda.inference.model import CallTally, RequestKind
+from remuda.router.dispatch import RoutingRecord
 from remuda.router.ports import LoadStatus
 
 log = structlog.get_logger()
@@ -66,10 +66,10 @@ class ClientResponse:
         "error",
         "expose_node",
         "gone",
-        "journey",
         "kind",
         "model",
         "request_id",
+        "routing",
         "status",
         "stream",
         "tally",
@@ -77,7 +77,7 @@ class ClientResponse:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: RequestKind,
         request_id: str,
         send: Send,
         line: ClientLine | None,
@@ -93,8 +93,8 @@ class ClientResponse:
         self.expose_node = expose_node
         self._task = asyncio.current_task()
         self.began_s = clock.monotonic()
-        self.tally = Tally()
-        self.journey = Journey()
+        self.tally = CallTally()
+        self.routing = RoutingRecord()
         self.body_bytes = 0
         self.caller = ""
         self.model = ""
@@ -220,8 +220,8 @@ class ClientResponse:
         if not self._started:
             sse = self._content_type.startswith(SSE)
             await self._start(SSE_HEADERS if sse else ((b"content-type", self._content_type),))
-        elif self.expose_node and self.journey.route is not None:  # The head came too early to say it.
-            await self._put(node_comment(self.journey.route.node_name))
+        elif self.expose_node and self.routing.route is not None:  # The head came too early to say it.
+            await self._put(node_comment(self.routing.route.node_name))
         self.begun = True
         if self.tally.first_token_s is None:
             self.tally.first_token_s = self._clock.monotonic()
@@ -234,7 +234,7 @@ class ClientResponse:
     def _named(self, headers: Headers) -> Headers:
         """With those that say whose answer it is."""
         request_id = (b"x-request-id", self.request_id.encode())
-        route = self.journey.route
+        route = self.routing.route
         if not self.expose_node or route is None:
             return (*headers, request_id)
         node_name, node = route.node_name.encode(), route.node.encode()

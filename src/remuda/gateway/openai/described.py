@@ -9,23 +9,23 @@ import msgspec
 from remuda.gateway.guards import require_key
 from remuda.gateway.messages import JSON, SCHEMAS, Described
 from remuda.gateway.openai.errors import ErrorAnswer
-from remuda.gateway.openai.pages import MODELS, Listed, Listing
+from remuda.gateway.openai.pages import MODELS, ListedModel, ModelList
 from remuda.gateway.openai.parsing import ASKS, Ask
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 
 _SUMMARIES: Final = {
-    Kind.CHAT: "Chat",
-    Kind.COMPLETION: "Complete a text",
-    Kind.EMBEDDING: "Embed texts",
-    Kind.RERANK: "Rerank documents",
+    RequestKind.CHAT: "Chat",
+    RequestKind.COMPLETION: "Complete a text",
+    RequestKind.EMBEDDING: "Embed texts",
+    RequestKind.RERANK: "Rerank documents",
 }
 _ABOUT: Final = {
-    Kind.CHAT: "Answer a conversation: a `chat.completion`, or with `stream` its chunks as they come.",
-    Kind.COMPLETION: "Continue a text: a `text_completion`, or with `stream` its pieces as they come.",
-    Kind.EMBEDDING: "Vectors of texts or tokens, as a list of `embedding`.",
-    Kind.RERANK: "How well documents answer a query, best first.",
+    RequestKind.CHAT: "Answer a conversation: a `chat.completion`, or with `stream` its chunks as they come.",
+    RequestKind.COMPLETION: "Continue a text: a `text_completion`, or with `stream` its pieces as they come.",
+    RequestKind.EMBEDDING: "Vectors of texts or tokens, as a list of `embedding`.",
+    RequestKind.RERANK: "How well documents answer a query, best first.",
 }
-_STREAMS: Final = (Kind.CHAT, Kind.COMPLETION)
+_STREAMS: Final = (RequestKind.CHAT, RequestKind.COMPLETION)
 _REFUSALS: Final[Mapping[int, str]] = {
     400: "`param` names what is wrong in the request.",
     401: "Missing or invalid API key.",
@@ -50,7 +50,7 @@ _RETRY_AFTER: Final[Described] = {
 
 def schemas() -> Described:
     """Those that `paths` refers to, by name."""
-    types = [*(ask.wanted for ask in ASKS.values()), Listing, Listed, ErrorAnswer]
+    types = [*(ask.wanted for ask in ASKS.values()), ModelList, ListedModel, ErrorAnswer]
     _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS.format(model="{name}"))
     return components
 
@@ -58,8 +58,8 @@ def schemas() -> Described:
 def paths() -> Described:
     """Every route that the door answers."""
     one_model = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-    listed = _page("list_models", "Models", "Models that can be asked for.", Listing)
-    shown = _page("show_model", "One model", "One of them; its name may hold slashes.", Listed)
+    listed = _page("list_models", "Models", "Models that can be asked for.", ModelList)
+    shown = _page("show_model", "One model", "One of them; its name may hold slashes.", ListedModel)
     return {
         **{path: {"post": _operation(ask)} for path, ask in ASKS.items()},
         MODELS: {"get": listed},

@@ -1,13 +1,18 @@
-"""Errors in OpenAI's shape. Pure."""
+"""Errors in OpenAI's shape, and why a field of a request cannot be used, in words for its author rather than
+the decoder's. Pure.
+"""
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from remuda.core.errors import Invalid, RemudaError, Unauthorized
 from remuda.inference.failures import UpstreamFailed
+from remuda.inference.requests import Role
 from remuda.router.errors import ModelLoading
 from remuda.router.ports import LoadStatus
 
@@ -56,7 +61,7 @@ class ErrorAnswer(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ErrorResponse:
     """An error as the client gets it: as a whole answer, or as an event in a stream that has begun."""
 
     status: int
@@ -65,14 +70,14 @@ class Refusal:
     headers: tuple[tuple[bytes, bytes], ...] = (_JSON,)
 
 
-def refusal(error: RemudaError) -> Refusal:
+def refusal(error: RemudaError) -> ErrorResponse:
     """What the client is told of this error."""
     status = error.status if isinstance(error, UpstreamFailed) else error.http_status
     param = error.param if isinstance(error, InvalidField) else ""
     what = ErrorDetails(error.public_text, _type(error, status), param or None, error.code)
     loading = _loading(error.status) if isinstance(error, ModelLoading) else UNSET
     body = msgspec.json.encode(ErrorAnswer(what, loading))
-    return Refusal(status, error.code, body, _headers(error, status))
+    return ErrorResponse(status, error.code, body, _headers(error, status))
 
 
 def _loading(status: LoadStatus) -> LoadingState:
@@ -105,3 +110,62 @@ def _headers(error: RemudaError, status: int) -> tuple[tuple[bytes, bytes], ...]
     wanted_s = getattr(error, "retry_after_s", _RETRY_AFTER_S)
     seconds = min(max(wanted_s, _RETRY_AFTER_S), _RETRY_AFTER_S_MAX)
     return (_JSON, (b"retry-after", str(seconds).encode()))
+
+
+_QUOTED_CHARS_MAX: Final = 100
+_PLACE: Final = " - at `$"
+_MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
+_TYPE: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
+_BOUND: Final = re.compile(r"Expected `\w+` (>=|<=|>|<) (\S+)")
+_LENGTH: Final = re.compile(r"Expected `(\w+)` of length (>=|<=) (\d+)")
+_ENUM: Final = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+_INDEX: Final = re.compile(r"\[\d*\]")
+_KINDS: Final[Mapping[str, str]] = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+_BOUNDS: Final = {">=": "{} or more", "<=": "{} or less", ">": "more than {}", "<": "less than {}"}
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "messages.role": get_args(Role),
+    "tools.type": ("function",),
+    "tool_choice": ("none", "auto", "required"),
+    "tool_choice.type": ("function",),
+    "response_format.type": ("text", "json_object", "json_schema"),
+    "encoding_format": ("float", "base64"),
+}
+
+
+def wrong_field(said: str) -> InvalidField:
+    """`said` is what the decoder says of a body."""
+    what, _, place = said.rpartition(_PLACE) if _PLACE in said else (said, "", "")
+    param = place.removesuffix("`").removeprefix(".")
+    if missing := _MISSING.fullmatch(what):
+        param = f"{param}.{missing[1]}" if param else missing[1]
+        return InvalidField(f"{param} is missing", param)
+    return InvalidField(f"{param or 'the body'} {_words(what, param)}", param)
+
+
+def _words(what: str, param: str) -> str:
+    if wrong := _TYPE.fullmatch(what):
+        wanted = [_KINDS.get(kind, "something else") for kind in wrong[1].split(" | ") if kind != "null"]
+        return f"must be {' or '.join(wanted)}, not {_KINDS.get(wrong[2], 'this')}"
+    if bound := _BOUND.fullmatch(what):
+        return f"must be {_BOUNDS[bound[1]].format(bound[2].removesuffix('.0'))}"
+    if length := _LENGTH.fullmatch(what):
+        return _length(length[2] == "<=", "characters" if length[1] == "str" else "entries", int(length[3]))
+    if enum := _ENUM.fullmatch(what):
+        choices = _CHOICES.get(_INDEX.sub("", param), ())
+        wanted_one = f"; use {' or '.join(choices)}" if choices else ""
+        return f"cannot be {enum[1][:_QUOTED_CHARS_MAX]}{wanted_one}"
+    return "cannot be used"
+
+
+def _length(at_most: bool, of_what: str, count: int) -> str:
+    if at_most:
+        return f"must have at most {count} {of_what}"
+    return "must not be empty" if count == 1 else f"must have at least {count} {of_what}"

@@ -14,14 +14,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from remuda.gateway.openai.client_response import ClientResponse
-from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
+from remuda.router.live_table import Tables
 
 _FIRST_TOKEN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _PER_TOKEN_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 
 
-class Figures:
+class InferenceFigures:
     """What is counted for each request is added to plain numbers, and becomes Prometheus' when it is asked
     for: its own counters cost ten times as much. Children of labels are looked up once."""
 
@@ -64,7 +64,7 @@ class Figures:
 
     def answered(self, response: ClientResponse, ended_s: float) -> None:
         """One request is over."""
-        model, tally, route = response.model, response.tally, response.journey.route
+        model, tally, route = response.model, response.tally, response.routing.route
         node = "" if route is None else route.node_name
         self._requests.by_labels[model, node, response.kind, response.status] += 1
         if tally.prompt_tokens:

@@ -16,7 +16,7 @@ from remuda.gateway.openai.parsing import Ask
 from remuda.router.errors import Overloaded
 
 
-class Incoming(msgspec.Struct, frozen=True):
+class IncomingRequest(msgspec.Struct, frozen=True):
     """Made for every request: a dataclass would take a microsecond more."""
 
     ask: Ask
@@ -34,7 +34,7 @@ class Bodies:
         self._together_bytes_max = max(limits.INFERENCE_BODIES_BYTES_MAX, bytes_max)
         self._together_bytes = 0
 
-    async def read(self, request: Incoming) -> bytes:
+    async def read(self, request: IncomingRequest) -> bytes:
         """TooLarge, Overloaded, InvalidField for one that ends early, RequestIncomplete for a slow one."""
         # The server has seen to it that this is a number.
         if int(request.headers.get(b"content-length", 0)) > self._bytes_max:
@@ -50,7 +50,7 @@ class Bodies:
         """The request is over."""
         self._together_bytes -= response.body_bytes
 
-    async def _received(self, request: Incoming) -> bytes:
+    async def _received(self, request: IncomingRequest) -> bytes:
         whole, more = (
             BytesIO(),
             True,

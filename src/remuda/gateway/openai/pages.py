@@ -9,15 +9,15 @@ from starlette.types import Send
 from remuda.core.errors import NotFound, RemudaError, WrongMethod
 from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.openai.admission import Admission
-from remuda.gateway.openai.errors import Refusal, refusal
+from remuda.gateway.openai.errors import ErrorResponse, refusal
 from remuda.gateway.openai.parsing import ASKS
 from remuda.router.errors import ModelUnknown
-from remuda.router.table import Entry
+from remuda.router.table import RoutedModel
 
 MODELS: Final = "/v1/models"
 
 
-class Listed(msgspec.Struct):
+class ListedModel(msgspec.Struct):
     """A model, in OpenAI's words."""
 
     id: str
@@ -26,8 +26,8 @@ class Listed(msgspec.Struct):
     owned_by: str = "remuda"
 
 
-class Listing(msgspec.Struct):
-    data: list[Listed]
+class ModelList(msgspec.Struct):
+    data: list[ListedModel]
     object: str = "list"
 
 
@@ -43,12 +43,12 @@ async def respond(
     """Answer a request under /v1 that asks for no inference."""
     try:
         body = await _page_or_newer(admission, look_again, method, path, dict(headers))
-        answer = Refusal(200, "", body)
+        answer = ErrorResponse(200, "", body)
     except RemudaError as error:
         answer = refusal(error)
         if isinstance(error, WrongMethod):
             allowed = (b"allow", ", ".join(_methods(path)).encode())
-            answer = Refusal(answer.status, answer.code, answer.body, (*answer.headers, allowed))
+            answer = ErrorResponse(answer.status, answer.code, answer.body, (*answer.headers, allowed))
     length = (b"content-length", str(len(answer.body)).encode())
     answered = [*answer.headers, length, (b"x-request-id", request_id.encode())]
     await send({"type": "http.response.start", "status": answer.status, "headers": answered})
@@ -79,7 +79,7 @@ def _page(admission: Admission, method: str, path: str, headers: Mapping[bytes, 
     key = admission.caller(headers)
     listed = admission.listed(key)
     if path == MODELS:
-        return msgspec.json.encode(Listing([_listed(name, listed[name]) for name in sorted(listed)]))
+        return msgspec.json.encode(ModelList([_listed(name, listed[name]) for name in sorted(listed)]))
     name = path.removeprefix(f"{MODELS}/")
     if name not in listed:
         raise admission.unknown(name, key)
@@ -92,5 +92,5 @@ def _methods(path: str) -> tuple[str, ...]:
     return ("GET", "HEAD") if path == MODELS or path.startswith(f"{MODELS}/") else ()
 
 
-def _listed(name: str, entry: Entry) -> Listed:
-    return Listed(name, entry.created)
+def _listed(name: str, entry: RoutedModel) -> ListedModel:
+    return ListedModel(name, entry.created)

@@ -6,9 +6,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from remuda.gateway.openai.errors import InvalidField
-from remuda.gateway.openai.wrong_field import wrong_field
-from remuda.inference.model import Kind, Request
+from remuda.gateway.openai.errors import InvalidField, wrong_field
+from remuda.inference.model import Request, RequestKind
 from remuda.inference.requests import (
     ChatRequest,
     CompletionRequest,
@@ -26,7 +25,7 @@ _TRUNCATED: Final = "it ends too early"
 class Ask:
     """What can be asked for at one path."""
 
-    kind: Kind
+    kind: RequestKind
     wanted: type[Request]
     parse: Callable[[bytes], Request]  # Makes one that is `wanted` of a body.
 
@@ -61,10 +60,10 @@ _ONE_KIND: Final = "{} must be a text, texts, tokens or lists of tokens: not emp
 
 PREFIX: Final = "/v1"
 ASKS: Final = {
-    "/v1/chat/completions": Ask(Kind.CHAT, ChatRequest, _chat),
-    "/v1/completions": Ask(Kind.COMPLETION, CompletionRequest, _completion),
-    "/v1/embeddings": Ask(Kind.EMBEDDING, EmbeddingRequest, _embedding),
-    "/v1/rerank": Ask(Kind.RERANK, RerankRequest, _rerank),
+    "/v1/chat/completions": Ask(RequestKind.CHAT, ChatRequest, _chat),
+    "/v1/completions": Ask(RequestKind.COMPLETION, CompletionRequest, _completion),
+    "/v1/embeddings": Ask(RequestKind.EMBEDDING, EmbeddingRequest, _embedding),
+    "/v1/rerank": Ask(RequestKind.RERANK, RerankRequest, _rerank),
 }
 
 

@@ -15,7 +15,7 @@ _EVENT = "inference_answered"
 log = structlog.get_logger()
 
 
-class Line(msgspec.Struct):
+class RequestLogLine(msgspec.Struct):
     """In the order in which structlog's JSON has it. Nothing in it is a secret or a client's free text."""
 
     request_id: str
@@ -67,22 +67,22 @@ class RequestLog:
         self._write(b"\n".join(lines).decode())
 
 
-def _line(response: ClientResponse, ended_s: float, now: datetime) -> Line:
-    tally, journey, began_s = response.tally, response.journey, response.began_s
+def _line(response: ClientResponse, ended_s: float, now: datetime) -> RequestLogLine:
+    tally, routing, began_s = response.tally, response.routing, response.began_s
     first_s = tally.first_token_s
-    return Line(
+    return RequestLogLine(
         response.request_id,
         response.caller,
         response.kind,
         response.model,
-        "" if journey.route is None else journey.route.node_name,
+        "" if routing.route is None else routing.route.node_name,
         response.status,
         response.stream,
         tally.prompt_tokens,
         tally.completion_tokens,
         None if first_s is None else _ms(first_s - began_s),
         _ms(ended_s - began_s),
-        _ms(journey.waited_s),
+        _ms(routing.waited_s),
         response.error,
         _EVENT,
         "info",

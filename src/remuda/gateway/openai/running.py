@@ -10,7 +10,7 @@ from remuda.gateway.openai.client_response import ClientResponse
 _FAREWELL_S: Final = 5.0  # For those that were cut off to be told so.
 
 
-class Stopping(Unavailable):
+class FrontendStopping(Unavailable):
     """This frontend is going down."""
 
     code = "stopping"
@@ -44,6 +44,8 @@ class Running:
             with anyio.move_on_after(self._grace_s):
                 await self._idle.wait()
             for response in tuple(self._live):
-                response.end(Stopping("this frontend is stopping", hint="ask again: another one may answer"))
+                response.end(
+                    FrontendStopping("this frontend is stopping", hint="ask again: another one may answer")
+                )
             with anyio.move_on_after(_FAREWELL_S):
                 await self._idle.wait()

@@ -9,7 +9,7 @@ import msgspec
 
 from remuda.gateway.openai.framing import DONE, EVENT_END, EVENT_START
 from remuda.inference.answers import NOTHING, Delta, FinishReason, ToolCallDelta, Usage
-from remuda.inference.model import Call
+from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, CompletionRequest
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -46,7 +46,7 @@ class TextRenderer(Protocol):
 
 
 class ChatRenderer:
-    def __init__(self, call: Call, request: ChatRequest) -> None:
+    def __init__(self, call: InferenceCall, request: ChatRequest) -> None:
         self._call = call
         self._model = request.model
         options = request.stream_options
@@ -110,7 +110,7 @@ class ChatRenderer:
 class CompletionRenderer:
     """Before each answer it tells the prompt, where the client asked for that."""
 
-    def __init__(self, call: Call, request: CompletionRequest) -> None:
+    def __init__(self, call: InferenceCall, request: CompletionRequest) -> None:
         self._call = call
         self._model = request.model
         self._prompts = _prompts(request) if request.echo else ()
@@ -172,7 +172,7 @@ class CompletionRenderer:
         )
 
 
-def choice_of(call: Call, index: int, deltas: Sequence[Delta], reason: FinishReason) -> Choice:
+def choice_of(call: InferenceCall, index: int, deltas: Sequence[Delta], reason: FinishReason) -> Choice:
     """A whole answer from its parts."""
     choice = Choice(finish_reason=reason)
     calls: dict[int, ToolCall] = {}
@@ -194,7 +194,7 @@ def _prompts(request: CompletionRequest) -> Sequence[str]:
     return [prompt if isinstance(prompt, str) else "" for prompt in given]
 
 
-def _made_up_id(call: Call, index: int, number: int) -> str:
+def _made_up_id(call: InferenceCall, index: int, number: int) -> str:
     """Of a tool call that its backend left without one."""
     return f"call_{call.request_id}_{index}_{number}"
 
@@ -224,7 +224,7 @@ def _logprobs_in_columns(text: bytes, offset: int) -> bytes:
     )
 
 
-def _head(call: Call, prefix: str, kind: str, model: str) -> bytes:
+def _head(call: InferenceCall, prefix: str, kind: str, model: str) -> bytes:
     """The object without its end."""
     return b'{"id":%b,"object":"%b","created":%d,"model":%b' % (
         _encode(f"{prefix}-{call.request_id}"),

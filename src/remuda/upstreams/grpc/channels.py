@@ -1,15 +1,28 @@
-"""Connections to backends, and the calls that can be made over them."""
+"""Connections to backends, and the calls that can be made over them: bounded in silence, and ended when their
+block ends, whatever ended it.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Self
 
 import anyio
 
 from remuda.upstreams.grpc import methods
 from remuda.upstreams.http2 import limits
-from remuda.upstreams.http2.connection import Connection
-from remuda.upstreams.http2.dialing import dial
-from remuda.upstreams.http2.failures import CallFailed, HungUp, RequestTooLarge, Status, Unprocessed
+from remuda.upstreams.http2.connection import Http2Connection, dial
+from remuda.upstreams.http2.failures import (
+    CallFailed,
+    Garbled,
+    GrpcStatus,
+    HungUp,
+    RequestTooLarge,
+    Silence,
+    Unprocessed,
+)
 from remuda.upstreams.http2.headers import request_block
 from remuda.upstreams.http2.messages import prefixed
-from remuda.upstreams.http2.stream import Stream
+from remuda.upstreams.http2.stream import Http2Stream
 
 
 class _Attempt:
@@ -28,11 +41,11 @@ class Channel:
         self._address = address
         self._token = token
         self._blocks: dict[str, bytes] = {}
-        self._connections: list[Connection] = []
+        self._connections: list[Http2Connection] = []
         self._attempt: _Attempt | None = None
         self._closed = False
 
-    async def call(self, method: str, *request: bytes | memoryview) -> Stream:
+    async def call(self, method: str, *request: bytes | memoryview) -> Http2Stream:
         """Begin a call, to be read from and given up by whoever gets it. CallFailed when that cannot be.
 
         The request may come in pieces, which are put together once.
@@ -52,13 +65,13 @@ class Channel:
         for connection in self._connections:
             connection.close()
 
-    def _with_room(self) -> Connection | None:
+    def _with_room(self) -> Http2Connection | None:
         for connection in self._connections:
             if connection.has_room:
                 return connection
         return None
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> Http2Connection:
         while (connection := self._with_room()) is None:
             attempt = self._attempt
             if attempt is None:
@@ -73,7 +86,7 @@ class Channel:
         """One at a time. If it is not waited for any longer, the next who needs one begins anew."""
         self._connections = [connection for connection in self._connections if not connection.closed]
         if len(self._connections) >= limits.CONNECTIONS_MAX:
-            raise CallFailed(Status.RESOURCE_EXHAUSTED, "it takes no more calls at once")
+            raise CallFailed(GrpcStatus.RESOURCE_EXHAUSTED, "it takes no more calls at once")
         attempt = self._attempt = _Attempt()
         try:
             self._connections.append(await self._dialled())
@@ -84,9 +97,44 @@ class Channel:
             self._attempt = None
             attempt.over.set()
 
-    async def _dialled(self) -> Connection:
+    async def _dialled(self) -> Http2Connection:
         connection = await dial(self._address)
         if self._closed or not connection.has_room:
             connection.close()
             raise HungUp if self._closed else Unprocessed("it takes no calls now")
         return connection
+
+
+class GrpcCall:
+    """A call that has begun. The one watch over its silence costs no token anything. `read`: the next message
+    of a stream; None at its end."""
+
+    def __init__(self, stream: Http2Stream, silence_s: float) -> None:
+        self.read = stream.read
+        self._stream = stream
+        self._silence_s = silence_s
+        self._loop = asyncio.get_running_loop()
+        self._watch = self._loop.call_later(silence_s, self._look)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watch.cancel()
+        self._stream.close()
+
+    async def whole(self) -> bytes:
+        """The one message that a call is answered with."""
+        message = await self.read()
+        if message is None or await self.read() is not None:
+            raise Garbled("there is not one message in the answer")
+        return message
+
+    def _look(self) -> None:
+        left_s = self._stream.waiting_since_s + self._silence_s - self._loop.time()
+        if left_s <= 0:
+            self._stream.give_up(Silence(self._silence_s))
+        else:
+            self._watch = self._loop.call_later(min(left_s, self._silence_s), self._look)

@@ -7,17 +7,16 @@ from google.protobuf.message import DecodeError
 
 from remuda.core.errors import BackendFailed, NodeUnreachable, PeerFailed
 from remuda.inference.failures import UpstreamFailed
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
 from remuda.scheduler.ports import Place
 from remuda.upstreams.grpc import limits
-from remuda.upstreams.grpc.call import GrpcCall
-from remuda.upstreams.grpc.channels import Channel
+from remuda.upstreams.grpc.channels import Channel, GrpcCall
+from remuda.upstreams.grpc.error_mapping import words_of
 from remuda.upstreams.grpc.loading import model_options
-from remuda.upstreams.grpc.troubles import words_of
-from remuda.upstreams.http.client import Address, Pool
-from remuda.upstreams.http.connection import TurnedAway
+from remuda.upstreams.http.client import Pool, ServerAddress
+from remuda.upstreams.http.connection import ServerTurnedAway
 from remuda.upstreams.http2 import failures
 from remuda.upstreams.http2.failures import CallFailed, Unreachable, Vanished
 
@@ -35,7 +34,7 @@ class GrpcEngine:
     def __init__(self, http: Pool) -> None:
         self._http = http
 
-    async def load(self, endpoint: Endpoint, model: ModelConfig, place: Place) -> None:
+    async def load(self, endpoint: ReplicaEndpoint, model: ModelConfig, place: Place) -> None:
         """Takes as long as it takes: whoever calls this says how long that may be."""
         if endpoint.protocol == HTTP:
             await self._until_it_answers(endpoint, model)
@@ -52,14 +51,14 @@ class GrpcEngine:
             words = result.message[: limits.WORDS_CHARS_MAX] or "the backend does not say why"
             raise BackendFailed(f"{model.id} could not be loaded: {words}")
 
-    async def healthy(self, endpoint: Endpoint) -> bool | None:
+    async def healthy(self, endpoint: ReplicaEndpoint) -> bool | None:
         with anyio.move_on_after(limits.HEALTH_S):
             return await (
                 _http_health(self._http, endpoint) if endpoint.protocol == HTTP else _health(endpoint)
             )
         return None
 
-    async def _until_it_answers(self, endpoint: Endpoint, model: ModelConfig) -> None:
+    async def _until_it_answers(self, endpoint: ReplicaEndpoint, model: ModelConfig) -> None:
         while True:
             try:
                 with anyio.move_on_after(limits.HTTP_CALL_S):
@@ -78,22 +77,22 @@ class GrpcEngine:
 def _load_failure(model: ModelConfig, failed: CallFailed) -> PeerFailed:
     """A backend that refuses connections has failed; of one out of reach another node knows nothing yet."""
     words = words_of(failed)
-    if isinstance(failed, Unreachable | Vanished) and not isinstance(failed, failures.TurnedAway):
+    if isinstance(failed, Unreachable | Vanished) and not isinstance(failed, failures.BackendTurnedAway):
         return NodeUnreachable(f"the backend of {model.id} cannot be reached: {words}")
     return BackendFailed(f"loading {model.id} failed: {failed.code.name}: {words}")
 
 
-async def _health(endpoint: Endpoint) -> bool | None:
+async def _health(endpoint: ReplicaEndpoint) -> bool | None:
     try:
         reply = pb.Reply.FromString(await _answer(endpoint, "Health", _HEALTH))
-    except failures.TurnedAway:
+    except failures.BackendTurnedAway:
         return False
     except (CallFailed, DecodeError):
         return None
     return True if reply.message == b"OK" else None
 
 
-async def _answer(endpoint: Endpoint, method: str, request: bytes) -> bytes:
+async def _answer(endpoint: ReplicaEndpoint, method: str, request: bytes) -> bytes:
     """Over a connection of its own, by which it is seen whether anybody listens now."""
     channel = Channel(endpoint.address, endpoint.token)
     try:
@@ -103,18 +102,18 @@ async def _answer(endpoint: Endpoint, method: str, request: bytes) -> bytes:
         channel.close()
 
 
-async def _http_health(pool: Pool, endpoint: Endpoint) -> bool | None:
+async def _http_health(pool: Pool, endpoint: ReplicaEndpoint) -> bool | None:
     try:
         return True if await _status(pool, endpoint) == _OK else None
-    except TurnedAway:
+    except ServerTurnedAway:
         return False
     except UpstreamFailed:
         return None
 
 
-async def _status(pool: Pool, endpoint: Endpoint) -> int:
+async def _status(pool: Pool, endpoint: ReplicaEndpoint) -> int:
     """What a server that speaks HTTP answers when it is asked how it is."""
-    address, status = Address.parsed(endpoint.address), 0
+    address, status = ServerAddress.parsed(endpoint.address), 0
     for path in _SIGNS_OF_LIFE:
         lines = (
             f"GET {endpoint.path}{path} HTTP/1.1",

@@ -11,14 +11,14 @@ from typing import Final
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.http2.failures import CallFailed, Status
+from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 
 KEPT_MAX: Final = 256
 KEPT_S: Final = 3600.0
 # Said by the built-in llama.cpp backend.
 _ENDED: Final = ("the engine was ended", "the engine had to be ended")
 # One of several is only suspected: it is refused the second time, unless it was answered in between.
-_STRIKES: Final = {Status.INVALID_ARGUMENT: 2, Status.ABORTED: 1}
+_STRIKES: Final = {GrpcStatus.INVALID_ARGUMENT: 2, GrpcStatus.ABORTED: 1}
 _STRIKES_MAX: Final = 2
 _SCHEMAS: Final = ("json_schema", "response_format")  # In the metadata.
 

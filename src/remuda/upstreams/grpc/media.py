@@ -13,7 +13,7 @@ import msgspec
 
 from remuda.core.errors import Invalid
 from remuda.core.slices import Sliced
-from remuda.inference.requests import Message, Part
+from remuda.inference.requests import Part, RequestMessage
 
 _T = TypeVar("_T")
 
@@ -61,7 +61,7 @@ class _Enclosed(msgspec.Struct):
     data: msgspec.Raw
 
 
-def media_in(messages: Sequence[Message]) -> Sliced[Media]:
+def media_in(messages: Sequence[RequestMessage]) -> Sliced[Media]:
     """All there is, in order. Invalid for what cannot be passed on."""
     if all(isinstance(message.content, str) for message in messages):
         return NO_MEDIA
@@ -86,12 +86,12 @@ def media_in(messages: Sequence[Message]) -> Sliced[Media]:
     return Media(found.images, found.videos, found.audios)
 
 
-def marked_text(message: Message) -> str:
+def marked_text(message: RequestMessage) -> str:
     """The text, after a marker for each thing that is to be seen or heard."""
     return MARKER * sum(part.type not in _TEXTS for part in _parts([message])) + text_of(message)
 
 
-def text_of(message: Message) -> str:
+def text_of(message: RequestMessage) -> str:
     """Its text; of several parts those that are text, one after the other."""
     content = message.content
     if isinstance(content, str):
@@ -99,7 +99,7 @@ def text_of(message: Message) -> str:
     return "".join(part.text for part in content or () if part.type == "text")
 
 
-def _parts(messages: Sequence[Message]) -> Iterator[Part]:
+def _parts(messages: Sequence[RequestMessage]) -> Iterator[Part]:
     for message in messages:
         if isinstance(message.content, list):
             yield from message.content

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 
 SERVICE: Final = "backend.Backend"
 
@@ -74,12 +74,12 @@ CONTROL: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-BY_KIND: Final[Mapping[Kind, frozenset[str]]] = MappingProxyType(
+BY_KIND: Final[Mapping[RequestKind, frozenset[str]]] = MappingProxyType(
     {
-        Kind.CHAT: frozenset({"Predict", "PredictStream"}),
-        Kind.COMPLETION: frozenset({"Predict", "PredictStream"}),
-        Kind.EMBEDDING: frozenset({"Embedding"}),
-        Kind.RERANK: frozenset({"Rerank"}),
+        RequestKind.CHAT: frozenset({"Predict", "PredictStream"}),
+        RequestKind.COMPLETION: frozenset({"Predict", "PredictStream"}),
+        RequestKind.EMBEDDING: frozenset({"Embedding"}),
+        RequestKind.RERANK: frozenset({"Rerank"}),
     }
 )
 

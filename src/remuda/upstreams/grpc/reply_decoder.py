@@ -12,8 +12,8 @@ import msgspec
 from remuda.inference.answers import Delta, FinishReason, ToolCallDelta, Usage
 from remuda.models.tool_text import tool_calls_in
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc.thoughts import Thoughts
-from remuda.upstreams.grpc.tools import Reading
+from remuda.upstreams.grpc.reasoning_tags import Thoughts
+from remuda.upstreams.grpc.tools import ToolCallSearch
 
 _CALLS_BEGIN: Final = ("{", "[")
 
@@ -47,7 +47,7 @@ class ReplyDecoder:
         *,
         wary: bool = False,
         logprobs: bool = False,
-        reading: Reading | None = None,
+        reading: ToolCallSearch | None = None,
         thoughts: bool = False,
         context: int = 0,
     ) -> None:

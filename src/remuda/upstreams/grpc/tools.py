@@ -12,7 +12,7 @@ from remuda.upstreams.grpc.grammars import Grammars
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ToolCallSearch:
     """How tool calls are found in a text. `bound`: by its grammar the whole text is one."""
 
     names: frozenset[str]
@@ -21,11 +21,11 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class OutputRules:
     """What an answer has to keep to."""
 
     grammar: str = ""
-    reading: Reading | None = None  # None: there is nothing to call.
+    reading: ToolCallSearch | None = None  # None: there is nothing to call.
 
 
 def offered_tools(request: ChatRequest) -> Sequence[Tool]:
@@ -43,11 +43,11 @@ def offered_tools(request: ChatRequest) -> Sequence[Tool]:
 
 def rules_for(
     config: ModelConfig, request: ChatRequest, grammars: Grammars, *, own_template: bool
-) -> Sliced[Rules]:
+) -> Sliced[OutputRules]:
     """`own_template`: the backend applies the model's own, which also knows how that model calls tools."""
     tools = offered_tools(request)
     if not tools:
-        return Rules((yield from _asked_grammar(request, grammars)))
+        return OutputRules((yield from _asked_grammar(request, grammars)))
     names = frozenset(tool.function.name for tool in tools)
     strict = any(tool.function.strict for tool in tools)
     function = config.function
@@ -63,8 +63,8 @@ def rules_for(
             parallel=function.grammar.parallel_calls and request.parallel_tool_calls is not False,
             no_action=no_action,
         )
-        return Rules(grammar, Reading(names, no_action, bound=True))
-    return Rules((yield from _asked_grammar(request, grammars)), Reading(names))
+        return OutputRules(grammar, ToolCallSearch(names, no_action, bound=True))
+    return OutputRules((yield from _asked_grammar(request, grammars)), ToolCallSearch(names))
 
 
 def _asked_grammar(request: ChatRequest, grammars: Grammars) -> Sliced[str]:

@@ -10,25 +10,24 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.inference.answers import AnswerSink, Score, Usage
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Endpoint
+from remuda.inference.model import InferenceCall, ReplicaEndpoint
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.inference.slicing import Slicer
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc import predicting, troubles, vectors
-from remuda.upstreams.grpc.call import GrpcCall
-from remuda.upstreams.grpc.channels import Channel
+from remuda.upstreams.grpc import embeddings, error_mapping, predict_request
+from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.dialects import is_llama
-from remuda.upstreams.grpc.generating import GrpcTimeouts, TextGenerator, side_by_side
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.held_grammars import HeldGrammars
 from remuda.upstreams.grpc.media import MARKER
-from remuda.upstreams.grpc.predicting import Generation, Preset
-from remuda.upstreams.http2.failures import CallFailed, Status
+from remuda.upstreams.grpc.predict_request import GenerationRequest, Preset
+from remuda.upstreams.grpc.text_generation import GrpcTimeouts, TextGenerator, side_by_side
+from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 
 _NO_OPTIONS = pb.ModelOptions().SerializeToString()
 
 
-class Desk:
+class SharedTranslation:
     """Where requests are translated, for all replicas together: in turns, and from what was made before."""
 
     def __init__(self, clock: Clock) -> None:
@@ -42,17 +41,17 @@ class GrpcUpstream:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ReplicaEndpoint,
         clock: Clock,
         entropy: Entropy,
         timeouts: GrpcTimeouts | None = None,
-        desk: Desk | None = None,
+        translation: SharedTranslation | None = None,
     ) -> None:
         self._channel = Channel(endpoint.address, endpoint.token)
         self._clock = clock
         self._entropy = entropy
         self._timeouts = timeouts or GrpcTimeouts()
-        self._desk = desk or Desk(clock)
+        self._translation = translation or SharedTranslation(clock)
         self._preset: Preset | None = None
         self._open = 0
         self._forgotten = False
@@ -61,7 +60,7 @@ class GrpcUpstream:
     def open_calls(self) -> int:
         return self._open
 
-    async def serve(self, call: Call, sink: AnswerSink) -> None:
+    async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         if self._forgotten:
             raise UpstreamFailed(Fault.UNREACHABLE, f"this replica of {call.model.id} is no more")
         self._open += 1
@@ -69,9 +68,9 @@ class GrpcUpstream:
             await self._serve(call, sink)
         except CallFailed as failed:
             heard = call.tally.first_token_s is not None
-            raise troubles.failure_of(failed, call.model.id, heard=heard) from failed
+            raise error_mapping.failure_of(failed, call.model.id, heard=heard) from failed
         except DecodeError as error:
-            raise troubles.undecodable(call.model.id) from error
+            raise error_mapping.undecodable(call.model.id) from error
         finally:
             self._open -= 1
             self._close_if_left()
@@ -85,17 +84,17 @@ class GrpcUpstream:
         if self._forgotten and not self._open:
             self._channel.close()
 
-    async def _serve(self, call: Call, sink: AnswerSink) -> None:
+    async def _serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         match call.request:
             case ChatRequest() as request:
-                generations = await self._desk.slicer.run(
-                    predicting.chat_generations(self._preset_for(call), call, request, self._draw)
+                generations = await self._translation.slicer.run(
+                    predict_request.chat_generations(self._preset_for(call), call, request, self._draw)
                 )
                 await self._mark_media(call, generations)
                 await self._generate(call, generations, sink)
             case CompletionRequest() as request:
-                generations = await self._desk.slicer.run(
-                    predicting.completion_generations(self._preset_for(call), call, request, self._draw)
+                generations = await self._translation.slicer.run(
+                    predict_request.completion_generations(self._preset_for(call), call, request, self._draw)
                 )
                 await self._generate(call, generations, sink)
             case EmbeddingRequest() as request:
@@ -105,7 +104,7 @@ class GrpcUpstream:
             case other:
                 assert_never(other)
 
-    async def _mark_media(self, call: Call, generations: Sequence[Generation]) -> None:
+    async def _mark_media(self, call: InferenceCall, generations: Sequence[GenerationRequest]) -> None:
         """Some backends have a marker of their own for what a prompt shows, and another one in each life."""
         options = generations[0].options
         if not (options.Prompt and generations[0].media and is_llama(call.model)):
@@ -113,14 +112,16 @@ class GrpcUpstream:
         try:
             answer = await self._whole("ModelMetadata", _NO_OPTIONS)
         except CallFailed as failed:
-            if failed.code is not Status.UNIMPLEMENTED:
+            if failed.code is not GrpcStatus.UNIMPLEMENTED:
                 raise
             return
         if marker := pb.ModelMetadataResponse.FromString(answer).media_marker:
             options.Prompt = options.Prompt.replace(MARKER, marker)  # Of all of them.
 
-    async def _generate(self, call: Call, generations: Sequence[Generation], sink: AnswerSink) -> None:
-        options, held = generations[0].options, self._desk.held
+    async def _generate(
+        self, call: InferenceCall, generations: Sequence[GenerationRequest], sink: AnswerSink
+    ) -> None:
+        options, held = generations[0].options, self._translation.held
         held.check(options)
         texts = sink.texts(len(generations))
         try:
@@ -130,23 +131,23 @@ class GrpcUpstream:
             raise
         held.answered(options)
 
-    async def _embed(self, call: Call, request: EmbeddingRequest, sink: AnswerSink) -> None:
+    async def _embed(self, call: InferenceCall, request: EmbeddingRequest, sink: AnswerSink) -> None:
         results: dict[int, pb.EmbeddingResult] = {}
 
         async def embed(index: int, options: pb.PredictOptions) -> None:
             message = await self._whole("Embedding", options.SerializeToString())
             results[index] = pb.EmbeddingResult.FromString(message)
 
-        inputs = vectors.embedding_options(call, request)
+        inputs = embeddings.embedding_options(call, request)
         jobs: list[Callable[[], Awaitable[None]]] = [partial(embed, *one) for one in enumerate(inputs)]
         await side_by_side(jobs)
         in_order = [results[index] for index in range(len(inputs))]
         call.tally.prompt_tokens = sum(result.prompt_tokens for result in in_order)
-        made = await self._desk.slicer.run(vectors.vectors_of(in_order, request.dimensions))
+        made = await self._translation.slicer.run(embeddings.vectors_of(in_order, request.dimensions))
         await sink.vectors(made, Usage(call.tally.prompt_tokens))
 
-    async def _rerank(self, call: Call, request: RerankRequest, sink: AnswerSink) -> None:
-        asked = vectors.rerank_request(call, request).SerializeToString()
+    async def _rerank(self, call: InferenceCall, request: RerankRequest, sink: AnswerSink) -> None:
+        asked = embeddings.rerank_request(call, request).SerializeToString()
         result = pb.RerankResult.FromString(await self._whole("Rerank", asked))
         call.tally.prompt_tokens = prompt_tokens = result.usage.prompt_tokens
         scores = [Score(found.index, found.relevance_score) for found in result.results]
@@ -156,11 +157,11 @@ class GrpcUpstream:
         with GrpcCall(await self._channel.call(method, request), self._timeouts.silence_s) as call:
             return await call.whole()
 
-    def _preset_for(self, call: Call) -> Preset:
+    def _preset_for(self, call: InferenceCall) -> Preset:
         """A replica has one model: the last request's is this one's, unless its configuration changed."""
         if self._preset is None or self._preset.config is not call.model:
-            self._preset = Preset(call.model, self._desk.grammars)
+            self._preset = Preset(call.model, self._translation.grammars)
         return self._preset
 
     def _draw(self) -> int:
-        return int(self._entropy.fraction() * predicting.SEEDS)
+        return int(self._entropy.fraction() * predict_request.SEEDS)

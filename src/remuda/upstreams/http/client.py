@@ -9,18 +9,18 @@ import anyio
 from remuda.core.reach import host_and_port
 from remuda.host.dialing import connected
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.upstreams.http.connection import Connection, Patience, TurnedAway
+from remuda.upstreams.http.connection import HttpConnection, HttpTimeouts, ServerTurnedAway
 from remuda.upstreams.sockets import turned_away
 
 _LOOK_EVERY_S: Final = 1.0  # Limits are noticed so much late, or by a quarter of the shortest.
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     host: str
     port: int
 
     @classmethod
-    def parsed(cls, text: str) -> "Address":
+    def parsed(cls, text: str) -> "ServerAddress":
         """Of HOST:PORT. UpstreamFailed for any other text: a worker may say anything."""
         parts = host_and_port(text)
         if parts is None:
@@ -31,17 +31,17 @@ class Address(NamedTuple):
 class Pool:
     """Belongs to the event loop in which it is first used. Limits are looked after by one timer for all."""
 
-    def __init__(self, patience: Patience | None = None) -> None:
-        self._patience = patience = patience or Patience()
-        shortest_s = min(patience.whole_s, patience.silence_s, patience.idle_s)
+    def __init__(self, timeouts: HttpTimeouts | None = None) -> None:
+        self._timeouts = timeouts = timeouts or HttpTimeouts()
+        shortest_s = min(timeouts.whole_s, timeouts.silence_s, timeouts.idle_s)
         self._look_every_s = min(_LOOK_EVERY_S, shortest_s / 4)
-        self._busy: dict[Connection, Address] = {}
-        self._idle: dict[Address, list[tuple[Connection, float]]] = {}
+        self._busy: dict[HttpConnection, ServerAddress] = {}
+        self._idle: dict[ServerAddress, list[tuple[HttpConnection, float]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def exchange(
-        self, address: Address, head: bytes, body: bytes, *, streamed: bool = False
-    ) -> Connection:
+        self, address: ServerAddress, head: bytes, body: bytes, *, streamed: bool = False
+    ) -> HttpConnection:
         """Send a request, and wait until its answer begins. Whoever gets the connection reads the answer by
         `piece`, and gives the connection back by `release`, whatever happens."""
         kept = self._kept(address)
@@ -54,11 +54,11 @@ class Pool:
                 # The server gave it up while it lay idle, as far as can be told: ask anew, once.
         return await self._asked(await self._connected(address), address, head, body, streamed)
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: HttpConnection) -> None:
         """An answer that was not read to its end is broken off, which tells the server to stop."""
         address = self._busy.pop(connection)
         idle = self._idle.setdefault(address, [])
-        if connection.finish() and len(idle) < self._patience.idle_max:
+        if connection.finish() and len(idle) < self._timeouts.idle_max:
             idle.append((connection, self._loop.time()))
         else:
             connection.abort()
@@ -84,10 +84,10 @@ class Pool:
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    def _resting(self) -> Iterator[Connection]:
+    def _resting(self) -> Iterator[HttpConnection]:
         return (connection for kept in self._idle.values() for connection, _ in kept)
 
-    def _kept(self, address: Address) -> Connection | None:
+    def _kept(self, address: ServerAddress) -> HttpConnection | None:
         """The one used last: those that are too many grow old."""
         kept = self._idle.get(address)
         while kept:
@@ -96,30 +96,30 @@ class Pool:
                 return connection
         return None
 
-    async def _connected(self, address: Address) -> Connection:
+    async def _connected(self, address: ServerAddress) -> HttpConnection:
         loop = self._loop
         try:
-            with anyio.fail_after(self._patience.connect_s):
+            with anyio.fail_after(self._timeouts.connect_s):
                 _, connection = await connected(
                     address.host,
                     address.port,
                     lambda one: loop.create_connection(
-                        lambda: Connection(loop, self._patience), one, address.port
+                        lambda: HttpConnection(loop, self._timeouts), one, address.port
                     ),
                 )
         except TimeoutError:
-            words = f"the worker could not be reached within {self._patience.connect_s:g} s"
+            words = f"the worker could not be reached within {self._timeouts.connect_s:g} s"
             raise UpstreamFailed(Fault.UNREACHABLE, words) from None
         except OSError as error:
             words = f"the worker could not be reached: {error.strerror or error}"
             raise (
-                TurnedAway(words) if turned_away(error) else UpstreamFailed(Fault.UNREACHABLE, words)
+                ServerTurnedAway(words) if turned_away(error) else UpstreamFailed(Fault.UNREACHABLE, words)
             ) from error
         return connection
 
     async def _asked(
-        self, connection: Connection, address: Address, head: bytes, body: bytes, streamed: bool
-    ) -> Connection:
+        self, connection: HttpConnection, address: ServerAddress, head: bytes, body: bytes, streamed: bool
+    ) -> HttpConnection:
         self._busy[connection] = address
         if self._timer is None:
             self._timer = self._loop.call_later(self._look_every_s, self._look)
@@ -144,10 +144,10 @@ class Pool:
         in_use = self._busy or self._idle
         self._timer = self._loop.call_later(self._look_every_s, self._look) if in_use else None
 
-    def _may_stay(self, connection: Connection, since_s: float, now_s: float) -> bool:
+    def _may_stay(self, connection: HttpConnection, since_s: float, now_s: float) -> bool:
         if connection.closed:
             return False
-        if now_s - since_s < self._patience.idle_s:
+        if now_s - since_s < self._timeouts.idle_s:
             return True
         connection.abort()
         return False

@@ -20,7 +20,7 @@ HELD_BYTES_MAX: Final = 256 << 10  # Of a body that nobody has taken yet; the so
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class HttpTimeouts:
     """How long is waited for what, and what is kept."""
 
     connect_s: float = 5.0
@@ -30,25 +30,25 @@ class Patience:
     idle_max: int = 64  # Connections to one address that nobody uses now.
 
 
-class TurnedAway(UpstreamFailed):
+class ServerTurnedAway(UpstreamFailed):
     """Nobody serves at the address: it was reached, and refused the connection or dropped it at once."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Fault.UNREACHABLE, message)
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """Belongs to whoever asked through it, until it is given back to its pool."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, patience: Patience) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: HttpTimeouts) -> None:
         self._loop = loop
-        self._patience = patience
+        self._timeouts = timeouts
         self._transport: asyncio.Transport | None = None
         self._parser = HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
         self._asked = False
         self._deadline_s = math.inf  # Of whoever waits for something to come.
-        self._begins_within_s = patience.whole_s
+        self._begins_within_s = timeouts.whole_s
         self._forget()
 
     def _forget(self) -> None:
@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
     async def ask(self, head: bytes, body: bytes, *, streamed: bool = False) -> None:
         """Send a request and wait for the head of its answer: `status`, and `headers` by lower-case names."""
         self._forget()
-        self._begins_within_s = self._patience.silence_s if streamed else self._patience.whole_s
+        self._begins_within_s = self._timeouts.silence_s if streamed else self._timeouts.whole_s
         self._asked = True
         if self._transport is None or self._transport.is_closing():
             raise _lost()
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._failure is not None:
                 raise self._failure
-            await self._news(self._patience.silence_s)
+            await self._news(self._timeouts.silence_s)
         pieces = self._pieces
         piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces, self._held_bytes = [], 0
@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         words = f"the backend did not begin to answer within {self._begins_within_s:g} s"
         if self._headed:
             words = (
-                f"the backend paused for more than {self._patience.silence_s:g} s in the middle of its answer"
+                f"the backend paused for more than {self._timeouts.silence_s:g} s in the middle of its answer"
             )
         self._fail(UpstreamFailed(Fault.SILENT, words, status=504))
 
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
             waiter.set_result(None)
 
 
-async def body_of(answer: Connection, bytes_max: int) -> bytes:
+async def body_of(answer: HttpConnection, bytes_max: int) -> bytes:
     """The whole body; of a longer one, a little more than `bytes_max`."""
     pieces, size = list[bytes](), 0
     while size <= bytes_max and (piece := await answer.piece()):
@@ -229,5 +229,5 @@ async def body_of(answer: Connection, bytes_max: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _lost() -> TurnedAway:
-    return TurnedAway("the backend closed the connection before it answered")
+def _lost() -> ServerTurnedAway:
+    return ServerTurnedAway("the backend closed the connection before it answered")

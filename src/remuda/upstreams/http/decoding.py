@@ -8,9 +8,9 @@ from anyio.lowlevel import checkpoint
 from remuda.core.clock import Clock
 from remuda.inference.answers import NOTHING, AnswerSink, FinishReason, TextSink, Usage, Vector
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Kind
+from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, answer_count
-from remuda.upstreams.http.connection import Connection, body_of
+from remuda.upstreams.http.connection import HttpConnection, body_of
 from remuda.upstreams.http.openai_decoder import (
     AnswerPart,
     StreamDecoder,
@@ -25,7 +25,7 @@ BODY_BYTES_MAX: Final = 32 << 20  # Of an answer that is not streamed: all of it
 _DECODED_AT_ONCE_BYTES: Final = 64 << 10  # Takes about a millisecond if it is numbers.
 
 
-async def pass_on_typed(answer: Connection, call: Call, sink: AnswerSink, clock: Clock) -> None:
+async def pass_on_typed(answer: HttpConnection, call: InferenceCall, sink: AnswerSink, clock: Clock) -> None:
     """The whole answer, which has begun with a good status."""
     request = call.request
     if isinstance(request, ChatRequest | CompletionRequest):
@@ -34,7 +34,7 @@ async def pass_on_typed(answer: Connection, call: Call, sink: AnswerSink, clock:
         await (texts.stream(answer) if call.stream else texts.whole(answer))
         return
     body = await _whole_body(answer)
-    if call.kind is Kind.RERANK:
+    if call.kind is RequestKind.RERANK:
         scores, usage = scores_in(body)
         _note(call, usage)
         await sink.scores(scores, usage)
@@ -54,7 +54,7 @@ async def pass_on_typed(answer: Connection, call: Call, sink: AnswerSink, clock:
 class _Texts:
     """The answers to one chat or completion."""
 
-    def __init__(self, call: Call, sink: TextSink, count: int, clock: Clock) -> None:
+    def __init__(self, call: InferenceCall, sink: TextSink, count: int, clock: Clock) -> None:
         self._call = call
         self._sink = sink
         self._clock = clock
@@ -63,7 +63,7 @@ class _Texts:
         self._finished = set[int]()
         self._tokens = 0
 
-    async def stream(self, answer: Connection) -> None:
+    async def stream(self, answer: HttpConnection) -> None:
         expect_type(answer.headers, EVENTS)
         decoder = StreamDecoder()
         while piece := await answer.piece():
@@ -72,7 +72,7 @@ class _Texts:
             raise UpstreamFailed(Fault.BROKE, "the backend's answer stopped before its end")
         await self._end(decoder.usage)
 
-    async def whole(self, answer: Connection) -> None:
+    async def whole(self, answer: HttpConnection) -> None:
         parts, usage = whole_text(await _whole_body(answer))
         await self._pass_on(parts)
         await self._end(usage)
@@ -113,7 +113,7 @@ class _Texts:
             tally.first_token_s = now_s
 
 
-async def _whole_body(answer: Connection) -> bytes:
+async def _whole_body(answer: HttpConnection) -> bytes:
     expect_type(answer.headers, JSON)
     body = await body_of(answer, BODY_BYTES_MAX)
     if len(body) > BODY_BYTES_MAX:
@@ -122,5 +122,5 @@ async def _whole_body(answer: Connection) -> bytes:
     return body
 
 
-def _note(call: Call, usage: Usage) -> None:
+def _note(call: InferenceCall, usage: Usage) -> None:
     call.tally.prompt_tokens, call.tally.completion_tokens = usage

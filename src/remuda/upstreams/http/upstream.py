@@ -15,10 +15,10 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.inference.answers import AnswerFormat, AnswerSink, ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Endpoint, Kind
+from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.outline import outlined
-from remuda.upstreams.http.client import Address, Pool
-from remuda.upstreams.http.connection import Connection, body_of
+from remuda.upstreams.http.client import Pool, ServerAddress
+from remuda.upstreams.http.connection import HttpConnection, body_of
 from remuda.upstreams.http.decoding import pass_on_typed
 from remuda.upstreams.http.events import Events, usage_in
 from remuda.upstreams.http.refusals import (
@@ -36,10 +36,10 @@ WHOLE_BYTES_MAX: Final = 1 << 20  # An answer up to here is sent when complete, 
 RENAMED_AT_ONCE_BYTES: Final = 16 << 10  # Logprobs have a mark every few bytes, each of which is looked at.
 ERROR_BYTES_MAX: Final = 64 << 10
 _PATHS: Final = {
-    Kind.CHAT: "/v1/chat/completions",
-    Kind.COMPLETION: "/v1/completions",
-    Kind.EMBEDDING: "/v1/embeddings",
-    Kind.RERANK: "/v1/rerank",
+    RequestKind.CHAT: "/v1/chat/completions",
+    RequestKind.COMPLETION: "/v1/completions",
+    RequestKind.EMBEDDING: "/v1/embeddings",
+    RequestKind.RERANK: "/v1/rerank",
 }
 _any_object: Final = msgspec.json.Decoder(msgspec.defstruct("AnyObject", ()))
 
@@ -47,17 +47,19 @@ _any_object: Final = msgspec.json.Decoder(msgspec.defstruct("AnyObject", ()))
 class HttpUpstream:
     """Each server is asked for under `endpoint.path`, with the endpoint's token."""
 
-    def __init__(self, endpoint: Endpoint, pool: Pool, clock: Clock) -> None:
+    def __init__(self, endpoint: ReplicaEndpoint, pool: Pool, clock: Clock) -> None:
         self._endpoint = endpoint
-        self._address: Address | None = None  # Read at the first call, which is what fails if it is none.
+        self._address: ServerAddress | None = (
+            None  # Read at the first call, which is what fails if it is none.
+        )
         self._heads = {kind: _head(endpoint, path) for kind, path in _PATHS.items()}
         self._pool = pool
         self._clock = clock
 
-    async def serve(self, call: Call, sink: AnswerSink) -> None:
+    async def serve(self, call: InferenceCall, sink: AnswerSink) -> None:
         """As inference.model.Upstream has it."""
         relay = sink.relay(AnswerFormat.OPENAI)
-        address = self._address = self._address or Address.parsed(self._endpoint.address)
+        address = self._address = self._address or ServerAddress.parsed(self._endpoint.address)
         changed = _changed_members(call, decoded=relay is None)
         body = await rewritten(call.body, changed) if changed else call.body
         head = b"%s%d\r\n\r\n" % (self._heads[call.kind], len(body))
@@ -74,7 +76,7 @@ class HttpUpstream:
         finally:
             self._pool.release(answer)
 
-    async def _relay_stream(self, answer: Connection, call: Call, relay: ByteSink) -> None:
+    async def _relay_stream(self, answer: HttpConnection, call: InferenceCall, relay: ByteSink) -> None:
         content_type = expect_type(answer.headers, EVENTS)
         events, tally, begun = Events(_renamer(call, by_line=True)), call.tally, False
         try:
@@ -101,7 +103,7 @@ class HttpUpstream:
         _note_usage(call, events.tail)
 
 
-async def _relay_whole(answer: Connection, call: Call, relay: ByteSink) -> None:
+async def _relay_whole(answer: HttpConnection, call: InferenceCall, relay: ByteSink) -> None:
     content_type = expect_type(answer.headers, JSON)
     body = await body_of(answer, WHOLE_BYTES_MAX)
     large = len(body) > WHOLE_BYTES_MAX
@@ -121,7 +123,7 @@ async def _relay_whole(answer: Connection, call: Call, relay: ByteSink) -> None:
     _note_usage(call, end)
 
 
-async def _refuse(answer: Connection, relay: ByteSink | None, *, begun: bool) -> None:
+async def _refuse(answer: HttpConnection, relay: ByteSink | None, *, begun: bool) -> None:
     """Pass an error on, or raise what it means."""
     body = await body_of(answer, ERROR_BYTES_MAX)
     failed = failure(answer.status, answer.headers.get(REFUSAL_HEADER, b""), body)
@@ -133,7 +135,7 @@ async def _refuse(answer: Connection, relay: ByteSink | None, *, begun: bool) ->
     await relay.write(in_openai_shape(answer.status, body))
 
 
-def _head(endpoint: Endpoint, path: str) -> bytes:
+def _head(endpoint: ReplicaEndpoint, path: str) -> bytes:
     """All of it but the length of the body."""
     lines = (
         f"POST {endpoint.path}{path} HTTP/1.1",
@@ -146,14 +148,14 @@ def _head(endpoint: Endpoint, path: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-def _changed_members(call: Call, *, decoded: bool) -> Mapping[str, object]:
+def _changed_members(call: InferenceCall, *, decoded: bool) -> Mapping[str, object]:
     """What the server is asked otherwise than the client wrote it."""
     changed: dict[str, object] = {}
     if call.request.model != call.model.id:
         changed["model"] = call.model.id
     if decoded and call.stream:
         changed["stream_options"] = {"include_usage": True}
-    if decoded and call.kind is Kind.EMBEDDING:
+    if decoded and call.kind is RequestKind.EMBEDDING:
         changed["encoding_format"] = "float"
     return changed
 
@@ -166,7 +168,7 @@ async def rewritten(body: bytes, changed: Mapping[str, object]) -> bytes:
     return await outline.filled(with_members(outline.text, changed))
 
 
-def _renamer(call: Call, *, by_line: bool = False) -> Renamer:
+def _renamer(call: InferenceCall, *, by_line: bool = False) -> Renamer:
     """Also without an alias: servers answer under names of their own, such as the path of a file."""
     return Renamer(msgspec.json.encode(call.request.model), by_line=by_line)
 
@@ -178,6 +180,6 @@ def _expect_object(body: bytes) -> None:
         raise UpstreamFailed(Fault.BROKE, "the backend's answer is not a JSON object") from None
 
 
-def _note_usage(call: Call, text: bytes) -> None:
+def _note_usage(call: InferenceCall, text: bytes) -> None:
     if (usage := usage_in(text)) is not None:
         call.tally.prompt_tokens, call.tally.completion_tokens = usage

@@ -8,8 +8,8 @@ from remuda.core import limits
 from remuda.core.errors import Invalid, NodeUnreachable, TooLarge
 from remuda.core.reach import host_and_port
 from remuda.inference.failures import UpstreamFailed
-from remuda.inference.model import Endpoint
-from remuda.upstreams.http.client import Address, Pool
+from remuda.inference.model import ReplicaEndpoint
+from remuda.upstreams.http.client import Pool, ServerAddress
 from remuda.upstreams.http.connection import body_of
 from remuda.wire.codec import PAYLOAD_BYTES_MAX, decode
 from remuda.wire.models import ModelsRunningReply
@@ -26,7 +26,7 @@ class HttpWorker:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def running(self, server: Endpoint) -> ModelsRunningReply | None:
+    async def running(self, server: ReplicaEndpoint) -> ModelsRunningReply | None:
         try:
             with anyio.fail_after(limits.CONFIRMATION_S):
                 status, body = await self._get(server, RUNNING_PATH)
@@ -43,7 +43,7 @@ class HttpWorker:
         except (Invalid, TooLarge) as error:
             raise _unreachable(server, error.message) from error
 
-    async def answers(self, server: Endpoint) -> bool:
+    async def answers(self, server: ReplicaEndpoint) -> bool:
         with anyio.move_on_after(limits.CONFIRMATION_S):
             try:
                 await self._get(server, _HEALTH_PATH)
@@ -52,7 +52,7 @@ class HttpWorker:
             return True
         return False
 
-    async def _get(self, server: Endpoint, path: str) -> tuple[int, bytes]:
+    async def _get(self, server: ReplicaEndpoint, path: str) -> tuple[int, bytes]:
         lines = (
             f"GET {path} HTTP/1.1",
             f"Host: {server.address}",
@@ -67,12 +67,12 @@ class HttpWorker:
             self._pool.release(answer)
 
 
-def _address(server: Endpoint) -> Address:
+def _address(server: ReplicaEndpoint) -> ServerAddress:
     parts = host_and_port(server.address)
     if parts is None:
         raise _unreachable(server, "not a HOST:PORT address")
-    return Address(*parts)
+    return ServerAddress(*parts)
 
 
-def _unreachable(server: Endpoint, why: str) -> NodeUnreachable:
+def _unreachable(server: ReplicaEndpoint, why: str) -> NodeUnreachable:
     return NodeUnreachable(f"the worker's HTTP server at {server.address} cannot be asked: {why}")

@@ -1,25 +1,36 @@
-"""One connection to a backend, shared by all calls to it. All is done as it arrives, without a task."""
+"""One connection to a backend, shared by all calls to it, and how it is opened. All is done as it arrives,
+without a task.
+"""
 
 import asyncio
+import os
+import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, cast
 
+import anyio
+
+from remuda.core.reach import host_and_port
+from remuda.host.dialing import connected
+from remuda.host.outbound import AddressRefused
 from remuda.upstreams import sockets
 from remuda.upstreams.http2 import failures, frames, limits
 from remuda.upstreams.http2.failures import (
+    BackendTurnedAway,
     BrokenOff,
     CallFailed,
     Garbled,
+    GrpcStatus,
     HungUp,
-    Status,
-    TurnedAway,
     Unprocessed,
+    Unreachable,
     Vanished,
 )
-from remuda.upstreams.http2.frames import Code, Kind, Setting, Splitter, Violation
+from remuda.upstreams.http2.frames import Code, FrameType, SettingsParameter, Splitter, Violation
 from remuda.upstreams.http2.headers import HeaderReader
-from remuda.upstreams.http2.stream import NOTHING, Stream
+from remuda.upstreams.http2.stream import NOTHING, Http2Stream
+from remuda.upstreams.sockets import turned_away
 
 # What one call may not read ahead, another may: the connection as a whole sets no bound that is ever reached.
 _WINDOW_BYTES: Final = frames.WINDOW_BYTES_MAX
@@ -27,16 +38,16 @@ _GREETING: Final = (
     frames.PREFACE
     + frames.settings(
         {
-            Setting.HEADER_TABLE_SIZE: 0,
-            Setting.ENABLE_PUSH: 0,
-            Setting.MAX_HEADER_LIST_SIZE: limits.HEADERS_BYTES_MAX,
+            SettingsParameter.HEADER_TABLE_SIZE: 0,
+            SettingsParameter.ENABLE_PUSH: 0,
+            SettingsParameter.MAX_HEADER_LIST_SIZE: limits.HEADERS_BYTES_MAX,
         }
     )
     + frames.window_update(0, _WINDOW_BYTES - frames.WINDOW_BYTES)
 )
 
 
-class Connection(asyncio.Protocol):
+class Http2Connection(asyncio.Protocol):
     """Implements stream.Carrier. Takes calls once the server has introduced itself, as long as `has_room`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -44,12 +55,12 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._splitter = Splitter()
         self._headers = HeaderReader()
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, Http2Stream] = {}
         self._next_id = 1
         self._introduced = loop.create_future()
         self._failure: CallFailed | None = None
         self._leaving = False  # There will be no more calls; the last one takes the connection with it.
-        self._due: Kind | None = Kind.SETTINGS  # What the next frame has to be.
+        self._due: FrameType | None = FrameType.SETTINGS  # What the next frame has to be.
         self._block = bytearray()
         self._block_of = 0
         self._block_is_last = False
@@ -57,7 +68,9 @@ class Connection(asyncio.Protocol):
         self._send_window = self._stream_window = frames.WINDOW_BYTES
         self._payload_bytes_max = frames.PAYLOAD_BYTES_MAX
         self._streams_max = frames.STREAM_ID_MAX
-        self._sending: OrderedDict[Stream, None] = OrderedDict()  # Those that could, were there room for all.
+        self._sending: OrderedDict[Http2Stream, None] = (
+            OrderedDict()
+        )  # Those that could, were there room for all.
         self._congested = False
 
     # For whoever calls.
@@ -81,16 +94,16 @@ class Connection(asyncio.Protocol):
     def open_calls(self) -> int:
         return len(self._streams)
 
-    def call(self, block: bytes, body: bytes) -> Stream:
+    def call(self, block: bytes, body: bytes) -> Http2Stream:
         """Begin a call, where there is room for one."""
-        stream = Stream(self, self._loop, self._next_id, self._stream_window)
+        stream = Http2Stream(self, self._loop, self._next_id, self._stream_window)
         self._next_id += 2
         self._leaving = self._next_id > frames.STREAM_ID_MAX
         self._streams[stream.id] = stream
         head = frames.headers(stream.id, block, self._payload_bytes_max)
         size = len(body)
         if size <= min(self._payload_bytes_max, self._send_window, self._stream_window):
-            self.send(head + frames.head(Kind.DATA, frames.END_STREAM, stream.id, size) + body)
+            self.send(head + frames.head(FrameType.DATA, frames.END_STREAM, stream.id, size) + body)
             self._send_window -= size
             stream.send_window -= size
         else:
@@ -111,7 +124,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(frame)
 
-    def release(self, stream: Stream, code: Code | None) -> None:
+    def release(self, stream: Http2Stream, code: Code | None) -> None:
         self._streams.pop(stream.id, None)
         self._sending.pop(stream, None)
         if code is not None:
@@ -129,12 +142,12 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        if self._due is Kind.SETTINGS:
-            self._give_out(TurnedAway("it closed the connection before it said anything"))
+        if self._due is FrameType.SETTINGS:
+            self._give_out(BackendTurnedAway("it closed the connection before it said anything"))
         elif sockets.vanished(error):
             self._give_out(Vanished())
         else:
-            self._give_out(BrokenOff(Status.UNAVAILABLE, "the connection was lost"))
+            self._give_out(BrokenOff(GrpcStatus.UNAVAILABLE, "the connection was lost"))
 
     def pause_writing(self) -> None:
         self._congested = True
@@ -177,7 +190,7 @@ class Connection(asyncio.Protocol):
         self._take_block(flags, frames.fragment_of(flags, payload))
 
     def _take_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._due is not Kind.CONTINUATION or stream_id != self._block_of:
+        if self._due is not FrameType.CONTINUATION or stream_id != self._block_of:
             raise Violation(Code.PROTOCOL_ERROR, "headers go on that did not begin")
         self._take_block(flags, payload)
 
@@ -186,7 +199,7 @@ class Connection(asyncio.Protocol):
         if len(self._block) > limits.HEADERS_BYTES_MAX:
             raise Violation(Code.ENHANCE_YOUR_CALM, "more headers than make sense")
         if not flags & frames.END_HEADERS:
-            self._due = Kind.CONTINUATION
+            self._due = FrameType.CONTINUATION
             return
         self._due = None
         headers = self._headers.read(bytes(self._block))
@@ -216,13 +229,13 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def _set(self, name: int, value: int) -> None:
-        if name == Setting.MAX_CONCURRENT_STREAMS:
+        if name == SettingsParameter.MAX_CONCURRENT_STREAMS:
             self._streams_max = value
-        elif name == Setting.MAX_FRAME_SIZE:
+        elif name == SettingsParameter.MAX_FRAME_SIZE:
             if not frames.PAYLOAD_BYTES_MAX <= value <= frames.PAYLOAD_BYTES_MAX_MAX:
                 raise Violation(Code.PROTOCOL_ERROR, f"frames of {value} bytes are not possible")
             self._payload_bytes_max = min(value, limits.PIECE_BYTES_MAX)
-        elif name == Setting.INITIAL_WINDOW_SIZE:
+        elif name == SettingsParameter.INITIAL_WINDOW_SIZE:
             for stream in self._streams.values():
                 self._widen(stream, value - self._stream_window)
             self._stream_window = _checked_window(value)
@@ -261,14 +274,14 @@ class Connection(asyncio.Protocol):
 
     # How it is done.
 
-    def _stream(self, stream_id: int) -> Stream | None:
+    def _stream(self, stream_id: int) -> Http2Stream | None:
         """None: it is over. What is still said about it is of no interest."""
         stream = self._streams.get(stream_id)
         if stream is None and (stream_id % 2 == 0 or stream_id >= self._next_id):
             raise Violation(Code.PROTOCOL_ERROR, f"stream {stream_id} was never begun")
         return stream
 
-    def _widen(self, stream: Stream, increment: int) -> None:
+    def _widen(self, stream: Http2Stream, increment: int) -> None:
         stream.send_window = _checked_window(stream.send_window + increment)
         if stream.unsent and stream.send_window > 0:
             self._sending[stream] = None
@@ -284,7 +297,7 @@ class Connection(asyncio.Protocol):
             stream.send_window -= size
             self._send_window -= size
             flags = 0 if stream.unsent else frames.END_STREAM
-            self.send(b"".join((frames.head(Kind.DATA, flags, stream.id, size), piece)))
+            self.send(b"".join((frames.head(FrameType.DATA, flags, stream.id, size), piece)))
             if stream.unsent:
                 self._sending[stream] = None
 
@@ -323,14 +336,52 @@ def _checked_window(size: int) -> int:
     return size
 
 
-_TAKERS: Final[dict[int, Callable[[Connection, int, int, bytes], None]]] = {
-    Kind.DATA: Connection._take_data,
-    Kind.HEADERS: Connection._take_headers,
-    Kind.RST_STREAM: Connection._take_reset,
-    Kind.SETTINGS: Connection._take_settings,
-    Kind.PUSH_PROMISE: Connection._take_promise,
-    Kind.PING: Connection._take_ping,
-    Kind.GOAWAY: Connection._take_farewell,
-    Kind.WINDOW_UPDATE: Connection._take_window,
-    Kind.CONTINUATION: Connection._take_continuation,
+_TAKERS: Final[dict[int, Callable[[Http2Connection, int, int, bytes], None]]] = {
+    FrameType.DATA: Http2Connection._take_data,
+    FrameType.HEADERS: Http2Connection._take_headers,
+    FrameType.RST_STREAM: Http2Connection._take_reset,
+    FrameType.SETTINGS: Http2Connection._take_settings,
+    FrameType.PUSH_PROMISE: Http2Connection._take_promise,
+    FrameType.PING: Http2Connection._take_ping,
+    FrameType.GOAWAY: Http2Connection._take_farewell,
+    FrameType.WINDOW_UPDATE: Http2Connection._take_window,
+    FrameType.CONTINUATION: Http2Connection._take_continuation,
 }
+
+
+async def dial(address: str) -> Http2Connection:
+    """`address`: host:port, with brackets where a host has colons. CallFailed when nobody introduces himself;
+    a port that is closed tells at once."""
+    parts = host_and_port(address)
+    if parts is None:
+        raise Unreachable("its address is not HOST:PORT")
+    host, port = parts
+    loop = asyncio.get_running_loop()
+    try:
+        with anyio.fail_after(limits.CONNECT_S):
+            _, connection = await connected(
+                host,
+                port,
+                lambda one: loop.create_connection(lambda: Http2Connection(loop), one, port),
+            )
+            try:
+                await connection.introduced()
+            except BaseException:
+                connection.close()
+                raise
+    except TimeoutError:
+        raise Unreachable(f"it did not answer within {limits.CONNECT_S:g} s") from None
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise _failure(error) from error
+    return connection
+
+
+def _failure(error: Exception) -> Unreachable:
+    """Without the address, which is no business of clients."""
+    if isinstance(error, AddressRefused):
+        return Unreachable("its name leads to an address that no node has")
+    if isinstance(error, socket.gaierror) or not isinstance(error, OSError):
+        return Unreachable("its name is not resolved")
+    if turned_away(error):
+        return BackendTurnedAway("connection refused")
+    return Unreachable(os.strerror(error.errno).lower() if error.errno else "none of its addresses answers")

@@ -11,7 +11,7 @@ from remuda.upstreams.http2.frames import Code
 Headers = Mapping[bytes, bytes]
 
 
-class Status(IntEnum):
+class GrpcStatus(IntEnum):
     """gRPC's."""
 
     OK = 0
@@ -36,7 +36,7 @@ class Status(IntEnum):
 class CallFailed(Exception):
     """The backend says so, unless the class tells of something else."""
 
-    def __init__(self, code: Status, details: str) -> None:
+    def __init__(self, code: GrpcStatus, details: str) -> None:
         super().__init__(f"{code.name}: {details}")
         self.code = code
         self.details = details
@@ -46,10 +46,10 @@ class Unreachable(CallFailed):
     """There is no connection, and there was none."""
 
     def __init__(self, details: str) -> None:
-        super().__init__(Status.UNAVAILABLE, details)
+        super().__init__(GrpcStatus.UNAVAILABLE, details)
 
 
-class TurnedAway(Unreachable):
+class BackendTurnedAway(Unreachable):
     """Nobody serves at the address: it was reached, and refused the connection or dropped it at once."""
 
 
@@ -57,7 +57,7 @@ class Unprocessed(CallFailed):
     """The backend has not begun with the call, and will not."""
 
     def __init__(self, details: str) -> None:
-        super().__init__(Status.UNAVAILABLE, details)
+        super().__init__(GrpcStatus.UNAVAILABLE, details)
 
 
 class BrokenOff(CallFailed):
@@ -68,59 +68,59 @@ class Vanished(BrokenOff):
     """The machine at the other end of an open connection does not acknowledge anything any more."""
 
     def __init__(self) -> None:
-        super().__init__(Status.UNAVAILABLE, "its machine does not answer any more")
+        super().__init__(GrpcStatus.UNAVAILABLE, "its machine does not answer any more")
 
 
 class Garbled(CallFailed):
     """What came cannot be understood."""
 
     def __init__(self, details: str) -> None:
-        super().__init__(Status.INTERNAL, details)
+        super().__init__(GrpcStatus.INTERNAL, details)
 
 
 class HungUp(CallFailed):
     """The connection was closed on our side."""
 
     def __init__(self) -> None:
-        super().__init__(Status.CANCELLED, "its connection was closed")
+        super().__init__(GrpcStatus.CANCELLED, "its connection was closed")
 
 
 class Silence(CallFailed):
     """The backend said nothing for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(Status.DEADLINE_EXCEEDED, f"nothing was said for {seconds:g} s")
+        super().__init__(GrpcStatus.DEADLINE_EXCEEDED, f"nothing was said for {seconds:g} s")
         self.seconds = seconds
 
 
 class RequestTooLarge(CallFailed):
     def __init__(self, bytes_max: int) -> None:
-        super().__init__(Status.RESOURCE_EXHAUSTED, f"the request has more than {bytes_max} bytes")
+        super().__init__(GrpcStatus.RESOURCE_EXHAUSTED, f"the request has more than {bytes_max} bytes")
         self.bytes_max = bytes_max
 
 
 class ReplyTooLarge(CallFailed):
     def __init__(self, bytes_max: int) -> None:
-        super().__init__(Status.RESOURCE_EXHAUSTED, f"a reply has more than {bytes_max} bytes")
+        super().__init__(GrpcStatus.RESOURCE_EXHAUSTED, f"a reply has more than {bytes_max} bytes")
         self.bytes_max = bytes_max
 
 
-_BY_NUMBER: Final = {b"%d" % status: status for status in Status}
+_BY_NUMBER: Final = {b"%d" % status: status for status in GrpcStatus}
 _BY_HTTP_STATUS: Final = {
-    b"400": Status.INTERNAL,
-    b"401": Status.UNAUTHENTICATED,
-    b"403": Status.PERMISSION_DENIED,
-    b"404": Status.UNIMPLEMENTED,
-    b"429": Status.UNAVAILABLE,
-    b"502": Status.UNAVAILABLE,
-    b"503": Status.UNAVAILABLE,
-    b"504": Status.UNAVAILABLE,
+    b"400": GrpcStatus.INTERNAL,
+    b"401": GrpcStatus.UNAUTHENTICATED,
+    b"403": GrpcStatus.PERMISSION_DENIED,
+    b"404": GrpcStatus.UNIMPLEMENTED,
+    b"429": GrpcStatus.UNAVAILABLE,
+    b"502": GrpcStatus.UNAVAILABLE,
+    b"503": GrpcStatus.UNAVAILABLE,
+    b"504": GrpcStatus.UNAVAILABLE,
 }
 _CODES: Final[Mapping[int, str]] = {code.value: code.name for code in Code}
-_BY_CODE: Final[Mapping[int, Status]] = {
-    Code.CANCEL: Status.CANCELLED,
-    Code.ENHANCE_YOUR_CALM: Status.RESOURCE_EXHAUSTED,
-    Code.INADEQUATE_SECURITY: Status.PERMISSION_DENIED,
+_BY_CODE: Final[Mapping[int, GrpcStatus]] = {
+    Code.CANCEL: GrpcStatus.CANCELLED,
+    Code.ENHANCE_YOUR_CALM: GrpcStatus.RESOURCE_EXHAUSTED,
+    Code.INADEQUATE_SECURITY: GrpcStatus.PERMISSION_DENIED,
 }
 _OK: Final = b"200"
 _GRPC: Final = b"application/grpc"
@@ -136,7 +136,9 @@ def refusal(headers: Headers) -> CallFailed | None:
     status = headers.get(b":status", b"")
     if status != _OK:
         word = status.decode("ascii", "replace")[:9] or "nothing"
-        return CallFailed(_BY_HTTP_STATUS.get(status, Status.UNKNOWN), f"it answered with HTTP status {word}")
+        return CallFailed(
+            _BY_HTTP_STATUS.get(status, GrpcStatus.UNKNOWN), f"it answered with HTTP status {word}"
+        )
     if not headers.get(b"content-type", b"").startswith(_GRPC):
         return Garbled("the answer is not gRPC's")
     return None
@@ -147,8 +149,8 @@ def verdict(trailers: Headers, *, alone: bool) -> CallFailed | None:
     number = trailers.get(b"grpc-status")
     if number is None:
         return (refusal(trailers) if alone else None) or unsaid()
-    status = _BY_NUMBER.get(number, Status.UNKNOWN)
-    if status is Status.OK:
+    status = _BY_NUMBER.get(number, GrpcStatus.UNKNOWN)
+    if status is GrpcStatus.OK:
         return None
     said = trailers.get(b"grpc-message", b"")
     words = unquote_to_bytes(said[: 3 * limits.WORDS_CHARS_MAX]).decode("utf-8", "replace")
@@ -157,7 +159,7 @@ def verdict(trailers: Headers, *, alone: bool) -> CallFailed | None:
 
 def unsaid() -> BrokenOff:
     """The answer ended, and its trailers are missing or say nothing."""
-    return BrokenOff(Status.INTERNAL, "it ended without a status")
+    return BrokenOff(GrpcStatus.INTERNAL, "it ended without a status")
 
 
 def reset(code: int) -> CallFailed:
@@ -165,4 +167,4 @@ def reset(code: int) -> CallFailed:
     if code == Code.REFUSED_STREAM:
         return Unprocessed("it does not take more calls at once")
     name = _CODES.get(code, f"code {code}")
-    return BrokenOff(_BY_CODE.get(code, Status.INTERNAL), f"it reset the call: {name}")
+    return BrokenOff(_BY_CODE.get(code, GrpcStatus.INTERNAL), f"it reset the call: {name}")

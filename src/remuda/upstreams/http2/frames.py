@@ -21,7 +21,7 @@ _PRIORITY_BYTES: Final = 5
 _PING_BYTES: Final = 8
 
 
-class Kind(IntEnum):
+class FrameType(IntEnum):
     DATA = 0
     HEADERS = 1
     PRIORITY = 2
@@ -53,7 +53,7 @@ class Code(IntEnum):
     HTTP_1_1_REQUIRED = 13
 
 
-class Setting(IntEnum):
+class SettingsParameter(IntEnum):
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
     MAX_CONCURRENT_STREAMS = 3
@@ -114,52 +114,52 @@ class Splitter:
         self._rest += data[position:]
 
 
-def frame(kind: Kind, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+def frame(kind: FrameType, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     return head(kind, flags, stream_id, len(payload)) + payload
 
 
-def head(kind: Kind, flags: int, stream_id: int, length: int) -> bytes:
+def head(kind: FrameType, flags: int, stream_id: int, length: int) -> bytes:
     """What stands before a payload of that length."""
     return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
 
 
-def settings(values: Mapping[Setting, int]) -> bytes:
-    return frame(Kind.SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
+def settings(values: Mapping[SettingsParameter, int]) -> bytes:
+    return frame(FrameType.SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
 
 
-SETTINGS_ACK: Final = frame(Kind.SETTINGS, ACK, 0)
+SETTINGS_ACK: Final = frame(FrameType.SETTINGS, ACK, 0)
 
 
 def headers(stream_id: int, block: bytes, payload_bytes_max: int) -> bytes:
     """In as many frames as it takes; a body is to follow."""
     if len(block) <= payload_bytes_max:
-        return frame(Kind.HEADERS, END_HEADERS, stream_id, block)
+        return frame(FrameType.HEADERS, END_HEADERS, stream_id, block)
     pieces = [block[at : at + payload_bytes_max] for at in range(0, len(block), payload_bytes_max)]
     first, *between, last = pieces
     return b"".join(
         (
-            frame(Kind.HEADERS, 0, stream_id, first),
-            *(frame(Kind.CONTINUATION, 0, stream_id, piece) for piece in between),
-            frame(Kind.CONTINUATION, END_HEADERS, stream_id, last),
+            frame(FrameType.HEADERS, 0, stream_id, first),
+            *(frame(FrameType.CONTINUATION, 0, stream_id, piece) for piece in between),
+            frame(FrameType.CONTINUATION, END_HEADERS, stream_id, last),
         )
     )
 
 
 def rst_stream(stream_id: int, code: Code) -> bytes:
-    return frame(Kind.RST_STREAM, 0, stream_id, _U32.pack(code))
+    return frame(FrameType.RST_STREAM, 0, stream_id, _U32.pack(code))
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    return frame(Kind.WINDOW_UPDATE, 0, stream_id, _U32.pack(increment))
+    return frame(FrameType.WINDOW_UPDATE, 0, stream_id, _U32.pack(increment))
 
 
 def pong(payload: bytes) -> bytes:
-    return frame(Kind.PING, ACK, 0, payload)
+    return frame(FrameType.PING, ACK, 0, payload)
 
 
 def goaway(code: Code) -> bytes:
     """No stream of the server's has been seen: it opens none."""
-    return frame(Kind.GOAWAY, 0, 0, _U32_PAIR.pack(0, code))
+    return frame(FrameType.GOAWAY, 0, 0, _U32_PAIR.pack(0, code))
 
 
 def data_of(flags: int, payload: bytes) -> bytes:

@@ -19,12 +19,12 @@ class Carrier(Protocol):
 
     def send(self, frame: bytes) -> None: ...
 
-    def release(self, stream: "Stream", code: Code | None) -> None:
+    def release(self, stream: "Http2Stream", code: Code | None) -> None:
         """The call is over; the server is told by that code, unless it knows."""
         ...
 
 
-class Stream:
+class Http2Stream:
     """Has one reader. The backend may send so much ahead of it as the window allows, which moves on only
     when the reader has taken everything and waits; so a slow reader slows the backend down, and no other."""
 

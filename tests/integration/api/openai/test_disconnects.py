@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from remuda.inference.answers import ByteSink
-from remuda.inference.model import Call
-from remuda.router.dispatch import Waits
+from remuda.inference.model import InferenceCall
+from remuda.router.dispatch import WaitLimits
 from remuda.router.ports import Meanwhile
 from tests.integration.api.openai.asking import ASK, ASK_CHAT, ASK_STREAM, CHAT, STREAM
 from tests.support.raw_http import RawClient, post, raw_client
@@ -59,7 +59,7 @@ async def test_a_client_that_leaves_after_a_body_that_came_in_large_parts_stops_
 async def test_a_client_that_leaves_while_it_reads_slowly_stops_the_replica(served: Gateway) -> None:
     stopped = False
 
-    async def flood(call: Call, sink: ByteSink) -> None:
+    async def flood(call: InferenceCall, sink: ByteSink) -> None:
         nonlocal stopped
         await sink.begin(200, SSE)
         try:
@@ -84,7 +84,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(ser
 
 
 async def test_a_client_that_leaves_while_it_waits_for_a_seat_frees_its_place() -> None:
-    async with serving(gateway(waits=Waits(waiting_max=1))) as served:
+    async with serving(gateway(waits=WaitLimits(waiting_max=1))) as served:
         served.tables.replace(table(model("m", route_to("m", parallel=1))))
         served.upstreams.script = endless = Endless()
         async with raw_client(served.port) as first:

@@ -6,8 +6,8 @@ import pytest
 
 from remuda.core import limits
 from remuda.inference.answers import ByteSink
-from remuda.inference.model import Call
-from remuda.router.dispatch import Waits
+from remuda.inference.model import InferenceCall
+from remuda.router.dispatch import WaitLimits
 from tests.integration.api.openai.asking import ASK, ASK_CHAT, ASK_STREAM, CHAT
 from tests.support.raw_http import RawClient, post, raw_client
 from tests.support.scripted_upstreams import Endless, Gateway, gateway, hello, model, route_to, serving, table
@@ -144,7 +144,7 @@ async def test_a_line_that_is_wanted_once_is_closed_after_the_answer(
 async def test_a_replica_that_wants_to_be_asked_later_is_passed_on_with_a_time(
     served: Gateway, raw: RawClient
 ) -> None:
-    async def busy(call: Call, sink: ByteSink) -> None:
+    async def busy(call: InferenceCall, sink: ByteSink) -> None:
         await sink.begin(429, b"application/json")
         await sink.write(b'{"error":{"message":"slow down"}}')
 
@@ -154,7 +154,7 @@ async def test_a_replica_that_wants_to_be_asked_later_is_passed_on_with_a_time(
 
 
 async def test_a_full_queue_is_told_at_once_and_says_when_to_come_back() -> None:
-    async with serving(gateway(waits=Waits(waiting_max=0))) as served:
+    async with serving(gateway(waits=WaitLimits(waiting_max=0))) as served:
         served.tables.replace(table(model("m", route_to("m", parallel=1))))
         served.upstreams.script = endless = Endless()
         async with raw_client(served.port) as busy, raw_client(served.port) as raw:

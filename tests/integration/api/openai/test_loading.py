@@ -5,7 +5,7 @@ import json
 import pytest
 
 from remuda.core.errors import NoCapacity
-from remuda.router.errors import LoadFailed, ModelLoading
+from remuda.router.errors import ModelLoadFailed, ModelLoading
 from remuda.router.ports import LoadStatus, Meanwhile
 from tests.integration.api.openai.asking import ASK_CHAT, ASK_STREAM, CHAT, STREAM
 from tests.support.raw_http import RawClient, post
@@ -78,7 +78,7 @@ async def test_who_asked_for_a_whole_answer_gets_a_status_and_the_loading_object
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
-        (LoadFailed("cuda: out of memory"), "model_load_failed"),
+        (ModelLoadFailed("cuda: out of memory"), "model_load_failed"),
         (NoCapacity("no node can take m", hint="gpu-1: full"), "no_capacity"),
         (ModelLoading("m is being loaded", AT, 30), "model_loading"),
     ],

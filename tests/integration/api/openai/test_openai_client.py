@@ -12,9 +12,9 @@ from remuda.accounts.keys import KeyScope
 from remuda.core.errors import Invalid
 from remuda.inference.answers import ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call
+from remuda.inference.model import InferenceCall
 from remuda.inference.requests import ChatRequest, EmbeddingRequest
-from remuda.router.dispatch import Waits
+from remuda.router.dispatch import WaitLimits
 from remuda.router.errors import ModelLoading
 from remuda.router.ports import LoadStatus, Meanwhile
 from tests.support.scripted_upstreams import (
@@ -84,7 +84,7 @@ async def test_comments_before_the_answer_are_no_part_of_it(served: Gateway, cli
 
 
 async def test_tools(served: Gateway, client: AsyncOpenAI) -> None:
-    async def calls(call: Call, sink: ByteSink) -> None:
+    async def calls(call: InferenceCall, sink: ByteSink) -> None:
         assert isinstance(call.request, ChatRequest)
         assert call.request.tools is not None
         name, schema = call.request.tools[0].function.name, call.request.tools[0].function.parameters
@@ -110,7 +110,7 @@ async def test_tools(served: Gateway, client: AsyncOpenAI) -> None:
 async def test_structured_output(served: Gateway, client: AsyncOpenAI) -> None:
     seen = {}
 
-    async def structured(call: Call, sink: ByteSink) -> None:
+    async def structured(call: InferenceCall, sink: ByteSink) -> None:
         assert isinstance(call.request, ChatRequest)
         assert call.request.response_format is not None
         assert call.request.response_format.json_schema is not None
@@ -127,7 +127,7 @@ async def test_structured_output(served: Gateway, client: AsyncOpenAI) -> None:
 
 
 async def test_embeddings_are_asked_for_in_base64(served: Gateway, client: AsyncOpenAI) -> None:
-    async def embed(call: Call, sink: ByteSink) -> None:
+    async def embed(call: InferenceCall, sink: ByteSink) -> None:
         assert isinstance(call.request, EmbeddingRequest)
         assert (call.request.encoding_format, call.request.input) == ("base64", ["a", "b"])
         await sink.begin(200, JSON)
@@ -142,7 +142,7 @@ async def test_embeddings_are_asked_for_in_base64(served: Gateway, client: Async
 
 
 async def test_completions(served: Gateway, client: AsyncOpenAI) -> None:
-    async def complete(call: Call, sink: ByteSink) -> None:
+    async def complete(call: InferenceCall, sink: ByteSink) -> None:
         await sink.begin(200, JSON)
         await sink.write(
             b'{"id":"c","object":"text_completion","created":1,"model":"m",'
@@ -177,7 +177,7 @@ async def test_what_is_wrong_with_a_request_is_its_kind_of_error(client: AsyncOp
 
 
 async def test_a_tool_schema_that_makes_no_sense_is_refused(served: Gateway, client: AsyncOpenAI) -> None:
-    async def refuses(call: Call, sink: ByteSink) -> None:
+    async def refuses(call: InferenceCall, sink: ByteSink) -> None:
         raise Invalid("tools[0].function.parameters: '#/$defs/a' refers to itself")
 
     served.upstreams.script = refuses
@@ -196,7 +196,7 @@ async def test_keys_have_their_kinds_of_error() -> None:
 
 
 async def test_a_full_queue_is_a_rate_limit() -> None:
-    async with serving(gateway(waits=Waits(waiting_max=0))) as served:
+    async with serving(gateway(waits=WaitLimits(waiting_max=0))) as served:
         served.tables.replace(table(model("m", route_to("m", parallel=1))))
         served.upstreams.script = endless = Endless()
         async with client_of(served) as client, client_of(served) as other:
@@ -221,7 +221,7 @@ async def test_what_is_not_the_clients_fault_is_a_servers_error(served: Gateway,
 
 
 async def test_an_error_in_a_stream_is_raised_after_what_came(served: Gateway, client: AsyncOpenAI) -> None:
-    async def breaks(call: Call, sink: ByteSink) -> None:
+    async def breaks(call: InferenceCall, sink: ByteSink) -> None:
         await sink.begin(200, SSE)
         await sink.write(chunk("one"))
         raise UpstreamFailed(Fault.BROKE, "the backend crashed")

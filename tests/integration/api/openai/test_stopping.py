@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from remuda.inference.answers import ByteSink
-from remuda.inference.model import Call
+from remuda.inference.model import InferenceCall
 from tests.integration.api.openai.asking import ASK_CHAT, ASK_STREAM
 from tests.support.raw_http import raw_client
 from tests.support.scripted_upstreams import Endless, gateway, hello, serving
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_what_runs_is_finished_and_what_comes_is_refused() -> None:
     go_on = anyio.Event()
 
-    async def slow(call: Call, sink: ByteSink) -> None:
+    async def slow(call: InferenceCall, sink: ByteSink) -> None:
         await go_on.wait()
         await hello(call, sink)
 

@@ -12,8 +12,8 @@ import pytest
 from remuda.core.entropy import Entropy, SeededEntropy
 from remuda.inference.answers import ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call, Kind
-from remuda.router.dispatch import Waits
+from remuda.inference.model import InferenceCall, RequestKind
+from remuda.router.dispatch import WaitLimits
 from tests.integration.api.openai.asking import ASK, CHAT
 from tests.support.raw_http import RawClient, post, raw_client
 from tests.support.scripted_upstreams import (
@@ -47,9 +47,9 @@ class Moody:
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
         self.began = self.ended = 0
-        self.kinds: set[Kind] = set()
+        self.kinds: set[RequestKind] = set()
 
-    async def __call__(self, call: Call, sink: ByteSink) -> None:
+    async def __call__(self, call: InferenceCall, sink: ByteSink) -> None:
         self.began += 1
         self.kinds.add(call.kind)
         try:
@@ -57,7 +57,7 @@ class Moody:
         finally:
             self.ended += 1
 
-    async def _answer(self, call: Call, sink: ByteSink) -> None:
+    async def _answer(self, call: InferenceCall, sink: ByteSink) -> None:
         breaks_at = int(self._entropy.fraction() * TOKENS * 3)
         await sink.begin(200, SSE if call.stream else JSON)
         for token in range(TOKENS):
@@ -105,7 +105,7 @@ def sockets() -> int:
 @pytest.mark.parametrize("requests", [1000, pytest.param(10_000, marks=pytest.mark.long)])
 async def test_requests_leave_nothing_behind(requests: int) -> None:
     entropy = SeededEntropy(6)
-    async with serving(gateway(waits=Waits(waiting_max=20))) as served:
+    async with serving(gateway(waits=WaitLimits(waiting_max=20))) as served:
         routes = [route_to("m", n, f"gpu-{n}", parallel=8) for n in range(3)]
         served.tables.replace(table(model("m", *routes)))
         served.upstreams.script = moody = Moody(entropy)
@@ -115,7 +115,7 @@ async def test_requests_leave_nothing_behind(requests: int) -> None:
                 tasks.start_soon(Fickle(served, entropy, requests // CLIENTS).run)
         await wait_until(lambda: len(served.running) == 0, within=5)
         assert moody.began == moody.ended > requests / 2
-        assert moody.kinds == set(Kind)
+        assert moody.kinds == set(RequestKind)
         assert dict(served.ledger.own()) == {}
         assert served.metrics.registry.get_sample_value("remuda_inference_waiting", {"model": "m"}) in (
             None,

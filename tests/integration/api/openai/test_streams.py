@@ -8,7 +8,7 @@ import pytest
 
 from remuda.inference.answers import ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call
+from remuda.inference.model import InferenceCall
 from tests.integration.api.openai.asking import ASK_CHAT, ASK_STREAM, CHAT, STREAM
 from tests.support.raw_http import RawClient
 from tests.support.scripted_upstreams import JSON, SSE, Gateway, chunk, model, route_to, table, whole
@@ -17,11 +17,11 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def breaks_before(call: Call, sink: ByteSink) -> None:
+async def breaks_before(call: InferenceCall, sink: ByteSink) -> None:
     raise UpstreamFailed(Fault.BROKE, "the backend crashed")
 
 
-async def breaks_after_one(call: Call, sink: ByteSink) -> None:
+async def breaks_after_one(call: InferenceCall, sink: ByteSink) -> None:
     await sink.begin(200, SSE)
     await sink.write(chunk("one"))
     raise UpstreamFailed(Fault.BROKE, "the backend crashed")
@@ -45,7 +45,7 @@ async def test_a_failure_after_the_first_byte_is_an_event_and_the_line_can_be_us
 
 
 async def test_an_event_that_was_cut_off_does_not_swallow_the_error(served: Gateway, raw: RawClient) -> None:
-    async def cut_off(call: Call, sink: ByteSink) -> None:
+    async def cut_off(call: InferenceCall, sink: ByteSink) -> None:
         await sink.begin(200, SSE)
         await sink.write(b'data: {"half')
         raise UpstreamFailed(Fault.BROKE, "the backend crashed")
@@ -64,7 +64,7 @@ async def test_a_replica_that_fails_at_once_is_replaced_by_another(served: Gatew
 async def test_what_a_failed_replica_had_said_of_a_whole_answer_is_not_sent(
     served: Gateway, raw: RawClient
 ) -> None:
-    async def half(call: Call, sink: ByteSink) -> None:
+    async def half(call: InferenceCall, sink: ByteSink) -> None:
         await sink.begin(200, JSON)
         await sink.write(b'{"half":')
         raise UpstreamFailed(Fault.BROKE, "the backend crashed")
@@ -75,7 +75,7 @@ async def test_what_a_failed_replica_had_said_of_a_whole_answer_is_not_sent(
 
 
 async def test_a_replica_that_says_nothing_has_failed(served: Gateway, raw: RawClient) -> None:
-    async def nothing(call: Call, sink: ByteSink) -> None: ...
+    async def nothing(call: InferenceCall, sink: ByteSink) -> None: ...
 
     served.upstreams.script = nothing
     assert (await raw.ask(ASK_CHAT)).status == 502
@@ -83,7 +83,7 @@ async def test_a_replica_that_says_nothing_has_failed(served: Gateway, raw: RawC
 
 
 async def test_a_defect_is_told_as_one_and_no_more(served: Gateway, raw: RawClient) -> None:
-    async def defective(call: Call, sink: ByteSink) -> None:
+    async def defective(call: InferenceCall, sink: ByteSink) -> None:
         raise ValueError("secret details")
 
     served.upstreams.script = defective
@@ -96,7 +96,7 @@ async def test_a_defect_is_told_as_one_and_no_more(served: Gateway, raw: RawClie
 async def test_a_long_answer_goes_out_in_parts(served: Gateway, raw: RawClient) -> None:
     parts = [bytes([65 + n]) * 100_000 for n in range(10)]
 
-    async def long(call: Call, sink: ByteSink) -> None:
+    async def long(call: InferenceCall, sink: ByteSink) -> None:
         await sink.begin(200, JSON)
         for part in parts:
             await sink.write(part)
@@ -107,7 +107,7 @@ async def test_a_long_answer_goes_out_in_parts(served: Gateway, raw: RawClient) 
 
 
 async def test_a_long_answer_that_breaks_ends_without_an_end(served: Gateway, raw: RawClient) -> None:
-    async def breaks(call: Call, sink: ByteSink) -> None:
+    async def breaks(call: InferenceCall, sink: ByteSink) -> None:
         await sink.begin(200, JSON)
         for _ in range(10):
             await sink.write(b"x" * 100_000)
@@ -123,7 +123,7 @@ async def test_a_slow_reader_holds_the_replica_back_and_costs_no_memory(
 ) -> None:
     piece, pieces, written = b"data: " + b"x" * 64_000 + b"\n\n", 2000, 0
 
-    async def flood(call: Call, sink: ByteSink) -> None:
+    async def flood(call: InferenceCall, sink: ByteSink) -> None:
         nonlocal written
         await sink.begin(200, SSE)
         for _ in range(pieces):

@@ -13,7 +13,7 @@ import structlog
 from remuda.core import log
 from remuda.inference.answers import ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.inference.model import Call
+from remuda.inference.model import InferenceCall
 from tests.integration.api.openai.asking import ASK, ASK_STREAM, CHAT, STREAM
 from tests.support.raw_http import raw_client
 from tests.support.scripted_upstreams import Endless, Gateway, gateway, serving
@@ -127,7 +127,7 @@ async def test_a_frontend_that_logs_less_leaves_no_line(output: io.StringIO) -> 
 async def test_what_fails_in_a_stream_is_logged_and_counted_as_failed(output: io.StringIO) -> None:
     log.configure("info", "json", output)
 
-    async def breaks(call: Call, sink: ByteSink) -> None:
+    async def breaks(call: InferenceCall, sink: ByteSink) -> None:
         await sink.begin(200, b"text/event-stream")
         await sink.write(b"data: {}\n\n")
         raise UpstreamFailed(Fault.BROKE, "crashed")

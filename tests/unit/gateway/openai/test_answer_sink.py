@@ -9,7 +9,7 @@ from remuda.core.clock import SystemClock
 from remuda.gateway.openai.answer_sink import OpenAiSink
 from remuda.gateway.openai.framing import DONE
 from remuda.inference.answers import AnswerFormat, Delta, FinishReason, Score, Usage
-from remuda.inference.model import Call, Kind
+from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.slicing import Slicer
 from tests.support.answer_sinks import RelayedClient
 from tests.support.grpc_calls import HELLO, call_of
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.anyio
 STOP = FinishReason.STOP
 
 
-def _sink(call: Call, response: RelayedClient) -> OpenAiSink:
+def _sink(call: InferenceCall, response: RelayedClient) -> OpenAiSink:
     return OpenAiSink(call, response, Slicer(SystemClock()))
 
 
 def _chat(response: RelayedClient, **body: object) -> OpenAiSink:
-    return _sink(call_of(Kind.CHAT, {**HELLO, **body}), response)
+    return _sink(call_of(RequestKind.CHAT, {**HELLO, **body}), response)
 
 
 async def test_every_delta_is_one_write_and_so_is_the_end() -> None:
@@ -109,8 +109,8 @@ async def test_what_one_replica_left_unfinished_is_no_part_of_the_next_ones_answ
 
 async def test_vectors_and_scores_are_whole_answers() -> None:
     embedded, ranked = RelayedClient(), RelayedClient()
-    await _sink(call_of(Kind.EMBEDDING, {"input": "a"}), embedded).vectors([[0.5]], Usage(2))
-    await _sink(call_of(Kind.RERANK, {"query": "q", "documents": ["d"]}), ranked).scores(
+    await _sink(call_of(RequestKind.EMBEDDING, {"input": "a"}), embedded).vectors([[0.5]], Usage(2))
+    await _sink(call_of(RequestKind.RERANK, {"query": "q", "documents": ["d"]}), ranked).scores(
         [Score(0, 0.5)], Usage(2)
     )
 

@@ -10,7 +10,7 @@ from remuda.core.clock import SystemClock
 from remuda.gateway.client_line import Headers
 from remuda.gateway.openai import client_response as module
 from remuda.gateway.openai.client_response import ClientGone, ClientResponse
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ class Line:
 
 
 def on(line: Line) -> ClientResponse:
-    return ClientResponse(Kind.CHAT, "id", line.send, line, SystemClock(), expose_node=False)
+    return ClientResponse(RequestKind.CHAT, "id", line.send, line, SystemClock(), expose_node=False)
 
 
 async def test_a_reader_that_takes_nothing_for_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

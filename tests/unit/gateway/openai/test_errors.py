@@ -7,7 +7,7 @@ import pytest
 from remuda.core.errors import Forbidden, Invalid, NoCapacity, NotFound, RemudaError, TooLarge, Unavailable
 from remuda.gateway.openai.errors import InvalidField, InvalidKey, refusal
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.router.errors import LoadFailed, ModelLoading, ModelUnknown, Overloaded
+from remuda.router.errors import ModelLoadFailed, ModelLoading, ModelUnknown, Overloaded
 from remuda.router.ports import LoadStatus
 
 
@@ -23,7 +23,7 @@ from remuda.router.ports import LoadStatus
         (TooLarge("no"), 413, "invalid_request_error", "too_large"),
         (Overloaded("no"), 429, "rate_limit_error", "overloaded"),
         (NoCapacity("no"), 503, "server_error", "no_capacity"),
-        (LoadFailed("no"), 503, "server_error", "model_load_failed"),
+        (ModelLoadFailed("no"), 503, "server_error", "model_load_failed"),
         (Unavailable("no"), 503, "server_error", "unavailable"),
         (UpstreamFailed(Fault.BROKE, "no"), 502, "server_error", "backend_failed"),
         (UpstreamFailed(Fault.REFUSED, "no", status=422), 422, "invalid_request_error", "backend_failed"),
@@ -55,7 +55,7 @@ def test_who_waits_for_a_load_is_told_when_to_come_back(wanted_s: int, told_s: b
     assert dict(told.headers)[b"retry-after"] == told_s
 
 
-@pytest.mark.parametrize("error", [Overloaded("no"), NoCapacity("no"), LoadFailed("no")])
+@pytest.mark.parametrize("error", [Overloaded("no"), NoCapacity("no"), ModelLoadFailed("no")])
 def test_what_may_work_later_says_when(error: RemudaError) -> None:
     assert b"retry-after" in dict(refusal(error).headers)
 

@@ -7,7 +7,7 @@ from remuda.core.slices import at_once
 from remuda.gateway.openai.text_rendering import ChatRenderer, CompletionRenderer, choice_of
 from remuda.gateway.openai.vector_rendering import embedding_list
 from remuda.inference.answers import NOTHING, Delta, FinishReason, ToolCallDelta, Usage
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from tests.support.grpc_calls import HELLO, call_of
 
@@ -22,7 +22,7 @@ def _events(data: bytes) -> list[bytes]:
 
 
 def test_a_streamed_chat_is_valid() -> None:
-    call = call_of(Kind.CHAT, {**HELLO, "stream_options": {"include_usage": True}})
+    call = call_of(RequestKind.CHAT, {**HELLO, "stream_options": {"include_usage": True}})
     assert isinstance(call.request, ChatRequest)
     renderer = ChatRenderer(call, call.request)
 
@@ -40,7 +40,7 @@ def test_a_streamed_chat_is_valid() -> None:
 
 
 def test_a_whole_chat_is_valid() -> None:
-    call = call_of(Kind.CHAT, HELLO)
+    call = call_of(RequestKind.CHAT, HELLO)
     assert isinstance(call.request, ChatRequest)
 
     data = ChatRenderer(call, call.request).whole(
@@ -54,7 +54,7 @@ def test_a_whole_chat_is_valid() -> None:
 
 
 def test_a_completion_is_valid() -> None:
-    call = call_of(Kind.COMPLETION, {"prompt": "p"})
+    call = call_of(RequestKind.COMPLETION, {"prompt": "p"})
     assert isinstance(call.request, CompletionRequest)
     renderer = CompletionRenderer(call, call.request)
 
@@ -66,7 +66,7 @@ def test_a_completion_is_valid() -> None:
 
 
 def test_a_list_of_embeddings_is_valid() -> None:
-    request = call_of(Kind.EMBEDDING, {"input": "a"}).request
+    request = call_of(RequestKind.EMBEDDING, {"input": "a"}).request
     assert isinstance(request, EmbeddingRequest)
 
     data = at_once(embedding_list(request, [[0.5, 0.25]], Usage(3)))

@@ -6,7 +6,7 @@ import pytest
 from remuda.gateway.openai.framing import DONE
 from remuda.gateway.openai.text_rendering import ChatRenderer, CompletionRenderer, choice_of
 from remuda.inference.answers import NOTHING, Delta, FinishReason, ToolCallDelta, Usage
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest
 from tests.support.grpc_calls import HELLO, call_of
 
@@ -15,7 +15,7 @@ STOP = FinishReason.STOP
 
 
 def _new_chat(**body: object) -> ChatRenderer:
-    call = call_of(Kind.CHAT, {**HELLO, **body})
+    call = call_of(RequestKind.CHAT, {**HELLO, **body})
     assert isinstance(call.request, ChatRequest)
     return ChatRenderer(call, call.request)
 
@@ -28,7 +28,7 @@ def _chat(**body: object) -> ChatRenderer:
 
 
 def _completion(**body: object) -> CompletionRenderer:
-    call = call_of(Kind.COMPLETION, {"prompt": "p", **body})
+    call = call_of(RequestKind.COMPLETION, {"prompt": "p", **body})
     assert isinstance(call.request, CompletionRequest)
     return CompletionRenderer(call, call.request)
 
@@ -149,7 +149,7 @@ def test_probabilities_of_a_completion_stand_in_columns() -> None:
 
 
 def test_a_whole_answer_gathers_calls_by_number() -> None:
-    call = call_of(Kind.CHAT, HELLO)
+    call = call_of(RequestKind.CHAT, HELLO)
     pieces = [
         Delta("a", "x", [ToolCallDelta(1, name="g", arguments="{}")]),
         Delta("b", "y", [ToolCallDelta(0, "c", "f", "{")]),

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from remuda.core.slices import at_once
 from remuda.gateway.openai.vector_rendering import embedding_list, rerank_answer, short_floats
 from remuda.inference.answers import Score, Usage
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.inference.requests import EmbeddingRequest, RerankRequest
 from tests.support.grpc_calls import call_of
 
 
 def _embeddings(vector: list[float], **body: object) -> bytes:
-    request = call_of(Kind.EMBEDDING, {"input": "a", **body}).request
+    request = call_of(RequestKind.EMBEDDING, {"input": "a", **body}).request
     assert isinstance(request, EmbeddingRequest)
     return at_once(embedding_list(request, [vector], Usage(1)))
 
@@ -38,7 +38,7 @@ def test_short_floats_stand_for_the_same_numbers(vector: list[float]) -> None:
 
 
 def _ranking(**body: object) -> Any:
-    request = call_of(Kind.RERANK, {"query": "q", "documents": ["a", "b", "c"], **body}).request
+    request = call_of(RequestKind.RERANK, {"query": "q", "documents": ["a", "b", "c"], **body}).request
     assert isinstance(request, RerankRequest)
     scores = [Score(0, 0.25), Score(2, 0.75), Score(9, 1.0)]
     return json.loads(rerank_answer(request, scores, Usage(3, 2)))

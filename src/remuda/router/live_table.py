@@ -1,10 +1,12 @@
-"""Keeps the table up to date: looks when somebody says that something changed, and now and then anyway.
+"""The table that this frontend routes by now, and how it is kept up to date: read again when somebody says
+that something changed, and now and then anyway.
 
 What cannot be read leaves the table as it is, so that loaded models go on answering.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Annotated, Final, Protocol
 
 import anyio
@@ -22,14 +24,96 @@ from remuda.models.memory import effective_context
 from remuda.ops.lines import Heard, Lines
 from remuda.ops.node_views import NodeViews
 from remuda.ops.sightings import NodeView
-from remuda.router.building import Configured, build
-from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
-from remuda.router.table import Route, Table
+from remuda.router.table import Configured, Route, RoutedModel, RouteId, Table, build
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire import subjects
 from remuda.wire.codec import OMIT_EMPTY, Many, Message, OptionalMessage, decode, encode
+
+
+class Tables:
+    """`changed` is set by the next table: take it before looking, and none is missed."""
+
+    def __init__(self) -> None:
+        self.now = Table()
+        self.changed = anyio.Event()
+        self._whole = Table()
+        self._left_out: frozenset[RouteId] = frozenset()
+        self._away: frozenset[RouteId] = frozenset()  # Of those, the ones that are not about to be back.
+        self._leaving: frozenset[RouteId] = frozenset()
+        self.held_back: frozenset[RouteId] = frozenset()
+
+    def replace(self, table: Table) -> None:
+        """Suspects stay left out; of those that are gone nothing is remembered. What others said of
+        replicas while the store could not be read is in the table by now."""
+        self._whole = table
+        there = {route.id for route in self.routes()}
+        self._left_out &= there
+        self._away &= there
+        self._leaving = self.held_back = frozenset()
+        self._publish()
+
+    def routes(self) -> list[Route]:
+        """All in the table, also those not chosen for the moment; one of a model with an alias once."""
+        entries = self._whole.models.values()
+        return list({route.id: route for entry in entries for route in entry.routes}.values())
+
+    def has(self, route: Route) -> bool:
+        """Whether it can be chosen."""
+        entry = self.now.models.get(route.key.model)
+        return entry is not None and any(route.id == each.id for each in entry.routes)
+
+    def know(self, model: str) -> bool:
+        """Whether there is a replica of it, though it may be left out for the moment."""
+        entry = self._whole.models.get(model)
+        not_there = self._leaving | self.held_back | self._away
+        return entry is not None and any(route.id not in not_there for route in entry.routes)
+
+    def leave_out(self, route: Route, *, away: bool = False) -> None:
+        """Do not choose it, though it is in the table. `away`: nor wait for it, for it is out of reach."""
+        self._left_out |= {route.id}
+        if away:
+            self._away |= {route.id}
+        self._publish()
+
+    def take_back(self, route: Route) -> None:
+        self._left_out -= {route.id}
+        self._away -= {route.id}
+        self._publish()
+
+    def leave(self, leaving: Callable[[Route], bool]) -> None:
+        """These are being unloaded, as others say who read that in the store; until the table says so too."""
+        found = frozenset(route.id for route in self.routes() if leaving(route))
+        if not found <= self._leaving:
+            self._leaving |= found
+            self._publish()
+
+    def stay(self) -> None:
+        """The store was read, and the table is what it says."""
+        if self._leaving:
+            self._leaving = frozenset()
+            self._publish()
+
+    def hold_back(self, unconfirmed: frozenset[RouteId]) -> None:
+        """Do not choose these, of which nobody knows whether they are there; all others are taken back."""
+        if unconfirmed != self.held_back:
+            self.held_back = unconfirmed
+            self._publish()
+
+    def _publish(self) -> None:
+        gone = self._left_out | self._leaving | self.held_back
+        self.now = self._without(gone) if gone else self._whole
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    def _without(self, gone: frozenset[RouteId]) -> Table:
+        def less(entry: RoutedModel) -> RoutedModel:
+            return replace(entry, routes=tuple(route for route in entry.routes if route.id not in gone))
+
+        models = {name: less(entry) for name, entry in self._whole.models.items()}
+        return replace(self._whole, models=MappingProxyType(models))
+
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +152,7 @@ class ReplicaReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class TableSources:
     """What the table is made from. `tokens` open replicas."""
 
     replicas: ReplicaReader
@@ -84,7 +168,7 @@ class TableKeeper:
         self,
         tables: Tables,
         ledger: Ledger,
-        sources: Sources,
+        sources: TableSources,
         lines: Lines,
         frontend: FrontendId,
         clock: Clock,

@@ -8,35 +8,35 @@ from remuda.upstreams.http2.failures import (
     BrokenOff,
     CallFailed,
     Garbled,
+    GrpcStatus,
     ReplyTooLarge,
     RequestTooLarge,
     Silence,
-    Status,
 )
 
 _REFUSED: Final = (Fault.REFUSED, 400, "refuses this")
 _BROKE: Final = (Fault.BROKE, 502, "broke off")
 _SHUT: Final = (Fault.UNREACHABLE, 502, "does not let this frontend in")
 _BY_STATUS: Final = {
-    Status.INVALID_ARGUMENT: _REFUSED,
-    Status.OUT_OF_RANGE: _REFUSED,
-    Status.UNIMPLEMENTED: (Fault.REFUSED, 400, "cannot do this"),
-    Status.RESOURCE_EXHAUSTED: (Fault.FAILED, 429, "is out of resources"),
-    Status.DEADLINE_EXCEEDED: (Fault.SILENT, 504, "ran out of time"),
-    Status.UNAUTHENTICATED: _SHUT,
-    Status.PERMISSION_DENIED: _SHUT,
-    Status.UNAVAILABLE: _BROKE,
-    Status.CANCELLED: _BROKE,
+    GrpcStatus.INVALID_ARGUMENT: _REFUSED,
+    GrpcStatus.OUT_OF_RANGE: _REFUSED,
+    GrpcStatus.UNIMPLEMENTED: (Fault.REFUSED, 400, "cannot do this"),
+    GrpcStatus.RESOURCE_EXHAUSTED: (Fault.FAILED, 429, "is out of resources"),
+    GrpcStatus.DEADLINE_EXCEEDED: (Fault.SILENT, 504, "ran out of time"),
+    GrpcStatus.UNAUTHENTICATED: _SHUT,
+    GrpcStatus.PERMISSION_DENIED: _SHUT,
+    GrpcStatus.UNAVAILABLE: _BROKE,
+    GrpcStatus.CANCELLED: _BROKE,
 }
 # With these a backend may say that a request asks for too much.
 _ANSWERED: Final = frozenset(
     {
-        Status.INVALID_ARGUMENT,
-        Status.OUT_OF_RANGE,
-        Status.INTERNAL,
-        Status.UNKNOWN,
-        Status.UNIMPLEMENTED,
-        Status.RESOURCE_EXHAUSTED,
+        GrpcStatus.INVALID_ARGUMENT,
+        GrpcStatus.OUT_OF_RANGE,
+        GrpcStatus.INTERNAL,
+        GrpcStatus.UNKNOWN,
+        GrpcStatus.UNIMPLEMENTED,
+        GrpcStatus.RESOURCE_EXHAUSTED,
     }
 )
 # Said by backends.
@@ -61,7 +61,7 @@ def failure_of(failed: CallFailed, model: str, *, heard: bool) -> UpstreamFailed
     words = words_of(failed)
     if _lost_its_model(failed):
         return UpstreamFailed(Fault.NOT_LOADED, f"the replica does not hold {model}: {words}", status=503)
-    if failed.code is Status.UNAVAILABLE and not heard:
+    if failed.code is GrpcStatus.UNAVAILABLE and not heard:
         return UpstreamFailed(Fault.UNREACHABLE, f"the backend of {model} cannot be reached: {words}")
     own = clients_fault(words, f"the backend of {model} refuses this: {words}")
     if own is not None and failed.code in _ANSWERED:
@@ -86,6 +86,6 @@ def undecodable(model: str) -> UpstreamFailed:
 def _lost_its_model(failed: CallFailed) -> bool:
     """Of the wrong model both must be said, the status and the words: words alone may be a client's own."""
     lower = failed.details.lower()
-    if failed.code is Status.NOT_FOUND:
+    if failed.code is GrpcStatus.NOT_FOUND:
         return _ANOTHER_MODEL in lower
-    return failed.code is Status.FAILED_PRECONDITION or _NOT_LOADED in lower
+    return failed.code is GrpcStatus.FAILED_PRECONDITION or _NOT_LOADED in lower

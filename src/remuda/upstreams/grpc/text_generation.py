@@ -8,14 +8,13 @@ import anyio
 
 from remuda.core.clock import Clock
 from remuda.inference.answers import TextSink, Usage
-from remuda.inference.model import Call
+from remuda.inference.model import InferenceCall
 from remuda.models.memory import padded_context
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
-from remuda.upstreams.grpc.call import GrpcCall
-from remuda.upstreams.grpc.channels import Channel
+from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.dialects import is_llama
-from remuda.upstreams.grpc.predicting import Generation
+from remuda.upstreams.grpc.predict_request import GenerationRequest
 from remuda.upstreams.grpc.reply_decoder import ReplyDecoder
 
 
@@ -31,7 +30,7 @@ class TextGenerator:
     """Answers one call for text."""
 
     def __init__(
-        self, channel: Channel, call: Call, sink: TextSink, clock: Clock, timeouts: GrpcTimeouts
+        self, channel: Channel, call: InferenceCall, sink: TextSink, clock: Clock, timeouts: GrpcTimeouts
     ) -> None:
         self._channel = channel
         self._call = call
@@ -41,7 +40,7 @@ class TextGenerator:
         self._prompt_tokens: dict[int, int] = {}
         self._completion_tokens = 0
 
-    async def run(self, generations: Sequence[Generation]) -> None:
+    async def run(self, generations: Sequence[GenerationRequest]) -> None:
         """Generate all answers: streamed if the client asked for it."""
         one = self._stream if self._call.stream else self._whole
         if len(generations) == 1:  # As nearly always.
@@ -51,7 +50,7 @@ class TextGenerator:
         tally = self._call.tally
         await self._sink.end(Usage(tally.prompt_tokens, tally.completion_tokens))
 
-    async def _stream(self, index: int, generation: Generation) -> None:
+    async def _stream(self, index: int, generation: GenerationRequest) -> None:
         write, parse = self._sink.write, pb.Reply.FromString
         decoder = _decoder(self._call, generation, wary=is_llama(self._call.model))
         try:
@@ -67,7 +66,7 @@ class TextGenerator:
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
 
-    async def _whole(self, index: int, generation: Generation) -> None:
+    async def _whole(self, index: int, generation: GenerationRequest) -> None:
         stream = await self._channel.call("Predict", *generation.message())
         with GrpcCall(stream, self._timeouts.whole_s) as call:
             reply = pb.Reply.FromString(await call.whole())
@@ -85,7 +84,7 @@ class TextGenerator:
         if tally.first_token_s is None:
             tally.first_token_s = now_s
 
-    def _count(self, generation: Generation, usage: Usage) -> None:
+    def _count(self, generation: GenerationRequest, usage: Usage) -> None:
         """A prompt counts once, however many answers it gets."""
         known = self._prompt_tokens.get(generation.prompt, 0)
         self._prompt_tokens[generation.prompt] = max(known, usage.prompt_tokens)
@@ -94,7 +93,7 @@ class TextGenerator:
         self._call.tally.completion_tokens = self._completion_tokens
 
 
-def _decoder(call: Call, generation: Generation, *, wary: bool = False) -> ReplyDecoder:
+def _decoder(call: InferenceCall, generation: GenerationRequest, *, wary: bool = False) -> ReplyDecoder:
     return ReplyDecoder(
         generation.options.Tokens,
         wary=wary,

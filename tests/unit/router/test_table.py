@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import BootId
-from remuda.inference.model import Endpoint
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig, Parameters
 from remuda.ops.sightings import NodeView
-from remuda.router.building import Configured, build
-from remuda.router.table import Entry, Route, Table
+from remuda.router.table import Configured, Route, RoutedModel, Table, build
 from remuda.scheduler.model import Replica, ReplicaState
 from tests.support.nodes import TOKENS
 from tests.unit.scheduler.standing import GPU, a_row, a_view, its_process, rows
@@ -27,7 +26,7 @@ def table(*replicas: Replica, nodes: tuple[NodeView, ...] = (), present: bool = 
     return build(rows(*replicas), views, {"qwen": Configured(QWEN, present, created=5)}, TOKENS)
 
 
-def entry(*replicas: Replica, nodes: tuple[NodeView, ...] = (), present: bool = False) -> Entry:
+def entry(*replicas: Replica, nodes: tuple[NodeView, ...] = (), present: bool = False) -> RoutedModel:
     return table(*replicas, nodes=nodes, present=present).models["qwen"]
 
 
@@ -42,12 +41,12 @@ def test_loaded_replica_has_a_route() -> None:
         key=row.key,
         node=row.node,
         node_name="gpu-1",
-        endpoint=Endpoint("10.0.0.5:50052", token="shared"),
+        endpoint=ReplicaEndpoint("10.0.0.5:50052", token="shared"),
         instance="i-qwen-0",
         change=7,
         parallel=4,
         vram_free=route.vram_free,
-        worker=Endpoint("10.0.0.5:50050", "http", token="shared"),
+        worker=ReplicaEndpoint("10.0.0.5:50050", "http", token="shared"),
     )
     assert 0 <= GPU.available_vram - route.vram_free < 1 << 28
 
@@ -55,7 +54,7 @@ def test_loaded_replica_has_a_route() -> None:
 def test_replica_of_a_worker_that_named_no_address_is_reached_at_its_node() -> None:
     row = loaded(address="", protocol="http", path="/v1/processes/qwen%230")
     [route] = entry(row, nodes=(a_view("gpu-1", its_process(row)),)).routes
-    assert route.endpoint == Endpoint("10.0.0.5:50051", "http", "/v1/processes/qwen%230", "shared")
+    assert route.endpoint == ReplicaEndpoint("10.0.0.5:50051", "http", "/v1/processes/qwen%230", "shared")
 
 
 def test_two_replicas_on_one_node_are_two_routes() -> None:

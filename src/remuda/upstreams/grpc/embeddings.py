@@ -7,7 +7,7 @@ from typing import Final
 from remuda.core.errors import Invalid
 from remuda.core.slices import Budget, Sliced
 from remuda.inference.answers import Vector
-from remuda.inference.model import Call
+from remuda.inference.model import InferenceCall
 from remuda.inference.requests import EmbeddingRequest, RerankRequest, mixed
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
@@ -16,7 +16,7 @@ _STEPS_MAX: Final = 1 << 40  # Never reached: the budget only cuts the work into
 _FLOATS_PER_STEP: Final = 2
 
 
-def embedding_options(call: Call, request: EmbeddingRequest) -> Sequence[pb.PredictOptions]:
+def embedding_options(call: InferenceCall, request: EmbeddingRequest) -> Sequence[pb.PredictOptions]:
     """One for each input. Invalid when there is none, or too many."""
     given = request.input
     if mixed(given):
@@ -60,7 +60,7 @@ def vector_of(result: pb.EmbeddingResult, dimensions: int | None = None) -> Vect
     return _of_length_one(vector[:dimensions])
 
 
-def rerank_request(call: Call, request: RerankRequest) -> pb.RerankRequest:
+def rerank_request(call: InferenceCall, request: RerankRequest) -> pb.RerankRequest:
     if len(request.documents) > limits.INPUTS_MAX:
         raise Invalid(f"there are {len(request.documents)} documents, {limits.INPUTS_MAX} are allowed")
     return pb.RerankRequest(
@@ -71,7 +71,7 @@ def rerank_request(call: Call, request: RerankRequest) -> pb.RerankRequest:
     )
 
 
-def _one_embedding(call: Call, item: str | list[int]) -> pb.PredictOptions:
+def _one_embedding(call: InferenceCall, item: str | list[int]) -> pb.PredictOptions:
     options = pb.PredictOptions(
         ModelIdentity=call.model.parameters.model,
         CorrelationId=call.request_id,

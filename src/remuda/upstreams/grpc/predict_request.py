@@ -8,8 +8,8 @@ import msgspec
 
 from remuda.core.errors import Invalid
 from remuda.core.slices import Budget, Sliced
-from remuda.inference.model import Call
-from remuda.inference.requests import ChatRequest, CompletionRequest, Message, Tool, mixed
+from remuda.inference.model import InferenceCall
+from remuda.inference.requests import ChatRequest, CompletionRequest, RequestMessage, Tool, mixed
 from remuda.models.config import ModelConfig
 from remuda.models.templates import ChatMessage, render_chat, render_completion
 from remuda.rpc import backend_pb2 as pb
@@ -17,7 +17,7 @@ from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.dialects import is_llama
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.media import NO_MEDIA, Content, Media, marked_text, media_in, text_of
-from remuda.upstreams.grpc.tools import Reading, offered_tools, rules_for
+from remuda.upstreams.grpc.tools import ToolCallSearch, offered_tools, rules_for
 
 SEEDS: Final = 1 << 31  # A seed is one of so many.
 TEMPERATURE_USUAL: Final = 0.9
@@ -57,7 +57,7 @@ class Preset:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GenerationRequest:
     """One answer to be made. `options` are shared by all answers of a request, which may be long."""
 
     options: pb.PredictOptions
@@ -66,7 +66,7 @@ class Generation:
     seed: int = 0
     media: Media = NO_MEDIA
     chat: bool = False
-    reading: Reading | None = None
+    reading: ToolCallSearch | None = None
     logprobs: bool = False
 
     def message(self) -> Sequence[Content]:
@@ -85,8 +85,8 @@ class _AsSent(msgspec.Struct):
 
 
 def chat_generations(
-    preset: Preset, call: Call, request: ChatRequest, draw: Draw
-) -> Sliced[Sequence[Generation]]:
+    preset: Preset, call: InferenceCall, request: ChatRequest, draw: Draw
+) -> Sliced[Sequence[GenerationRequest]]:
     """As many as are asked for. `draw` gives seeds. Invalid for what no backend could be asked."""
     config = preset.config
     own_template = config.template.use_tokenizer_template or not config.template.written
@@ -105,15 +105,15 @@ def chat_generations(
         options.Logprobs = options.TopLogprobs = request.top_logprobs or 1
     rules = yield from rules_for(config, request, preset.grammars, own_template=own_template)
     options.Grammar = rules.grammar
-    generation = Generation(
+    generation = GenerationRequest(
         options, media=media, chat=True, reading=rules.reading, logprobs=bool(request.logprobs)
     )
     return [replace(generation, seed=seed) for seed in _seeds(request, config, draw)]
 
 
 def completion_generations(
-    preset: Preset, call: Call, request: CompletionRequest, draw: Draw
-) -> Sliced[Sequence[Generation]]:
+    preset: Preset, call: InferenceCall, request: CompletionRequest, draw: Draw
+) -> Sliced[Sequence[GenerationRequest]]:
     """For each prompt as many as are asked for, one prompt after the other. Invalid for what no backend could
     be asked."""
     if request.suffix:
@@ -134,7 +134,9 @@ def completion_generations(
         if budget.spend(_PROMPT_STEPS + len(prompt) // 1000):
             yield
         rendered = render_completion(preset.config, prompt)
-        generation = Generation(options, number, rendered=rendered, logprobs=request.logprobs is not None)
+        generation = GenerationRequest(
+            options, number, rendered=rendered, logprobs=request.logprobs is not None
+        )
         generations += [replace(generation, seed=seed) for seed in _seeds(request, preset.config, draw)]
     return generations
 
@@ -181,7 +183,7 @@ def _copy(options: pb.PredictOptions) -> pb.PredictOptions:
 
 
 def _add_messages(
-    options: pb.PredictOptions, config: ModelConfig, messages: Sequence[Message]
+    options: pb.PredictOptions, config: ModelConfig, messages: Sequence[RequestMessage]
 ) -> Sliced[None]:
     if config.system_prompt and not any(_role(message) == "system" for message in messages):
         options.Messages.add(role="system", content=config.system_prompt)
@@ -191,7 +193,7 @@ def _add_messages(
             yield
 
 
-def _message(message: Message) -> pb.Message:
+def _message(message: RequestMessage) -> pb.Message:
     told = pb.Message(role=_role(message), content=text_of(message))
     if message.name:
         told.name = message.name
@@ -210,7 +212,7 @@ def _text_in(value: msgspec.Raw) -> str:
     return msgspec.json.decode(text, type=str) if text.startswith(b'"') else ""
 
 
-def _role(message: Message) -> str:
+def _role(message: RequestMessage) -> str:
     return _ROLES.get(message.role, message.role)
 
 
@@ -230,7 +232,7 @@ def _rendered(config: ModelConfig, request: ChatRequest) -> Sliced[str]:
     return (yield from render_chat(config, messages, functions_json, system_prompt))
 
 
-def _chat_message(message: Message) -> ChatMessage:
+def _chat_message(message: RequestMessage) -> ChatMessage:
     return ChatMessage(
         role=_role(message),
         content=marked_text(message),
@@ -246,7 +248,7 @@ def _function(tool: Tool) -> dict[str, object]:
     return {"name": function.name, **described, "parameters": function.parameters}
 
 
-def _sampling(preset: Preset, call: Call, request: Texts) -> pb.PredictOptions:
+def _sampling(preset: Preset, call: InferenceCall, request: Texts) -> pb.PredictOptions:
     """All that chat and text completions have in common: the request's word, else the configuration's."""
     options = _copy(preset.options)
     options.CorrelationId = call.request_id

@@ -13,9 +13,8 @@ from structlog.testing import capture_logs
 from remuda.core.errors import StoreUnusable
 from remuda.core.ids import BootId, FrontendId
 from remuda.models.reading import read_model
-from remuda.router.current import Tables
 from remuda.router.ledger import Ledger
-from remuda.router.refreshing import ReplicasChanged, Sources, TableKeeper, Unloading
+from remuda.router.live_table import ReplicasChanged, TableKeeper, Tables, TableSources, Unloading
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.wire import subjects
@@ -45,7 +44,7 @@ class Rig:
     ) -> None:
         self.store, self.lines, self.clock = store, lines, HandClock()
         self.tables, self.ledger = Tables(), Ledger()
-        sources = Sources(store, store.standings, Catalogue(store, folder), TOKENS)
+        sources = TableSources(store, store.standings, Catalogue(store, folder), TOKENS)
         self.keeper = TableKeeper(
             self.tables, self.ledger, sources, lines, FrontendId(name), self.clock, every_s=every_s
         )

@@ -2,16 +2,16 @@ import pytest
 
 from remuda.core.errors import Invalid
 from remuda.core.slices import at_once
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.inference.requests import EmbeddingRequest, RerankRequest
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
-from remuda.upstreams.grpc.vectors import embedding_options, rerank_request, vector_of, vectors_of
+from remuda.upstreams.grpc.embeddings import embedding_options, rerank_request, vector_of, vectors_of
 from tests.support.grpc_calls import call_of
 
 
 def _inputs(given: object) -> list[str | list[int]]:
-    call = call_of(Kind.EMBEDDING, {"input": given})
+    call = call_of(RequestKind.EMBEDDING, {"input": given})
     assert isinstance(call.request, EmbeddingRequest)
     asked = embedding_options(call, call.request)
     assert {options.ModelIdentity for options in asked} == {"m.bin"}
@@ -73,14 +73,14 @@ def test_there_is_a_vector_for_each_result() -> None:
 
 
 def test_documents_are_ranked_by_the_model_that_is_meant_and_no_other() -> None:
-    call = call_of(Kind.RERANK, {"query": "q", "documents": ["a"]})
+    call = call_of(RequestKind.RERANK, {"query": "q", "documents": ["a"]})
     assert isinstance(call.request, RerankRequest)
 
     assert rerank_request(call, call.request).ModelIdentity == "m.bin"
 
 
 def test_too_many_documents_are_refused() -> None:
-    call = call_of(Kind.RERANK, {"query": "q", "documents": ["d"] * (limits.INPUTS_MAX + 1)})
+    call = call_of(RequestKind.RERANK, {"query": "q", "documents": ["d"] * (limits.INPUTS_MAX + 1)})
     assert isinstance(call.request, RerankRequest)
 
     with pytest.raises(Invalid, match="documents"):

@@ -7,24 +7,29 @@ import pytest
 
 from remuda.core.errors import Invalid
 from remuda.core.slices import at_once
-from remuda.inference.model import Kind
+from remuda.inference.model import RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc.grammars import Grammars
-from remuda.upstreams.grpc.predicting import Generation, Preset, chat_generations, completion_generations
+from remuda.upstreams.grpc.predict_request import (
+    GenerationRequest,
+    Preset,
+    chat_generations,
+    completion_generations,
+)
 from tests.support.grpc_calls import HELLO, call_of, config_of
 
 SEEN, HEARD = "A" * 64, "B" * 64
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 
 
-def sent(generation: Generation) -> pb.PredictOptions:
+def sent(generation: GenerationRequest) -> pb.PredictOptions:
     return pb.PredictOptions.FromString(b"".join(generation.message()))
 
 
-def _chats(config: ModelConfig | None = None, **body: Any) -> Sequence[Generation]:
-    call = call_of(Kind.CHAT, {**HELLO, **body}, config)
+def _chats(config: ModelConfig | None = None, **body: Any) -> Sequence[GenerationRequest]:
+    call = call_of(RequestKind.CHAT, {**HELLO, **body}, config)
     assert isinstance(call.request, ChatRequest)
     preset, draw = Preset(call.model, Grammars()), itertools.count(100).__next__
     return at_once(chat_generations(preset, call, call.request, draw))
@@ -35,8 +40,8 @@ def _chat(config: ModelConfig | None = None, **body: Any) -> pb.PredictOptions:
     return sent(generation)
 
 
-def _completions(config: ModelConfig | None = None, **body: Any) -> Sequence[Generation]:
-    call = call_of(Kind.COMPLETION, body, config)
+def _completions(config: ModelConfig | None = None, **body: Any) -> Sequence[GenerationRequest]:
+    call = call_of(RequestKind.COMPLETION, body, config)
     assert isinstance(call.request, CompletionRequest)
     preset, draw = Preset(call.model, Grammars()), itertools.count(100).__next__
     return at_once(completion_generations(preset, call, call.request, draw))
