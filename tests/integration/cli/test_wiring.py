@@ -166,8 +166,8 @@ FRONTEND: dict[str, Entry] = {
     "nats_advertise_url": Wired("nats://told.test:1", "Told.bus_url"),
     "nats_worker_jwt_ttl": Wired(minutes(13), "AccountIssuer._ttl"),
     "distributed": Inert("a frontend is always distributed; LocalAI's variable is accepted"),
-    "distributed_shared_models": Wired(True, "Placement.shared"),
-    "distributed_disk_headroom_check": Wired(False, "Placement.checks_disk"),
+    "distributed_shared_models": Wired(True, "PlacementInputs.shared"),
+    "distributed_disk_headroom_check": Wired(False, "PlacementInputs.checks_disk"),
     "nats_backend_install_timeout": Wired(minutes(14), "Timeouts.install"),
     "nats_backend_upgrade_timeout": Wired(minutes(16), "Timeouts.upgrade"),
     "nodes_at_once": Wired(17, "Policy.at_once"),
@@ -212,9 +212,9 @@ WORKER: dict[str, Entry] = {
     **SOURCES,
     "data_dir": Wired("{folder}/worker", "DataFolder.root"),
     "registration_token": Wired("a-token", "WorkerConfig.token"),
-    "insecure_no_token": Wired(True, "RoomSettings.open_without_token"),
-    "depot_budget": Wired("3GiB", "RoomSettings.blobs_bytes_max", 3 << 30),
-    "depot_unused": Wired(minutes(31), "RoomSettings.blobs_unused"),
+    "insecure_no_token": Wired(True, "RuntimeSettings.open_without_token"),
+    "depot_budget": Wired("3GiB", "RuntimeSettings.blobs_bytes_max", 3 << 30),
+    "depot_unused": Wired(minutes(31), "RuntimeSettings.blobs_unused"),
     "register_to": Wired("http://127.0.0.1:1", "WorkerConfig.frontend_url"),
     "ca": Wired("{folder}/ca.pem", "WorkerConfig.ca"),
     "node_name": Wired("of-the-test", "Introduction.name"),
@@ -227,10 +227,10 @@ WORKER: dict[str, Entry] = {
     "heartbeat_interval": Wired(minutes(32), "WorkerConfig.heartbeat_interval"),
     "max_replicas_per_model": Wired(33, "Introduction.max_replicas_per_model"),
     "vram_budget": Wired("34%", "Introduction.vram_budget"),
-    "models_path": Wired("{folder}/models", "RoomSettings.models"),
-    "backends_path": Wired("{folder}/backends", "Places.backends"),
-    "backends_system_path": Wired("{folder}/system", "Places.system"),
-    "backend_env": Wired(("HF_TOKEN",), "RoomSettings.backend_env"),
+    "models_path": Wired("{folder}/models", "RuntimeSettings.models"),
+    "backends_path": Wired("{folder}/backends", "DepotLayout.backends"),
+    "backends_system_path": Wired("{folder}/system", "DepotLayout.system"),
+    "backend_env": Wired(("HF_TOKEN",), "RuntimeSettings.backend_env"),
     "grpc_max_port": Wired(65_000, "Ports.last"),
     "require_backend_integrity": Wired(True, "Depot._require_integrity"),
 }
@@ -350,7 +350,7 @@ async def of_worker(settings: WorkerSettings) -> Attributes:
         for listening in found["Worker._listening"]:
             assert isinstance(listening, Listening)
             listening.socket.close()
-    (ports,) = {value for value in found["RoomSettings.ports"] if isinstance(value, range)}
+    (ports,) = {value for value in found["RuntimeSettings.ports"] if isinstance(value, range)}
     return {**found, **attributes(Ports(ports[-1]))}
 
 
