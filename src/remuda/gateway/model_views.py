@@ -28,8 +28,8 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
     that was last known."""
     standing = next((one for one in standings if one.node.id == row.node), None)
     state, why = row.state.value, "" if row.why is None else str(row.why)
-    if row.state is ReplicaState.LOADED and standing is not None and standing.reachability in _OFFLINE:
-        state, why = UNREACHABLE, standing.node.ended or f"{standing.node.name} is offline"
+    if row.state is ReplicaState.LOADED and standing is not None and (gone := _why_not_there(row, standing)):
+        state, why = UNREACHABLE, gone
     idle_at = serving.unloads_at(row) if state == ReplicaState.LOADED else None
     return ReplicaView(
         model=row.key.model,
@@ -53,6 +53,19 @@ def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) 
     )
 
 
+def _why_not_there(row: Replica, standing: Standing) -> str:
+    """Why a row that says `loaded` is not believed; empty: nothing speaks against it."""
+    node = standing.node
+    if standing.reachability in _OFFLINE:
+        return node.ended or f"{node.name} is offline"
+    return "" if _of_this_boot(row, node.boot_id) else f"the worker on {node.name} was restarted"
+
+
+def _of_this_boot(row: Replica, boot: str) -> bool:
+    """A worker that was restarted has ended all processes of the boot before."""
+    return row.boot is None or row.boot == boot
+
+
 def _unconfirmed_since(standing: Standing | None) -> datetime | None:
     """A node that cannot be commanded is unhealthy as well, but goes on telling what it runs. One that was
     not heard lately confirms nothing, even if its status is as before because nobody was there to hear it."""
@@ -63,15 +76,19 @@ def _unconfirmed_since(standing: Standing | None) -> datetime | None:
 
 
 async def model_rows(svc: Services) -> list[ModelRow]:
-    """Every replica there is."""
-    return [_model_row(row, svc.serving) for row in await svc.serving.models.replicas()]
+    """Every replica there is. Those of an earlier boot of their worker are about to be forgotten."""
+    boots = {one.node.id: one.node.boot_id for one in await svc.registry.standings()}
+    rows = await svc.serving.models.replicas()
+    there = (row for row in rows if row.node not in boots or _of_this_boot(row, boots[row.node]))
+    return [_model_row(row, svc.serving) for row in there]
 
 
 def counted(view: NodeView, replicas: Iterable[Replica], in_flight: Callable[[ReplicaKey], int]) -> NodeView:
     """The same node with what it serves, and the VRAM set aside for what is on its way there."""
     mine = [row for row in replicas if row.node == view.id]
     coming = [row for row in mine if row.state in _ON_THEIR_WAY and row.in_vram]
-    loaded = sum(row.state is ReplicaState.LOADED for row in mine)
+    boot = "" if view.remuda is None else view.remuda.boot_id
+    loaded = sum(row.state is ReplicaState.LOADED and (not boot or _of_this_boot(row, boot)) for row in mine)
     return view.model_copy(
         update={
             "model_count": 0 if view.status == "offline" else loaded,

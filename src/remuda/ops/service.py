@@ -17,6 +17,7 @@ from remuda.fleet.fleet import Standing
 from remuda.gallery.model import Reading, galleries_to_json
 from remuda.ops import targets
 from remuda.ops.bad_versions import BadVersions, bad_versions, without_bad
+from remuda.ops.external import external
 from remuda.ops.holdings import to_ask
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
 from remuda.ops.node_views import NodeViews
@@ -165,6 +166,8 @@ class Operations:
 
     async def _planned_by(self, asked: Asked, op: OpId, *, afresh: bool) -> tuple[Plan, Wanted]:
         source, readings = asked.source, tuple[Reading, ...]()
+        if asked.kind is Kind.INSTALL and source.uri:  # The same wish, whichever of its names were given.
+            source = external(source, local_sources=self._policy.local_sources).source
         nodes = await self.nodes()
         if asked.kind is not Kind.INSTALL or not source.uri:  # No gallery has a say in a plain reference.
             readings = await self._shelf.readings(source.galleries, afresh=afresh)

@@ -171,7 +171,7 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
 def _answered(step: Step, ending: Ending, seen: Sighting, at: Moment) -> Step:
     match ending:
         case None:
-            return _succeeded(step, _kept(step, seen))
+            return _succeeded(step, _kept(step, seen) or _unverified(step, seen))
         case NotNeeded(why):
             return _as_told(step) if step.state is State.STOPPING else _close(step, State.CANCELLED, why)
         case Problem() if ending.code == NOT_PROVEN and seen.proven_elsewhere:
@@ -192,6 +192,13 @@ def _kept(step: Step, seen: Sighting) -> str:
         f"the node lists {seen.digest}, which is not what the reference stands for now: LocalAI's workers "
         "keep what they have until it is upgraded"
     )
+
+
+def _unverified(step: Step, seen: Sighting) -> str:
+    """LocalAI's workers fetch by the tag, and their reply does not tell which bytes they have now."""
+    if not step.goal.tag_decides or step.goal.digest in ("", seen.digest):
+        return ""
+    return "done, but the node does not say which version it has; remuda backends shows what it lists"
 
 
 def _listed_before_its_reply(step: Step, seen: Sighting) -> bool:

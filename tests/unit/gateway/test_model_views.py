@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from remuda.core.ids import NodeId, ReplicaKey
+from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.health import Reachability
 from remuda.gateway.model_views import counted, model_status, replica_view
 from remuda.gateway.services import Serving
 from remuda.ops.model import OpId
 from remuda.scheduler.model import Replica, ReplicaState
-from remuda.wire.nodes import NodeView
+from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.serving import BackendState, ReplicaView
 from tests.support.nodes import NOON
 from tests.unit.scheduler.standing import a_row, a_view
@@ -71,6 +71,14 @@ def shown(silent_s: float, **changes: Any) -> ReplicaView:
         fleet_changed=lambda: _nothing(None),
     )
     return replica_view(a_row(), [replace(a_view(heard_s=silent_s).standing, **changes)], serving)
+
+
+def test_replica_of_an_earlier_boot_of_its_worker_is_not_shown_as_loaded() -> None:
+    restarted = replace(a_view().standing.node, boot_id=BootId("the next one"))
+    row = shown(1, node=restarted)
+    assert (row.state, row.why) == ("unreachable", "the worker on gpu-1 was restarted")
+    view = NodeView(id=restarted.id, remuda=NodeFacts(boot_id=restarted.boot_id))
+    assert counted(view, [a_row()], lambda key: 0).model_count == 0
 
 
 def test_replica_of_a_node_that_is_offline_is_not_shown_as_loaded() -> None:

@@ -86,6 +86,21 @@ def asked_of(*nodes: NodeView) -> set[str]:
     return {node.removeprefix("id-") for node in lister.asked}
 
 
+def test_the_same_reference_is_the_same_wish_whichever_of_its_names_were_given() -> None:
+    uri = "registry.example/me/mine:v1"
+
+    async def submit() -> None:
+        operations = operations_over([a_node("one")], _Listener())
+        given = (Source("", uri=uri), Source("", uri=uri, name="mine"), Source("mine", uri=uri, name="mine"))
+        first, *others = [await operations.submit(Asked(Kind.INSTALL, source)) for source in given]
+        assert [(one.joined, one.view.operation.id) for one in others] == [
+            (True, first.view.operation.id)
+        ] * 2
+        assert first.view.operation.source.backend == "mine", "so that lists can be narrowed to it"
+
+    run_virtually(submit)
+
+
 def test_an_install_from_a_plain_reference_does_not_wait_for_galleries() -> None:
     async def submit() -> None:
         operations = operations_over([a_node("one")], _Listener())

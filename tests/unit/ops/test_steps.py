@@ -101,6 +101,14 @@ def test_of_a_worker_without_reports_an_install_is_done_whatever_its_list_says_o
     assert after(pinned, replace(listed, digest=PINNED, outcome=Outcome(1))).reason == ""
 
 
+def test_a_reply_of_a_worker_that_fetches_by_the_tag_does_not_say_which_bytes_it_has() -> None:
+    goal = replace(a_step(digest=PINNED).goal, tag_decides=True)
+    done = after(running(goal=goal), replace(FOREIGN, outcome=Outcome(1)))
+    assert (done.state, done.reason.partition(",")[0]) == (State.SUCCEEDED, "done")
+    listed = replace(FOREIGN, outcome=Outcome(1), installed=True, digest=PINNED)
+    assert after(running(goal=goal), listed).reason == ""
+
+
 def test_an_install_without_a_pin_is_done_by_whatever_is_there() -> None:
     assert after(a_step(), replace(UP, installed=True, digest=PINNED)).state is State.SUCCEEDED
 
