@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from remuda.core.errors import Invalid
+from remuda.core.gbnf_ambiguity import Ambiguity
 from remuda.core.gbnf_expansion import Expansion
 from remuda.core.gbnf_overlap import Overlap
 from remuda.core.slices import Budget, Sliced
@@ -90,7 +91,9 @@ def check_grammar(text: str) -> Sliced[None]:
         if budget.spend():
             yield
     costs = yield from expansion.check(budget)
-    yield from Overlap(expansion.rules, expansion.names, list(expansion.texts), costs).check(budget)
+    texts = list(expansion.texts)
+    yield from Ambiguity(expansion.rules, expansion.names, texts).check(budget)
+    yield from Overlap(expansion.rules, expansion.names, texts, costs).check(budget)
 
 
 def _expand(expansion: Expansion, token: re.Match[str]) -> None:

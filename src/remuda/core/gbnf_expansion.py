@@ -129,8 +129,8 @@ class Expansion:
 
     def _check_ambiguity(self, budget: Budget) -> Sliced[None]:
         """Alternatives that begin alike, up to and with the rule itself, and end differently: each level is
-        another choice that stays open, so that the ways double with each. Not all ambiguous grammars are
-        found so; whoever runs an engine has to look how long it takes."""
+        another choice that stays open, so that the ways double with each. Those that reach the rule through
+        others are found by gbnf_ambiguity."""
         for number, rule in enumerate(self.rules):
             if isinstance(rule, Times):
                 continue
@@ -141,7 +141,7 @@ class Expansion:
                 at = way.index(number) + 1 if number in way else len(way)
                 rest = tuple(way[at:])
                 if rest and endings.setdefault(tuple(way[:at]), rest) != rest:
-                    raise self._ambiguous(number)
+                    raise ambiguous(self.names[number])
 
     def _new(self, rule: Rule, name: str | None = None) -> int:
         self.rules.append(rule)
@@ -223,15 +223,6 @@ class Expansion:
             hint="make fewer parts of it optional, above all rules that are named twice in one place",
         )
 
-    def _ambiguous(self, number: int) -> RuleRefused:
-        name = self.names[number]
-        return RuleRefused(
-            name,
-            f"the grammar is too ambiguous: two alternatives of the rule {name} begin alike and contain "
-            f"{name} itself, so that the ways in which a text may go on double each time",
-            hint="let them share their beginning, as in a ::= x a (y | z) instead of a ::= x a y | x a z",
-        )
-
     def _endless(self, number: int) -> RuleRefused:
         return RuleRefused(
             self.names[number],
@@ -239,6 +230,15 @@ class Expansion:
             "before it reads a character",
             hint="put what must be read first, and repeat only what cannot be empty",
         )
+
+
+def ambiguous(name: str) -> RuleRefused:
+    return RuleRefused(
+        name,
+        f"the grammar is too ambiguous: two alternatives of the rule {name} begin alike and contain "
+        f"{name} itself, so that the ways in which a text may go on double each time",
+        hint="let them share their beginning, as in a ::= x a (y | z) instead of a ::= x a y | x a z",
+    )
 
 
 def _in_turn(way: _Sequence, costs: dict[int, Cost]) -> Cost:

@@ -107,10 +107,43 @@ def test_ways_that_double_with_each_level_are_refused(grammar: str) -> None:
 @pytest.mark.parametrize(
     "grammar",
     [
+        'root ::= a\na ::= b | c | "x"\nb ::= [a-z ] a "1"\nc ::= [a-z ] a "2"',
+        'root ::= a\na ::= [a-z] b "1" | [a-z] a "2" | "x"\nb ::= [a-z] a "1" | [a-z] b "2" | "x"',
+        'a ::= ([a-z ] a | [a-z ] a "1") "q" | "x"',
+        'a ::= [a-m] a "1" | [k-z] a "2" | "x"',
+        'a ::= [^0-9] a "1" | "\\x61" a "2" | "x"',
+        'a ::= ("ab" | "cd") a "1" | "c" "d" a "2" | "x"',
+        'a ::= ws [a-z] a "1" | [a-z] a "2" | "x"\nws ::= " "*',
+        'a ::= t "1" | t "2"\nt ::= [a-z] a | "x"',
+        'a ::= [a-z] a "1" | [a-z] a "1" | "x"',
+        "a ::= b | c | d\nb ::= [a-z]{2} a [0-9]\nc ::= [a-z] e\ne ::= [a-z] a [^0-9]\nd ::= [.]",
+    ],
+)
+def test_ways_that_double_through_other_rules_are_refused(grammar: str) -> None:
+    with pytest.raises(Invalid, match=r"too ambiguous: two alternatives of the rule [ab] begin alike"):
+        at_once(check_grammar(grammar))
+
+
+def test_a_long_search_for_ambiguity_ends_and_gives_others_a_turn() -> None:
+    ways = " | ".join(f'[a-z] [a-z]* "{n}" a "{n}"' for n in range(300))
+    _, slices = slice_count(check_grammar(f'root ::= a\na ::= {ways} | "x"'))
+
+    assert slices > 20
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
         'x ::= "(" x ")" | "[" x "]" | "."',
         'x ::= "(" x (")" | "]") | "."',
         "x ::= [a-z] x | [a-z]",
-        'x ::= "a" x "b" | "a" x "b" | "a" x',
+        'x ::= "a" x "b" | "a" x',
+        'f ::= name "(" f ")" | name "[" f "]" | name\nname ::= [a-z]+',
+        'a ::= b | c | "x"\nb ::= [a-m] a "1"\nc ::= [n-z] a "2"',
+        'a ::= b | c | "x"\nb ::= [^a-z] a "1"\nc ::= [a-z] a "2"',
+        'v ::= "[" l "]" | "{" m "}" | [0-9]+\nl ::= v | v "," l\nm ::= p | p "," m\np ::= [a-z]+ ":" v',
+        's ::= word s | word\nword ::= [a-z]+ " "',
+        'x ::= "<" [a-z]+ ">" x* "</" [a-z]+ ">" | "<" [a-z]+ "/>" | [a-z ]+',
         'e ::= t | t "+" e\nt ::= [0-9]+ | "(" e ")"',
     ],
 )
