@@ -160,8 +160,8 @@ def proxy_problem(access: Access, headers: Collection[bytes]) -> str:
         return ""
     return (
         f"this request came through a proxy ({used.decode()}), but this frontend asks for no keys because it "
-        "serves its own machine alone; serve the network (--addr 0.0.0.0), so that keys are required, or if "
-        "the proxy lets in nobody else, name it with --trusted-proxies 127.0.0.1"
+        "serves its own machine alone; serve the network (--lan or --host 0.0.0.0), so that keys are "
+        "required, or if the proxy lets in nobody else, name it with --trusted-proxies 127.0.0.1"
     )
 
 

@@ -396,6 +396,7 @@ async def test_a_proxy_on_this_machine_lets_nobody_pass_for_local(tmp_path: Path
             for path in ("/api/nodes", "/v1/models", "/healthz"):
                 refused = await frontend.anyone.get(path, headers={name: "for=10.1.2.3"})
                 assert (refused.status_code, "--trusted-proxies" in refused.text) == (403, True), path
+                assert "--lan or --host 0.0.0.0" in refused.text
         assert (await frontend.anyone.get("/v1/models")).status_code == 200
     async with live_frontend(tmp_path, trusted_proxies=["127.0.0.1"]) as frontend:
         reply = await frontend.anyone.get("/v1/models", headers={"X-Forwarded-For": "127.0.0.1"})
