@@ -54,7 +54,8 @@ def plan(data_dir: Path) -> Service:
         return systemd_service(command, data_dir, Path.home(), system=root)
     raise Misconfigured(
         "this machine runs neither systemd nor launchd, so no service can be installed",
-        hint=f"start `remuda worker --data-dir {pasted(str(data_dir))}` at boot by other means",
+        hint="join without --service first; then have `remuda worker --data-dir "
+        f"{pasted(str(data_dir))}` started at boot by other means",
     )
 
 

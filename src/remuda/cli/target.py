@@ -36,7 +36,8 @@ class EndedHere(NotRunningHere):
 def find_target(asked: Asked, environ: Mapping[str, str]) -> Target:
     """Raises NotRunningHere when there is nothing to talk to, Misconfigured when what is set is no use."""
     key = _given_key(asked, environ)
-    key_source = "" if key is None else "--api-key" if asked.api_key else "REMUDA_API_KEY"
+    # A key that is given as an argument is moved to the environment, where other users cannot read it.
+    key_source = "" if key is None else "--api-key" if asked.api_key else "--api-key or REMUDA_API_KEY"
     given_ca = asked.ca or environ.get("REMUDA_CA")
     ca = Path(given_ca).expanduser() if given_ca else None
     named = asked.url or environ.get("REMUDA_URL")

@@ -92,5 +92,5 @@ def test_an_unknown_filter_is_refused_with_the_names_there_are(frontend: LiveFro
     frontend.register("listed")
 
     assert "did you mean listed?" in frontend.remuda("ops", "--node", "lisetd").stderr
-    assert "there are no models at all" in frontend.remuda("ops", "--model", "qwen").stderr
+    assert "there are no models" in frontend.remuda("ops", "--model", "qwen").stderr
     assert "did you mean llama-cpp or" in frontend.remuda("ops", "--backend", "lama-cpp").stderr

@@ -55,7 +55,7 @@ def test_ctrl_c_leaves_the_operation_running_and_says_how_to_look(rig: FleetRig)
         code = command.wait()
 
         assert code == Exit.INTERRUPTED
-        assert f"error: no longer waiting; operation {id[:8]} goes on" in command.log
+        assert f"error: no longer waiting; operation {id[:8]} continues" in command.log
         assert f"hint: look with: remuda ops watch {id[:8]}; stop it with: remuda ops cancel" in command.log
         assert rig.json("ops", "show", id[:8])["status"] == "running"
     assert rig.remuda("ops", "watch", id[:8]).stdout == "install slow: 1 of 1 node done\n"
@@ -78,7 +78,7 @@ def test_what_is_cancelled_by_others_ends_for_who_waits(rig: FleetRig) -> None:
         command = rig.begin("backends", "install", "slowest", "--nodes", "up")
         id = rig.wait_until_at_work(command)["id"]
 
-        assert "is not over" in rig.remuda("ops", "dismiss", id, code=Exit.REJECTED).stderr
+        assert "is not finished" in rig.remuda("ops", "dismiss", id, code=Exit.REJECTED).stderr
         rig.remuda("ops", "cancel", id[:8])
 
         assert command.wait() == Exit.NOT_EVERYWHERE

@@ -83,7 +83,7 @@ def test_another_node_goes_first_when_the_canary_stays_away_and_the_canary_is_do
 
         heard.away = {"a"}
         await heard.for_s(limits.CANARY_AWAY_S - 30)
-        assert "a has to succeed first, and is away" in (await heard.steps())["b"].reason
+        assert "a has to succeed first and is offline" in (await heard.steps())["b"].reason
         assert "a: no heartbeat for" in await heard.message()
         assert [node.times("backend.upgrade") for node in heard.nodes.values()] == [1, 0, 0, 0]
 

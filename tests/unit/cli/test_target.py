@@ -63,7 +63,7 @@ def test_a_key_that_is_given_wins_over_the_local_one(tmp_path: Path) -> None:
 def test_where_a_key_came_from_is_known(tmp_path: Path) -> None:
     environ = {"REMUDA_URL": "http://two:1", "REMUDA_API_KEY": "mine"}
 
-    assert find_target(Asked(), environ).key_source == "REMUDA_API_KEY"
+    assert find_target(Asked(), environ).key_source == "--api-key or REMUDA_API_KEY"
     assert find_target(Asked(api_key="flag"), environ).key_source == "--api-key"
     assert find_target(Asked(), {"REMUDA_URL": "http://two:1"}).key_source == ""
 

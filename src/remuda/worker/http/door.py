@@ -119,6 +119,12 @@ class Door:
             ) as response:
                 begun = True
                 await _pass_on(response, send)
+        except (
+            aiohttp.ClientConnectorError
+        ) as error:  # It has heard nothing, so the request may go elsewhere.
+            log.warning("backend_refused_connection", process=str(key), error=repr(error))
+            ended = Unavailable(f"the process {key} accepts no connections; it may have just ended")
+            await refuse(scope, send, ended, [(REFUSAL_HEADER, b"not_ready")])
         except _BROKEN as error:
             log.warning("backend_broke_off", process=str(key), answer_begun=begun, error=repr(error))
             if not begun:

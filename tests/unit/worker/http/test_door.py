@@ -396,10 +396,11 @@ async def test_a_backend_that_breaks_before_its_answer_is_a_bad_gateway(
     assert [event["event"] for event in events] == ["backend_broke_off"]
 
 
-async def test_a_backend_that_does_not_listen_is_a_bad_gateway(tmp_path: Path) -> None:
+async def test_a_backend_that_does_not_listen_has_heard_nothing(tmp_path: Path) -> None:
     port = free_port("127.0.0.1")
     async with worker(tmp_path, find=lambda _: port) as caller, caller.get(at("/")) as answer:
-        assert answer.status == 502
+        assert (answer.status, answer.headers["X-Remuda-Refusal"]) == (503, "not_ready")
+        assert "accepts no connections" in (await answer.json())["error"]["message"]
 
 
 @pytest.mark.parametrize(
