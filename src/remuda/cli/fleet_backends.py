@@ -239,12 +239,6 @@ def _tell_unchecked(unchecked: "Sequence[UncheckedItem]") -> None:
         click.echo(one_line(f"warning: {told}"), err=True)
 
 
-def _nothing_newer(unchecked: "Sequence[UncheckedItem]") -> str:
-    from remuda.cli.fleet_tables import NOT_ALL_CHECKED, UP_TO_DATE
-
-    return NOT_ALL_CHECKED if unchecked else UP_TO_DATE
-
-
 def _listed(answer: "Answer") -> list[object]:
     """The upgrades as a list; frontends have them by name, and each has its name."""
     return list(json.loads(answer.body).values())
@@ -368,7 +362,8 @@ def _warned(asked: Asked, client: "AdminClient", body: Mapping[str, object]) -> 
 
 
 def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
-    from remuda.wire.operations import OpsSubmitted
+    from remuda.cli.fleet_tables import age_lines, known_bad
+    from remuda.wire.operations import OpsSubmitted, UpgradesReply
 
     which = terms.which
     if which.nodes or which.selector or terms.expires or terms.idempotency_key or terms.dry_run:
@@ -380,8 +375,15 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
     for reason in submitted.refused:
         click.echo(one_line(f"warning: {reason}"), err=True)
     _tell_unchecked(submitted.unchecked)
+    for bad in submitted.known_bad:
+        if not any(reason.startswith(f"{bad.backend_name}: ") for reason in submitted.refused):
+            click.echo(one_line(known_bad(bad)), err=True)
     if not submitted.operations and not submitted.refused and not terms.asked.as_json:
-        click.echo(_nothing_newer(submitted.unchecked))
+        told = UpgradesReply(
+            unchecked=submitted.unchecked, checked=submitted.checked, known_bad=submitted.known_bad
+        )
+        for line in age_lines(told):
+            click.echo(one_line(line))
         return
     code = _follow_up(terms, submitted.operations, together=True)
     click.get_current_context().exit(code or (Exit.NOT_EVERYWHERE if submitted.refused else Exit.DONE))

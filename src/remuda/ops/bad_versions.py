@@ -9,15 +9,17 @@ from datetime import UTC, datetime
 from typing import Final
 
 from remuda.core.errors import Conflict
+from remuda.gallery.references import registry
 from remuda.ops.model import Kind, Stage, State, Step
 from remuda.ops.steps import LOST, PROOF_FAILED
-from remuda.ops.targets import Plan
+from remuda.ops.targets import Draft, Plan
 from remuda.ops.turns import proven
 from remuda.ops.upgrades import Upgrade
 
 _DOES_NOT_START: Final = "the new version does not start: "
 _DIGEST_CHARS: Final = 19  # `sha256:` and twelve more.
 _FORCE: Final = "use --force to try again"
+_WAIT_OR_FORCE: Final = "try again when it can be reached, or use --force"
 
 
 class KnownBadVersion(Conflict):
@@ -80,29 +82,46 @@ def _why_bad(step: Step) -> str:
 
 
 def without_bad(plan: Plan, kind: Kind, known: BadVersions) -> Plan:
-    """An upgrade leaves out nodes that would get such a version; KnownBadVersion if that is all of them. Who
-    installs one names it, and is only told."""
-    bad = {
-        draft.step.node: known[draft.step.goal.digest]
-        for draft in plan.drafts
-        if draft.step.state is not State.SKIPPED and draft.step.goal.digest in known
-    }
-    if not bad:
+    """An upgrade leaves out nodes that would get such a version, or might; KnownBadVersion if that is all of
+    them. Who installs one names it, and is only told."""
+    found = {draft.step.node: _objection(draft, known) for draft in plan.drafts}
+    against = {node: one for node, one in found.items() if one is not None}
+    if not against:
         return plan
-    told = tuple(dict.fromkeys(map(str, bad.values())))
+    told = tuple(dict.fromkeys(reason for reason, _ in against.values()))
     if kind is not Kind.UPGRADE:
         return replace(plan, warnings=(*plan.warnings, *told))
     drafts = tuple(
-        replace(draft, step=_left_out(draft.step, bad[draft.step.node])) if draft.step.node in bad else draft
+        replace(draft, step=_left_out(draft.step, *against[draft.step.node]))
+        if draft.step.node in against
+        else draft
         for draft in plan.drafts
     )
     if all(draft.step.state is State.SKIPPED for draft in drafts):
-        raise KnownBadVersion("; ".join(told), hint=_FORCE)
+        hints = dict.fromkeys(hint for _, hint in against.values())
+        raise KnownBadVersion("; ".join(told), hint="; ".join(hints))
     return replace(plan, drafts=drafts)
 
 
-def _left_out(step: Step, bad: BadVersion) -> Step:
-    return replace(step, state=State.SKIPPED, reason=f"{bad}; {_FORCE}")
+def _objection(draft: Draft, known: BadVersions) -> tuple[str, str] | None:
+    """What speaks against a step, and what helps. Where nobody could say which bytes it would bring, it might
+    bring any that its backend is known to have failed with."""
+    step, build = draft.step, draft.build
+    if step.state is State.SKIPPED:
+        return None
+    digest = step.goal.digest or (build.uri.partition("@")[2] if build else "")
+    if digest in known:
+        return str(known[digest]), _FORCE
+    same = [bad for bad in known.values() if set(bad.names) & set(step.goal.names)]
+    if digest or build is None or not draft.trouble or not same:
+        return None
+    last = max(same, key=lambda bad: bad.at)
+    unasked = f"{registry(build.uri)} could not be asked what {build.uri} stands for now ({draft.trouble})"
+    return f"{unasked}, and {last}", _WAIT_OR_FORCE
+
+
+def _left_out(step: Step, reason: str, hint: str) -> Step:
+    return replace(step, state=State.SKIPPED, reason=f"{reason}; {hint}")
 
 
 def offered(

@@ -135,12 +135,18 @@ def _found(
 
 
 def _meant(step: Step, artifact: InstalledArtifact, reports: bool) -> bool:
-    """A reference that is to be installed is not met by what came from another one under the same name, nor
-    by what its tag stood for before. LocalAI's workers keep that; there only the reference counts."""
+    """A reference that is to be installed is not met by what its tag stood for before, nor by what came from
+    another one under the same name: of the same bytes a worker then records the new reference, which is what
+    later upgrades go by. LocalAI's workers cannot; there either the bytes or the reference have to be right.
+    """
     if not step.source.uri:
         return True
-    if step.goal.digest and artifact.digest and (reports or artifact.digest == step.goal.digest):
-        return artifact.digest == step.goal.digest
+    if step.goal.digest and artifact.digest:
+        same_bytes = artifact.digest == step.goal.digest
+        if reports and not same_bytes:
+            return False
+        if not reports and same_bytes:
+            return True
     return not artifact.uri or same_source(artifact.uri, step.source.uri)
 
 

@@ -59,6 +59,7 @@ class Draft:
 
     step: Step
     build: Build | None = None
+    trouble: str = ""  # Why nobody could say which digest that is.
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def _pinned(draft: Draft, pins: Mapping[Build, Pin]) -> Draft:
         return draft
     if pin.missing:
         return replace(draft, step=replace(step, state=State.SKIPPED, reason=pin.missing))
-    return replace(draft, step=replace(step, goal=replace(step.goal, digest=pin.digest)))
+    return replace(draft, step=replace(step, goal=replace(step.goal, digest=pin.digest)), trouble=pin.trouble)
 
 
 def machine_of(node: Node) -> Machine:

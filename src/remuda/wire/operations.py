@@ -479,6 +479,8 @@ class OpsSubmitted(Message):
     operations: Many[OpSubmitted] = ()
     refused: Annotated[Many[str], OMIT_EMPTY] = ()
     unchecked: Annotated[Many[UncheckedItem], OMIT_EMPTY] = ()
+    checked: Annotated[Many[CheckedItem], OMIT_EMPTY] = ()
+    known_bad: Annotated[Many[BadVersionItem], OMIT_EMPTY] = ()
 
 
 class Tick(Message):

@@ -59,7 +59,10 @@ def test_an_upgrade_happens_when_there_is_something_newer_and_then_no_more(rig: 
     assert done["operations"][0]["roll_out"]["canary"] is True
     assert item["nodes"][0]["digest"] == newer["available_digest"] != newer["installed_digest"]
     assert rig.remuda("backends", "upgrades").stdout == "everything is up to date (checked just now)\n"
-    assert rig.remuda("backends", "upgrade", "--all-backends").stdout == "everything is up to date\n"
+    assert (
+        rig.remuda("backends", "upgrade", "--all-backends").stdout
+        == "everything is up to date (checked just now)\n"
+    )
 
 
 def test_another_tag_or_a_tag_that_moved_brings_another_version(rig: FleetRig) -> None:
@@ -126,6 +129,13 @@ def test_a_server_that_ends_at_its_start_is_not_rolled_out(rig: FleetRig) -> Non
     assert "of server failed to start on up at " in refused.stderr
     assert "use --force to try again" in refused.stderr
     assert rig.installed_version("server") == "1"
+    with rig.cut_off():
+        unasked = rig.remuda("backends", "upgrade", "server", code=Exit.REJECTED)
+    assert "could not be asked what " in unasked.stderr
+    assert "try again when it can be reached, or use --force" in unasked.stderr
+    everything = rig.remuda("backends", "upgrade", "--all-backends")
+    assert everything.stdout == "nothing else is newer (checked just now)\n"
+    assert "of server failed to start on up at " in everything.stderr
     upgrades = rig.json("backends", "upgrades", "--check")
     assert [one["backend_name"] for one in upgrades["upgrades"]] == []
     assert [(one["backend_name"], one["node_name"]) for one in upgrades["known_bad"]] == [("server", "up")]
@@ -136,6 +146,16 @@ def test_a_server_that_ends_at_its_start_is_not_rolled_out(rig: FleetRig) -> Non
     rig.remuda("backends", "upgrade", "server", "--rolling")
     assert rig.installed_version("server") == "3"
     rig.remuda("backends", "remove", "server")
+
+
+def test_the_reference_that_was_installed_last_is_the_one_that_upgrades_ask(rig: FleetRig) -> None:
+    rig.remuda("backends", "install", rig.push("twice", 1, tag="v1"), "--name", "twice")
+    latest = rig.push("twice", 1)
+    rig.remuda("backends", "install", latest, "--name", "twice")
+    rig.push("twice", 2)
+    rig.remuda("backends", "upgrade", "twice")
+    assert rig.installed_version("twice") == "2"
+    rig.remuda("backends", "remove", "twice")
 
 
 def test_what_galleries_offer_is_shown_with_the_nodes_it_fits(rig: FleetRig) -> None:

@@ -1,5 +1,6 @@
 """Versions that failed to start when they were rolled out."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,8 +9,9 @@ from remuda.core.errors import Problem
 from remuda.ops.bad_versions import BadVersion, KnownBadVersion, bad_versions, offered, without_bad
 from remuda.ops.holdings import Holding
 from remuda.ops.model import Kind, Stage, State, Step
+from remuda.ops.pins import Build, Pin
 from remuda.ops.steps import LOST, NOT_PROVEN, PROOF_FAILED
-from remuda.ops.targets import Draft, Plan
+from remuda.ops.targets import Draft, Plan, pinned
 from remuda.ops.upgrades import Upgrade
 from tests.unit.ops.build import NOW, PINNED, a_step
 from tests.unit.ops.fleet import a_node, artifact
@@ -111,6 +113,43 @@ def test_another_digest_is_another_version() -> None:
 def test_who_installs_such_a_version_is_told() -> None:
     planned = without_bad(plan(PINNED, kind=Kind.INSTALL), Kind.INSTALL, {PINNED: BAD})
     assert planned.warnings == (str(BAD),)
+    assert planned.drafts[0].step.state is State.PENDING
+
+
+LATEST = "registry.example:5000/me/x:latest"
+
+
+def unasked(uri: str = LATEST, names: tuple[str, ...] = BAD.names, kind: Kind = Kind.UPGRADE) -> Plan:
+    """As planned while the registry is down."""
+    step = a_step(kind)
+    step = replace(step, goal=replace(step.goal, names=names, digest=""))
+    build = Build(uri)
+    return pinned(Plan((Draft(step, build),)), {build: Pin(trouble="connection refused")})
+
+
+def test_an_upgrade_that_might_bring_such_a_version_is_refused_while_nobody_can_be_asked() -> None:
+    with pytest.raises(KnownBadVersion) as refused:
+        without_bad(unasked(), Kind.UPGRADE, {PINNED: BAD})
+    assert refused.value.message == (
+        f"registry.example:5000 could not be asked what {LATEST} stands for now (connection refused), "
+        f"and {BAD}"
+    )
+    assert refused.value.hint == "try again when it can be reached, or use --force"
+
+
+def test_other_upgrades_go_on_while_nobody_can_be_asked() -> None:
+    for planned in (unasked(names=("whisper",)), unasked(f"registry.example/me/x@{OTHER}")):
+        assert without_bad(planned, Kind.UPGRADE, {PINNED: BAD}) is planned
+
+
+def test_a_reference_by_digest_needs_no_registry_to_be_known_as_bad() -> None:
+    with pytest.raises(KnownBadVersion, match="failed to start"):
+        without_bad(unasked(f"registry.example/me/x@{PINNED}"), Kind.UPGRADE, {PINNED: BAD})
+
+
+def test_who_installs_what_might_be_such_a_version_is_told() -> None:
+    planned = without_bad(unasked(kind=Kind.INSTALL), Kind.INSTALL, {PINNED: BAD})
+    assert "could not be asked" in planned.warnings[-1]
     assert planned.drafts[0].step.state is State.PENDING
 
 

@@ -25,8 +25,10 @@ def test_another_reference_is_not_what_was_asked_for(foreign: bool) -> None:
     assert installed(f"oci://{V2}", OLD, foreign=foreign) is True
 
 
-def test_the_same_bytes_are_what_was_asked_for_wherever_they_came_from() -> None:
-    assert installed(V1, NEW, pinned=NEW) is True
+def test_the_same_bytes_from_another_reference_are_only_where_its_worker_cannot_record_the_new_one() -> None:
+    assert installed(V1, NEW, pinned=NEW) is False
+    assert installed(V1, NEW, pinned=NEW, foreign=True) is True
+    assert installed(f"oci://{V2}", NEW, pinned=NEW) is True
 
 
 def test_the_same_reference_with_other_bytes_is_not_unless_its_worker_never_fetches_anew() -> None:

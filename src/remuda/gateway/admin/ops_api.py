@@ -107,9 +107,15 @@ async def upgrade_all(request: Request, svc: Svc, admin: Admin) -> Response:
     accepted, refused = await svc.ops.operations.upgrade_all(
         found.upgrades.values(), admin, rolling=body.policy == "rolling", batch=body.batch
     )
-    shown = tuple(_accepted(one, svc) for one in accepted)
-    unasked = _unchecked(found.unchecked)
-    return answer(OpsSubmitted(operations=shown, refused=tuple(refused), unchecked=unasked), 202)
+    shown, told = tuple(_accepted(one, svc) for one in accepted), _upgrades(found, svc)
+    submitted = OpsSubmitted(
+        operations=shown,
+        refused=tuple(refused),
+        unchecked=told.unchecked,
+        checked=told.checked,
+        known_bad=told.known_bad,
+    )
+    return answer(submitted, 202)
 
 
 @routes.get("/upgrades", responses=gives(UpgradesReply, 401))

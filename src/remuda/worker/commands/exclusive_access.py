@@ -43,6 +43,10 @@ class InstalledState:
             return digest in ("", self.digest)
         return same_source(uri, self.uri)
 
+    def came_from_elsewhere(self, uri: str) -> bool:
+        """Another reference than this one is recorded."""
+        return bool(uri and self.uri) and not self.system and not same_source(uri, self.uri)
+
     def lacks(self, digest: str, uri: str = "") -> bool:
         """It is here, and is something else."""
         return self.run_file is not None and not self.has(digest, uri)

@@ -127,11 +127,23 @@ class Installs:
         attempt: Attempt,
     ) -> _Had:
         running = self._running(key, request)
-        if running is not None and not request.force and _has(sight, request):
+        here = not request.force and _has(sight, request)
+        followed = here and await self._follow(request, sight)
+        if followed and not (request.model_id or request.prove):
+            return running, sight.digest  # Only where it comes from is another.
+        if running is not None and here:
             return running, sight.digest  # Somebody else was quicker, or only the bytes were in question.
         if spec is not None and (request.force or not _has(sight, request)):
             sight = await self._replace(request, key, sight, spec, attempt)
         return await self._start(request, key, sight, attempt), sight.digest
+
+    async def _follow(self, request: BackendInstall, sight: InstalledState) -> bool:
+        """Where the bytes are here from another reference, upgrades go by the one asked for now."""
+        if sight.folder is None or not sight.came_from_elsewhere(request.uri):
+            return False
+        followed = await self._depot.follow(sight.folder.name, request.digest, request.uri)
+        self._changed()
+        return followed
 
     async def _start(
         self, request: BackendInstall, key: ProcessKey, sight: InstalledState, attempt: Attempt

@@ -133,6 +133,15 @@ class Depot:
             changed = await run_sync(self._stager.manifest_alone, spec)
         return Installed(spec.name, self.places.installed(spec.name), changed)
 
+    async def follow(self, name: str, digest: str, uri: str) -> bool:
+        """What is installed came from another reference, and is what this one stands for: upgrades ask this
+        one from now on. Nothing is fetched, and what runs is not touched."""
+        async with self._locked(name):
+            followed = await run_sync(self._stager.follow, name, digest, uri)
+        if followed:
+            log.info("backend_reference_changed", name=name, uri=uri)
+        return followed
+
     async def refresh_builtins(self) -> None:
         """At start: what ships with Remuda follows it when it was upgraded or moved."""
         for folder in await run_sync(scan, self.places):

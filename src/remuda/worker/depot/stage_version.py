@@ -92,6 +92,19 @@ class VersionStager:
         with disk_trouble_explained(name, self._places.backends, 0):
             self._versions.commit(name)
 
+    def follow(self, name: str, digest: str, uri: str) -> bool:
+        """Record that what is installed, if it has this digest, now comes from this reference. Its files stay
+        as they are; the time is that of the request: that is when the reference was known to mean them."""
+        folder = self._places.installed(name)
+        known = _recorded(folder)
+        # With a gallery's manifest it is more than the image that the reference means.
+        if not digest or known.digest != digest or read_record(folder).manifest:
+            return False
+        told = {"uri": uri, "gallery_url": "", "version": "", "installed_at": self._now()}
+        with disk_trouble_explained(name, self._places.backends, 0):
+            write_metadata(folder, known.model_copy(update=told))
+        return True
+
     def builtin(self, uri: str, spec: InstallSpec) -> bool:
         """Stage what ships with Remuda; False where it is installed already."""
         spec = replace(spec, version=__version__)

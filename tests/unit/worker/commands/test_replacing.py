@@ -13,6 +13,7 @@ from remuda.wire.backends import (
     BackendUpgrade,
     BackendUpgradeReply,
 )
+from remuda.worker.depot.metadata import Metadata, read_metadata, write_metadata
 from tests.support.commands_rig import RUN, Rig
 from tests.unit.worker.commands.traffic import offer
 
@@ -71,6 +72,28 @@ async def test_upgrade_stops_processes_once_the_new_files_are_complete(rig: Rig,
     assert (reply.success, reply.stopped_process_keys) == (True, ("qwen#0",))
     assert seen == [(RUN, RUN + "# newer\n")]
     assert run_text(rig, "build") == RUN + "# newer\n"
+
+
+async def test_same_bytes_from_another_reference_change_only_where_upgrades_ask(rig: Rig) -> None:
+    rig.offer("echo")
+    await rig.install(BackendInstall(backend="echo", model_id="qwen"))
+    digest, v1, latest = f"sha256:{'0' * 64}", "registry.example/me/x:v1", "registry.example/me/x:latest"
+    write_metadata(rig.folder("echo"), Metadata(name="echo", alias="e", uri=v1, digest=digest))
+    text, changes = run_text(rig, "echo"), rig.changes
+
+    reply = await rig.install(BackendInstall(backend="echo", name="echo", uri=latest, digest=digest))
+
+    known = read_metadata(rig.folder("echo"))
+    assert reply.success
+    assert known is not None
+    assert (known.uri, known.digest, known.alias, reply.digest) == (latest, digest, "e", digest)
+    assert (len(rig.depot.installs), len(rig.supervision.started)) == (1, 1), "those of the beginning"
+    assert rig.supervision.stopped == []
+    assert run_text(rig, "echo") == text
+    assert rig.changes > changes, "it is reported"
+
+    await rig.install(BackendInstall(backend="echo", name="echo", uri=f"oci://{latest}", digest=digest))
+    assert read_metadata(rig.folder("echo")) == known, "the same reference in full"
 
 
 async def test_upgrade_cancelled_while_it_fetches_stops_nothing(rig: Rig) -> None:
