@@ -31,6 +31,9 @@ _FILE_WORDS: Final = frozenset(
     *("path", "file", "folder", "dir", "root"),
 }
 _WORD: Final = re.compile(r"[a-z0-9]+")
+_URL: Final = re.compile(r"\bhttps?://[^\s,]+")
+_BETWEEN_PATHS: Final = re.compile(r"""[\s=:,;"'\[\]()|@]+""")  # Wherever a backend may end one path.
+_PLAIN_KEY: Final = re.compile(r"[\w.-]+")
 _SHELL_CHARACTERS: Final = frozenset("`$\\\"';|&<>*?!{}[]()")
 
 
@@ -83,7 +86,7 @@ def check_new_name(name: str) -> None:
 def check_paths(config: ModelConfig) -> None:
     """Invalid for a file that would lie outside the folder of models, wherever that is."""
     for key, path in _paths(config):
-        if ".." in path.replace("\\", "/").split("/"):
+        if path.startswith("~") or ".." in path.replace("\\", "/").split("/"):
             raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} is outside the models folder")
         if not path.isprintable():
             raise Invalid(f"{key}: {path[:_SHOWN_CHARS_MAX]!r} has characters that cannot be seen")
@@ -113,25 +116,42 @@ def _paths(config: ModelConfig) -> Iterator[tuple[str, str]]:
     }
     for key, paths in named.items():
         yield from ((key, path) for path in paths)
+    for override in config.overrides:
+        yield from _free_paths(f"overrides: {override}", override)
     for option in config.options:
-        key, _, value = option.partition(":")
-        yield from _free_paths(f"options: {key.strip()}", value.strip())
+        key, _, value = (part.strip() for part in option.partition(":"))
+        plain = _PLAIN_KEY.fullmatch(key) and not key.startswith("-") and value
+        yield from _free_paths(f"options: {key if plain else option.strip()}", value if plain else option)
     for key, inner in config.engine_args.items():
         yield from _free_paths(f"engine_args.{key}", inner)
+        yield from _pieces(f"engine_args.{key}", key)
 
 
 def _free_paths(key: str, value: JsonValue) -> Iterator[tuple[str, str]]:
-    """The files among what a backend is told in its own words, by the names that such keys have: `lora`,
-    `mmproj`, `draft_model`, `tokenizer`, `slot_save_path`, `download_dir` and their like."""
+    """The files among what a backend is told in its own words: by the names that such keys have (`lora`,
+    `mmproj`, `draft_model`, `tokenizer`, `slot_save_path`, `download_dir` and their like), and whatever looks
+    like a path outside a folder, because a backend may have names for its files that are not known here."""
     match value:
         case dict():
             for name, inner in value.items():
                 yield from _free_paths(f"{key}.{name}", inner)
+                yield from _pieces(key, name)
         case list():
             for inner in value:
                 yield from _free_paths(key, inner)
-        case str() if _FILE_WORDS & set(_WORD.findall(key.lower())) and "{" not in value:
-            yield from ((key[:_SHOWN_CHARS_MAX], part.strip()) for part in value.split(",") if part.strip())
+        case str() if "{" not in value:  # Else it is a template.
+            if _FILE_WORDS & set(_WORD.findall(key.lower())):
+                parts = (part.strip() for part in _URL.sub("", value).split(","))
+                yield from ((key[:_SHOWN_CHARS_MAX], part) for part in parts if part)
+            yield from _pieces(key, value)
+
+
+def _pieces(key: str, text: str) -> Iterator[tuple[str, str]]:
+    """What in a text would lead out of the current folder: absolute, in a home, or upwards."""
+    for piece in _BETWEEN_PATHS.split(_URL.sub("", text)):
+        path = piece.replace("\\", "/")
+        if path.strip("/") and (path.startswith(("/", "~")) or ".." in path.split("/")):
+            yield key[:_SHOWN_CHARS_MAX], path
 
 
 def _read(text: str) -> ModelConfig:

@@ -163,9 +163,12 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+words = st.text(
+    st.characters(exclude_categories=["C", "Z"], exclude_characters="~/\\."), max_size=20
+)  # No paths.
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
     max_leaves=5,
 )
 configs = st.builds(
@@ -178,7 +181,7 @@ configs = st.builds(
     f16=st.booleans(),
     mmap=st.none() | st.booleans(),
     yarn_ext_factor=st.floats(allow_nan=False, allow_infinity=False),
-    options=st.lists(texts, max_size=3).map(tuple),
+    options=st.lists(words, max_size=3).map(tuple),
     template=st.builds(
         Template,
         chat=texts,
@@ -187,7 +190,7 @@ configs = st.builds(
     ),
     function=st.builds(Function, grammar=st.builds(Grammar, disable=st.booleans())),
     selector=st.dictionaries(texts, texts, max_size=3),
-    engine_args=st.dictionaries(texts, values, max_size=3),
+    engine_args=st.dictionaries(words, values, max_size=3),
     keep_alive=st.none() | st.just(FOR_EVER) | st.timedeltas(timedelta(0), timedelta(days=9)),
 )
 
@@ -279,11 +282,46 @@ def test_files_in_a_backends_own_options_stay_in_the_folder_of_models(line: str,
 
 
 @pytest.mark.parametrize(
+    ("line", "piece"),
+    [
+        ('options: ["--mmproj=/etc/passwd"]', "/etc/passwd"),
+        ('options: ["--lora", "../../../etc/shadow"]', "../../../etc/shadow"),
+        ('options: ["--lora", "/etc/shadow"]', "/etc/shadow"),
+        ('options: ["--mmproj /etc/passwd"]', "/etc/passwd"),
+        ('options: ["--lora=/models/a.gguf,/etc/passwd"]', "/etc/passwd"),
+        ('options: ["--lora=a.gguf:1.0,/etc/passwd:0.5"]', "/etc/passwd"),
+        ('options: ["mmproj=../x"]', "../x"),
+        ('options: ["lora:file:///etc/passwd"]', "/etc/passwd"),
+        ('options: ["lora:~/secret"]', "~/secret"),
+        ('options: ["--lora=https://host/a,/etc/passwd"]', "/etc/passwd"),
+        ('options: ["--anything=a/../../b"]', "a/../../b"),
+        ('options: ["/etc/passwd"]', "/etc/passwd"),
+        ('options: ["anything:..\\\\x"]', "../x"),
+        ('overrides: ["a=str:/etc/passwd"]', "/etc/passwd"),
+        ("engine_args: {hf_overrides: {rope: ../x}}", "../x"),
+        ("engine_args: {a: {b: [{c: x}, [y, /etc/passwd]]}}", "/etc/passwd"),
+        ("engine_args: {a: [--mmproj=/etc/passwd]}", "/etc/passwd"),
+        ('engine_args: {"--mmproj=/etc/passwd": true}', "/etc/passwd"),
+        ('engine_args: {a: {"--mmproj=~/x": true}}', "~/x"),
+    ],
+)
+def test_every_word_of_an_option_stays_in_the_folder_of_models(line: str, piece: str) -> None:
+    with pytest.raises(
+        Invalid, match=f"(options|overrides|engine_args).*{piece}.* is outside the models folder"
+    ):
+        check_absolute_paths(
+            read_model(f"name: m\nparameters: {{model: m.gguf}}\n{line}"), PurePosixPath("/models")
+        )
+
+
+@pytest.mark.parametrize(
     "line",
     [
-        'options: ["lora:adapters/a.gguf", "mmproj:/models/p.gguf", "reasoning_format:..", "stop:/"]',
+        'options: ["lora:adapters/a.gguf", "mmproj:/models/p.gguf", "reasoning_format:...", "stop:/"]',
+        'options: ["--lora=/models/a.gguf,b.gguf:0.5", "--mmproj", "p.gguf", "-ngl 99", "stop:</s>"]',
+        'options: ["mmproj:https://host/a/../p.gguf", "--chat-template={{ /x/../y }}", "tensor_split:1,2"]',
         'engine_args: {chat_template: "{% if x %}/../{% endif %}\\n", dtype: auto, max_model_len: 1}',
-        "engine_args: {tokenizer: org/name, hf_overrides: {rope: ../x}}",
+        "engine_args: {tokenizer: org/name, hf_overrides: {rope: a/b, list: [c, 1]}}",
     ],
 )
 def test_other_options_are_left_alone(line: str) -> None:
