@@ -96,6 +96,21 @@ def check_grammar(text: str) -> Sliced[None]:
     yield from Overlap(expansion.rules, expansion.names, texts, costs).check(budget)
 
 
+def canonical(text: str) -> str:
+    """The same for grammars that differ only in blanks, comments and the names of their rules."""
+    names: dict[str, str] = {"root": "root"}
+    parts = []
+    for token in _TOKEN.finditer(text):
+        match token.lastgroup:
+            case "name":
+                parts.append(names.setdefault(token[0], f"r{len(names)}"))
+            case "space" | "comment":
+                pass
+            case _:
+                parts.append(token[0])
+    return " ".join(parts)
+
+
 def _expand(expansion: Expansion, token: re.Match[str]) -> None:
     match token.lastgroup:
         case "literal" | "class" | "other":

@@ -35,10 +35,37 @@ def test_the_grammar_that_ended_an_engine_is_refused_for_a_while() -> None:
 
     assert refused(held)
     assert refused(held, pb.PredictOptions(Grammar="root ::= s", Prompt="another"))
-    assert not refused(held, pb.PredictOptions(Grammar="root ::= t"))
+    assert not refused(held, pb.PredictOptions(Grammar="root ::= s t"))
     assert not refused(held, SCHEMA)
     clock.advance(timedelta(seconds=KEPT_S))
     assert not refused(held)
+
+
+@pytest.mark.parametrize(
+    "text", ["root ::= s\n", "\n\nroot  ::=\ts ", "# a comment\nroot ::= s # more", "root::=other"]
+)
+def test_a_grammar_is_known_again_however_it_is_written(text: str) -> None:
+    held = HeldGrammars(HandClock())
+    held.failed(GRAMMAR, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
+
+    assert refused(held, pb.PredictOptions(Grammar=text))
+
+
+@pytest.mark.parametrize("text", ["root ::= root", 'root ::= "s"', "root ::= s s", "root ::= [s]"])
+def test_other_grammars_are_not_taken_for_it(text: str) -> None:
+    held = HeldGrammars(HandClock())
+    held.failed(GRAMMAR, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
+
+    assert not refused(held, pb.PredictOptions(Grammar=text))
+
+
+def test_blanks_in_quotes_count_and_those_in_json_do_not() -> None:
+    held = HeldGrammars(HandClock())
+    held.failed(pb.PredictOptions(Grammar='root ::= "a b"'), failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
+    held.failed(SCHEMA, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
+
+    assert not refused(held, pb.PredictOptions(Grammar='root ::= "a  b"'))
+    assert refused(held, pb.PredictOptions(Metadata={"response_format": " { }\n"}))
 
 
 def test_one_of_several_is_refused_the_second_time_unless_it_was_answered_in_between() -> None:
@@ -75,8 +102,8 @@ def test_other_failures_are_not_held_against_a_grammar(code: GrpcStatus, details
 def test_so_many_are_kept() -> None:
     held = HeldGrammars(HandClock())
     for number in range(KEPT_MAX + 1):
-        options = pb.PredictOptions(Grammar=f"root ::= r{number}")
+        options = pb.PredictOptions(Grammar=f"root ::= [{number}]")
         held.failed(options, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
 
-    assert not refused(held, pb.PredictOptions(Grammar="root ::= r0"))
-    assert refused(held, pb.PredictOptions(Grammar="root ::= r1"))
+    assert not refused(held, pb.PredictOptions(Grammar="root ::= [0]"))
+    assert refused(held, pb.PredictOptions(Grammar="root ::= [1]"))

@@ -5,11 +5,15 @@ Each frontend learns by itself.
 """
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from remuda.core.clock import Clock
 from remuda.core.errors import Invalid
+from remuda.core.gbnf import canonical
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 
@@ -20,6 +24,7 @@ _ENDED: Final = ("the engine was ended", "the engine had to be ended")
 # One of several is only suspected: it is refused the second time, unless it was answered in between.
 _STRIKES: Final = {GrpcStatus.INVALID_ARGUMENT: 2, GrpcStatus.ABORTED: 1}
 _STRIKES_MAX: Final = 2
+_READ_CHARS_MAX: Final = 32 << 10  # Longer texts are compared but for their blanks: a request waits for this.
 _SCHEMAS: Final = ("json_schema", "response_format")  # In the metadata.
 
 
@@ -69,6 +74,18 @@ class HeldGrammars:
 
 
 def _hash(options: pb.PredictOptions) -> bytes:
-    texts = (options.Grammar, options.Tools, options.ToolChoice, *map(options.Metadata.get, _SCHEMAS))
-    parts = [(text or "").encode() for text in texts]
+    texts = (options.Tools, options.ToolChoice, *map(options.Metadata.get, _SCHEMAS))
+    parts = [_plain_grammar(options.Grammar).encode(), *(_plain_json(text or "").encode() for text in texts)]
     return hashlib.sha256(b"".join(b"%d:%s" % (len(part), part) for part in parts)).digest()
+
+
+def _plain_grammar(text: str) -> str:
+    """Without what makes no difference to an engine, or a blank more would let a grammar through again."""
+    return canonical(text) if len(text) <= _READ_CHARS_MAX else " ".join(text.split())
+
+
+def _plain_json(text: str) -> str:
+    if len(text) <= _READ_CHARS_MAX:
+        with suppress(msgspec.DecodeError, RecursionError):
+            return msgspec.json.encode(msgspec.json.decode(text)).decode()
+    return " ".join(text.split())
