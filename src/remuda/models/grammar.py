@@ -150,6 +150,8 @@ class _Writer:
     def _of_map(self, schema: Schema, place: Place) -> Sliced[str]:
         if "$ref" in schema:
             return (yield from self._referred(schema, place))
+        if self._strict and "type" in schema:
+            yield from self._check_type(schema, place)
         if "const" in schema:
             return self._rules.add(self._rules.constant(schema["const"]))
         if "enum" in schema:
@@ -164,6 +166,16 @@ class _Writer:
         for kind in _kinds(schema, place):
             ways.append((yield from self._of_kind(kind, schema, place)))
         return self._rules.add(either(ways))
+
+    def _check_type(self, schema: Schema, place: Place) -> Sliced[None]:
+        """The values that const and enum list are written whatever type stands beside them."""
+        for key in ("const", "enum"):
+            if key in schema:
+                listed = [schema[key]] if key == "const" else _list(schema, key, place)
+                yield from self._spend(len(listed))
+                kinds = _kinds(schema, place)
+                if not all(values.is_of_type(value, kinds) for value in listed):
+                    raise Invalid(f"{_at(place)}{key} has a value that is not of type {' or '.join(kinds)}")
 
     def _enum(self, values: list[JsonValue]) -> Sliced[str]:
         known = self._enums.get(id(values))
@@ -352,6 +364,9 @@ class _Writer:
         self._rules.room(len(named), len(wanted))
         yield from self._spend(len(named) + len(wanted))
         properties, required = dict(named), {str(name) for name in wanted}
+        if self._strict and schema.get("additionalProperties") is False and required - properties.keys():
+            name = min(required - properties.keys())[:80]
+            raise Invalid(f"{_at(place)}it requires {name}, which is not among its properties, and no others")
         properties.update({name: True for name in sorted(required - properties.keys())})
         others = schema.get("additionalProperties", "properties" not in schema and not properties)
         if others is True and not properties:

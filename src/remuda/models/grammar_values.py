@@ -1,7 +1,7 @@
 """Numbers within bounds and texts of known formats, in the form that llama.cpp reads (GBNF). Pure."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from pydantic import JsonValue
@@ -47,7 +47,8 @@ _UNKEPT: Final[Mapping[str, tuple[JsonValue, ...]]] = {
     "if": (),
     "not": (False,),
     "unevaluatedItems": (True, False),
-    "unevaluatedProperties": (False,),
+    "$dynamicRef": (),
+    "$recursiveRef": (),
 }
 
 
@@ -65,7 +66,24 @@ class Range(NamedTuple):
 
 def unkept(schema: Mapping[str, JsonValue]) -> str:
     """The first keyword of a schema that no grammar here keeps, whatever type it is of; empty: none."""
+    if "properties" not in schema and schema.get("unevaluatedProperties", True) is not True:
+        return "unevaluatedProperties"  # Objects whose properties are named here have no others anyway.
     return next((key for key, idle in _UNKEPT.items() if key in schema and schema[key] not in idle), "")
+
+
+def is_of_type(value: JsonValue, kinds: Collection[str]) -> bool:
+    match value:
+        case None:
+            return "null" in kinds
+        case bool():
+            return "boolean" in kinds
+        case int() | float():
+            return "number" in kinds or ("integer" in kinds and value == int(value))
+        case str():
+            return "string" in kinds
+        case list():
+            return "array" in kinds
+    return "object" in kinds
 
 
 def whole_range(schema: Mapping[str, JsonValue]) -> Range:

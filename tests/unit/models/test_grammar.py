@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from remuda.core.errors import Invalid
+from remuda.core.slices import at_once
+from remuda.models import grammar as schema_grammar
 from remuda.models.grammar import JSON_GRAMMAR, ToolSpec
 from tests.unit.models.gbnf import Grammar
 from tests.unit.models.grammars import grammar_of_schema, grammar_of_tools
@@ -277,3 +279,35 @@ def test_nothing_else_is_accepted(data: st.DataObject, case: Described) -> None:
 def test_whatever_claims_to_be_a_schema_is_followed_or_refused(schema: JsonValue) -> None:
     with contextlib.suppress(Invalid):
         assert Grammar(grammar_of_schema(schema))
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties cannot be kept"),
+        ({"$dynamicRef": "#a"}, "dynamicRef cannot be kept"),
+        ({"type": "string", "enum": ["a", 1]}, "enum has a value that is not of type string"),
+        (
+            {"type": ["integer", "null"], "const": 1.5},
+            "const has a value that is not of type integer or null",
+        ),
+        ({"type": "integer", "const": True}, "const has a value that is not of type integer"),
+        ({"required": ["a"], "properties": {}, "additionalProperties": False}, "it requires a, which is not"),
+    ],
+)
+def test_strict_refuses_what_would_not_be_kept(schema: JsonValue, words: str) -> None:
+    assert at_once(schema_grammar.grammar_of_schema({"properties": {"x": schema}}))
+    with pytest.raises(Invalid, match=words):
+        at_once(schema_grammar.grammar_of_schema({"properties": {"x": schema}}, strict=True))
+
+
+def test_strict_takes_lists_of_values_of_their_type() -> None:
+    schema: JsonValue = {
+        "properties": {
+            "a": {"type": ["string", "null"], "enum": ["a", None]},
+            "b": {"type": "integer", "const": 1.0},
+        },
+        "unevaluatedProperties": False,
+    }
+
+    assert at_once(schema_grammar.grammar_of_schema(schema, strict=True))
