@@ -135,7 +135,7 @@ async def test_a_key_for_inference_is_not_enough(open_frontend: LiveFrontend, me
     key = await new_key(open_frontend, f"app of {method} {path}", "inference")
     reply = await open_frontend.anyone.request(method, path, headers=bearer(key["key"]))
     assert node_error(reply)[:2] == (403, 403)
-    assert "is inference" in reply.json()["error"]["message"]
+    assert "scope inference" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("header", ["Authorization", "x-api-key"])

@@ -139,7 +139,7 @@ BREAKS = {
         "every_model_is_served",
     ),
     "a peer that has lost an install is waited for": Break(
-        {"remuda.scheduler.installing.by_lists": wait_on}, "every_model_is_served", first_seed=129
+        {"remuda.scheduler.installing.by_lists": wait_on}, "every_model_is_served", first_seed=174
     ),
     "drained nodes are routed to": Break(
         {"remuda.router.table._routable": routed_though_drained},
