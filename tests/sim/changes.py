@@ -64,6 +64,9 @@ def only_the_worker_is_heard(ledger: Ledger, write: Write, old: NodeRow, new: No
     """No admin, no timer and no frontend makes a node look alive; nor does any of them say its goodbye."""
     if old.last_heartbeat != new.last_heartbeat and write.kind not in ("register", "beat"):
         return write.kind == "listen"  # Where the clock was set back, the past is moved.
+    told = write.kind == "amend" and write.note is None  # Its word that it cannot be commanded.
+    if old.bus_trouble_heard_at != new.bus_trouble_heard_at and not told:
+        return write.kind in ("register", "listen")
     if old.departed == new.departed:
         return True
     return write.amends("departed") if new.departed else write.kind in ("register", "beat")
@@ -157,6 +160,10 @@ OF_FLEETS: tuple[Callable[[Ledger, Write, State, State], bool], ...] = (
 )
 
 
+def _last_heard(row: NodeRow) -> tuple[int, int | None]:
+    return row.last_heartbeat, row.bus_trouble_heard_at
+
+
 class ChangeChecker:
     def __init__(
         self, ledger: Ledger, books: Books, public_key: Callable[[NodeId], str | None], trace: Trace
@@ -174,7 +181,7 @@ class ChangeChecker:
             before = old.nodes.get(node_id)
             if before is not None and before != row:
                 self._check_node(write, before, row)
-            heard = before is None or before.last_heartbeat != row.last_heartbeat
+            heard = before is None or _last_heard(before) != _last_heard(row)
             if heard and write.kind not in ("listen", "supersede"):
                 self._ledger.sign_of_life(node_id)
             if write.kind == "register" and row.claim_id and (before is None or before.claim != row.claim):

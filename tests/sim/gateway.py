@@ -54,7 +54,7 @@ async def _answer(registry: Registry, entropy: Entropy, call: Call) -> Answer:
             await registry.heartbeat(views.beat(NodeId(node_id), caller, decode(wire.Heartbeat, body)))
             said = wire.HeartbeatReply()
         case "bus-trouble":
-            trouble = views.bus_trouble(decode(wire.BusTrouble, body))
+            trouble = views.bus_trouble(decode(wire.BusTrouble, body), "", "")
             await registry.cut_off(NodeId(node_id), caller, trouble)
             said = wire.NODE_NOT_COMMANDABLE
         case "drain":

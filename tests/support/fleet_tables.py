@@ -22,6 +22,7 @@ class NodeRow(NamedTuple):
     leaving: bool
     departed: bool
     last_heartbeat: int
+    bus_trouble_heard_at: int | None
     vram_budget_override: str | None
     max_replicas_override: int | None
     report_boot_id: BootId | None

@@ -28,6 +28,7 @@ from remuda.bus.credentials import signature
 from remuda.bus.link import Publish
 from remuda.bus.messages import Incoming
 from remuda.bus.subscriptions import Receiver
+from remuda.core.bus_reach import cannot_connect
 from remuda.core.errors import BusRefused, BusUnusable, Invalid, TooLarge
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,7 @@ _VIOLATION = re.compile(r'permissions violation for (subscription|publish) to "(
 # What the client raises when the other side speaks something that is not its protocol.
 _NONSENSE = (ValueError, TypeError, AttributeError)
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM)
+_OPEN_PORT = "open that port on that machine (firewall), or check the address"
 _DENIED = ("authorization violation", "user authentication", "account authentication")
 
 T = TypeVar("T")
@@ -359,14 +361,18 @@ def _not_reached(error: Exception, servers: Servers) -> str:
         case ssl.SSLError():  # An OSError too, whose numbers mean something else.
             return ""
         case ConnectionRefusedError():
-            return f"nothing listens at {servers}; check that the frontend or NATS server there runs"
+            return cannot_connect(
+                str(servers),
+                "connection refused",
+                "check that the frontend or NATS server there runs and that its firewall has that port open",
+            )
         case TimeoutError():
-            return f"no answer from {servers}; open that port in its firewall, or check the address"
+            return cannot_connect(str(servers), "no answer", _OPEN_PORT)
         case socket.gaierror():
             return f"the name in {servers} cannot be resolved"
         case OSError(errno=int(number)) if number in _UNREACHABLE:
             why = os.strerror(number).lower()
-            return f"{servers} cannot be reached ({why}); open that port, or check the address"
+            return cannot_connect(str(servers), why, _OPEN_PORT)
         case _:
             return ""
 

@@ -35,6 +35,7 @@ from remuda.cli.options import registration_token
 from remuda.cli.running import Stop, background, log_as, run_until_signal
 from remuda.cli.settings import WorkerSettings
 from remuda.core import limits
+from remuda.core.bus_reach import cannot_connect
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import Misconfigured
@@ -70,7 +71,8 @@ class BusOfWorker:
                 return ""
             case Connecting(since):
                 slow = self._clock.now() - since >= timedelta(seconds=limits.BUS_SLOW_S)
-                return f"no answer from {self._bus.servers} yet; is that port open?" if slow else NOT_YET
+                servers = str(self._bus.servers)
+                return cannot_connect(servers, "no answer yet", "is that port open?") if slow else NOT_YET
             case Down(reason):
                 return reason
 

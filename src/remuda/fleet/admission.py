@@ -96,8 +96,9 @@ def readmit(candidate: Candidate, known: Node, now: datetime, policy: AdmissionP
     """A node that was recognised registers again: id, approval, drain and an admin's words are kept."""
     if refreshes(candidate, known):
         candidate = replace(candidate, boot_id=known.boot_id)
-    # A worker that cannot be commanded registers again to ask where the bus is: that is no sign of health.
+    # A worker that cannot be commanded registers again to ask where the bus is: it lives, but is not healthy.
     still_cut_off = bool(known.cut_off) and known.boot_id == candidate.boot_id
+    trouble = known.bus_trouble
     resources = _merged_resources(candidate, known)
     slots = known.max_replicas_override or candidate.max_replicas
     return replace(
@@ -117,6 +118,7 @@ def readmit(candidate: Candidate, known: Node, now: datetime, policy: AdmissionP
         last_heartbeat=known.last_heartbeat if still_cut_off else now,
         updated_at=now,
         report=known.report if known.boot_id == candidate.boot_id else None,
+        bus_trouble=replace(trouble, heard_at=now) if trouble and still_cut_off else trouble,
         labels=labelling.merged(
             known.labels, candidate.labels, labelling.auto_labels(known.name, resources, slots)
         ),
@@ -217,12 +219,12 @@ def heard(node: Node, beat: Beat, now: datetime) -> Node:
     return replace(alive, resources=resources, report=_newer(node.report, beat.report))
 
 
-def cut_off(node: Node, trouble: BusTrouble) -> Node:
-    """The worker says that commands cannot reach it. The time of its last heartbeat stays as it is: the node
-    goes stale as it would without this message. Raises NotFound for a boot that is over."""
+def cut_off(node: Node, trouble: BusTrouble, now: datetime) -> Node:
+    """The worker says that commands cannot reach it. It was heard, but the time of its last heartbeat stays
+    as it is: its last report is as old as before. Raises NotFound for a boot that is over."""
     known = _still(node, trouble.boot_id).bus_trouble
     overtaken = known is not None and known.boot_id == trouble.boot_id and known.sequence >= trouble.sequence
-    return node if overtaken else replace(node, bus_trouble=trouble)
+    return node if overtaken else replace(node, bus_trouble=replace(trouble, heard_at=now))
 
 
 def approve(node: Node) -> Node:

@@ -1,6 +1,6 @@
 """The fleet as it was at one instant: a snapshot that carries its own `now`, and the verdicts on it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -29,7 +29,12 @@ class Standing:
     reasons: tuple[str, ...]
     unreached: Mapping[str, str] = field(default_factory=dict)  # Why, by each frontend that cannot dial it.
     uncommandable: str = ""  # Why commands cannot reach its worker; empty: they can, as far as is known.
-    heard_ago: timedelta = timedelta()  # Since its last heartbeat, whether or not anybody listened meanwhile.
+    heard_ago: timedelta = timedelta()  # Whether or not anybody listened meanwhile.
+
+    @property
+    def heartbeat_ago(self) -> timedelta:
+        """Since it last told what runs there. A worker that is cut off from the bus is heard without that."""
+        return self.heard_ago + (self.node.last_heard - self.node.last_heartbeat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Fleet:
     probes: Mapping[NodeId, Sequence[CommandProbe]] = field(default_factory=dict)
 
     def standing(self, node: Node, thresholds: Thresholds) -> Standing:
-        silence = self.hearing.silence(node.last_heartbeat, self.now)
+        silence = self.hearing.silence(node.last_heard, self.now)
         # Nobody listens for a worker that is not there: probes tell something only while it is heard.
         probes = self.probes.get(node.id, ()) if silence < thresholds.unhealthy_after else ()
         cut_off = uncommandable(node, probes)
@@ -49,27 +54,40 @@ class Fleet:
         why = reasons(node, reachability, silence, cut_off)
         unreached: dict[str, str] = {}
         if reachability in (Reachability.UP, Reachability.SILENT):
-            failed = (dial for dial in self.dials.get(node.id, ()) if dial.problem)
-            unreached = {dial.frontend: _unreachable(node, dial) for dial in failed}
+            unheard = silence >= thresholds.unhealthy_after
+            failed = [dial for dial in self.dials.get(node.id, ()) if dial.problem]
+            unreached = {dial.frontend: _unreachable(node, dial, unheard=unheard) for dial in failed}
         status = wire_status(node, reachability)
         return Standing(
             node,
             reachability,
             status,
             silence,
-            (*why, *dict.fromkeys(unreached.values())),
+            _in_order(why, unreached.values()),
             unreached,
             cut_off,
-            self.now - node.last_heartbeat,
+            self.now - node.last_heard,
         )
 
     def standings(self, thresholds: Thresholds) -> list[Standing]:
         return [self.standing(node, thresholds) for node in sorted(self.nodes, key=lambda n: n.name)]
 
 
-def _unreachable(node: Node, dial: Dial) -> str:
-    if BUS_CLOSED_TOO in dial.problem:
-        return f"its worker has ended, or its machine is gone: {node.http_address}: {dial.problem}"
+_STOPPED = "its worker has stopped"
+
+
+def _in_order(why: Iterable[str], unreached: Iterable[str]) -> tuple[str, ...]:
+    """A worker that has stopped comes first: it explains the rest."""
+    return tuple(sorted(dict.fromkeys((*why, *unreached)), key=lambda one: not one.startswith(_STOPPED)))
+
+
+def _unreachable(node: Node, dial: Dial, *, unheard: bool) -> str:
+    """`unheard`: it has missed heartbeats as well, so its port is not what is wrong."""
+    if unheard or BUS_CLOSED_TOO in dial.problem:
+        return (
+            f"{_STOPPED}, or its machine is off: start it again on that machine "
+            f"({node.http_address}: {dial.problem})"
+        )
     setting = node.setting("--advertise-http-addr", "LOCALAI_ADVERTISE_HTTP_ADDR")
     return (
         f"registered, but {node.http_address} cannot be reached from the frontend ({dial.problem}); "

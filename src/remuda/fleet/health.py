@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from remuda.core.bus_reach import CANNOT_CONNECT
 from remuda.core.pasting import pasted
 from remuda.fleet.model import CommandProbe, Node
 
@@ -40,6 +41,8 @@ def uncommandable(node: Node, probes: Sequence[CommandProbe] = ()) -> str:
     """
     if not node.approved:
         return ""
+    if node.cut_off.startswith(CANNOT_CONNECT):
+        return f"its worker {node.cut_off}"
     if node.cut_off:
         return f"its worker is not connected to the bus: {node.cut_off}"
     if probes and all(probe.problem for probe in probes):
@@ -93,7 +96,8 @@ def reasons(
         )
     if node.leaving and reachability is not Reachability.DEPARTED:
         found.append("its worker is shutting down")
-    if uncommandable and reachability is not Reachability.DEPARTED:
+    # What the worker of a node that is gone said of the bus is old, and not why it is gone.
+    if uncommandable and reachability not in (Reachability.GONE, Reachability.DEPARTED):
         found.append(uncommandable)
     return (*found, *_heard(node, reachability, silence, uncommandable))
 

@@ -108,6 +108,7 @@ class BusTrouble:
     boot_id: BootId
     sequence: int
     reason: str
+    heard_at: datetime | None = None  # When its worker last called, cut off; None: it was not noted.
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,15 @@ class Node:
     left: bool = False  # Of a departed node: it left the fleet, so that nobody is to wait for it.
     contested_from: str = ""  # Who was refused under this name while the node lived; empty: nobody.
     ended: str = ""  # Why its worker does not run, as the `remuda up` says that starts it; else empty.
+
+    @property
+    def last_heard(self) -> datetime:
+        """Its last heartbeat, or its worker's last call while it cannot be commanded: that is no sign of
+        health and tells nothing new of what runs there, but shows that the worker is alive."""
+        trouble = self.bus_trouble
+        if trouble is None or trouble.heard_at is None or trouble.boot_id != self.boot_id:
+            return self.last_heartbeat
+        return max(self.last_heartbeat, trouble.heard_at)
 
     @property
     def cut_off(self) -> str:

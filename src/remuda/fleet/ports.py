@@ -71,7 +71,8 @@ class FleetStore(Protocol):
         ...
 
     async def amend(self, node_id: NodeId, change: Callable[[Node], Node], note: Note | None = None) -> Node:
-        """Write the changed node, `updated_at` fresh, and the note in one transaction; NotFound."""
+        """Write the changed node and the note in one transaction; NotFound. `change` is given the node with
+        `updated_at` fresh: that is the time now."""
         ...
 
     async def remove(self, node_id: NodeId, note: Note, revoke: Sequence[str] = ()) -> Node:

@@ -84,7 +84,9 @@ class Registry:
     async def cut_off(self, node_id: NodeId, caller: Caller, trouble: BusTrouble) -> None:
         """The worker says that commands cannot reach it."""
         await self._callers.prove(node_id, caller)
-        node = await self._store.amend(node_id, lambda node: admission.cut_off(proven(node, caller), trouble))
+        node = await self._store.amend(
+            node_id, lambda node: admission.cut_off(proven(node, caller), trouble, node.updated_at)
+        )
         log.info("node_cut_off", node=node.name, id=node_id, reason=node.cut_off)
 
     async def approve(self, node_id: NodeId, actor: str) -> Admitted:

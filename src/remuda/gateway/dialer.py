@@ -33,6 +33,9 @@ class LastDial:
     failing_since: datetime | None = None  # None: it answered last.
 
     grace_s: float = limits.DIAL_GRACE_S
+    left_bus_at: datetime | None = (
+        None  # Its connection to the bus was closed, and it has not answered since.
+    )
 
     @property
     def settled(self) -> bool:
@@ -40,6 +43,18 @@ class LastDial:
         if self.failing_since is None:
             return True
         return self.at - self.failing_since >= timedelta(seconds=self.grace_s)
+
+
+def with_bus_closed(last: LastDial, before: LastDial | None, node: Node, *, lost: bool) -> LastDial:
+    """`lost`: the node's connection to the bus was closed just now. One that was closed before stays so until
+    the node answers, is heard again, or starts anew."""
+    if last.answered:
+        return last
+    if lost:
+        return replace(last, grace_s=limits.DIAL_LOST_GRACE_S, left_bus_at=last.at)
+    if before is None or before.boot_id != node.boot_id or before.left_bus_at is None:
+        return last
+    return last if node.last_heard > before.left_bus_at else replace(last, left_bus_at=before.left_bus_at)
 
 
 def after_dial(node: Node, before: LastDial | None, *, answered: bool, now: datetime) -> LastDial:
@@ -66,7 +81,8 @@ def due(standings: Sequence[Standing], last: Mapping[NodeId, LastDial], now: dat
 
 def _may_be_called(standing: Standing) -> bool:
     node = standing.node
-    heard = standing.reachability is Reachability.UP
+    cut_off = standing.reachability is Reachability.SILENT and bool(node.cut_off)  # It calls us all the same.
+    heard = standing.reachability is Reachability.UP or cut_off
     return heard and node.approved and node.node_type is NodeType.BACKEND
 
 
@@ -163,9 +179,10 @@ class Dialer:
         async def dial(node: Node) -> None:
             async with limiter:
                 problem = await call(node.http_address)
-            last = after_dial(node, self._last.get(node.id), answered=not problem, now=fleet.now)
-            if problem and node.id in lost:
-                last = replace(last, grace_s=limits.DIAL_LOST_GRACE_S)
+            before = self._last.get(node.id)
+            last = after_dial(node, before, answered=not problem, now=fleet.now)
+            last = with_bus_closed(last, before, node, lost=node.id in lost)
+            if last.left_bus_at is not None:
                 problem = f"{problem}, and {BUS_CLOSED_TOO}"
             self._last[node.id] = last
             if last.settled:

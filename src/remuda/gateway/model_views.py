@@ -72,7 +72,7 @@ def _unconfirmed_since(standing: Standing | None) -> datetime | None:
     if standing is None:
         return None
     silent = standing.reachability is Reachability.SILENT and not standing.node.cut_off
-    return standing.node.last_heartbeat if silent or standing.heard_ago >= _CONFIRMED_FOR else None
+    return standing.node.last_heartbeat if silent or standing.heartbeat_ago >= _CONFIRMED_FOR else None
 
 
 async def model_rows(svc: Services) -> list[ModelRow]:

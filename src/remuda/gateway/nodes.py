@@ -113,8 +113,9 @@ def _decoded(sent: bytes) -> wire.Heartbeat:
 )
 async def bus_trouble(node_id: NodePath, request: Request, svc: Svc, caller: ByNode) -> Response:
     """The worker runs, but commands cannot reach it by the bus. Not a heartbeat: the node is unhealthy, with
-    the worker's reason, until its next heartbeat."""
-    trouble = views.bus_trouble(await read(request, wire.BusTrouble))
+    the worker's reason, until its next heartbeat. It counts as heard: the node is not offline."""
+    host = request.url.hostname or ""
+    trouble = views.bus_trouble(await read(request, wire.BusTrouble), svc.bus_url_for(host), host)
     if svc.bus_connected():  # Otherwise the bus is away for all of us, which is no fault of this node's.
         with _as_token_error(caller):
             await svc.registry.cut_off(node_id, _speaking(caller, svc), trouble)

@@ -6,6 +6,7 @@ from hashlib import sha256
 import structlog
 
 from remuda.core import limits
+from remuda.core.bus_reach import seen_from_frontend
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Invalid
 from remuda.core.ids import BootId, MachineId, NodeId
@@ -96,15 +97,17 @@ def beat(node_id: NodeId, caller: Caller, message: Heartbeat) -> Beat:
     )
 
 
-def bus_trouble(message: WorkerBusTrouble) -> BusTrouble:
-    """The worker's word in the fleet's own; Invalid when it does not say of which boot, or why."""
+def bus_trouble(message: WorkerBusTrouble, bus_url: str, host: str) -> BusTrouble:
+    """The worker's word in the fleet's own; Invalid when it does not say of which boot, or why. `bus_url` is
+    what a worker that reaches us as `host` is told."""
     if not message.boot_id or not message.reason:
         raise Invalid("boot_id and reason are required")
     if problem := text_problem("boot_id", message.boot_id):
         raise Invalid(problem)
     shown = message.reason[: limits.BUS_TROUBLE_CHARS_MAX]
     reason = "".join(char if char.isprintable() else " " for char in shown)
-    return BusTrouble(BootId(message.boot_id), message.sequence, reason)
+    seen = seen_from_frontend(reason, bus_url, host)
+    return BusTrouble(BootId(message.boot_id), message.sequence, seen)
 
 
 def _report(report: WorkerReport | None) -> Report | None:
@@ -138,7 +141,7 @@ def node_view(standing: Standing) -> NodeView:
         max_replicas_per_model=node.effective_max_replicas,
         max_replicas_per_model_manually_set=node.max_replicas_override is not None,
         vram_budget_manually_set=node.vram_budget_override is not None,
-        last_heartbeat=node.last_heartbeat,
+        last_heartbeat=node.last_heard,
         created_at=node.created_at,
         updated_at=node.updated_at,
         labels=labels_view(node),

@@ -227,7 +227,7 @@ def _withdraw_invite(
 
 def _amend(connection: Connection, now: datetime, node_id: NodeId, change: Change, note: Note | None) -> Node:
     known = lock_node(connection, node_id)
-    node = replace(change(known), updated_at=now)
+    node = change(replace(known, updated_at=now))
     update_node(connection, known, node)
     if note is not None:
         _note(connection, now, node, note)

@@ -88,8 +88,9 @@ def _follow_clock(connection: Connection, now: datetime) -> None:
         )
     )
     # A node that was heard since then is left as it is.
-    last_heard = type_coerce(nodes.c.last_heartbeat, BigInteger) - back
-    connection.execute(update(nodes).where(nodes.c.last_heartbeat > now).values(last_heartbeat=last_heard))
+    for heard in (nodes.c.last_heartbeat, nodes.c.bus_trouble_heard_at):
+        moved = {heard.name: type_coerce(heard, BigInteger) - back}
+        connection.execute(update(nodes).where(heard > now).values(moved))
 
 
 def listeners(connection: Connection, now: datetime) -> frozenset[FrontendId]:

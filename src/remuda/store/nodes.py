@@ -185,6 +185,7 @@ def _bus_trouble_columns(trouble: BusTrouble | None) -> Values:
         "bus_trouble_boot_id": None if trouble is None else trouble.boot_id,
         "bus_trouble_sequence": None if trouble is None else trouble.sequence,
         "bus_trouble": None if trouble is None else trouble.reason,
+        "bus_trouble_heard_at": None if trouble is None else trouble.heard_at,
     }
 
 
@@ -263,7 +264,9 @@ def _resources(row: Row[tuple[object]]) -> Resources:
 def _bus_trouble(row: Row[tuple[object]]) -> BusTrouble | None:
     if row.bus_trouble_boot_id is None:
         return None
-    return BusTrouble(BootId(row.bus_trouble_boot_id), row.bus_trouble_sequence, row.bus_trouble)
+    return BusTrouble(
+        BootId(row.bus_trouble_boot_id), row.bus_trouble_sequence, row.bus_trouble, row.bus_trouble_heard_at
+    )
 
 
 def _report(row: Row[tuple[object]]) -> Report | None:

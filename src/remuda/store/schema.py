@@ -26,7 +26,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document, StoredReason, StoredSource
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -90,6 +90,7 @@ nodes = Table(
     Column("bus_trouble_boot_id", Text),  # These three, too, are set together or not at all.
     Column("bus_trouble_sequence", BigInteger),
     Column("bus_trouble", Text),
+    Column("bus_trouble_heard_at", Instant),  # Null, too, in rows of releases that did not note it.
     Column("registered_at", Instant),
     Column("registration_hash", Text, nullable=False),
     Column("source", Text, nullable=False, server_default=""),

@@ -219,7 +219,7 @@ async def test_bus_trouble_is_kept_through_heartbeats_and_ended_by_their_reports
     fleet_store: FleetStore,
 ) -> None:
     node = await registered(fleet_store)
-    trouble = BusTrouble(node.boot_id, 3, "no answer")
+    trouble = BusTrouble(node.boot_id, 3, "no answer", heard_at=node.updated_at)
     await fleet_store.amend(node.id, lambda known: replace(known, bus_trouble=trouble))
     assert (await only_node(fleet_store)).cut_off == "no answer"
     await fleet_store.beat([beat(node.id, report=Report(node.boot_id, 4, "{}"))])

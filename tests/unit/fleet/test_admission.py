@@ -276,15 +276,24 @@ TROUBLE = BusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222")
 
 
 def test_a_worker_that_cannot_be_commanded_is_not_made_healthy_by_registering_again() -> None:
-    told = cut_off(node(), TROUBLE)
+    told = cut_off(node(), TROUBLE, NOON)
 
     back = readmit(candidate(), told, LATER, OPEN)
 
     assert (back.cut_off, back.last_heartbeat) == (TROUBLE.reason, told.last_heartbeat)
+    assert back.last_heard == LATER, "but it lives"
+
+
+def test_a_worker_that_says_it_cannot_be_commanded_is_heard_without_a_heartbeat() -> None:
+    told = cut_off(node(), TROUBLE, LATER)
+
+    assert (told.last_heartbeat, told.last_heard) == (NOON, LATER)
+    assert replace(told, boot_id=BootId("boot-2")).last_heard == NOON, "that was another life"
+    assert node(bus_trouble=TROUBLE).last_heard == NOON, "it was not noted when"
 
 
 def test_a_new_boot_begins_without_the_trouble_of_the_one_before() -> None:
-    told = cut_off(node(), TROUBLE)
+    told = cut_off(node(), TROUBLE, NOON)
 
     back = readmit(candidate(boot_id=BootId("boot-2")), told, LATER, OPEN)
 
@@ -292,14 +301,14 @@ def test_a_new_boot_begins_without_the_trouble_of_the_one_before() -> None:
 
 
 def test_trouble_that_was_overtaken_on_the_way_changes_nothing() -> None:
-    told = cut_off(node(), TROUBLE)
+    told = cut_off(node(), TROUBLE, NOON)
 
-    assert cut_off(told, replace(TROUBLE, sequence=2, reason="older")) == told
+    assert cut_off(told, replace(TROUBLE, sequence=2, reason="older"), LATER) == told
 
 
 def test_trouble_of_a_boot_that_is_over_is_refused() -> None:
     with pytest.raises(NotFound):
-        cut_off(node(boot_id=BootId("boot-2")), TROUBLE)
+        cut_off(node(boot_id=BootId("boot-2")), TROUBLE, NOON)
 
 
 def test_a_worker_that_its_parent_saw_end_is_gone_at_once_and_back_when_it_registers() -> None:

@@ -1,5 +1,6 @@
 """Verdicts: approval, drain and reachability are separate facts; the wire status is derived from them."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -86,9 +87,17 @@ def test_a_node_that_cannot_be_commanded_is_unhealthy_at_once_and_says_why() -> 
     )
 
 
-def test_a_node_that_cannot_be_commanded_still_goes_stale() -> None:
+def test_what_a_worker_says_of_the_bus_reads_as_one_sentence() -> None:
+    why = "cannot connect to the bus at 10.0.0.1:4222 (no answer); open that port"
+    assert uncommandable(node(bus_trouble=replace(CUT_OFF, reason=why))) == f"its worker {why}"
+
+
+def test_a_node_that_cannot_be_commanded_still_goes_stale_and_is_then_called_silent_only() -> None:
     silence = THRESHOLDS.offline_after
-    assert judge(node(bus_trouble=CUT_OFF), silence, THRESHOLDS, "cut off") is Reachability.GONE
+    one = node(bus_trouble=CUT_OFF)
+    assert judge(one, silence, THRESHOLDS, "cut off") is Reachability.GONE
+    why = reasons(one, Reachability.GONE, silence, "cut off")
+    assert why == ("no heartbeat for 60 s; check its power, its network and its worker's log",)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which nodes are called back and when, and that no address however odd can end the calling."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import anyio
@@ -10,8 +11,8 @@ from remuda.core import limits
 from remuda.core.ids import BootId
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
-from remuda.fleet.model import Dial, Node, NodeType
-from remuda.gateway.dialer import LastDial, after_dial, call, due
+from remuda.fleet.model import BUS_CLOSED_TOO, BusTrouble, Dial, Node, NodeType
+from remuda.gateway.dialer import LastDial, after_dial, call, due, with_bus_closed
 from remuda.gateway.views import node_view
 from remuda.host.ports import free_port
 from tests.support.nodes import NOON, THRESHOLDS, node
@@ -139,6 +140,40 @@ def test_only_backend_nodes_that_are_heard_are_called() -> None:
     assert not standing_due(node(departed=True), None)
     assert not standing_due(node(approved=False), None)
     assert not standing_due(node(), None, after=THRESHOLDS.unhealthy_after)
+
+
+def test_a_node_that_is_cut_off_from_the_bus_is_called() -> None:
+    trouble = BusTrouble(BootId("boot-1"), 2, "no answer", heard_at=NOON + timedelta(seconds=90))
+    assert standing_due(node(bus_trouble=trouble), None, after=timedelta(seconds=90))
+
+
+def test_a_closed_bus_connection_is_not_forgotten_until_the_node_is_heard_answers_or_starts_anew() -> None:
+    soon, shown = NOON + timedelta(seconds=5), node()
+    failed = LastDial(shown.boot_id, NOON, False, NOON)
+    closed = with_bus_closed(failed, None, shown, lost=True)
+    assert closed.left_bus_at == NOON
+    again = replace(failed, at=soon)
+    assert with_bus_closed(again, closed, shown, lost=False).left_bus_at == NOON
+    assert with_bus_closed(again, closed, node(last_heartbeat=soon), lost=False).left_bus_at is None
+    assert with_bus_closed(again, closed, node(boot_id=BootId("boot-2")), lost=False).left_bus_at is None
+    answered = LastDial(shown.boot_id, soon, True)
+    assert with_bus_closed(answered, closed, shown, lost=True).left_bus_at is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "silent_s"),
+    [(f"the connection was refused, and {BUS_CLOSED_TOO}", 5), ("the connection was refused", 40)],
+)
+def test_of_a_worker_that_has_stopped_that_is_said_first(problem: str, silent_s: float) -> None:
+    shown, now = node(drained=True), NOON + timedelta(seconds=silent_s)
+    hearing = ListeningPeriods.of([ListeningPeriod(NOON, now)])
+    dials = {shown.id: [Dial(shown.id, "fe-1", problem, now)]}
+    reasons = Fleet(now, hearing, [shown], dials).standing(shown, THRESHOLDS).reasons
+    assert reasons[0] == (
+        "its worker has stopped, or its machine is off: start it again on that machine "
+        f"(127.0.0.1:50050: {problem})"
+    )
+    assert not any("open that port" in one for one in reasons)
 
 
 def test_a_node_that_cannot_be_reached_stays_healthy_on_the_wire_and_is_marked_as_unreachable() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import BootId, NodeId, ReplicaKey
-from remuda.fleet.health import Reachability
+from remuda.fleet.health import NodeStatus, Reachability
+from remuda.fleet.model import BusTrouble
 from remuda.gateway.model_views import counted, model_status, replica_view
 from remuda.gateway.services import Serving
 from remuda.ops.model import OpId
@@ -61,16 +62,18 @@ async def _nothing(_: object) -> None:
     return None
 
 
+SERVING = Serving(  # Only what a view asks for.
+    None,  # type: ignore[arg-type]
+    in_flight=lambda key: 0,
+    unloads_at=lambda row: NOON,
+    load_status=_nothing,
+    fleet_changed=lambda: _nothing(None),
+)
+
+
 def shown(silent_s: float, **changes: Any) -> ReplicaView:
     """A loaded replica, as it is shown when its node was last heard so long ago."""
-    serving = Serving(  # Only what a view asks for.
-        None,  # type: ignore[arg-type]
-        in_flight=lambda key: 0,
-        unloads_at=lambda row: NOON,
-        load_status=_nothing,
-        fleet_changed=lambda: _nothing(None),
-    )
-    return replica_view(a_row(), [replace(a_view(heard_s=silent_s).standing, **changes)], serving)
+    return replica_view(a_row(), [replace(a_view(heard_s=silent_s).standing, **changes)], SERVING)
 
 
 def test_replica_of_an_earlier_boot_of_its_worker_is_not_shown_as_loaded() -> None:
@@ -93,6 +96,15 @@ def test_replica_of_a_silent_node_is_shown_with_when_it_was_last_known_to_be_the
     assert shown(90).unconfirmed_since is None, "it is not said to be loaded at all"
     unheard = shown(40, reachability=Reachability.UP)
     assert unheard.unconfirmed_since == NOON - timedelta(seconds=40), "no frontend ran meanwhile"
+
+
+def test_replica_of_a_node_that_is_cut_off_from_the_bus_stays_and_is_not_confirmed() -> None:
+    trouble = BusTrouble(BootId("boot-gpu-1"), 2, "no answer", heard_at=NOON)
+    standing = a_view(heard_s=90, bus_trouble=trouble).standing
+    assert (standing.status, standing.heard_ago) == (NodeStatus.UNHEALTHY, timedelta())
+    assert standing.reasons == ("its worker is not connected to the bus: no answer",)
+    row = replica_view(a_row(), [standing], SERVING)
+    assert (row.state, row.unconfirmed_since) == ("loaded", NOON - timedelta(seconds=90))
 
 
 def test_model_whose_only_replica_is_unreachable_is_not_busy() -> None:
