@@ -106,12 +106,12 @@ async def test_a_process_that_died_is_told_apart_from_a_worker_that_did(tmp_path
         pass
     async with opened_pool() as pool:
         async with _worker(tmp_path, server) as address:
-            with pytest.raises(UpstreamFailed, match="did not answer") as process_gone:
+            with pytest.raises(UpstreamFailed, match="accepts no connections") as process_gone:
                 await _upstream(address, pool).serve(chat(), Notebook())
         with pytest.raises(UpstreamFailed, match="could not be reached") as worker_gone:
             await _upstream(address, pool).serve(chat(), Notebook())
 
-    assert process_gone.value.fault is Fault.BROKE
+    assert process_gone.value.fault is Fault.NOT_LOADED
     assert worker_gone.value.fault is Fault.UNREACHABLE
 
 
