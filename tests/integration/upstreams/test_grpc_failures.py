@@ -345,7 +345,7 @@ async def _garbage_after(greeting: bytes) -> AsyncIterator[str]:
 async def test_a_grammar_that_ended_an_engine_is_not_sent_again() -> None:
     ended = says_then_fails(grpc.StatusCode.INVALID_ARGUMENT, "too long, and the engine had to be ended")
     async with scripted(PredictStream=ended) as address, upstream_at(address) as upstream:
-        assert (await _failure(upstream, grammar="root ::= s")).status == 400
+        assert (await _failure(upstream, grammar='root ::= "s"')).status == 400
         with pytest.raises(Invalid, match="held an engine 0 minutes ago"):
-            await upstream.serve(chat(grammar="root ::= s"), Client())
-        assert (await _failure(upstream, grammar="root ::= t")).status == 400
+            await upstream.serve(chat(grammar='root ::= "s"'), Client())
+        assert (await _failure(upstream, grammar='root ::= "t"')).status == 400
