@@ -93,7 +93,7 @@ def connect(asked: Asked, timeout_s: float | None = None) -> "AdminClient":
 
 
 def confirm(question: str) -> None:
-    """Ask, and raise click.Abort on no. Where nobody can answer, say that --yes is needed."""
+    """Ask for confirmation; click.Abort on no. Without a terminal, say that --yes is needed."""
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:  # Ctrl-C, or the end of standard input.

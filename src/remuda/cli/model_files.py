@@ -26,7 +26,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]+)://?.", re.IGNORECASE)
 
 
 def refuse_url(text: str) -> None:
-    """Invalid, with the way to go, where somebody gives an address instead of a file."""
+    """Raises Invalid for a URL in place of a file, with what to do instead."""
     found = _URL.match(text)
     if found is None or Path(text).exists():
         return

@@ -37,7 +37,7 @@ class Picture:
         return all((op := self.ops.get(id)) is not None and op.finished_at is not None for id in ids)
 
     def without_outcomes(self) -> "Picture":
-        """For those who are told at the end how each node fared, and do not need to read it twice."""
+        """Leaves failure reasons out: they are printed once, at the end."""
         return replace(self, ops={id: _without_outcomes(op) for id, op in self.ops.items()})
 
     def _with(self, told: OpView) -> "Picture":

@@ -1,4 +1,4 @@
-"""The worker that `remuda up` starts on its own machine: kept alive, and its end is told at once."""
+"""The worker that `remuda up` starts on its own machine: restarted when it ends, and its end is reported."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress

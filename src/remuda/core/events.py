@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Notifier:
-    """Wakes everybody who waits. Costs next to nothing while nobody does."""
+    """Wakes all waiters. A notification without waiters is cheap."""
 
     def __init__(self) -> None:
         self._next = anyio.Event()

@@ -20,7 +20,7 @@ from remuda.core.gbnf_expansion import Rule, RuleRefused, Times, ambiguous
 from remuda.core.slices import Budget, Sliced
 
 _PAIRS_MAX: Final = 2000  # Of stacks, for one rule.
-_STEPS_MAX: Final = 300_000  # For all rules: half a second or so.
+_STEPS_MAX: Final = 100_000  # For all rules: 0.3 to 0.5 s for grammars made to use it up.
 _EXPANSIONS_MAX: Final = 400  # Before one character.
 _STACK_MAX: Final = 24
 _COPIES_MAX: Final = 8  # Of a repetition that is counted exactly.

@@ -17,6 +17,7 @@ from anyio.to_thread import run_sync
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
+from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.tokens import NodeTokens
@@ -37,12 +38,16 @@ class Tables:
 
     def __init__(self) -> None:
         self.now = Table()
-        self.changed = anyio.Event()
+        self._changes = Notifier()
         self._whole = Table()
         self._left_out: frozenset[RouteId] = frozenset()
         self._away: frozenset[RouteId] = frozenset()  # Of those, the ones that are not about to be back.
         self._leaving: frozenset[RouteId] = frozenset()
         self.held_back: frozenset[RouteId] = frozenset()
+
+    @property
+    def changed(self) -> anyio.Event:
+        return self._changes.changed
 
     def replace(self, table: Table) -> None:
         """Suspects stay left out; of those that are gone nothing is remembered. What others said of
@@ -104,8 +109,7 @@ class Tables:
     def _publish(self) -> None:
         gone = self._left_out | self._leaving | self.held_back
         self.now = self._without(gone) if gone else self._whole
-        self.changed.set()
-        self.changed = anyio.Event()
+        self._changes.notify()
 
     def _without(self, gone: frozenset[RouteId]) -> Table:
         def less(entry: RoutedModel) -> RoutedModel:
@@ -192,8 +196,8 @@ class TableKeeper:
         self._begun = 0  # Looks so far, and the last of them that came to an end.
         self._done = 0
         self._failed: tuple[int, RemudaError | None] = (0, None)  # The last of them that came to none.
-        self._wanted = anyio.Event()
-        self._to_tell = anyio.Event()
+        self._wanted = AutoResetEvent()
+        self._to_tell = AutoResetEvent()
         self._fleet_untold = False
         self._well = True
         self._unloading: frozenset[Unloading] = frozenset()  # As read last.
@@ -249,7 +253,7 @@ class TableKeeper:
             while True:
                 with anyio.move_on_after(self._every_s):
                     await self._wanted.wait()
-                self._wanted = anyio.Event()
+                self._wanted.clear()
                 await self._try()
                 await anyio.sleep(_GAP_S)
 
@@ -334,7 +338,6 @@ class TableKeeper:
     async def _tell_for_ever(self) -> None:
         while True:
             await self._to_tell.wait()
-            self._to_tell = anyio.Event()
             unloading = tuple(sorted(self._unloading, key=str))[: limits.UNLOADS_TOLD_MAX]
             said = ReplicasChanged(frontend=self._frontend, fleet=self._fleet_untold, unloading=unloading)
             self._fleet_untold = False

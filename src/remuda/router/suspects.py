@@ -9,10 +9,11 @@ from typing import Final
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
+from remuda.core.tasks import TaskOwner
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.router.live_table import Tables
 from remuda.router.table import Route, RouteId
@@ -33,7 +34,7 @@ class Suspects:
         self._tables = tables
         self._table = table
         self._inspector = inspector
-        self._tasks: TaskGroup | None = None
+        self._tasks = TaskOwner()
         self._open: dict[RouteId, anyio.Event] = {}
         self._away: dict[RouteId, NodeId] = {}
 
@@ -42,21 +43,16 @@ class Suspects:
         return dict.fromkeys(self._away.values(), _OUT_OF_REACH)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        try:
-            async with anyio.create_task_group() as self._tasks:
-                task_status.started()
-                await anyio.sleep_forever()
-        finally:
-            self._tasks = None
+        await self._tasks.run(task_status=task_status)
 
     def add(self, route: Route, why: UpstreamFailed) -> None:
         """From now on it is not chosen here, until it has shown that it is well."""
-        if self._tasks is None or route.id in self._open:
+        if not self._tasks.is_open or route.id in self._open:
             return
         log.warning("replica_in_doubt", replica=str(route.key), node=route.node_name, reason=why.message)
         self._open[route.id] = anyio.Event()
         self._tables.leave_out(route)
-        self._tasks.start_soon(self._look, route, _suspect(route, why.fault))
+        self._tasks.start(self._look, route, _suspect(route, why.fault))
 
     async def verdict(self, route: Route) -> bool:
         """Whether it is gone, once that is known."""

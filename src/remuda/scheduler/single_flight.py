@@ -7,10 +7,11 @@ from typing import Final, Generic, TypeVar
 
 import anyio
 import structlog
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError, Unavailable
+from remuda.core.tasks import TaskOwner
 
 log = structlog.get_logger(__name__)
 
@@ -56,17 +57,14 @@ class SingleFlight(Generic[T, M]):
     def __init__(self, work: Callable[[str, Collection[M]], Awaitable[T | None]], clock: Clock) -> None:
         self._work = work
         self._clock = clock
-        self._tasks: TaskGroup | None = None
+        self._tasks = TaskOwner()
         self._places = anyio.CapacityLimiter(_AT_ONCE_MAX)
         self._flights: dict[str, _Flight[T, M]] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         try:
-            async with anyio.create_task_group() as self._tasks:
-                task_status.started()
-                await anyio.sleep_forever()
+            await self._tasks.run(task_status=task_status)
         finally:
-            self._tasks = None
             for flight in self._flights.values():
                 if not flight.over.is_set():
                     flight.end(_stopping(), self._clock.monotonic())
@@ -83,10 +81,10 @@ class SingleFlight(Generic[T, M]):
         return flight.answer() if flight.over.is_set() else StillLooking()
 
     def _begin(self, name: str) -> _Flight[T, M]:
-        if self._tasks is None:
+        if not self._tasks.is_open:
             raise _stopping()
         flight = self._flights[name] = _Flight[T, M]()
-        self._tasks.start_soon(self._carry_out, name, flight)
+        self._tasks.start(self._carry_out, name, flight)
         return flight
 
     async def _carry_out(self, name: str, flight: _Flight[T, M]) -> None:

@@ -50,7 +50,7 @@ def test_public_address_speaks_https_only(site: Site) -> None:
 
 def test_worker_that_knows_the_authority_joins(site: Site) -> None:
     site.place.join(site.url, "trusting", "--ca", str(site.ca))
-    site.up.wait_for("trusting")
+    assert site.up.wait_for("trusting")["status"] == "healthy"
 
 
 def test_worker_that_does_not_says_so_and_goes_on_trying(site: Site) -> None:

@@ -58,7 +58,7 @@ def _budget(value: str) -> str:
 
 
 def base_url(url: str) -> str:
-    """The address of a frontend itself, where somebody gave that of its OpenAI or admin API."""
+    """Strips /v1 or /api from a frontend's URL."""
     url = url.rstrip("/")
     return next((url.removesuffix(path).rstrip("/") for path in _API_PATHS if url.endswith(path)), url)
 
