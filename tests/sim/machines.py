@@ -7,11 +7,11 @@ from datetime import timedelta
 import anyio
 from pydantic import SecretStr
 
+from remuda.assembly.bus import BUS_BACKOFF
+from remuda.assembly.worker import BusOfWorker
 from remuda.bus.auth import Login, UserJwt, anonymous
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected, Down, Incoming
-from remuda.cli.bus_wiring import BUS_BACKOFF
-from remuda.cli.worker import BusOfWorker
 from remuda.core.errors import FrontendUnreachable, Rejected
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.wire import subjects

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from remuda.cli.frontend import RunningFrontend, running_frontend
-from remuda.cli.settings import FrontendSettings
+from remuda.assembly.frontend import RunningFrontend, running_frontend
+from remuda.assembly.settings import FrontendSettings
 from remuda.core.clock import Clock
 from remuda.core.entropy import SystemEntropy
 from remuda.fleet.admission import AdmissionPolicy

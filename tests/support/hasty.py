@@ -3,7 +3,7 @@
 from datetime import timedelta
 from functools import partial
 
-from remuda.cli import ops_wiring
+from remuda.assembly import operations
 from remuda.cli.main import main
 from remuda.ops.model import Patience
 
@@ -15,5 +15,5 @@ _HASTY = partial(
 )
 
 if __name__ == "__main__":
-    setattr(ops_wiring, "Patience", _HASTY)  # noqa: B010 - to the type checker it would be a mistake.
+    setattr(operations, "Patience", _HASTY)  # noqa: B010 - to the type checker it would be a mistake.
     main()

@@ -48,7 +48,7 @@ def split_secrets(arguments: Sequence[str], variables: Mapping[str, str]) -> tup
 def _secret_variables(arguments: Sequence[str]) -> Mapping[str, str]:
     if not arguments or arguments[0] not in _SERVICE_COMMANDS:
         return _CLIENT_SECRETS
-    from remuda.cli.settings import UpSettings
+    from remuda.assembly.settings import UpSettings
     from remuda.core.settings import described
 
     return {item.flag: item.env for item in described(UpSettings) if item.secret}

@@ -14,7 +14,7 @@ from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.pasting import pasted
 
 if TYPE_CHECKING:
-    from remuda.cli.backend_wiring import LocalMachine
+    from remuda.assembly.local_backends import LocalMachine
     from remuda.worker.depot.depot import Depot, Installed
     from remuda.worker.depot.listing import Backend
     from remuda.worker.launching.manifest import Manifest

@@ -19,7 +19,7 @@ from remuda.core.errors import Conflict, Invalid
 from remuda.core.pasting import pasted
 
 if TYPE_CHECKING:
-    from remuda.cli.backend_wiring import LocalMachine
+    from remuda.assembly.local_backends import LocalMachine
     from remuda.gallery.model import Reading
     from remuda.worker.depot.depot import Installed
     from remuda.worker.depot.gc import Collected
@@ -37,9 +37,13 @@ class Here:
     as_json: bool
 
     def machine(self) -> "LocalMachine":
-        from remuda.cli.backend_wiring import LocalMachine
+        from remuda.assembly.local_backends import LocalMachine
+        from remuda.assembly.settings import WorkerSettings
+        from remuda.cli.options import resolve_settings
 
-        return LocalMachine.of({"config": self.config, "data_dir": self.data_dir})
+        return LocalMachine.of(
+            resolve_settings(WorkerSettings, {"config": self.config, "data_dir": self.data_dir})
+        )
 
 
 def local_command(function: Callable[Concatenate[Here, P], None]) -> Callable[..., None]:

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import click
 
 from remuda import __version__
-from remuda.cli.addresses import known_by_name_only
-from remuda.cli.frontend import RunningFrontend
-from remuda.cli.settings import FrontendSettings
+from remuda.assembly.addresses import known_by_name_only
+from remuda.assembly.frontend import RunningFrontend
+from remuda.assembly.settings import FrontendSettings
 from remuda.fleet.fleet import Standing
 from remuda.fleet.model import Resources
 from remuda.host.join_script import join_line, uvx_line

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import click
 
-from remuda.cli.commands import Asked, client_command, connect, examples
+from remuda.cli.commands import client_command, connect, examples
+from remuda.cli.invocation import Asked
 from remuda.cli.models import complete_models
 from remuda.cli.numbers import Amount, WholeNumber
 from remuda.cli.plain import as_text, one_line

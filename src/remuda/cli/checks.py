@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from remuda import __version__
+from remuda.assembly.addresses import bind_host
+from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.cli import findings, service_unit
-from remuda.cli.addresses import bind_host
 from remuda.cli.client import AdminClient, Answer
-from remuda.cli.commands import Asked
 from remuda.cli.findings import Finding, Holder, ok, problem, warning
+from remuda.cli.invocation import Asked
 from remuda.cli.options import data_folder, resolve_settings, unknown_variables
-from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.cli.target import EndedHere, NotRunningHere, Target, alive, find_target
 from remuda.core.clock import Clock
 from remuda.core.errors import FrontendUnreachable, Misconfigured, NotFound, RemudaError, Unauthorized

@@ -7,17 +7,16 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Concatenate, Final, Literal, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
+
+from remuda.cli.invocation import Asked, Role
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
 
 P = ParamSpec("P")
-Role = Literal["up", "frontend", "worker"]
-ROLES: Final[tuple[Role, ...]] = ("up", "frontend", "worker")
 
 config_option = click.option(
     "--config",
@@ -51,17 +50,6 @@ def settings_command(role: Role, *, without: Sequence[str] = ()) -> type[click.C
             return super().get_params(ctx)
 
     return SettingsCommand
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the options of a client command say: where the frontend is, and how to answer."""
-
-    url: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-    ca: str | None = None
-    data_dir: str | None = None
-    as_json: bool = False
 
 
 def client_command(function: Callable[Concatenate[Asked, P], None]) -> Callable[..., None]:

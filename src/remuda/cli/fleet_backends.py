@@ -12,8 +12,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from remuda.cli.backends import Here, list_here, remove_here
-from remuda.cli.commands import Asked, client_command, config_option, connect, examples
+from remuda.cli.commands import client_command, config_option, connect, examples
 from remuda.cli.exits import Exit, Interrupted
+from remuda.cli.invocation import Asked
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.numbers import WholeNumber

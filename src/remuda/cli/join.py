@@ -6,11 +6,11 @@ from pathlib import Path
 import anyio
 import click
 
+from remuda.assembly.running import EXIT_INTERRUPTED, Stop, log_as, run_until_signal
+from remuda.assembly.settings import WorkerSettings
+from remuda.assembly.settings.shared import registration_token
 from remuda.cli import service_unit
-from remuda.cli.options import registration_token
-from remuda.cli.running import EXIT_INTERRUPTED, Stop, log_as, run_until_signal
 from remuda.cli.service_unit import Service
-from remuda.cli.settings import WorkerSettings
 from remuda.cli.worker import work
 from remuda.core import limits
 from remuda.core.errors import FrontendUnreachable, RemudaError

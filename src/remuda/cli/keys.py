@@ -4,7 +4,8 @@ import json
 
 import click
 
-from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
+from remuda.cli.commands import ListByDefault, client_command, connect, examples
+from remuda.cli.invocation import Asked
 from remuda.cli.naming import pick
 from remuda.cli.plain import one_line
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from remuda.cli.commands import Asked, client_command, connect, examples
+from remuda.cli.commands import client_command, connect, examples
+from remuda.cli.invocation import Asked
 from remuda.cli.numbers import WholeNumber
 from remuda.cli.plain import one_line
 from remuda.core import limits

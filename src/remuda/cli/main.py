@@ -153,9 +153,9 @@ def root() -> None:
 @click.pass_context
 def up(ctx: click.Context, /, **flags: object) -> None:
     """Run a frontend and a worker on this machine: a fleet of one that others can join."""
+    from remuda.assembly.second_start import refuse_second_start
+    from remuda.assembly.settings import UpSettings
     from remuda.cli.options import resolve_settings
-    from remuda.cli.second_start import refuse_second_start
-    from remuda.cli.settings import UpSettings
 
     resolved = resolve_settings(UpSettings, flags)
     refuse_second_start(resolved.values)
@@ -175,9 +175,9 @@ def up(ctx: click.Context, /, **flags: object) -> None:
 @click.pass_context
 def frontend(ctx: click.Context, /, **flags: object) -> None:
     """Run the API without a worker. Several can share one PostgreSQL and one NATS server."""
+    from remuda.assembly.second_start import refuse_second_start
+    from remuda.assembly.settings import FrontendSettings
     from remuda.cli.options import resolve_settings
-    from remuda.cli.second_start import refuse_second_start
-    from remuda.cli.settings import FrontendSettings
 
     resolved = resolve_settings(FrontendSettings, flags)
     refuse_second_start(resolved.values)
@@ -196,8 +196,8 @@ def frontend(ctx: click.Context, /, **flags: object) -> None:
 @click.pass_context
 def worker(ctx: click.Context, /, **flags: object) -> None:
     """Run a worker with the settings that `remuda join` saved on this machine, or with those given here."""
+    from remuda.assembly.settings import WorkerSettings
     from remuda.cli.options import resolve_settings
-    from remuda.cli.settings import WorkerSettings
 
     resolved = resolve_settings(WorkerSettings, flags)
     from remuda.cli.worker import run
@@ -220,8 +220,8 @@ def worker(ctx: click.Context, /, **flags: object) -> None:
 @click.pass_context
 def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> None:
     """Add this machine to the fleet of the frontend at URL. Settings are saved: `remuda worker` resumes."""
+    from remuda.assembly.settings import WorkerSettings
     from remuda.cli.options import resolve_settings
-    from remuda.cli.settings import WorkerSettings
     from remuda.cli.target import checked_url
 
     flags["register_to"] = checked_url(url, "URL")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from remuda.cli.commands import Asked
+from remuda.cli.invocation import Asked
 from remuda.cli.options import data_folder
 from remuda.core.errors import Invalid
 from remuda.core.os_errors import os_reason

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from remuda.cli.commands import Asked, ListByDefault, client_command, confirm, connect, examples
+from remuda.cli.commands import ListByDefault, client_command, confirm, connect, examples
+from remuda.cli.invocation import Asked
 from remuda.cli.naming import pick
 from remuda.cli.plain import one_line
 from remuda.core.clock import SystemClock

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from remuda.cli.commands import Asked, ListByDefault, client_command, connect, examples
+from remuda.cli.commands import ListByDefault, client_command, connect, examples
+from remuda.cli.invocation import Asked
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.numbers import WholeNumber

@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 
 import click
 from platformdirs import user_config_path
-from pydantic import SecretStr, create_model
+from pydantic import create_model
 
-from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
+from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import Resolved, Settings, described, read_file, resolve
 from remuda.core.settings import unknown_variables as unknown_among
@@ -48,21 +48,6 @@ def resolve_settings(model: type[S], flags: Flags, environ: Environ = os.environ
     return resolve(
         model, flags=given, environ=environ, saved=saved, saved_in=saved_in, file=file, file_name=file_name
     )
-
-
-def registration_token(settings: CommonSettings) -> SecretStr | None:
-    """The token itself, or else what its file holds; None when neither is set."""
-    path = settings.registration_token_file
-    if settings.registration_token is not None or path is None:
-        return settings.registration_token
-    try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise Misconfigured(f"the token file {path} cannot be read: {reason}") from None
-    if not token:
-        raise Misconfigured(f"the token file {path} is empty", hint="put the registration token into it")
-    return SecretStr(token)
 
 
 def data_folder(flags: Flags, environ: Environ = os.environ) -> DataFolder:

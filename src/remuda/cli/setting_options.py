@@ -7,8 +7,8 @@ from typing import Final
 import click
 from pydantic_core import PydanticUndefined
 
-from remuda.cli.commands import Role
-from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings, forms
+from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings, forms
+from remuda.cli.invocation import Role
 from remuda.core import durations
 from remuda.core.settings import Described, Settings, described
 from remuda.models import keep_alive

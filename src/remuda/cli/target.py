@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from remuda.cli.commands import Asked
+from remuda.assembly.settings.forms import base_url
+from remuda.cli.invocation import Asked
 from remuda.cli.options import ask_for, data_folder
-from remuda.cli.settings.forms import base_url
 from remuda.core.errors import FrontendUnreachable, Misconfigured
 from remuda.host.folder import DataFolder, read_json
 

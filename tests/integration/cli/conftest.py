@@ -10,9 +10,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from click.testing import CliRunner, Result
 
-from remuda.cli.frontend import running_frontend
+from remuda.assembly.frontend import running_frontend
+from remuda.assembly.settings import FrontendSettings
 from remuda.cli.main import root
-from remuda.cli.settings import FrontendSettings
 from remuda.core import log
 from remuda.fleet.admission import AdmissionPolicy
 from tests.support.logs import log_left_as_it_was

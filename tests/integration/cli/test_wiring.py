@@ -17,16 +17,16 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
+from remuda.assembly import addresses
+from remuda.assembly.backend_runtime import open_backend_runtimes
+from remuda.assembly.bus import BusPlanner
+from remuda.assembly.frontend import admission_policy, running_frontend
+from remuda.assembly.running import log_style
+from remuda.assembly.settings import FrontendSettings, UpSettings, WorkerSettings
+from remuda.assembly.settings.shared import registration_token
+from remuda.assembly.up import worker_environment
+from remuda.assembly.worker import _assemble, _config, _own_login
 from remuda.bus.credentials import ClusterKeys
-from remuda.cli import addresses
-from remuda.cli.bus_wiring import BusPlanner
-from remuda.cli.engine_wiring import open_backend_runtimes
-from remuda.cli.frontend import admission_policy, running_frontend
-from remuda.cli.options import registration_token
-from remuda.cli.running import log_style
-from remuda.cli.settings import FrontendSettings, UpSettings, WorkerSettings
-from remuda.cli.up import _worker_environment
-from remuda.cli.worker import _assemble, _config, _own_login
 from remuda.core import durations
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
@@ -439,7 +439,7 @@ def test_up_hands_every_setting_of_a_worker_to_its_worker(words: Words, tmp_path
     up = resolve(UpSettings, flags=given, environ={})
     frontend = Launched("http://127.0.0.1:1", SecretStr("a-token"))
 
-    environ = _worker_environment(up, frontend, {"PATH": "/bin", "REMUDA_DATABASE_URL": "secret"})
+    environ = worker_environment(up, frontend, {"PATH": "/bin", "REMUDA_DATABASE_URL": "secret"})
     worker = resolve(WorkerSettings, flags={}, environ=environ).values
 
     assert "REMUDA_DATABASE_URL" not in environ

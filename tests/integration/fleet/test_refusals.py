@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from remuda.cli.frontend import running_frontend
-from remuda.cli.settings import FrontendSettings
+from remuda.assembly.frontend import running_frontend
+from remuda.assembly.settings import FrontendSettings
 from remuda.core.errors import Misconfigured
 from remuda.fleet.admission import AdmissionPolicy
 from tests.support.nats_servers import make_certificates

@@ -12,8 +12,8 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from remuda.cli.running import Stop
-from remuda.cli.settings import WorkerSettings
+from remuda.assembly.running import Stop
+from remuda.assembly.settings import WorkerSettings
 from remuda.cli.worker import work
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from remuda.assembly.settings import UpSettings, WorkerSettings
 from remuda.cli.exits import Exit
 from remuda.cli.main import root
-from remuda.cli.settings import UpSettings, WorkerSettings
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from remuda.assembly.settings import WorkerSettings
 from remuda.cli.join import to_remember
 from remuda.cli.options import resolve_settings
-from remuda.cli.settings import WorkerSettings
 
 
 def test_files_are_found_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

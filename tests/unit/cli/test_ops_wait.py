@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from remuda.cli.commands import Asked
 from remuda.cli.exits import Exit
+from remuda.cli.invocation import Asked
 from remuda.cli.ops_picture import Picture
 from remuda.cli.ops_wait import Waiting, see_through
 from remuda.cli.ops_watch import Lines, WithoutOutcomes

@@ -12,10 +12,12 @@ import pytest
 from click.testing import CliRunner
 from pydantic import SecretStr
 
-from remuda.cli.commands import ROLES, Role, settings_command
-from remuda.cli.options import config_file, data_folder, registration_token, resolve_settings
+from remuda.assembly.settings import CommonSettings, UpSettings, WorkerSettings
+from remuda.assembly.settings.shared import registration_token
+from remuda.cli.commands import settings_command
+from remuda.cli.invocation import ROLES, Role
+from remuda.cli.options import config_file, data_folder, resolve_settings
 from remuda.cli.setting_options import metavar, model_of
-from remuda.cli.settings import CommonSettings, UpSettings, WorkerSettings
 from remuda.core import durations
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import Described, described

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from remuda.cli.running import Stop
-from remuda.cli.settings import WorkerSettings
+from remuda.assembly.running import Stop
+from remuda.assembly.settings import WorkerSettings
 from remuda.cli.worker import work
 from remuda.core.errors import Misconfigured
 

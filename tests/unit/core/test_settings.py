@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remuda.cli.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
+from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import as_environment, described, read_file, resolve, unknown_variables
 

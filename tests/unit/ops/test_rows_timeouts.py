@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from remuda.cli.settings import FrontendSettings
+from remuda.assembly.settings import FrontendSettings
 from remuda.core import limits
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import described, resolve

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from remuda.cli.settings import forms
-from remuda.cli.settings.forms import Duration, File, JsonList, Words
-from remuda.cli.settings.shared import CommonSettings
+from remuda.assembly.settings import forms
+from remuda.assembly.settings.forms import Duration, File, JsonList, Words
+from remuda.assembly.settings.shared import CommonSettings
 from remuda.core import durations
 from remuda.core.settings import Setting
 from remuda.wire.sizes import parse_size

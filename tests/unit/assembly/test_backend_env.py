@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from remuda.cli.frontend import RunningFrontend
+from remuda.assembly.frontend import RunningFrontend
+from remuda.assembly.settings import UpSettings, WorkerSettings
+from remuda.assembly.up import worker_environment
 from remuda.cli.options import resolve_settings
-from remuda.cli.settings import UpSettings, WorkerSettings
-from remuda.cli.up import _worker_environment
 from remuda.core.errors import Misconfigured
 
 SHELL = {
@@ -24,7 +24,7 @@ def test_the_worker_of_up_has_what_is_for_backends_and_no_other_setting(tmp_path
     resolved = resolve_settings(UpSettings, {"data_dir": str(tmp_path)}, SHELL)
     frontend = cast(RunningFrontend, SimpleNamespace(local_url="http://127.0.0.1:1", token=None))
 
-    environ = _worker_environment(resolved, frontend, SHELL)
+    environ = worker_environment(resolved, frontend, SHELL)
 
     assert (environ["HF_TOKEN"], environ["LOCALAI_LOG_LEVEL"]) == ("a", "debug")
     assert environ["REMUDA_BACKEND_ENV"] == "HF_TOKEN"

@@ -1,8 +1,8 @@
 """Every setting of every process."""
 
-from remuda.cli.settings.frontend import FrontendSettings
-from remuda.cli.settings.shared import CommonSettings
-from remuda.cli.settings.worker import WorkerSettings
+from remuda.assembly.settings.frontend import FrontendSettings
+from remuda.assembly.settings.shared import CommonSettings
+from remuda.assembly.settings.worker import WorkerSettings
 
 
 class UpSettings(FrontendSettings, WorkerSettings):

@@ -6,9 +6,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from remuda.cli.settings import forms
-from remuda.cli.settings.depot import DepotSettings
-from remuda.cli.settings.forms import (
+from remuda.assembly.settings import forms
+from remuda.assembly.settings.depot import DepotSettings
+from remuda.assembly.settings.forms import (
     Budget,
     Duration,
     File,

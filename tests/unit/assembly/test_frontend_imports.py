@@ -5,7 +5,7 @@ import sys
 
 _LOADED = """
 import sys
-import remuda.cli.frontend, remuda.cli.serving_wiring
+import remuda.assembly.frontend, remuda.assembly.serving
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 

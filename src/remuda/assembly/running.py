@@ -13,7 +13,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from remuda.cli.settings import CommonSettings
+from remuda.assembly.settings import CommonSettings
 from remuda.core.errors import RemudaError
 from remuda.core.log import configure
 from remuda.core.settings import Resolved, described

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from remuda.assembly.registry_pinner import RegistryPinner
+from remuda.assembly.running import background
+from remuda.assembly.settings import FrontendSettings
+from remuda.assembly.sources import galleries_of, registries_of
 from remuda.bus.client import Bus
 from remuda.bus.messages import Connected
-from remuda.cli.registry_pinner import RegistryPinner
-from remuda.cli.running import background
-from remuda.cli.settings import FrontendSettings
-from remuda.cli.source_wiring import galleries_of, registries_of
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import FrontendId

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from remuda.cli.settings.depot import DepotSettings
-from remuda.cli.source_wiring import registries_of
+from remuda.assembly.settings.depot import DepotSettings
+from remuda.assembly.sources import registries_of
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import resolve
 from remuda.oci.registries import Registries

@@ -4,7 +4,7 @@ import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 
-from remuda.cli.settings import FrontendSettings
+from remuda.assembly.settings import FrontendSettings
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANYWHERE = frozenset({"0.0.0.0", "::", ""})

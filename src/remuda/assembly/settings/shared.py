@@ -5,8 +5,9 @@ from typing import Annotated, Literal, Self
 from platformdirs import user_data_path
 from pydantic import Field, SecretStr, model_validator
 
-from remuda.cli.settings import forms
-from remuda.cli.settings.forms import File
+from remuda.assembly.settings import forms
+from remuda.assembly.settings.forms import File
+from remuda.core.errors import Misconfigured
 from remuda.core.settings import Setting, Settings
 
 
@@ -126,3 +127,18 @@ class CommonSettings(Settings):
         if (self.nats_tls_cert is None) != (self.nats_tls_key is None):
             raise ValueError("nats-tls-cert and nats-tls-key go together; set both or neither")
         return self
+
+
+def registration_token(settings: CommonSettings) -> SecretStr | None:
+    """The token itself, or else what its file holds; None when neither is set."""
+    path = settings.registration_token_file
+    if settings.registration_token is not None or path is None:
+        return settings.registration_token
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise Misconfigured(f"the token file {path} cannot be read: {reason}") from None
+    if not token:
+        raise Misconfigured(f"the token file {path} is empty", hint="put the registration token into it")
+    return SecretStr(token)

@@ -11,6 +11,7 @@ from anyio.abc import TaskStatus
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from remuda.accounts.ports import SecretStore
+from remuda.assembly.settings import FrontendSettings
 from remuda.bus.auth import (
     AuthSource,
     TlsFiles,
@@ -27,7 +28,6 @@ from remuda.bus.client import Bus
 from remuda.bus.credentials import Account, ClusterKeys
 from remuda.bus.messages import Connected, Incoming, NoResponders
 from remuda.bus.server import NatsServer
-from remuda.cli.settings import FrontendSettings
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.cli.addresses import lan_address
+from remuda.assembly.addresses import lan_address
 
 
 @pytest.mark.parametrize(

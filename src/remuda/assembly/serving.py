@@ -9,9 +9,9 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from remuda.cli.ops_wiring import Surroundings, Workshop
-from remuda.cli.running import background
-from remuda.cli.settings import FrontendSettings
+from remuda.assembly.operations import Surroundings, Workshop
+from remuda.assembly.running import background
+from remuda.assembly.settings import FrontendSettings
 from remuda.core.ids import MachineId
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry

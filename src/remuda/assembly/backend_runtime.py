@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 from pydantic import SecretStr
 
-from remuda.cli.backend_wiring import gallery_machine
-from remuda.cli.settings import WorkerSettings
-from remuda.cli.source_wiring import galleries_of, registries_of
+from remuda.assembly.local_backends import gallery_machine
+from remuda.assembly.settings import WorkerSettings
+from remuda.assembly.sources import galleries_of, registries_of
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.gallery.cache import Cache

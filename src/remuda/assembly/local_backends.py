@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from remuda.cli.options import Flags, resolve_settings
-from remuda.cli.settings import WorkerSettings
-from remuda.cli.source_wiring import galleries_of, registries_of
+from remuda.assembly.settings import WorkerSettings
+from remuda.assembly.sources import galleries_of, registries_of
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
+from remuda.core.settings import Resolved
 from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery, Machine, Reading
@@ -37,8 +37,7 @@ class LocalMachine:
     places: DepotLayout
 
     @classmethod
-    def of(cls, flags: Flags) -> "LocalMachine":
-        resolved = resolve_settings(WorkerSettings, flags)
+    def of(cls, resolved: Resolved[WorkerSettings]) -> "LocalMachine":
         settings = resolved.values
         # What matters is told in words; whoever wants more asks for it.
         level = "error" if resolved.origins["log_level"] == "default" else settings.log_level

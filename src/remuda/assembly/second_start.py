@@ -1,8 +1,8 @@
 """Refuses a second frontend on the same folder or port, before anything slow is imported or started. The
 start itself checks both again: somebody may take them meanwhile."""
 
-from remuda.cli.addresses import bind_host
-from remuda.cli.settings import FrontendSettings
+from remuda.assembly.addresses import bind_host
+from remuda.assembly.settings import FrontendSettings
 from remuda.core.errors import Misconfigured
 from remuda.host.folder import DataFolder
 from remuda.host.ports import listen, listening_process

@@ -6,9 +6,9 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from remuda.cli.settings import forms
-from remuda.cli.settings.depot import SourceSettings
-from remuda.cli.settings.forms import Duration, File, Port, Words
+from remuda.assembly.settings import forms
+from remuda.assembly.settings.depot import SourceSettings
+from remuda.assembly.settings.forms import Duration, File, Port, Words
 from remuda.core import durations, limits
 from remuda.core.settings import Setting
 from remuda.models import keep_alive as keeping

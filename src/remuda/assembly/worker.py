@@ -1,0 +1,250 @@
+"""Builds a worker from its settings, and runs it until it is stopped or cancelled."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from pydantic import SecretStr
+
+from remuda import __version__
+from remuda.assembly.backend_runtime import open_backend_runtimes
+from remuda.assembly.bus import BUS_BACKOFF
+from remuda.assembly.running import background
+from remuda.assembly.settings import WorkerSettings
+from remuda.assembly.settings.shared import registration_token
+from remuda.bus.auth import (
+    AuthSource,
+    Login,
+    TlsFiles,
+    UserJwt,
+    UserPassword,
+    anonymous,
+    creds_file,
+    fixed,
+    parse_servers,
+)
+from remuda.bus.client import Bus
+from remuda.bus.messages import Connected, Connecting, Down
+from remuda.core import limits
+from remuda.core.bus_reach import cannot_connect
+from remuda.core.clock import Clock, SystemClock
+from remuda.core.entropy import Entropy, SystemEntropy
+from remuda.core.errors import Misconfigured
+from remuda.host.folder import DataFolder, write_json
+from remuda.worker.addresses import AddressSettings
+from remuda.worker.enrolment import BusPolicy
+from remuda.worker.hardware.host import SystemHost
+from remuda.worker.identity import boot_id, machine_id, node_name, node_secret
+from remuda.worker.introduction import Introduction
+from remuda.worker.inventory import Inventory
+from remuda.worker.ports import BusTarget, Hear
+from remuda.worker.service import MakeRoom, Worker, WorkerConfig
+from remuda.worker.state import WorkerState
+
+NOT_YET: Final = "not connected yet"
+OnState = Callable[[WorkerState], None]
+
+log = structlog.get_logger(__name__)
+
+
+class BusOfWorker:
+    """A Bus in the words of worker.ports.WorkerBus."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._bus = bus
+        self._clock = clock
+
+    @property
+    def trouble(self) -> str:
+        match self._bus.state:
+            case Connected():
+                return ""
+            case Connecting(since):
+                slow = self._clock.now() - since >= timedelta(seconds=limits.BUS_SLOW_S)
+                servers = str(self._bus.servers)
+                return cannot_connect(servers, "no answer yet", "is that port open?") if slow else NOT_YET
+            case Down(reason):
+                return reason
+
+    @property
+    def changed(self) -> anyio.Event:
+        return self._bus.changed
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        await self._bus.run(task_status=task_status)
+
+    async def subscribe(self, subject: str, hear: Hear) -> None:
+        await self._bus.subscribe(subject, hear, concurrent=True)
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        await self._bus.publish(subject, payload)
+
+    def rotate(self) -> None:
+        self._bus.rotate()
+
+
+async def run_worker(
+    settings: WorkerSettings,
+    *,
+    on_state: OnState,
+    when_registered: Callable[[Worker], None] | None = None,
+) -> None:
+    """Ends when the frontend stops the worker; one that is cancelled stops in order. `on_state` is called
+    with each state it enters, `when_registered` once."""
+    folder = DataFolder(settings.data_dir)
+    folder.prepare()
+    with folder.held_by("worker"):
+        folder.leaving.unlink(missing_ok=True)  # Of a `remuda leave` that was killed.
+        login, entropy = _own_login(settings), SystemEntropy()
+        config = _config(settings, folder, own_login=login is not None, entropy=entropy)
+        inventory = Inventory(SystemHost(), settings.models_path or folder.models)
+        async with open_backend_runtimes(settings, folder, config, inventory) as make_room:
+            worker = _assemble(settings, config, login, inventory, make_room)
+            with _announced(folder, worker, config.frontend_url):
+
+                def registered(worker: Worker) -> None:
+                    _remember_node(folder, worker, config.frontend_url)
+                    if when_registered is not None:
+                        when_registered(worker)
+
+                async with background(
+                    partial(_tell, worker, on_state), partial(_once_registered, worker, registered)
+                ):
+                    await worker.run()
+
+
+@contextmanager
+def _announced(folder: DataFolder, worker: Worker, frontend_url: str) -> Iterator[None]:
+    """Tell `remuda doctor` on this machine where we are. What a killed worker leaves names a dead process."""
+    where = {"pid": os.getpid(), "url": worker.http_url, "frontend": frontend_url}
+    write_json(folder.worker_endpoint, where)
+    try:
+        yield
+    finally:
+        folder.worker_endpoint.unlink(missing_ok=True)
+
+
+def _assemble(
+    settings: WorkerSettings,
+    config: WorkerConfig,
+    login: AuthSource | None,
+    inventory: Inventory,
+    make_room: MakeRoom,
+) -> Worker:
+    clock, entropy = SystemClock(), SystemEntropy()
+    tls = TlsFiles(settings.nats_tls_ca, settings.nats_tls_cert, settings.nats_tls_key)
+    name = f"worker-{config.introduction.name}"
+
+    def open_bus(target: BusTarget) -> BusOfWorker:
+        auth = login or partial(_issued_login, target)
+        return BusOfWorker(
+            Bus(target.url, auth, name=name, backoff=BUS_BACKOFF, entropy=entropy, clock=clock, tls=tls),
+            clock,
+        )
+
+    return Worker(config, open_bus, inventory, clock=clock, entropy=entropy, make_room=make_room)
+
+
+def _config(
+    settings: WorkerSettings, folder: DataFolder, *, own_login: bool, entropy: Entropy
+) -> WorkerConfig:
+    return WorkerConfig(
+        frontend_url=_frontend_url(settings),
+        token=_token(settings),
+        secret=node_secret(folder.worker, entropy),
+        introduction=Introduction(
+            name=node_name(settings.node_name, socket.gethostname(), os.getpid()),
+            machine_id=machine_id(folder.worker, entropy),
+            boot_id=boot_id(entropy),
+            version=__version__,
+            labels=settings.node_labels,
+            max_replicas_per_model=settings.max_replicas_per_model,
+            vram_budget=settings.vram_budget,
+        ),
+        heartbeat_interval=settings.heartbeat_interval,
+        ca=settings.ca,
+        addresses=AddressSettings(
+            settings.addr,
+            settings.serve_addr,
+            settings.advertise_addr,
+            settings.http_addr,
+            settings.advertise_http_addr,
+        ),
+        bus=BusPolicy(
+            url=settings.nats_url.get_secret_value() if settings.nats_url else "",
+            own_login=own_login,
+            require_auth=settings.nats_require_auth,
+        ),
+        leaves_for_good=folder.leaving.exists,
+    )
+
+
+def _frontend_url(settings: WorkerSettings) -> str:
+    if not settings.register_to:
+        raise Misconfigured(
+            "this machine has not joined a fleet",
+            hint="remuda join URL --token TOKEN, or set REMUDA_REGISTER_TO",
+        )
+    return settings.register_to
+
+
+def _token(settings: WorkerSettings) -> SecretStr | None:
+    token = registration_token(settings)
+    if token is None and not settings.insecure_no_token:
+        raise Misconfigured(
+            "a registration token is needed",
+            hint="set REMUDA_REGISTRATION_TOKEN; use --insecure-no-token for a frontend without one",
+        )
+    return token
+
+
+def _own_login(settings: WorkerSettings) -> AuthSource | None:
+    """Bus credentials of this worker's own settings; they come before what the registration brings."""
+    if settings.nats_jwt is not None and settings.nats_user_seed is not None:
+        return fixed(UserJwt(settings.nats_jwt.get_secret_value(), settings.nats_user_seed))
+    if settings.nats_creds is not None:
+        return creds_file(settings.nats_creds)
+    if settings.nats_user:
+        return fixed(UserPassword(settings.nats_user, settings.nats_password or SecretStr("")))
+    in_url = parse_servers(settings.nats_url.get_secret_value()).login if settings.nats_url else None
+    return None if in_url is None else fixed(in_url)
+
+
+def _issued_login(target: BusTarget) -> Login:
+    """What the registration brought; without it the URL may hold a login, or the bus wants none."""
+    issued = target.credentials()
+    return anonymous() if issued is None else UserJwt(issued.jwt, SecretStr(issued.seed))
+
+
+async def _tell(
+    worker: Worker, on_state: OnState, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    task_status.started()
+    async for state in worker.state.changes():
+        on_state(state)
+
+
+def _remember_node(folder: DataFolder, worker: Worker, frontend_url: str) -> None:
+    """For `remuda leave`, which may be run when the worker is stopped."""
+    try:
+        write_json(folder.registration, {"node_id": worker.state.value.node_id, "frontend": frontend_url})
+    except OSError as error:
+        log.warning("node_id_not_kept", path=str(folder.registration), reason=str(error))
+
+
+async def _once_registered(
+    worker: Worker,
+    act: Callable[[Worker], None],
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    task_status.started()
+    await worker.state.until(lambda state: state.node_id is not None)
+    act(worker)
