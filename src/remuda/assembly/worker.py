@@ -36,7 +36,7 @@ from remuda.core import limits
 from remuda.core.bus_reach import cannot_connect
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
-from remuda.core.errors import Misconfigured
+from remuda.core.errors import Misconfigured, NodeRemoved
 from remuda.host.folder import DataFolder, write_json
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.enrolment import BusPolicy
@@ -117,7 +117,19 @@ async def run_worker(
                 async with background(
                     partial(_tell, worker, on_state), partial(_once_registered, worker, registered)
                 ):
-                    await worker.run()
+                    await _run(worker, folder)
+
+
+async def _run(worker: Worker, folder: DataFolder) -> None:
+    """A worker whose node was removed has done what it was told; a service manager is not to restart it."""
+    try:
+        await worker.run()
+    except NodeRemoved as removal:
+        log.error("node_removed", reason=removal.message, hint=removal.hint)
+        try:
+            write_json(folder.removed, {"message": removal.message, "hint": removal.hint})
+        except OSError as error:
+            log.warning("removal_not_kept", path=str(folder.removed), reason=str(error))
 
 
 @contextmanager
@@ -235,6 +247,7 @@ def _remember_node(folder: DataFolder, worker: Worker, frontend_url: str) -> Non
     """For `remuda leave`, which may be run when the worker is stopped."""
     try:
         write_json(folder.registration, {"node_id": worker.state.value.node_id, "frontend": frontend_url})
+        folder.removed.unlink(missing_ok=True)
     except OSError as error:
         log.warning("node_id_not_kept", path=str(folder.registration), reason=str(error))
 

@@ -149,6 +149,9 @@ def check_worker(patient: Patient) -> list[Finding]:
     pid, url = said.get("pid"), said.get("url")
     if isinstance(pid, int) and isinstance(url, str) and alive(pid):
         return [findings.worker(_worker_trouble(url), pid)]
+    removal = read_json(folder.removed)
+    if removal:
+        return [findings.node_removed(str(removal.get("message", "")), str(removal.get("hint", "")))]
     frontend = read_json(folder.endpoint)
     parent = frontend.get("pid")
     if frontend.get("starts_worker") and isinstance(parent, int) and alive(parent):

@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
-from remuda.cli.node_tables import UNREACHABLE, shown_status
+from remuda.cli.node_tables import LEFT, UNREACHABLE, shown_status
 from remuda.cli.ops_picture import short_id, steps_of, title
 from remuda.cli.render import gib, span
 from remuda.core.pasting import pasted
@@ -141,6 +141,10 @@ def own_worker_stopped(up: int, reason: str) -> Finding:
     return problem("worker", f"does not run, though remuda up does (process {up}): {reason}", remedy)
 
 
+def node_removed(message: str, remedy: str) -> Finding:
+    return problem("worker", message, remedy)
+
+
 def worker_stopped(start: str) -> Finding:
     return problem("worker", "this machine has joined a fleet, but its worker is not running", start)
 
@@ -173,16 +177,13 @@ def gpu(hardware: Hardware) -> list[Finding]:
 
 
 def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
-    healthy = sum(shown_status(node) == "healthy" for node in nodes)
-    found = [_node(node) for node in nodes if node.status != "healthy" or _reasons(node)]
-    if not nodes:
+    """Those that left the fleet are nobody's problem. Each other one that is not healthy is one finding."""
+    members = [node for node in nodes if shown_status(node) != LEFT]
+    if not members:
         return [warning("nodes", "there are no nodes", "add a machine with `remuda join`")]
-    if healthy == len(nodes):
-        return [*found, ok("nodes", f"{healthy} of {len(nodes)} are healthy")]
-    others = ", ".join(
-        f"{node.name} is {shown_status(node)}" for node in nodes if shown_status(node) != "healthy"
-    )
-    return [*found, warning("nodes", f"{healthy} of {len(nodes)} are healthy: {others}", "remuda nodes")]
+    healthy = sum(shown_status(node) == "healthy" for node in members)
+    found = [_node(node) for node in members if node.status != "healthy" or _reasons(node)]
+    return [*found, *([ok("nodes", f"{healthy} of {len(members)} are healthy")] if healthy else [])]
 
 
 def operations(ops: Sequence[OpView]) -> list[Finding]:

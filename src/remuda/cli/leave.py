@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from remuda.host.folder import DataFolder
 
 _POLL_S: Final = 0.1
-FORGOTTEN: Final = ("joined.json", "endpoint.json", "registration.json")
+FORGOTTEN: Final = ("joined.json", "endpoint.json", "registration.json", "removed.json")
 """What a worker keeps about its fleet, below its folder. The machine's id and secret stay: with them it
 can come back under its name."""
 

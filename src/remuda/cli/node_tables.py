@@ -13,6 +13,7 @@ from remuda.wire.admin import HistoryItem
 from remuda.wire.nodes import NodeFacts, NodeView
 
 UNREACHABLE: Final = "unreachable"
+LEFT: Final = "left"  # By `remuda leave`.
 _OVERDUE: Final = timedelta(seconds=12)  # Heartbeats come every 10 s, unless set otherwise.
 
 _STYLES: Final = {
@@ -22,6 +23,7 @@ _STYLES: Final = {
     "unhealthy": "red",
     "offline": "red",
     UNREACHABLE: "red",
+    LEFT: "dim",
 }
 
 
@@ -148,7 +150,9 @@ def _reasons(nodes: Sequence[NodeView]) -> list[Text]:
 
 def shown_status(node: NodeView) -> str:
     """Its status in a word for people: the protocol's five have none for a node that is heard, but that a
-    frontend cannot reach."""
+    frontend cannot reach, and none for one that left the fleet."""
+    if node.remuda is not None and node.remuda.left and node.status == "offline":
+        return LEFT
     unreachable = node.remuda is not None and node.remuda.unreachable
     return UNREACHABLE if unreachable and node.status == "healthy" else node.status
 

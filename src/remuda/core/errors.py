@@ -92,6 +92,12 @@ class NotFound(Rejected):
     http_status = 404
 
 
+class NodeRemoved(NotFound):
+    """An administrator removed this node."""
+
+    code = "node_removed"
+
+
 class WrongMethod(Rejected):
     code = "wrong_method"
     http_status = 405

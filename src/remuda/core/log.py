@@ -8,11 +8,14 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence, Set
+from datetime import datetime
 from typing import Final, Literal, TextIO
 
 import structlog
 from pydantic import SecretBytes, SecretStr
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from remuda.core.log_sentences import sentence
 
 MASK: Final = "***"
 
@@ -41,6 +44,8 @@ _SECRET_TEXTS: Final = (
     (re.compile(r"\bS[ACNOUX][A-Z2-7]{56}\b"), MASK),  # An nkey seed.
     (re.compile(r"\brmd_[\w-]{16,}"), MASK),  # One of our API keys.
 )
+_COLORS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
+_PLAIN: Final = "\x1b[0m"
 _LEAVES_MAX: Final = 200  # Of one value: what is larger is no log line.
 # Their everyday news are not ours.
 _QUIET: Final = ("httpx", "httpcore", "nats", "asyncio", "uvicorn", "alembic")
@@ -108,10 +113,30 @@ def _gathered() -> list[Processor]:
 
 def _renderer(style: str, out: TextIO) -> Processor:
     if style == "console" or (style == "auto" and out.isatty()):
-        return structlog.dev.ConsoleRenderer(
-            colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        return _Console(colors=out.isatty())
     return structlog.processors.JSONRenderer()
+
+
+class _Console:
+    """Lines for people: local time, how bad it is, and a sentence."""
+
+    def __init__(self, *, colors: bool) -> None:
+        self._colors = colors
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> str:
+        details = dict(event)
+        at, level = str(details.pop("timestamp", "")), str(details.pop("level", ""))
+        text = sentence(str(details.pop("event", "")), details)
+        shown = f"{_COLORS.get(level, '')}{level}{_PLAIN}" if self._colors else level
+        return f"{_local(at)} {shown}: {text}"
+
+
+def _local(timestamp: str) -> str:
+    """The time of day here."""
+    try:
+        return datetime.fromisoformat(timestamp).astimezone().strftime("%H:%M:%S")
+    except ValueError:
+        return timestamp
 
 
 def _clean(name: str, value: object) -> object:

@@ -1,6 +1,7 @@
 """Who is in the fleet. Reads, calls a decision, writes; hands out and takes back bus credentials."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -8,7 +9,7 @@ from functools import partial
 import structlog
 
 from remuda.core.entropy import Entropy
-from remuda.core.errors import BusUnusable, NotFound, RemudaError
+from remuda.core.errors import BusUnusable, NodeRemoved, NotFound, RemudaError
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import AdmissionPolicy, Beat
@@ -79,14 +80,16 @@ class Registry:
         return self._admitted(node, node.updated_at)
 
     async def heartbeat(self, beat: Beat) -> None:
-        await self._intake.take(beat)
+        async with self._removal_told(beat.node_id):
+            await self._intake.take(beat)
 
     async def cut_off(self, node_id: NodeId, caller: Caller, trouble: BusTrouble) -> None:
         """The worker says that commands cannot reach it."""
-        await self._callers.prove(node_id, caller)
-        node = await self._store.amend(
-            node_id, lambda node: admission.cut_off(proven(node, caller), trouble, node.updated_at)
-        )
+        async with self._removal_told(node_id):
+            await self._callers.prove(node_id, caller)
+            node = await self._store.amend(
+                node_id, lambda node: admission.cut_off(proven(node, caller), trouble, node.updated_at)
+            )
         log.info("node_cut_off", node=node.name, id=node_id, reason=node.cut_off)
 
     async def approve(self, node_id: NodeId, actor: str) -> Admitted:
@@ -137,10 +140,11 @@ class Registry:
 
     async def leave(self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None) -> None:
         """The worker's own drain: it goes on until its next registration."""
-        await self._callers.prove(node_id, caller)
-        await self._store.amend(
-            node_id, lambda node: admission.leave(proven(node, caller), boot_id), Note("leaving")
-        )
+        async with self._removal_told(node_id):
+            await self._callers.prove(node_id, caller)
+            await self._store.amend(
+                node_id, lambda node: admission.leave(proven(node, caller), boot_id), Note("leaving")
+            )
 
     async def stay(self, node_id: NodeId, caller: Caller) -> None:
         """The worker takes its own drain back; an admin's drain is not its to lift."""
@@ -152,12 +156,13 @@ class Registry:
     async def depart(
         self, node_id: NodeId, caller: Caller, boot_id: BootId | None = None, *, for_good: bool = False
     ) -> None:
-        await self._callers.prove(node_id, caller)
-        await self._store.amend(
-            node_id,
-            lambda node: admission.depart(proven(node, caller), boot_id, for_good=for_good),
-            Note("departed"),
-        )
+        async with self._removal_told(node_id):
+            await self._callers.prove(node_id, caller)
+            await self._store.amend(
+                node_id,
+                lambda node: admission.depart(proven(node, caller), boot_id, for_good=for_good),
+                Note("departed"),
+            )
 
     async def own_worker_ended(self, why: str, *, note: bool = True) -> None:
         """The worker that this process starts does not run now. Its node is recognised by its secret."""
@@ -181,6 +186,18 @@ class Registry:
         except NotFound:
             return True
         return False
+
+    @asynccontextmanager
+    async def _removal_told(self, node_id: NodeId) -> AsyncIterator[None]:
+        """NodeRemoved instead of NotFound for a node that was removed, as far as its revoked key tells. Where
+        the bus has no keys of ours, nobody can tell."""
+        try:
+            yield
+        except NotFound as error:
+            keys = self._keys_of(node_id)
+            if keys and not (await self._store.revoked()).keys().isdisjoint(keys):
+                raise NodeRemoved("this node was removed by an administrator") from error
+            raise
 
     async def note_lost(self, node_id: NodeId, detail: str) -> None:
         """Note in the node's history that a replica is gone without being unloaded. If that cannot be written

@@ -158,6 +158,7 @@ def node_view(standing: Standing) -> NodeView:
             claim=None if node.claim is None else _claim_view(node.claim),
             unreachable=bool(standing.unreached),
             heard_seconds_ago=max(0, int(standing.heard_ago.total_seconds())),
+            left=node.departed and node.left,
             reasons=standing.reasons,
         ),
     )

@@ -50,6 +50,11 @@ class DataFolder:
         return self.worker / "registration.json"
 
     @property
+    def removed(self) -> Path:
+        """There after an administrator removed the node of this folder, until it is registered again."""
+        return self.worker / "removed.json"
+
+    @property
     def leaving(self) -> Path:
         """There while `remuda leave` stops the worker, which then says that it leaves for good."""
         return self.worker / "leaving"

@@ -366,6 +366,13 @@ TOKEN_NOT_ENOUGH: Final = TokenError(
 )
 
 
+def error_reason(payload: bytes) -> str:
+    """The code in an error answer; empty where it has none, as a LocalAI frontend's."""
+    with suppress(Rejected):
+        return decode(NodeError, payload).error.reason
+    return ""
+
+
 def error_text(payload: bytes) -> str:
     """What an error answer of either shape says; empty when it has neither shape."""
     with suppress(Rejected):
@@ -407,6 +414,7 @@ class NodeFacts(Message):
     claim: Annotated[NodeClaim | None, OMIT_NONE] = None
     unreachable: Annotated[bool, OMIT_EMPTY] = False  # Some frontend gets no answer at its HTTP address.
     heard_seconds_ago: Annotated[int | None, OMIT_NONE] = None  # By the frontend's clock: how old this is.
+    left: Annotated[bool, OMIT_EMPTY] = False  # It left the fleet by its own wish: nobody waits for it.
     reasons: Many[str] = ()
 
 

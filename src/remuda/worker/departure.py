@@ -18,28 +18,30 @@ from remuda.worker.ports import FrontendCalls
 log = structlog.get_logger(__name__)
 
 
-async def depart(frontend: FrontendCalls, node: NodeId, boot_id: BootId, *, for_good: bool = False) -> bool:
-    """Drain, wait until no request is in flight, deregister. What fails on the way is only logged. False: the
-    node was removed, and with it whatever this worker could still be asked for.
+async def depart(
+    frontend: FrontendCalls, node: NodeId, boot_id: BootId, *, for_good: bool = False
+) -> NotFound | None:
+    """Drain, wait until no request is in flight, deregister. What fails on the way is only logged. Returns
+    what the frontend said if it does not know the node any more, and so will ask this worker for nothing.
 
     Both words name this boot: one that is late must not be held against the next.
     """
     farewell = Farewell(boot_id=boot_id, for_good=for_good)
     with anyio.move_on_after(limits.LEAVE_S):
         drained = False
-        with _attempted("drain"):
-            try:
+        try:
+            with _attempted("drain"):
                 await frontend.drain(node, farewell)
-            except NotFound:
-                log.info("node_was_removed", node=node, why="the frontend does not know it any more")
-                return False
-            drained = True
-        if drained:
-            await _wait_idle(frontend, node)
-        with _attempted("deregister"):
-            await frontend.deregister(node, farewell)
-            log.info("deregistered", node=node)
-    return True
+                drained = True
+            if drained:
+                await _wait_idle(frontend, node)
+            with _attempted("deregister"):
+                await frontend.deregister(node, farewell)
+                log.info("deregistered", node=node)
+        except NotFound as unknown:
+            log.info("node_was_removed", node=node, why="the frontend does not know it any more")
+            return unknown
+    return None
 
 
 async def _wait_idle(frontend: FrontendCalls, node: NodeId) -> None:
@@ -62,5 +64,7 @@ def _attempted(step: str) -> Iterator[None]:
     try:
         with anyio.fail_after(limits.LEAVE_CALL_S):
             yield
+    except NotFound:
+        raise
     except (RemudaError, TimeoutError) as error:
         log.warning("departure_step_failed", step=step, reason=str(error) or "no answer in time")

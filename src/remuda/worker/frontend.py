@@ -15,6 +15,7 @@ from remuda.core.errors import (
     FrontendUnreachable,
     Invalid,
     Misconfigured,
+    NodeRemoved,
     NotFound,
     Rejected,
     Unauthorized,
@@ -32,6 +33,7 @@ from remuda.wire.nodes import (
     NodeMessage,
     RegisterReply,
     RegisterRequest,
+    error_reason,
     error_text,
 )
 from remuda.worker.addresses import host_and_port, is_loopback
@@ -130,7 +132,7 @@ class Frontend:
         except httpx.HTTPError as error:
             raise FrontendUnreachable(f"{self._url} cannot be reached: {_why(error)}") from error
         if not answer.is_success:
-            raise refusal(self._url, answer.status_code, error_text(said))
+            raise refusal(self._url, answer.status_code, error_text(said), error_reason(said))
         try:
             return decode(reply, said, bytes_max=limits.FRONTEND_BODY_BYTES_MAX)
         except Rejected as error:
@@ -139,7 +141,7 @@ class Frontend:
             ) from error
 
 
-def refusal(url: str, status: int, said: str) -> Rejected | FrontendUnreachable:
+def refusal(url: str, status: int, said: str, reason: str = "") -> Rejected | FrontendUnreachable:
     """What an answer of this status means to a worker."""
     match status:
         case 400 | 413 | 422:
@@ -149,12 +151,21 @@ def refusal(url: str, status: int, said: str) -> Rejected | FrontendUnreachable:
                 f"{url} rejected the registration token: {said or status}",
                 hint="give the frontend's own token with --token, --token-file or REMUDA_REGISTRATION_TOKEN",
             )
+        case 404 if reason == NodeRemoved.code:
+            return removed_by(url)
         case 404:
             return NotFound(said or "node not found")
         case 409:
             return Conflict(said or "the frontend has another node with this name")
         case _:
             return FrontendUnreachable(f"{url} answered {status}{said and ': ' + said}")
+
+
+def removed_by(url: str) -> NodeRemoved:
+    return NodeRemoved(
+        f"this node was removed by an administrator on {url}",
+        hint=f"join again with: remuda join {url} --token TOKEN",
+    )
 
 
 def _checked(url: str) -> str:

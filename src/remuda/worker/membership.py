@@ -9,7 +9,7 @@ import structlog
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.errors import Rejected
+from remuda.core.errors import NodeRemoved, NotFound, Rejected
 from remuda.core.events import ObservableValue
 from remuda.core.ids import BootId, NodeId
 from remuda.worker.bus_session import BusSession
@@ -48,14 +48,13 @@ class Membership:
         self._boot_id = boot_id
         self._leaves_for_good = leaves_for_good
         self._stop_reason: str | None = None
+        self._told_to_stop = False  # By the frontend, which says so to those that it removes.
         self._stop_wanted = anyio.Event()
         self._refusal: Rejected | None = None
         self._registration = Registration(
             frontend, introduce, bus, clock=clock, entropy=entropy, enrolled=enrolled
         )
-        self._line = BusSession(
-            open_bus, self._registration, lambda: self.stop("the frontend asked for it"), entropy, listener
-        )
+        self._line = BusSession(open_bus, self._registration, self._stop_heard, entropy, listener)
         self._reporter = Reporter(
             frontend,
             hardware,
@@ -66,6 +65,7 @@ class Membership:
             heartbeat_interval,
             entropy=entropy,
             register_again=self._registration.again,
+            removed=self._refused,
         )
 
     @property
@@ -103,27 +103,43 @@ class Membership:
                 await self._stop_wanted.wait()
                 # Both have ended before we take leave: a late registration would undo it.
                 duties.cancel_scope.cancel()
-            known = await self._take_leave()
-            if known and before_hanging_up is not None:
+            unknown = await self._take_leave()
+            if unknown is None and before_hanging_up is not None:
                 await before_hanging_up()
             services.cancel_scope.cancel()
-        if not known and before_hanging_up is not None:  # The bus does not let a removed node in any more.
-            await before_hanging_up()
+        if unknown is not None and before_hanging_up is not None:
+            await before_hanging_up()  # The bus does not let a removed node in any more.
+        if unknown is not None:
+            self._refusal = self._refusal or self._removal(unknown)
         if self._refusal is not None:
             raise self._refusal
+
+    def _removal(self, unknown: NotFound) -> NodeRemoved | None:
+        """None: the frontend does not know this node, and may have lost its memory of it."""
+        if isinstance(unknown, NodeRemoved) or not self._told_to_stop:
+            return unknown if isinstance(unknown, NodeRemoved) else None
+        hint = "join again with: remuda join URL --token TOKEN"
+        return NodeRemoved("this node was removed by an administrator on its frontend", hint=hint)
+
+    def _stop_heard(self) -> None:
+        self._told_to_stop = True
+        self.stop("the frontend asked for it")
+
+    def _refused(self, refusal: Rejected) -> None:
+        self._refusal = refusal
+        self.stop(refusal.message)
 
     async def _or_stop(self, part: Callable[[], Awaitable[None]]) -> None:
         """Run a part that the whole worker cannot do without. A refusal ends the worker, not in a heap."""
         try:
             await part()
         except Rejected as refusal:
-            self._refusal = refusal
-            self.stop(refusal.message)
+            self._refused(refusal)
 
-    async def _take_leave(self) -> bool:
-        """Whether the frontend knows this node still."""
+    async def _take_leave(self) -> NotFound | None:
+        """What the frontend said if it does not know this node any more."""
         if (enrolment := self._registration.standing.value.enrolment) is None:
-            return True
+            return None
         for_good = self._leaves_for_good()
         return await depart(self._frontend, enrolment.node_id, self._boot_id, for_good=for_good)
 

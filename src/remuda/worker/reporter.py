@@ -12,7 +12,7 @@ import structlog
 
 from remuda.core import limits
 from remuda.core.entropy import Entropy
-from remuda.core.errors import NotFound, RemudaError, Unauthorized
+from remuda.core.errors import NodeRemoved, NotFound, RemudaError, Unauthorized
 from remuda.core.events import AutoResetEvent, ObservableValue
 from remuda.core.ids import BootId, NodeId
 from remuda.wire.nodes import BusTrouble, Heartbeat, Report
@@ -42,6 +42,7 @@ class Reporter:
         *,
         entropy: Entropy,
         register_again: Callable[[], None],
+        removed: Callable[[NodeRemoved], None],
     ) -> None:
         self._frontend = frontend
         self._hardware = hardware
@@ -52,6 +53,7 @@ class Reporter:
         self._interval = interval
         self._entropy = entropy
         self._register_again = register_again
+        self._removed = removed
         self._news = AutoResetEvent()
         self._sequence = 0  # Grows over the whole boot, whatever the node is called meanwhile.
         self._heard = True
@@ -138,6 +140,9 @@ class Reporter:
         if self._heard:
             log.warning("heartbeat_failed", node=node, reason=trouble.message)
         self._heard = False
+        if isinstance(trouble, NodeRemoved):
+            self._removed(trouble)
+            return
         # The answer to registering says which it is: a forgotten node, or a token that no longer does.
         if isinstance(trouble, NotFound | Unauthorized):
             self._register_again()

@@ -102,6 +102,16 @@ async def test_a_removed_node_that_comes_back_is_a_new_one(frontend: LiveFronten
         assert await frontend.status(back["id"]) == "healthy"
 
 
+async def test_calls_of_a_removed_node_are_told_why_they_fail(frontend: LiveFrontend) -> None:
+    node = await frontend.register()
+    await remove(frontend, node["id"])
+    for call in ("heartbeat", "drain", "deregister"):
+        refused = await frontend.worker.post(f"/api/node/{node['id']}/{call}", json={})
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (404, "node_removed")
+    unknown = await frontend.worker.post("/api/node/never-seen/heartbeat", json={})
+    assert (unknown.status_code, unknown.json()["error"]["reason"]) == (404, "not_found")
+
+
 async def test_a_removed_node_needs_approval_again(strict_frontend: LiveFrontend) -> None:
     node = await strict_frontend.register()
     await strict_frontend.admin.post(f"/api/nodes/{node['id']}/approve")

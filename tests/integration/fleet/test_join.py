@@ -85,6 +85,23 @@ def test_a_machine_that_leaves_says_goodbye_and_forgets(up: Frontend, common: Ra
     assert up.nodes()["leaver"]["remuda"]["reasons"] == said
 
 
+def test_worker_of_a_removed_node_ends_and_says_why(up: Frontend, common: Ranch) -> None:
+    worker = common.join(up.url, "unwanted")
+    node = up.wait_for("unwanted")
+    up.ask("DELETE", f"/api/nodes/{node['id']}").raise_for_status()
+    assert worker.wait() == 0, "a service manager does not start it again"
+    removal = f"this node was removed by an administrator on {up.url}"
+    assert removal in worker.log
+    again = f"join again with: remuda join {up.url} --token TOKEN"
+    assert again in worker.log
+    found = json.loads(common.invoke("doctor", "--json", data="unwanted").stdout)["findings"]
+    said = [one for one in found if one["check"] == "worker"]
+    assert [(one["message"], one["remedy"]) for one in said] == [(removal, again)]
+    common.join(up.url, "unwanted")
+    up.wait_for("unwanted")
+    assert not DataFolder(common.folder / "unwanted").removed.exists()
+
+
 def test_worker_waits_for_approval_and_then_gets_on_the_bus(place: Ranch) -> None:
     frontend = place.frontend("frontend")
     worker = place.join(frontend.url, "applicant")

@@ -10,6 +10,7 @@ from rich.console import Console
 from remuda.cli import findings
 from remuda.cli.findings import Finding, Holder, Level
 from remuda.cli.findings_page import page, verdict
+from remuda.cli.node_tables import shown_status
 from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.operations import ProblemView
 from remuda.worker.hardware.model import Gpu, Hardware
@@ -110,27 +111,34 @@ def test_nodes_that_are_not_healthy_are_told_with_their_reasons() -> None:
         [node("a", "healthy"), node("b", "offline", "not heard"), node("c", "pending", "waits")]
     )
 
-    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.WARNING), ("nodes", Level.WARNING)]
+    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.WARNING), ("nodes", Level.OK)]
     assert found[0].message == "b is offline: not heard"
-    assert found[2].message == "1 of 3 are healthy: b is offline, c is pending"
+    assert found[2].message == "1 of 3 are healthy"
     assert levels(*findings.fleet([node("a", "healthy")])) == [("nodes", Level.OK)]
 
 
 def test_a_node_that_is_heard_and_cannot_be_reached_is_a_problem_and_not_called_healthy() -> None:
     found = findings.fleet([node("a", "healthy", "port closed", unreachable=True), node("b", "healthy")])
 
-    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.WARNING)]
-    assert [one.message for one in found] == [
-        "a is unreachable: port closed",
-        "1 of 2 are healthy: a is unreachable",
-    ]
+    assert levels(*found) == [("nodes", Level.PROBLEM), ("nodes", Level.OK)]
+    assert [one.message for one in found] == ["a is unreachable: port closed", "1 of 2 are healthy"]
 
 
 def test_a_localai_node_whose_http_port_cannot_be_reached_is_a_warning() -> None:
     found = findings.fleet([node("a", "healthy", "port closed", unreachable=True, version="")])
 
-    assert levels(*found) == [("nodes", Level.WARNING), ("nodes", Level.WARNING)]
-    assert found[1].message == "0 of 1 are healthy: a is unreachable"
+    assert levels(*found) == [("nodes", Level.WARNING)]
+
+
+def test_a_node_that_left_the_fleet_is_no_problem_and_not_counted() -> None:
+    gone = NodeView(
+        id="c", name="c", status="offline", remuda=NodeFacts(left=True, reasons=("left the fleet",))
+    )
+
+    found = findings.fleet([node("a", "healthy"), gone])
+
+    assert [(one.level, one.message) for one in found] == [(Level.OK, "1 of 1 are healthy")]
+    assert shown_status(gone) == "left"
 
 
 def test_own_worker_that_does_not_run_is_a_problem_once_it_has_failed() -> None:

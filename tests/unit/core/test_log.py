@@ -127,6 +127,18 @@ def test_exception_texts_are_masked(format: Literal["json", "console"]) -> None:
     assert HIDDEN not in stream.getvalue()
 
 
+def test_lines_for_people_are_sentences() -> None:
+    stream = io.StringIO()
+    log.configure("info", "console", stream)
+    structlog.get_logger().warning("bus_lost", reason="connection refused\x1b[2J", node="attic")
+    structlog.get_logger().error("blobs_not_collected", error="disk full", hint="free some space")
+    lines = [line.partition(" ")[2] for line in stream.getvalue().splitlines()]
+    assert lines == [
+        "warning: The connection to the NATS server was lost: connection refused [2J (node attic)",
+        "error: Blobs not collected: disk full; free some space",
+    ]
+
+
 def test_lines_of_libraries_take_the_same_way() -> None:
     stream = io.StringIO()
     log.configure("info", "json", stream)

@@ -27,6 +27,7 @@ class Said:
     def __init__(self) -> None:
         self.words: list[tuple[str, NodeId, Farewell]] = []
         self.removed = False
+        self.removed_later = False  # Between the two words.
 
     async def drain(self, node: NodeId, farewell: Farewell) -> None:
         if self.removed:
@@ -34,6 +35,8 @@ class Said:
         self.words.append(("drain", node, farewell))
 
     async def deregister(self, node: NodeId, farewell: Farewell) -> None:
+        if self.removed_later:
+            raise NotFound("there is no such node")
         self.words.append(("deregister", node, farewell))
 
     async def models(self, node: NodeId) -> Sequence[ModelRow]:
@@ -59,9 +62,15 @@ async def test_a_worker_whose_node_was_removed_says_so_once_and_asks_no_further(
     frontend = Said()
     frontend.removed = True
     with capture_logs() as logged:
-        assert not await depart(frontend, NodeId("node-1"), BootId("boot-7"))
+        assert await depart(frontend, NodeId("node-1"), BootId("boot-7"))
     assert frontend.words == []
     assert [line["event"] for line in logged] == ["node_was_removed"]
+
+
+async def test_a_node_that_is_removed_while_its_worker_stops_is_noticed() -> None:
+    frontend = Said()
+    frontend.removed_later = True
+    assert await depart(frontend, NodeId("node-1"), BootId("boot-7"))
 
 
 async def test_a_worker_that_leaves_for_good_says_so() -> None:
