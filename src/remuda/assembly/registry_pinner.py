@@ -5,7 +5,7 @@ from typing import Final
 import anyio
 import structlog
 
-from remuda.core.errors import Invalid, RemudaError
+from remuda.core.errors import Forbidden, Invalid, NotFound, RemudaError, Unauthorized
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import PlatformMissing
 from remuda.oci.model import Platform
@@ -32,6 +32,11 @@ class RegistryPinner:
                 return Pin(await self._digest(reference, build.platform))
         except PlatformMissing as error:
             return Pin(missing=error.message)
+        except NotFound:
+            return Pin(trouble=f"{reference} does not exist in the registry", refused=True)
+        except (Unauthorized, Forbidden):
+            words = f"access to {reference} was denied: the image is private or does not exist"
+            return Pin(trouble=words, refused=True)
         except (RemudaError, TimeoutError) as error:
             trouble = f"no answer within {_ASK_S:g} s" if isinstance(error, TimeoutError) else error.message
             log.info("tag_not_pinned", image=str(reference), reason=trouble)

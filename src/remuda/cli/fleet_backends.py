@@ -236,7 +236,7 @@ def _tell_unchecked(unchecked: "Sequence[UncheckedItem]") -> None:
 
     for one in unchecked:
         last = f"; it last answered at {local(one.checked_at)}" if one.checked_at else ""
-        told = f"{one.source} could not be reached to check {', '.join(one.backends)}: {one.reason}{last}"
+        told = f"{', '.join(one.backends)} could not be checked ({one.source}): {one.reason}{last}"
         click.echo(one_line(f"warning: {told}"), err=True)
 
 

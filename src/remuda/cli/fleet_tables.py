@@ -43,7 +43,7 @@ def installed_table(
         Column("VERSION", [version or UNKNOWN for _, (version, _), _ in rows]),
         Column("DIGEST", [short_digest(digest) for _, (_, digest), _ in rows], needed=2),
         Column("NODES", [some_of([node.node_name for node in nodes]) for _, _, nodes in rows]),
-        Column("NEWS", [_news(upgrades.get(item.name), nodes) for item, _, nodes in rows], needed=1),
+        Column("NEWS", [_news(upgrades.get(item.name), item, nodes) for item, _, nodes in rows], needed=1),
     ]
     return fitting(columns, output)
 
@@ -139,14 +139,23 @@ def _by_content(nodes: Sequence[NodeHolding]) -> list[tuple[tuple[str, str], lis
     return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
 
 
-def _news(upgrade: UpgradeItem | None, nodes: Sequence[NodeHolding]) -> str:
+def _news(upgrade: UpgradeItem | None, item: BackendItem, nodes: Sequence[NodeHolding]) -> str:
     if upgrade is None:
         return UNKNOWN
     drifted = {node.node_id for node in upgrade.node_drift}
-    parts = ["differs from most"] if drifted.intersection(node.node_id for node in nodes) else []
+    parts = [_difference(item, nodes)] if drifted.intersection(node.node_id for node in nodes) else []
     available = upgrade.available_version or upgrade.available_digest[:_DIGEST_CHARS]
     parts += [f"{available} is available"] if available and not _all_have(upgrade, nodes) else []
     return ", ".join(parts) or UNKNOWN
+
+
+def _difference(item: BackendItem, nodes: Sequence[NodeHolding]) -> str:
+    """Where no version is on more nodes than this one, there is no majority to differ from."""
+    groups = [group for _, group in _by_content(item.nodes or ())]
+    if len(groups[0]) > len(nodes):
+        return "differs from most"
+    others = [node.node_name for group in groups if group != nodes for node in group]
+    return f"differs from {some_of(others)}"
 
 
 def _all_have(upgrade: UpgradeItem, nodes: Sequence[NodeHolding]) -> bool:

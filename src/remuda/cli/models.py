@@ -114,6 +114,8 @@ def add_model(asked: Asked, file: str, name: str | None, context: int | None) ->
     added = answer.read(ModelAdded)
     click.echo(one_line(_added(added)))
     for key in added.unknown_keys:
+        if any(warning.startswith(f"{key} ") for warning in added.warnings):
+            continue  # Its warning says more.
         click.echo(one_line(f"note: {key} is not supported and has no effect"), err=True)
     for warning in added.warnings:
         click.echo(one_line(f"warning: {warning}"), err=True)

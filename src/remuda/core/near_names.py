@@ -32,6 +32,12 @@ def did_you_mean(wanted: str, names: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
+def likeness(one: str, other: str) -> float:
+    """From 0 to 1: the share of the pairs of letters that two names have in common. Case is ignored."""
+    first, second = (name[:_CHARS_COMPARED_MAX].casefold() for name in (one, other))
+    return _likeness(_pairs(first), _pairs(second))
+
+
 def _pairs(name: str) -> frozenset[tuple[str, str]]:
     """With its beginning and its end, so that short names have some, too."""
     return frozenset(pairwise(f" {name} ")) if name else frozenset()

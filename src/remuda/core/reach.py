@@ -6,6 +6,7 @@ address is dialled only for whoever lies there, too. To be asked with the resolv
 dialling: a name can mean something else a second later.
 """
 
+import socket
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -71,6 +72,17 @@ def is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def numeric_alias(host: str) -> str:
+    """The address that a host of digits stands for, such as 127.0.0.1 for 2130706433 or 127.1; empty for a
+    name, and for an address in its usual form."""
+    if is_ip(host) or not host.isascii() or not host.replace(".", "").isdigit():
+        return ""
+    try:
+        return socket.inet_ntoa(socket.inet_aton(host))
+    except OSError:
+        return ""
 
 
 def _embedded(ip: IPv6Address) -> IPv4Address | None:

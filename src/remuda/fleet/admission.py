@@ -235,11 +235,24 @@ def approve(node: Node) -> Node:
 
 def with_admin_labels(node: Node, labels: Mapping[str, str], *, keep_others: bool) -> Node:
     """An admin's labels, merged into the others or in place of all of them."""
-    written = {key: Label(value, LabelSource.ADMIN) for key, value in labels.items()}
+    written = {key: _admin_label(node, key, value) for key, value in labels.items()}
     after = {**node.labels, **written} if keep_others else written
     if sum(label.source is LabelSource.ADMIN for label in after.values()) > limits.NODE_LABELS_MAX:
         raise Invalid(f"labels: a node can have at most {limits.NODE_LABELS_MAX} from admins")
     return replace(node, labels=after)
+
+
+def _admin_label(node: Node, key: str, value: str) -> Label:
+    """Those below `node.` describe the machine: they can be sent back as they are, and not changed."""
+    if not key.startswith(labelling.RESERVED_PREFIX):
+        return Label(value, LabelSource.ADMIN)
+    present = node.labels.get(key)
+    if present is not None and present.value == value:
+        return present
+    raise Invalid(
+        f"labels: {key} is reserved: labels that begin with {labelling.RESERVED_PREFIX} are set by the node",
+        hint="use another name",
+    )
 
 
 def without_label(node: Node, key: str) -> Node:
@@ -249,12 +262,16 @@ def without_label(node: Node, key: str) -> Node:
         setting = node.setting("--labels", "LOCALAI_NODE_LABELS")
         raise Conflict(
             f"{node.name}'s own settings have the label {key}={label.value}",
-            hint=f"change {setting} there and restart its worker, or give the label another value here",
+            hint=f"change {setting} there and restart its worker, or give the label another value here"
+            if not key.startswith(labelling.RESERVED_PREFIX)
+            else "it describes the machine and cannot be removed",
         )
     if label is not None and label.source is LabelSource.AUTO:
         raise Conflict(
             f"the frontend derives the label {key}={label.value} from what {node.name} reports",
-            hint="it cannot be removed, but it can be given another value",
+            hint="it cannot be removed"
+            if key.startswith(labelling.RESERVED_PREFIX)
+            else "it cannot be removed, but it can be given another value",
         )
     labels = {k: label for k, label in node.labels.items() if k != key}
     derived = labelling.auto_labels(node.name, node.resources, node.effective_max_replicas)

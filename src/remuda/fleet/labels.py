@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from remuda.fleet.model import Label, LabelSource, Resources
 
+RESERVED_PREFIX = "node."  # What nodes are is not for admins to say.
 _GIB = 1 << 30
 _BUCKETS_GIB = ((80, "80GB+"), (48, "48GB"), (24, "24GB"), (16, "16GB"), (8, "8GB"))
 

@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
-from remuda.core.reach import Range, is_ip, range_of, refused
+from remuda.core.reach import Range, is_ip, numeric_alias, range_of, refused
 
 _HOSTS_KNOWN_MAX: Final = 1000
 _NEAR: Final = (Range.LOOPBACK, Range.LINK_LOCAL)
@@ -29,6 +29,13 @@ class AddressRefused(OSError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(errno.EACCES, reason)
+
+
+class UnusualAddress(AddressRefused):
+    """An address in a form that is only used to hide which one it is."""
+
+    def __init__(self, host: str, address: str) -> None:
+        super().__init__(f"{host} stands for {address}; addresses are accepted in their usual form only")
 
 
 class Resolver(AbstractResolver):
@@ -78,6 +85,8 @@ class Outbound:
         AddressRefused for an address that is none of that somebody's business. Of a request through a proxy
         only the written address can be checked: the proxy resolves names.
         """
+        if address := numeric_alias(host):
+            raise UnusualAddress(host, address)
         if named_from is not None and is_ip(host) and (reason := refused(host, named_from)):
             raise AddressRefused(reason)
         key = None if proxied else named_from

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from remuda.models.document import Plain
 from remuda.models.keep_alive import KeepAlive
 
+GGUF_BACKEND: Final = "llama-cpp"  # Builds of it have names such as cuda12-llama-cpp.
 GPU_LAYERS_ALL: Final = 99_999_999
 CONTEXT_FALLBACK: Final = 4096
 CONTEXT_DEFAULT_MAX: Final = 8192  # A trained window is used up to here unless more is asked for.

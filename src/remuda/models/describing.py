@@ -5,12 +5,11 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from remuda.core.errors import Invalid
-from remuda.models.config import ModelConfig, Parameters, Template
+from remuda.models.config import GGUF_BACKEND, ModelConfig, Parameters, Template
 from remuda.models.gguf import GgufHeader
 from remuda.models.memory import effective_context
 from remuda.models.reading import NAME_CHARS_MAX
 
-BACKEND: Final = "llama-cpp"
 _PART: Final = re.compile(r"-\d{5}-of-\d{5}$")
 _PRECISION: Final = re.compile(
     r"[-._](ud[-_])?(i?q\d(_[a-z0-9]+)*|tq\d_\d|mxfp4(_moe)?|nvfp4|(bf|fp?)(8|16|32))$", re.IGNORECASE
@@ -34,7 +33,7 @@ def describe_gguf(path_name: str, header: GgufHeader, file: str) -> ModelConfig:
         raise Invalid(f"{path_name} is {companion}")
     config = ModelConfig(
         name=name_from(path_name) or name_from(header.name) or header.architecture,
-        backend=BACKEND,
+        backend=GGUF_BACKEND,
         parameters=Parameters(model=file),
         context_size=effective_context(ModelConfig(), header),
     )

@@ -15,8 +15,9 @@ from pydantic_core import ErrorDetails
 from remuda.core.errors import Invalid
 from remuda.core.field_errors import place, wanted
 from remuda.models import document
-from remuda.models.config import ModelConfig, Section
+from remuda.models.config import GGUF_BACKEND, ModelConfig, Section
 from remuda.models.document import Value
+from remuda.models.near_keys import misspelled
 
 NAME_CHARS_MAX: Final = 256
 _COMPLAINTS_MAX: Final = 3
@@ -80,6 +81,17 @@ def check_new_name(name: str) -> None:
         raise Invalid(
             f"name: {name[:_SHOWN_CHARS_MAX]!r} must not contain {' '.join(found)}, which shells interpret",
             hint="use letters, digits and . _ - : / @ +",
+        )
+
+
+def check_file(config: ModelConfig) -> None:
+    """Invalid for a model of llama.cpp that names no file: no node could ever load it."""
+    needed = config.backend == GGUF_BACKEND or config.backend.endswith(f"-{GGUF_BACKEND}")
+    if needed and not config.file and not config.alias:
+        hint = "name the file, relative to the models folder: parameters: {model: FILE.gguf}"
+        raise Invalid(
+            f"parameters.model: it is missing, and the backend {config.backend} needs a model file",
+            hint=next(iter(misspelled(config.unknown)), hint),
         )
 
 

@@ -12,7 +12,7 @@ from yarl import URL
 
 from remuda.core.errors import Misconfigured
 from remuda.core.os_errors import os_reason
-from remuda.host.outbound import AddressRefused, Outbound, open_outbound, proxy_for
+from remuda.host.outbound import AddressRefused, Outbound, UnusualAddress, open_outbound, proxy_for
 from remuda.oci import limits
 from remuda.oci.errors import ContentRefused, RegistryFailed
 from remuda.oci.registries import Registries, is_loopback
@@ -190,6 +190,8 @@ def _in_our_words(url: URL) -> Iterator[None]:
             hint=f"if it is a registry over plain HTTP, add {place} to insecure-registries "
             f"(REMUDA_INSECURE_REGISTRIES) of the frontend and of each worker",
         ) from None
+    except UnusualAddress as error:
+        raise Misconfigured(f"{place} is not asked: {error.strerror}") from None
     except AddressRefused as error:
         raise Misconfigured(f"{place} is not asked: {error.strerror}", hint=_HINT.format(place)) from None
     except TimeoutError as error:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from remuda.core.errors import Conflict
-from remuda.gallery.references import registry
 from remuda.ops.model import Kind, Stage, State, Step
 from remuda.ops.steps import LOST, PROOF_FAILED
 from remuda.ops.targets import Draft, Plan
@@ -116,8 +115,7 @@ def _objection(draft: Draft, known: BadVersions) -> tuple[str, str] | None:
     if digest or build is None or not draft.trouble or not same:
         return None
     last = max(same, key=lambda bad: bad.at)
-    unasked = f"{registry(build.uri)} could not be asked what {build.uri} stands for now ({draft.trouble})"
-    return f"{unasked}, and {last}", _WAIT_OR_FORCE
+    return f"{draft.trouble}, and {last}", _WAIT_OR_FORCE
 
 
 def _left_out(step: Step, reason: str, hint: str) -> Step:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from remuda.gallery.references import registry
+
 
 @dataclass(frozen=True, slots=True)
 class Build:
@@ -17,6 +19,13 @@ class Pin:
     digest: str = ""  # Of the image index; empty: it could not be had.
     missing: str = ""  # Why no machine of that platform can have it.
     trouble: str = ""  # Why nobody could say.
+    refused: bool = False  # The registry answered, and `trouble` is what its answer means.
+
+    def unasked(self, uri: str) -> str:
+        """Why it is not known what the image stands for now, as the beginning of a sentence; empty: it is."""
+        if self.refused or not self.trouble:
+            return self.trouble
+        return f"{registry(uri)} could not be asked what {uri} stands for now ({self.trouble})"
 
 
 class Pinner(Protocol):

@@ -87,7 +87,8 @@ def _named(name: str, standings: Sequence[Standing]) -> Standing:
 def _nobody(selection: Selection, able: Sequence[Standing], standings: Sequence[Standing]) -> Conflict:
     if able:
         return Conflict(
-            f"no node has the labels {selection.selector}", hint="`remuda nodes` shows labels with each node"
+            f"no node has the labels {selection.selector}",
+            hint="`remuda nodes show NODE` lists the labels of a node",
         )
     waiting = [one.node.name for one in standings if not one.node.approved]
     if waiting:

@@ -13,7 +13,7 @@ from remuda.core.pasting import pasted
 from remuda.fleet.model import Node
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias
 from remuda.gallery.model import Machine, Reading, galleries_to_json
-from remuda.gallery.references import for_peers, is_image, registry, same_source
+from remuda.gallery.references import for_peers, is_image, same_source
 from remuda.gallery.resolve import Refused, Resolved, resolve
 from remuda.ops.external import External, external
 from remuda.ops.holdings import foreign, found, from_reference, holdings
@@ -103,15 +103,11 @@ def _unpinned(drafted: Plan, pins: Mapping[Build, Pin]) -> list[str]:
     """What a reference stands for now is not known: then whoever has something from it keeps that."""
     steps = ((draft.build, draft.step) for draft in drafted.drafts if draft.build is not None)
     asked = {
-        build.uri: pins[build].trouble
+        build.uri: pins[build].unasked(build.uri)
         for build, step in steps
         if step.kind is Kind.INSTALL and step.source.uri and build in pins and pins[build].trouble
     }
-    return [
-        f"{registry(uri)} could not be asked what {uri} stands for now ({why}): nodes that have it keep what "
-        "they have"
-        for uri, why in asked.items()
-    ]
+    return [f"{why}: nodes that have it keep what they have" for why in asked.values()]
 
 
 def _pinned(draft: Draft, pins: Mapping[Build, Pin]) -> Draft:
@@ -121,7 +117,8 @@ def _pinned(draft: Draft, pins: Mapping[Build, Pin]) -> Draft:
         return draft
     if pin.missing:
         return replace(draft, step=replace(step, state=State.SKIPPED, reason=pin.missing))
-    return replace(draft, step=replace(step, goal=replace(step.goal, digest=pin.digest)), trouble=pin.trouble)
+    trouble = pin.unasked(draft.build.uri) if draft.build is not None else ""
+    return replace(draft, step=replace(step, goal=replace(step.goal, digest=pin.digest)), trouble=trouble)
 
 
 def machine_of(node: Node) -> Machine:

@@ -13,7 +13,8 @@ from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
-from remuda.models.reading import check_absolute_paths, check_new_name, read_model
+from remuda.models.near_keys import misspelled
+from remuda.models.reading import check_absolute_paths, check_file, check_new_name, read_model
 from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.ops.reports import current_report
@@ -108,6 +109,7 @@ class Models:
         """Add a model, or give the one of its name this configuration: its replicas are then replaced."""
         config = read_model(text)
         check_absolute_paths(config, self._catalogue.models_path)
+        check_file(config)
         await self._catalogue.refresh()
         before = self._catalogue.configured.get(config.id)
         if before is None:
@@ -122,7 +124,8 @@ class Models:
         trained = weights.header.context_length if weights.header else 0
         if problem := context_problem(config.context_size, trained):
             raise Invalid(problem)
-        warnings = tuple(filter(None, (context_warning(config.context_size, trained), weights.cut_off)))
+        doubts = (context_warning(config.context_size, trained), weights.cut_off, *misspelled(config.unknown))
+        warnings = tuple(filter(None, doubts))
         await self._store.put_model(StoredModel(config.id, text, config.revision, ADDED))
         self._table.rows_changed()
         await self._table.refresh()

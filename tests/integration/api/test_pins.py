@@ -58,6 +58,16 @@ async def test_a163_a_platform_that_an_image_has_no_build_for_is_told(
     assert (pin.digest, "arm64" in pin.missing) == ("", True)
 
 
+async def test_a_tag_that_does_not_exist_is_told_as_such(
+    registry: RegistryServer, pinner: RegistryPinner
+) -> None:
+    uri = f"{registry.name}/backends:never-pushed"
+    pin = await pinner.pin(Build(uri))
+    assert pin.unasked(uri) == f"{uri} does not exist in the registry"
+    away = Pin(trouble="connection refused")
+    assert away.unasked(uri).startswith(f"{registry.name} could not be asked what ")
+
+
 @pytest.mark.parametrize(
     "uri", ["127.0.0.1:1/x/y:z", "builtin:echo", "nothing", "https://x.invalid/a.tar.gz"]
 )

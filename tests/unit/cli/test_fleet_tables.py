@@ -55,6 +55,13 @@ def test_nodes_that_differ_have_a_row_of_their_own() -> None:
     assert other == ["echo", "2.0", "sha256:bbbbbbbbbbbb", "barn", "differs", "from", "most"]
 
 
+def test_one_node_against_one_is_no_majority() -> None:
+    echo = item("echo", holding("attic", NEW), holding("barn", OLD))
+    drift = UpgradeItem(backend_name="echo", node_drift=(DriftedNode(node_id="id-barn", node_name="barn"),))
+
+    assert rows(installed_table([echo], {"echo": drift}, OUTPUT))[2][-3:] == ["differs", "from", "attic"]
+
+
 def test_what_is_newer_is_shown_with_what_is_installed() -> None:
     newer = UpgradeItem(backend_name="echo", available_version="3.0")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.core.reach import Range, host_and_port, range_of, refused
+from remuda.core.reach import Range, host_and_port, numeric_alias, range_of, refused
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,18 @@ def test_an_address_has_a_host_and_a_port(address: str, parts: tuple[str, int]) 
 )
 def test_what_different_parsers_read_differently_is_no_address(address: str) -> None:
     assert host_and_port(address) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("2130706433", "127.0.0.1"),
+        ("127.1", "127.0.0.1"),
+        ("017700000001", "127.0.0.1"),
+        ("127.0.0.1", ""),
+        ("registry.example", ""),
+        ("99999999999", ""),
+    ],
+)
+def test_an_address_in_an_unusual_form_is_named(host: str, address: str) -> None:
+    assert numeric_alias(host) == address

@@ -215,6 +215,14 @@ def test_replacing_labels_replaces_all_of_them() -> None:
     assert set(with_admin_labels(node(), {"a": "1"}, keep_others=False).labels) == {"a"}
 
 
+def test_labels_that_describe_the_node_cannot_be_changed_by_an_admin() -> None:
+    known = replace(node(), labels={"node.name": Label("gpu-1", LabelSource.AUTO)})
+    with pytest.raises(Invalid, match=r"node\.name is reserved"):
+        with_admin_labels(known, {"node.name": "x"}, keep_others=True)
+    sent_back = with_admin_labels(known, {"node.name": "gpu-1", "rack": "7"}, keep_others=False)
+    assert sent_back.labels["node.name"].source is LabelSource.AUTO
+
+
 def test_an_admins_label_can_be_removed() -> None:
     labelled = with_admin_labels(node(), {"zone": "attic"}, keep_others=True)
 
@@ -326,9 +334,10 @@ def test_a_worker_that_said_goodbye_stays_as_it_said() -> None:
     assert worker_ended(departed, departed.boot_id, "it ended") == departed
 
 
-@pytest.mark.parametrize("key", ["node.name", "node.replica-slots"])
+@pytest.mark.parametrize("key", ["gpu.vendor", "gpu.vram"])
 def test_without_an_admins_label_the_derived_one_is_back(key: str) -> None:
-    before = admit(candidate(), NOON, NodeId("n"), OPEN)
+    resources = Resources(gpu_vendor="nvidia", total_vram=24 << 30)
+    before = admit(candidate(resources=resources), NOON, NodeId("n"), OPEN)
     named = with_admin_labels(before, {key: "x"}, keep_others=True)
 
     assert named.labels[key] == Label("x", LabelSource.ADMIN)

@@ -11,7 +11,8 @@ from remuda.core.errors import Invalid
 from remuda.models.config import Function, Grammar, ModelConfig, Parameters, Template
 from remuda.models.document import BYTES_MAX, parse
 from remuda.models.keep_alive import FOR_EVER
-from remuda.models.reading import check_absolute_paths, read_model, write_model
+from remuda.models.near_keys import misspelled
+from remuda.models.reading import check_absolute_paths, check_file, read_model, write_model
 
 QWEN = """\
 name: qwen3-8b
@@ -329,3 +330,41 @@ def test_other_options_are_left_alone(line: str) -> None:
 
     check_absolute_paths(config, PurePosixPath("/models"))
     assert config.options or config.engine_args
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("paramters", "parameters"),
+        ("contextsize", "context_size"),
+        ("temperature", "parameters.temperature"),
+        ("parameters.temprature", "parameters.temperature"),
+        ("parameters.modle", "parameters.model"),
+        ("function.grammer", "function.grammar"),
+    ],
+)
+def test_a_misspelled_key_is_named_with_the_one_that_was_meant(written: str, meant: str) -> None:
+    assert misspelled((written,)) == [
+        f"{written} is not a known key and has no effect; did you mean `{meant}`?"
+    ]
+
+
+def test_keys_that_only_peers_know_are_not_called_misspelled() -> None:
+    theirs = "debug usage icon license urls files download_files diffusers tts step cuda cutstrings trimspace"
+    theirs += (
+        " trimsuffix extract_regex feature_flags grpc pipeline cfg_scale template.edit template.multimodal"
+    )
+    theirs += " function.response_regex function.grammar.mixed_mode parameters.n parameters.language"
+    theirs += " parameters.echo parameters.clip_skip parameters.translate nowhere.at.all"
+    assert misspelled(tuple(theirs.split())) == []
+
+
+def test_a_model_of_llama_cpp_without_a_file_is_refused_with_how_to_name_it() -> None:
+    check_file(read_model("name: a\nbackend: llama-cpp\nparameters: {model: a.gguf}"))
+    check_file(read_model("name: a\nbackend: echo"))
+    check_file(read_model("name: a\nbackend: llama-cpp\nalias: b"))
+    with pytest.raises(Invalid, match="the backend cuda12-llama-cpp needs a model file"):
+        check_file(read_model("name: a\nbackend: cuda12-llama-cpp"))
+    with pytest.raises(Invalid) as refused:
+        check_file(read_model("name: a\nbackend: llama-cpp\nparamters: {model: a.gguf}"))
+    assert "did you mean `parameters`?" in refused.value.hint
