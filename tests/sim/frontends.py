@@ -7,9 +7,9 @@ from datetime import timedelta
 import anyio
 from anyio.abc import TaskGroup
 
-from remuda.assembly.bus import BUS_BACKOFF, BusStopSender
+from remuda.assembly.bus import BusStopSender
 from remuda.bus.auth import account_user
-from remuda.bus.client import Bus
+from remuda.bus.client import BUS_BACKOFF, Bus
 from remuda.core import limits
 from remuda.core.errors import RemudaError, StoreUnusable
 from remuda.core.ids import FrontendId

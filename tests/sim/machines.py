@@ -7,10 +7,9 @@ from datetime import timedelta
 import anyio
 from pydantic import SecretStr
 
-from remuda.assembly.bus import BUS_BACKOFF
 from remuda.assembly.worker import BusOfWorker
 from remuda.bus.auth import Login, UserJwt, anonymous
-from remuda.bus.client import Bus
+from remuda.bus.client import BUS_BACKOFF, Bus
 from remuda.bus.messages import Connected, Down, Incoming
 from remuda.core.errors import FrontendUnreachable, Rejected
 from remuda.core.ids import BootId, MachineId, NodeId

@@ -24,7 +24,7 @@ from remuda.bus.auth import (
     mask_url,
     parse_servers,
 )
-from remuda.bus.client import Bus
+from remuda.bus.client import BUS_BACKOFF, Bus
 from remuda.bus.credentials import Account, ClusterKeys
 from remuda.bus.messages import Connected, Incoming, NoResponders
 from remuda.bus.server import NatsServer
@@ -33,7 +33,6 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BusRefused, BusUnusable, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, NodeId
-from remuda.core.retry import Backoff
 from remuda.fleet.command_probe import CommandProber, Reply
 from remuda.fleet.health import Thresholds
 from remuda.fleet.model import NodeType
@@ -44,7 +43,6 @@ from remuda.wire.backends import BackendList
 from remuda.wire.codec import NOTHING, encode
 
 log = structlog.get_logger()
-BUS_BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(seconds=10))
 
 
 class AccountIssuer:

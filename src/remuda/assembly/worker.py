@@ -15,8 +15,7 @@ from pydantic import SecretStr
 
 from remuda import __version__
 from remuda.assembly.backend_runtime import open_backend_runtimes
-from remuda.assembly.bus import BUS_BACKOFF
-from remuda.assembly.running import background
+from remuda.assembly.running import background, settle
 from remuda.assembly.settings import WorkerSettings
 from remuda.assembly.settings.shared import registration_token
 from remuda.bus.auth import (
@@ -30,7 +29,7 @@ from remuda.bus.auth import (
     fixed,
     parse_servers,
 )
-from remuda.bus.client import Bus
+from remuda.bus.client import BUS_BACKOFF, Bus
 from remuda.bus.messages import Connected, Connecting, Down
 from remuda.core import limits
 from remuda.core.bus_reach import cannot_connect
@@ -117,6 +116,7 @@ async def run_worker(
                 async with background(
                     partial(_tell, worker, on_state), partial(_once_registered, worker, registered)
                 ):
+                    settle()
                     await _run(worker, folder)
 
 

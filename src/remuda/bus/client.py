@@ -48,6 +48,7 @@ class Patience:
 
 
 PATIENCE = Patience()
+BUS_BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(seconds=10))
 
 
 class Bus:

@@ -29,7 +29,7 @@ from remuda.cli.exits import Exit, exit_of, report
 from remuda.core.errors import Problem, RemudaError
 from remuda.core.os_errors import is_full, os_reason
 
-_NEW_OBJECTS: Final = 20_000  # Between two looks for garbage: imports make many, and leave hardly any.
+_NEW_OBJECTS: Final = 300_000  # Before the first look for garbage: imports make many, and leave hardly any.
 
 
 _NO_JSON: Final = {

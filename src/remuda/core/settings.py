@@ -34,7 +34,7 @@ class Setting:
 class Settings(BaseModel):
     """Base of the settings of one process: read once, then passed down as values."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
 
 S = TypeVar("S", bound=Settings)

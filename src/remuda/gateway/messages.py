@@ -2,7 +2,7 @@
 envelope, written byte for byte as the codec writes them, and described in the OpenAPI document."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 from fastapi import Request, Response
@@ -18,6 +18,7 @@ SCHEMAS = "#/components/schemas/{model}"
 _NODE_PATHS = ("/api/node/", "/api/nodes", "/ws/nodes")  # The contract has a type of its own for them.
 B = TypeVar("B", bound=BaseModel)
 Described = dict[str, Any]  # A piece of the OpenAPI document, which is JSON: hence Any.
+Responses = dict[int | str, Described]  # By status.
 
 
 async def read(request: Request, model: type[B]) -> B:
@@ -59,23 +60,38 @@ def _error_type(status: int) -> str:
     return "invalid_request_error" if status < 500 else "server_error"
 
 
+ANSWERS: Final[dict[type[BaseModel], None]] = {}
+"""Every message that some route is said to answer with, in the order of their declaration."""
+
+
 def takes(model: type[BaseModel], *, required: bool = True) -> Described:
     """What OpenAPI says of a route that reads `model` itself."""
-    reference = {"$ref": SCHEMAS.format(model=model.__name__)}
-    return {"requestBody": {"required": required, "content": {JSON: {"schema": reference}}}}
+    return {"requestBody": {"required": required, "content": {JSON: {"schema": _reference(model)}}}}
 
 
-def gives(model: type[BaseModel], *errors: int, status: int = 200) -> dict[int | str, Described]:
+def gives(model: type[BaseModel], *errors: int, status: int = 200) -> Responses:
     """What OpenAPI says of the answers of a route that works with the store."""
-    return {status: {"model": model}} | refuses(*errors, 503)
+    return {status: one_of(model)} | refuses(*errors, 503)
 
 
-def gives_raw(media_type: str, *errors: int) -> dict[int | str, Described]:
+def gives_raw(media_type: str, *errors: int) -> Responses:
     """The same for a route whose answer is no message of ours."""
     kind = "object" if media_type == JSON else "string"
     return {200: {"content": {media_type: {"schema": {"type": kind}}}}} | refuses(*errors)
 
 
-def refuses(*errors: int) -> dict[int | str, Described]:
+def refuses(*errors: int) -> Responses:
     """These errors, and those before every route: a foreign host, a body or head that is too large."""
-    return {code: {"model": NodeError} for code in sorted({*errors, 403, 413, 431})}
+    return {code: one_of(NodeError) for code in sorted({*errors, 403, 413, 431})}
+
+
+def one_of(*models: type[BaseModel]) -> Described:
+    """An answer that is one of these messages. FastAPI is told no types: for each status of each route it
+    would build a validator that nobody uses, which took a quarter of a frontend's start."""
+    ANSWERS.update(dict.fromkeys(models))
+    references = [_reference(model) for model in models]
+    return {"content": {JSON: {"schema": references[0] if len(models) == 1 else {"anyOf": references}}}}
+
+
+def _reference(model: type[BaseModel]) -> Described:
+    return {"$ref": SCHEMAS.format(model=model.__name__)}

@@ -18,7 +18,7 @@ from remuda.fleet.identity import Caller
 from remuda.fleet.model import Invite
 from remuda.gateway import views
 from remuda.gateway.guards import ByNode, TokenRefused, node_caller, same_secret
-from remuda.gateway.messages import Described, answer, body, gives, read, refuses, takes
+from remuda.gateway.messages import Responses, answer, body, gives, one_of, read, refuses, takes
 from remuda.gateway.model_views import model_rows
 from remuda.gateway.paths import NodePath
 from remuda.gateway.services import Services, Svc
@@ -34,12 +34,12 @@ class ModelRows(RootModel[list[wire.ModelRow]]):
     """The replicas on a node."""
 
 
-def _gives(model: type[BaseModel], *errors: int, status: int = 200) -> dict[int | str, Described]:
+def _gives(model: type[BaseModel], *errors: int, status: int = 200) -> Responses:
     """Here a missing or wrong token in the header has an envelope of its own."""
-    return gives(model, *errors, status=status) | {401: {"model": wire.TokenError | wire.NodeError}}
+    return gives(model, *errors, status=status) | {401: one_of(wire.TokenError, wire.NodeError)}
 
 
-_TOKEN_REFUSED: dict[int | str, Described] = {401: {"model": wire.TokenError}}
+_TOKEN_REFUSED: Responses = {401: one_of(wire.TokenError)}
 _FAREWELL = takes(wire.Farewell, required=False)
 routes = APIRouter(prefix="/api/node", tags=["node"], dependencies=[Depends(node_caller)])
 

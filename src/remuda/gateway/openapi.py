@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from remuda.gateway.api_page import page
 from remuda.gateway.guards import node_caller, require_admin, require_key
-from remuda.gateway.messages import JSON, SCHEMAS, Described, gives_raw
+from remuda.gateway.messages import ANSWERS, JSON, SCHEMAS, Described, gives_raw
 from remuda.gateway.openai import described
 from remuda.gateway.services import Access
 from remuda.wire import nodes as wire
@@ -75,9 +75,10 @@ def _document(app: FastAPI) -> Described:
 
 def _assembled(app: FastAPI) -> Described:
     document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
-    schemas = document["components"]["schemas"]
+    schemas = document["components"].setdefault("schemas", {})
+    _, answers = models_json_schema([(model, "serialization") for model in ANSWERS], ref_template=SCHEMAS)
     _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=SCHEMAS)
-    schemas |= bodies["$defs"]
+    schemas |= answers["$defs"] | bodies["$defs"]
     inference = described.schemas()
     assert schemas.keys().isdisjoint(inference), "two schemas have one name"
     schemas |= inference

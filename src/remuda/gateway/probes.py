@@ -4,7 +4,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from remuda.gateway.guards import is_admin, require_admin
-from remuda.gateway.messages import answer, gives_raw, refuses
+from remuda.gateway.messages import answer, gives_raw, one_of, refuses
 from remuda.gateway.services import Svc
 from remuda.wire.codec import Message
 
@@ -23,7 +23,7 @@ async def healthz() -> Response:
     return Response()
 
 
-@routes.get("/readyz", response_class=Response, responses=refuses() | {503: {"model": Unready}})
+@routes.get("/readyz", response_class=Response, responses=refuses() | {503: one_of(Unready)})
 async def readyz(request: Request, svc: Svc) -> Response:
     """Store and bus answer; otherwise 503 and which does not."""
     found = await svc.readiness()

@@ -1,8 +1,9 @@
 """Values kept as JSON text. Rows outlive releases: what is not known is skipped, and what is missing has its
 default, so a field that is added to such a value needs one."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Final, TypeVar
 
 from pydantic import Field, TypeAdapter
@@ -25,8 +26,14 @@ class Document(TypeDecorator[T]):
     def __init__(self, of: type[T]) -> None:
         super().__init__()
         self.of = of
-        self._adapter = TypeAdapter(of)
-        self._read = lru_cache(_VALUES_KEPT)(self._adapter.validate_json)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[T]:
+        return TypeAdapter(self.of)
+
+    @cached_property
+    def _read(self) -> Callable[[str], T]:
+        return lru_cache(_VALUES_KEPT)(self._adapter.validate_json)
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> str | None:
         return None if value is None else self._adapter.dump_json(value).decode()

@@ -103,7 +103,7 @@ Many = Annotated[tuple[_Item, ...], Field(strict=False)]
 class Message(BaseModel):
     """One JSON object on the wire. Unknown fields are ignored: peers are upgraded one at a time."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

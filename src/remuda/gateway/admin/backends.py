@@ -10,7 +10,7 @@ from remuda.gallery.usecases import usecases
 from remuda.gateway.admin.asking import ask, job, wait_for
 from remuda.gateway.backend_pages import Catalogue, Wanted
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import Described, answer, gives, read, refuses, takes
+from remuda.gateway.messages import Responses, answer, gives, one_of, read, refuses, takes
 from remuda.gateway.paths import BackendPath, OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops import wire_view
@@ -35,7 +35,7 @@ from remuda.wire.operations import (
 )
 
 _AT_WORK_MAX = 1000
-CONCRETE: dict[int | str, Described] = {409: {"model": InstallConflict}}
+CONCRETE: Responses = {409: one_of(InstallConflict)}
 
 routes = APIRouter(prefix="/api/backends", tags=["backends"], dependencies=[Depends(require_admin)])
 

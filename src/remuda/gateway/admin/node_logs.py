@@ -32,7 +32,7 @@ _HEADERS = [
 _NOTHING = b": nothing new\n\n"
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
 _STOPPING = LogEnd(code="unavailable", message="this frontend is stopping")
-_EVENTS: Described = {"content": {STREAM: {"schema": {"type": "string"}}}}
+_EVENTS: Described = {STREAM: {"schema": {"type": "string"}}}
 
 routes = APIRouter(prefix="/api", tags=["nodes"], dependencies=[Depends(require_admin)])
 sockets = APIRouter()
@@ -51,7 +51,7 @@ async def log_names(node_id: NodePath, svc: Svc) -> Response:
 
 
 _LINES = gives(LogLines, 400, 401, 404, 409, 502)
-_LINES[200] = _LINES[200] | _EVENTS
+_LINES[200]["content"] |= _EVENTS
 
 
 @routes.get("/nodes/{node_id}/backend-logs/{model:path}", responses=_LINES)

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Depends, Response
 
 from remuda.core.errors import Conflict, NotFound
 from remuda.gateway.guards import require_admin
-from remuda.gateway.messages import answer, gives
+from remuda.gateway.messages import answer, gives, one_of
 from remuda.gateway.paths import OpPath
 from remuda.gateway.services import Svc
 from remuda.ops import wire_view
@@ -44,14 +44,14 @@ async def clear_history(svc: Svc) -> Response:
     return answer(DoneReply())
 
 
-@routes.post("/{op_id}/cancel", responses=gives(DoneReply, 401, 404) | {400: {"model": PlainError}})
+@routes.post("/{op_id}/cancel", responses=gives(DoneReply, 401, 404) | {400: one_of(PlainError)})
 async def cancel_operation(op_id: OpPath, svc: Svc) -> Response:
     """Stop it on every node. What a worker has fetched so far it keeps. An unknown id is no error: nothing is
     at work under it."""
     return await _wish(op_id, Wish.CANCEL, svc, "Operation cancelled")
 
 
-@routes.post("/{op_id}/pause", responses=gives(DoneReply, 401, 404) | {400: {"model": PlainError}})
+@routes.post("/{op_id}/pause", responses=gives(DoneReply, 401, 404) | {400: one_of(PlainError)})
 async def pause_operation(op_id: OpPath, svc: Svc) -> Response:
     """Stop it for now. What a worker has fetched so far it keeps. An unknown id is no error."""
     return await _wish(op_id, Wish.PAUSE, svc, "Operation paused")

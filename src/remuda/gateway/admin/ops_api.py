@@ -11,7 +11,7 @@ from remuda.core.ids import NodeId
 from remuda.gateway.admin.backends import CONCRETE, upgrade_item
 from remuda.gateway.filters import KNOWN_FILTERS
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import answer, gives, read, takes
+from remuda.gateway.messages import answer, gives, one_of, read, takes
 from remuda.gateway.paths import OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.bad_versions import Withheld
@@ -48,7 +48,7 @@ routes = APIRouter(prefix="/api/ops", tags=["operations"], dependencies=[Depends
     "",
     status_code=202,
     openapi_extra=takes(OpRequest),
-    responses={**gives(OpSubmitted, 400, 401, 404, status=202), 200: {"model": OpPlan}, **CONCRETE},
+    responses={**gives(OpSubmitted, 400, 401, 404, status=202), 200: one_of(OpPlan), **CONCRETE},
 )
 async def create_op(request: Request, svc: Svc, admin: Admin) -> Response:
     """Say what is to be true on which nodes. With `dry_run` only what would be done is answered."""

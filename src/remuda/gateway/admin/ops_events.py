@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from remuda.core.errors import RemudaError
 from remuda.gateway.guards import require_admin
 from remuda.gateway.layers import HEAD_ONLY
-from remuda.gateway.messages import Described, refuses
+from remuda.gateway.messages import Described, Responses, refuses
 from remuda.gateway.paths import OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.feed import Event
@@ -34,7 +34,7 @@ _EVENT: Described = {
         "data": {"type": "string", "description": "JSON."},
     },
 }
-_STREAMS: dict[int | str, Described] = {200: {"content": {STREAM: {"schema": _EVENT}}}}
+_STREAMS: Responses = {200: {"content": {STREAM: {"schema": _EVENT}}}}
 Place = Annotated[str, Header(alias="Last-Event-ID", description="The id of the last event seen.")]
 Stay = Annotated[
     float,
