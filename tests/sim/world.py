@@ -10,7 +10,6 @@ from remuda.bus.credentials import Account
 from remuda.bus.memory import MemoryBroker
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.health import Thresholds
-from remuda.store.inline import InlineDatabase
 from tests.sim.chance import Dice
 from tests.sim.changes import ChangeChecker
 from tests.sim.identities import IdentityChecker
@@ -19,6 +18,7 @@ from tests.sim.ledger import Ledger
 from tests.sim.trace import Trace
 from tests.sim.verdicts import VerdictChecker
 from tests.support.clocks import HostClock
+from tests.support.inline_database import InlineDatabase
 
 BUS_URL = "nats://bus:4222"
 HEARTBEAT = timedelta(seconds=10)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.store.connections import Connections
-from remuda.store.inline import InlineDatabase, driver_connection, migrated_in_memory
 from tests.support.clocks import HostClock
+from tests.support.inline_database import InlineDatabase, driver_connection, migrated_in_memory
 
 
 class NodeRow(NamedTuple):

@@ -9,9 +9,9 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.model import Kind, OpId, Stage, State, Wish
 from remuda.scheduler.model import ReplicaState
 from remuda.store.connections import Connections
-from remuda.store.inline import driver_connection, migrated_in_memory
 from remuda.store.nodes import insert_node
 from tests.support.clocks import START, HostClock
+from tests.support.inline_database import driver_connection, migrated_in_memory
 from tests.support.nodes import node
 from tests.support.remembered_reads import Answers
 

@@ -17,10 +17,10 @@ from remuda.core.ids import BootId, FrontendId
 from remuda.core.retry import Backoff
 from remuda.ops.lines import Heard
 from remuda.ops.model import Dispatch, Kind, Outcome, State, Step, Verb
-from remuda.store.inline import InlineDatabase
 from remuda.wire.codec import Message
 from tests.support.clocks import HostClock
 from tests.support.fleet_tables import fresh_database
+from tests.support.inline_database import InlineDatabase
 from tests.support.ops_rig import OpsFrontend, ScriptedWorker, ops_frontend, worker
 from tests.support.virtual_loop import run_virtually
 

@@ -52,11 +52,10 @@ from remuda.host.identity import stable_id
 from remuda.host.ports import listen
 from remuda.host.wheel import own_wheel, own_wheel_name
 from remuda.ops.signal import ChangeSignal
-from remuda.store.accounts import SqlKeyStore
+from remuda.store.accounts import SqlKeyStore, SqlSecretStore
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
-from remuda.store.secrets import SqlSecretStore
 from remuda.wire.admin import JoinLines
 
 log = structlog.get_logger()

@@ -1,6 +1,7 @@
-"""KeyStore on SQL. A revoked key's row is kept, so that its digest cannot come back into force."""
+"""KeyStore and SecretStore on SQL. A revoked key's row is kept, so that its digest cannot come back into
+force; the first value written for a secret stays, whoever wrote it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -9,7 +10,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.errors import Conflict, NotFound
 from remuda.store.database import Database
-from remuda.store.schema import api_keys
+from remuda.store.schema import api_keys, secrets
 
 _ROLES: Final = {KeyScope.ADMIN: "admin", KeyScope.INFERENCE: "user"}  # As rows have had it from the first.
 _SCOPES: Final = {role: scope for scope, role in _ROLES.items()}
@@ -64,3 +65,23 @@ def _revoke(connection: Connection, now: datetime, key_id: str) -> ApiKey:
 
 def _key(row: Row[tuple[object]]) -> ApiKey:
     return ApiKey(row.id, row.name, _SCOPES[row.role], row.digest, row.hint, row.created_at, row.models)
+
+
+class SqlSecretStore:
+    """Implements accounts.ports.SecretStore."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def secret(self, name: str, make: Callable[[], str]) -> str:
+        return await self._database.transact(lambda c, now: _first(c, now, name, make))
+
+
+def _first(connection: Connection, now: datetime, name: str, make: Callable[[], str]) -> str:
+    held: str | None = connection.scalar(select(secrets.c.value).where(secrets.c.name == name))
+    if held is not None:
+        return held
+    # Two frontends may both come here; the primary key lets one of them write, and the other looks again.
+    value = make()
+    connection.execute(insert(secrets).values(name=name, value=value, created_at=now))
+    return value

@@ -1,18 +1,57 @@
 """How each kind of database is reached, and everything in which the two differ. The statements elsewhere
 are the same for both."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import URL, Connection, DateTime, Engine, create_engine, event, func, select
+from sqlalchemy import URL, Connection, DateTime, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from remuda.core import limits
 from remuda.core.clock import Clock
-from remuda.store.address import mask_url
+from remuda.core.errors import Misconfigured
+
+ACCEPTED = "sqlite:////absolute/path/file.db or postgresql://user:password@host:port/database"
+
+_CREDENTIALS = re.compile(r"(://[^:@/]*):.*@")
+_PASSWORD_PARAMETER = re.compile(r"(password=)[^&]*", re.IGNORECASE)
+_POSTGRES_SCHEMES = frozenset({"postgres", "postgresql", "postgresql+psycopg"})
+
+
+def mask_url(url: str) -> str:
+    """The URL without its password. Of a malformed one rather too much is hidden than too little."""
+    return _PASSWORD_PARAMETER.sub(r"\1***", _CREDENTIALS.sub(r"\1:***@", url))
+
+
+def parse_url(url: str) -> Path | URL:
+    """A file for SQLite, a URL with our driver for PostgreSQL; Misconfigured for anything else."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise _refused(url, "cannot be read") from None
+    if parsed.drivername == "sqlite":
+        return _sqlite_path(url, parsed)
+    if parsed.drivername not in _POSTGRES_SCHEMES:
+        raise _refused(url, "is of an unknown kind")
+    if parsed.host and "@" in parsed.host:
+        raise _refused(url, "has an @ in its password, which must be written as %40")
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def _sqlite_path(url: str, parsed: URL) -> Path:
+    if parsed.host or parsed.query or not parsed.database or not Path(parsed.database).is_absolute():
+        raise _refused(url, "does not name a file by its absolute path")
+    return Path(parsed.database)
+
+
+def _refused(url: str, why: str) -> Misconfigured:
+    return Misconfigured(f"the database URL {mask_url(url)} {why}", hint=f"use {ACCEPTED}")
+
 
 _BEGIN_OPTION = "remuda_begin"
 

@@ -14,12 +14,12 @@ from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.ops.model import Operation, OpId, Outcome, Step, Wish
 from remuda.ops.ports import Filter, Inventory, Live, Progress, Submitted, View
-from remuda.store import ops_attempts, ops_intents, ops_submit, ops_views
+from remuda.store import ops_attempts, ops_intents, ops_views
 from remuda.store.database import Database, Work
 from remuda.store.failures import unusable
-from remuda.store.known_steps import KnownSteps
 from remuda.store.ops_attempts import AttemptKey, Claim
-from remuda.store.ops_submit import Wished
+from remuda.store.ops_intents import Wished
+from remuda.store.ops_views import KnownSteps
 from remuda.wire.nodes import InstalledArtifact
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class SqlOpStore:
         return await self._wishes.ask(Wished(operation, tuple(steps)))
 
     async def _take_wishes(self, wished: Sequence[Wished]) -> Sequence[Submitted | RemudaError]:
-        return await self._database.transact(lambda c, now: ops_submit.submit(c, now, wished))
+        return await self._database.transact(lambda c, now: ops_intents.submit(c, now, wished))
 
     async def live(self) -> Live:
         return await self._database.read(lambda c, now: ops_views.live(c, now, self._known))

@@ -12,8 +12,7 @@ from remuda.core.errors import Problem
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.ops.model import Ending, Kind, NotNeeded, OpId, Outcome, Stage, State, Step
 from remuda.ops.ports import Progress
-from remuda.store.ops_changes import number_changes, take_turn
-from remuda.store.ops_rows import batches, finish_operations, update_steps
+from remuda.store.ops_rows import batches, finish_operations, number_changes, take_turn, update_steps
 from remuda.store.schema import attempts, node_inventories, nodes, steps
 from remuda.wire.nodes import InstalledArtifact
 

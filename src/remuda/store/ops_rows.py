@@ -1,4 +1,5 @@
-"""Operations and steps as rows: reading and writing them. What is done with them is said elsewhere."""
+"""Operations and steps as rows: reading and writing them, with the numbers of their changes. Whoever has
+seen all operations up to one number misses nothing by asking for what comes after it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +15,7 @@ from remuda.core.ids import BootId, NodeId
 from remuda.ops.model import Kind, Operation, OpId, Stage, State, Step, Wish
 from remuda.ops.ports import View
 from remuda.store.ops_codec import StoredSource, source_of, stored_source, target_of
-from remuda.store.schema import nodes, operations, steps
+from remuda.store.schema import change_count, nodes, operations, steps
 
 T = TypeVar("T")
 Values = Mapping[str, object]
@@ -249,3 +250,32 @@ def _changing_columns(step: Step, now: datetime) -> Values:
         "replaced_by": step.replaced_by,
         "ended_at": now if step.state.final else None,
     }
+
+
+_LATEST = select(change_count.c.latest)
+_LATEST_LOCKED = _LATEST.with_for_update()
+_COUNT = update(change_count)
+_NUMBER = update(operations).where(operations.c.id == bindparam("row_id"))
+
+
+def take_turn(connection: Connection) -> int:
+    """Wait until nobody else is changing operations; the newest number. Comes first in a transaction.
+
+    The next number is given by whoever commits next, so numbers follow the order of commits. That also makes
+    what is read from here on stay as it is until this transaction ends.
+    """
+    latest: int = connection.scalars(_LATEST_LOCKED).one()
+    return latest
+
+
+def number_changes(connection: Connection, latest: int, changed: Iterable[OpId]) -> None:
+    """Give each of these operations a number of its own, after `latest`, which is taken."""
+    numbered = [{"row_id": op, "change": number} for number, op in enumerate(changed, latest + 1)]
+    if numbered:
+        connection.execute(_NUMBER, numbered)
+    connection.execute(_COUNT, {"latest": latest + len(numbered)})
+
+
+def latest_change(connection: Connection) -> int:
+    latest: int = connection.scalars(_LATEST).one()
+    return latest

@@ -13,13 +13,12 @@ from remuda.core.errors import Conflict
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.ops.model import Operation, OpId, Step, UnloadCause, UnloadReason
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
-from remuda.store import ops_submit
+from remuda.store import ops_intents
 from remuda.store.database import Database
 from remuda.store.failures import unusable
-from remuda.store.ops_changes import take_turn
 from remuda.store.ops_codec import reason_of, stored_reason
-from remuda.store.ops_rows import Values, batches
-from remuda.store.ops_submit import Wished
+from remuda.store.ops_intents import Wished
+from remuda.store.ops_rows import Values, batches, take_turn
 from remuda.store.schema import nodes, on_its_way, replica_change_count, replicas
 
 _LATEST: Final = select(replica_change_count.c.latest)
@@ -105,7 +104,7 @@ def _claim(
         return None
     if there is not None:
         raise Conflict(f"the replica {replica.key} is there already; it is {there.state}")
-    [submitted] = ops_submit.submit(connection, now, [wished])
+    [submitted] = ops_intents.submit(connection, now, [wished])
     if isinstance(submitted, Conflict):
         raise submitted
     written = replace(

@@ -10,10 +10,9 @@ from remuda.accounts.ports import KeyStore, SecretStore
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Conflict, NotFound, RemudaError
-from remuda.store.accounts import SqlKeyStore
+from remuda.store.accounts import SqlKeyStore, SqlSecretStore
 from remuda.store.database import Database
 from remuda.store.schema import api_keys
-from remuda.store.secrets import SqlSecretStore
 from tests.contract.store.builders import row_count
 
 pytestmark = pytest.mark.anyio

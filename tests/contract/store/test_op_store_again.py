@@ -11,9 +11,9 @@ from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, Operation, OpId, RollOut, State, Step
 from remuda.ops.ports import Filter, OpStore
-from remuda.store import ops_submit
+from remuda.store import ops_intents
 from remuda.store.database import Database
-from remuda.store.ops_submit import Wished
+from remuda.store.ops_intents import Wished
 from remuda.store.schema import joined_keys
 from tests.contract.store.builders import row_count
 from tests.support.op_builders import (
@@ -55,7 +55,7 @@ async def test_later_operation_is_asked_later_though_the_clock_was_set_back(
     second, third = an_operation("op-2", backend="b"), an_operation("op-3", backend="c")
     wished = [Wished(one, tuple(its_steps(one, "node-1"))) for one in (second, third)]
     hour_ago = first.asked_at - timedelta(hours=1)
-    await database.transact(lambda c, _: ops_submit.submit(c, hour_ago, wished))
+    await database.transact(lambda c, _: ops_intents.submit(c, hour_ago, wished))
     asked = [(await op_store.view(OpId(op))).operation.asked_at for op in ("op-1", "op-2", "op-3")]
     assert asked == sorted(set(asked))
     assert [one.id for one in (await op_store.live()).operations] == ["op-1", "op-2", "op-3"]
@@ -293,6 +293,6 @@ async def test_wishes_for_other_bytes_that_come_at_once_meet_each_other(
         Wished(two, tuple(pinned_anew(two))),
         Wished(three, tuple(its_steps(three, "node-1", "node-2"))),
     ]
-    await database.transact(lambda c, now: ops_submit.submit(c, now, wished))
+    await database.transact(lambda c, now: ops_intents.submit(c, now, wished))
     by = [[step.replaced_by for step in await the_steps(op_store, op.id)] for op in (one, two, three)]
     assert by == [["op-2", "op-2"], ["op-3", "op-3"], [None, None]]

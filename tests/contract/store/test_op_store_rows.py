@@ -34,8 +34,7 @@ from remuda.ops.model import (
     Wish,
 )
 from remuda.ops.ports import Filter, OpStore
-from remuda.store.address import parse_url
-from remuda.store.connections import Connections, postgres_connections, sqlite_connections
+from remuda.store.connections import Connections, parse_url, postgres_connections, sqlite_connections
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database

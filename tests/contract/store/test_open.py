@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Misconfigured, StoreUnusable
-from remuda.store.address import ACCEPTED, mask_url
+from remuda.store.connections import ACCEPTED, mask_url
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database

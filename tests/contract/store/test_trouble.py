@@ -19,8 +19,7 @@ from remuda.fleet.ports import FleetStore
 from remuda.store.connections import sqlite_connections
 from remuda.store.database import Database, _Call
 from remuda.store.fleet import SqlFleetStore
-from remuda.store.migrate import migrate
-from remuda.store.open import open_database
+from remuda.store.open import migrate, open_database
 from remuda.store.schema import secrets
 from tests.contract.store.builders import admitting, candidate, registered, row_count
 from tests.support.postgres import PostgresServer, postgres_server

@@ -13,10 +13,10 @@ from sqlalchemy import Engine
 from remuda.core.errors import StoreUnusable
 from remuda.store.database import Work, _Call
 from remuda.store.failures import unusable
-from remuda.store.inline import InlineDatabase
 from tests.sim.chance import Dice
 from tests.sim.ops.world import World
 from tests.support.clocks import elapsed_s
+from tests.support.inline_database import InlineDatabase
 
 T = TypeVar("T")
 

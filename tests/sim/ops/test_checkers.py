@@ -117,7 +117,7 @@ BREAKS = {
         first_seed=4,
     ),
     "keys of wishes that join another are forgotten": Break(
-        "remuda.store.joined_keys.insert_all",
+        "remuda.store.ops_intents.insert_all",
         lambda *_: None,
         "a_key_stands_for_one_operation",
         first_seed=15,

@@ -13,7 +13,6 @@ from remuda.models.reading import read_model
 from remuda.router import cold_path, live_table
 from remuda.scheduler import catalogue, single_flight, upkeep
 from remuda.scheduler.model import StoredModel
-from remuda.store.inline import InlineDatabase
 from remuda.store.models import SqlModelStore
 from tests.sim.chance import Dice
 from tests.sim.ops.bus import SimulatedBus
@@ -30,6 +29,7 @@ from tests.sim.serving.world import GB, SERVING, STORMY, ServingWorld
 from tests.sim.simulation import Outcome
 from tests.sim.trace import Trace
 from tests.support.clocks import HostClock
+from tests.support.inline_database import InlineDatabase
 from tests.support.op_tables import fresh_tables, node_id
 from tests.support.virtual_loop import run_virtually
 

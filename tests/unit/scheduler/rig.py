@@ -24,7 +24,6 @@ from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.scheduler.ports import Place
-from remuda.store.inline import InlineDatabase
 from remuda.store.models import SqlModelStore
 from remuda.store.ops import SqlOpStore
 from remuda.store.replicas import SqlReplicaStore
@@ -32,6 +31,7 @@ from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendLis
 from remuda.wire.models import ModelsRunningReply, ModelStop, ModelStopReply, RunningModel
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica, Work
 from tests.support.clocks import START, HostClock
+from tests.support.inline_database import InlineDatabase
 from tests.support.nodes import THRESHOLDS, TOKENS
 from tests.support.nodes import node as fleet_node
 from tests.support.op_tables import fresh_tables, node_id
