@@ -3,11 +3,11 @@
 from datetime import datetime, timedelta
 
 from remuda.bus.credentials import Account
-from remuda.bus.memory import MemoryBroker
 from remuda.core.ids import NodeId
 from remuda.fleet.model import NodeType
 from remuda.fleet.ports import BusCredentials
 from remuda.wire import subjects
+from tests.support.memory_bus import MemoryBroker
 
 
 class Issuer:

@@ -11,7 +11,6 @@ import structlog
 from anyio.abc import TaskGroup
 
 from remuda.bus.credentials import ClusterKeys
-from remuda.bus.memory import MemoryBroker
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.identity import hash_of
 from tests.sim.calm import settle
@@ -28,6 +27,7 @@ from tests.sim.verdicts import VerdictChecker
 from tests.sim.world import STORMY, THRESHOLDS, DatabaseHost, Weather, World
 from tests.support.clocks import HostClock
 from tests.support.fleet_tables import fresh_database
+from tests.support.memory_bus import MemoryBroker
 from tests.support.virtual_loop import run_virtually
 
 OWN_SECRET = hash_of(secret_of(0).encode())  # That machine's worker counts as the one inside `remuda up`.

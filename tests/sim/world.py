@@ -7,7 +7,6 @@ from typing import Protocol
 from anyio.abc import TaskGroup
 
 from remuda.bus.credentials import Account
-from remuda.bus.memory import MemoryBroker
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.health import Thresholds
 from tests.sim.chance import Dice
@@ -19,6 +18,7 @@ from tests.sim.trace import Trace
 from tests.sim.verdicts import VerdictChecker
 from tests.support.clocks import HostClock
 from tests.support.inline_database import InlineDatabase
+from tests.support.memory_bus import MemoryBroker
 
 BUS_URL = "nats://bus:4222"
 HEARTBEAT = timedelta(seconds=10)

@@ -17,15 +17,13 @@ from remuda.fleet.admission import admit, readmit
 from remuda.fleet.fleet import Standing
 from remuda.fleet.ports import Known
 from remuda.fleet.reception import Admit
+from remuda.ops.change_signal import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories
-from remuda.ops.lines import PatientLines, Taps
 from remuda.ops.model import Goal, Kind, Operation, OpId, Patience, RollOut, Source, Step
-from remuda.ops.ports import ModelWork
-from remuda.ops.progress_board import ProgressBoard
-from remuda.ops.progress_line import ProgressLine
+from remuda.ops.ports import ModelWork, PatientBusPort, TapPort
+from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
-from remuda.ops.signal import ChangeSignal
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.ops import SqlOpStore
@@ -48,7 +46,7 @@ class OpsFrontend:
     reconciler: Reconciler
     commander: BusCommander
     board: ProgressBoard
-    progress: ProgressLine
+    progress: ProgressSubscription
     inventories: Inventories
     signal: ChangeSignal
 
@@ -79,8 +77,8 @@ async def ops_frontend(
     clock: Clock,
     *,
     name: str = "frontend-1",
-    lines: PatientLines | None = None,
-    taps: Taps | None = None,
+    lines: PatientBusPort | None = None,
+    taps: TapPort | None = None,
     timeouts: Timeouts | None = None,
     patience: Patience = QUICK,
     at_once_max: int = 1000,
@@ -99,7 +97,7 @@ async def ops_frontend(
         return "" if isinstance(bus.state, Connected) else "the bus is down"
 
     signal, board = ChangeSignal(lines, FrontendId(name)), ProgressBoard(store, clock)
-    progress = ProgressLine(taps or bus, board.take)
+    progress = ProgressSubscription(taps or bus, board.take)
     commander = BusCommander(
         lines,
         store,

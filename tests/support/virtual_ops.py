@@ -10,17 +10,17 @@ import anyio
 
 from remuda.bus.auth import anonymous
 from remuda.bus.client import Bus
-from remuda.bus.memory import MemoryBroker
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import BusRefused, BusUnusable
 from remuda.core.ids import BootId, FrontendId
 from remuda.core.retry import Backoff
-from remuda.ops.lines import Heard
 from remuda.ops.model import Dispatch, Kind, Outcome, State, Step, Verb
+from remuda.ops.ports import BusMessage
 from remuda.wire.codec import Message
 from tests.support.clocks import HostClock
 from tests.support.fleet_tables import fresh_database
 from tests.support.inline_database import InlineDatabase
+from tests.support.memory_bus import MemoryBroker
 from tests.support.ops_rig import OpsFrontend, ScriptedWorker, ops_frontend, worker
 from tests.support.virtual_loop import run_virtually
 
@@ -59,13 +59,13 @@ class Recorder:
         self.calls.append(("publish", subject))
         await self.bus.publish(subject, payload)
 
-    async def subscribe(self, subject: str, handler: Callable[[Heard], Awaitable[None]]) -> None:
+    async def subscribe(self, subject: str, handler: Callable[[BusMessage], Awaitable[None]]) -> None:
         self.calls.append(("subscribe", subject))
         if self.refuses_subscriptions:
             raise BusRefused("not allowed")
         await self.bus.subscribe(subject, handler)
 
-    async def tap(self, subject: str, take: Callable[[Heard], None]) -> Callable[[], Awaitable[None]]:
+    async def tap(self, subject: str, take: Callable[[BusMessage], None]) -> Callable[[], Awaitable[None]]:
         self.calls.append(("subscribe", subject))
         if self.refuses_subscriptions:
             raise BusRefused("not allowed")

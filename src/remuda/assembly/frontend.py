@@ -51,7 +51,7 @@ from remuda.host.folder import DataFolder, write_json
 from remuda.host.identity import stable_id
 from remuda.host.ports import listen
 from remuda.host.wheel import own_wheel, own_wheel_name
-from remuda.ops.signal import ChangeSignal
+from remuda.ops.change_signal import ChangeSignal
 from remuda.store.accounts import SqlKeyStore, SqlSecretStore
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore

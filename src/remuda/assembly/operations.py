@@ -24,18 +24,16 @@ from remuda.host.folder import DataFolder
 from remuda.oci.client import open_client
 from remuda.oci.keychain import Keychain, docker_config_files
 from remuda.oci.retrying import RetryPolicy
+from remuda.ops.change_signal import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.feed import Feed
+from remuda.ops.gallery_view import GalleryView
 from remuda.ops.inventories import Inventories
 from remuda.ops.model import Patience
-from remuda.ops.pins import Pinner
-from remuda.ops.ports import Figures, ModelWork
-from remuda.ops.progress_board import ProgressBoard
-from remuda.ops.progress_line import ProgressLine
+from remuda.ops.ports import Figures, ModelWork, Pinner
+from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.service import Operations, Policy
-from remuda.ops.shelf import Shelf
-from remuda.ops.signal import ChangeSignal
 from remuda.ops.upgrade_check import UpgradeCheck
 from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
@@ -97,23 +95,23 @@ async def open_ops(around: Surroundings, make_model_work: MakeModelWork) -> Asyn
             return Sources(galleries, fetcher=request_fetcher, cache=cache, clock=clock)
 
         own = Sources(galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock)
-        shelf, pinner = Shelf(own, asked_for), RegistryPinner(client)
-        async with _at_work(around, shelf, pinner, make_model_work) as ops:
+        galleries, pinner = GalleryView(own, asked_for), RegistryPinner(client)
+        async with _at_work(around, galleries, pinner, make_model_work) as ops:
             yield ops
 
 
 @asynccontextmanager
 async def _at_work(
-    around: Surroundings, shelf: Shelf, pinner: Pinner, make_model_work: MakeModelWork
+    around: Surroundings, galleries: GalleryView, pinner: Pinner, make_model_work: MakeModelWork
 ) -> AsyncIterator[Ops]:
     store, clock, bus, signal = SqlOpStore(around.database), around.clock, around.bus, around.signal
     board = ProgressBoard(store, clock)
-    progress = ProgressLine(around.ticks, board.take)
+    progress = ProgressSubscription(around.ticks, board.take)
     inventories = Inventories(bus, store, clock, signal.notify)
     operations = Operations(
         store,
         around.standings,
-        shelf,
+        galleries,
         pinner,
         inventories,
         board,
@@ -154,5 +152,5 @@ async def _at_work(
     feed = Feed(store, signal, board, progress, clock)
     upgrades = UpgradeCheck(operations.look, pinner, clock, bad_versions=operations.bad_versions)
     runners = (signal.run, board.run, inventories.run, commander.run, reconciler.run)
-    async with background(*runners, shelf.run, feed.run, upgrades.run):
+    async with background(*runners, galleries.run, feed.run, upgrades.run):
         yield Ops(operations, feed, upgrades)

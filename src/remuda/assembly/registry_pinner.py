@@ -10,7 +10,7 @@ from remuda.oci.client import RegistryClient
 from remuda.oci.errors import PlatformMissing
 from remuda.oci.model import Platform
 from remuda.oci.reference import OciImage, Reference, parse_source
-from remuda.ops.pins import Build, Pin
+from remuda.ops.ports import Build, Pin
 
 log = structlog.get_logger(__name__)
 
@@ -18,7 +18,7 @@ _ASK_S: Final = 4.0
 
 
 class RegistryPinner:
-    """Implements ops.pins.Pinner."""
+    """Implements ops.ports.Pinner."""
 
     def __init__(self, client: RegistryClient) -> None:
         self._client = client

@@ -30,7 +30,7 @@ from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.guards import HostGuard, TokenRefused
 from remuda.gateway.heartbeat_lane import HeartbeatLane
 from remuda.gateway.home import no_such_endpoint
-from remuda.gateway.layers import BodyLimit, HeadLikeGet, Observation
+from remuda.gateway.layers import BodyLimit, HeadLikeGet, RequestObserver
 from remuda.gateway.messages import answer, refusal
 from remuda.gateway.openai.api import OpenAiRoutes
 from remuda.gateway.proxies import KnownPeer
@@ -67,7 +67,7 @@ def application(services: Services, clock: Clock) -> ASGIApp:
     of them: they have a door of their own."""
     lane = HeartbeatLane(_api(services), services, _failed)
     guarded = HostGuard(BodyLimit(lane), services.access)
-    general = HeadLikeGet(Observation(guarded, services.metrics, clock))
+    general = HeadLikeGet(RequestObserver(guarded, services.metrics, clock))
     outer = ProxyHeadersMiddleware(general)  # type: ignore[arg-type]  # uvicorn has types of its own.
     known = KnownPeer(outer)  # type: ignore[arg-type]
     return OpenAiRoutes(known, services, services.inference, clock)

@@ -7,12 +7,12 @@ from math import ceil
 from remuda.gallery.fetch import shown
 from remuda.gallery.lookup import Found, everything, find, search
 from remuda.gallery.model import Reading
-from remuda.ops.holdings import Holding, counted, holdings
+from remuda.ops.installed_backends import Holding, counted, holdings
 from remuda.ops.model import Kind
+from remuda.ops.observations import NodeView
+from remuda.ops.op_views import element, only_node
 from remuda.ops.ports import View
-from remuda.ops.sightings import NodeView
 from remuda.ops.targets import builds_of
-from remuda.ops.wire_view import element, only_node
 from remuda.wire.backends import InstalledBackend
 from remuda.wire.nodes import InstalledArtifact
 from remuda.wire.operations import BackendItem, BackendsPage, InstalledItem, NodeHolding, Repository

@@ -29,7 +29,7 @@ class HeadLikeGet:
         await self._app(scope, receive, send)
 
 
-class Observation:
+class RequestObserver:
     """One canonical log line and one set of figures per request; what guards refuse is counted too."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, clock: Clock) -> None:

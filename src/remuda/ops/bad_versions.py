@@ -10,9 +10,9 @@ from typing import Final
 
 from remuda.core.errors import Conflict
 from remuda.ops.model import Kind, Stage, State, Step
+from remuda.ops.pacing import proven
 from remuda.ops.steps import LOST, PROOF_FAILED
 from remuda.ops.targets import Draft, Plan
-from remuda.ops.turns import proven
 from remuda.ops.upgrades import Upgrade
 
 _DOES_NOT_START: Final = "the new version does not start: "

@@ -17,11 +17,9 @@ from remuda.core.events import AutoResetEvent
 from remuda.core.retry import Backoff
 from remuda.core.tasks import TaskOwner
 from remuda.ops import replies
-from remuda.ops.lines import PatientLines
 from remuda.ops.model import Dispatch, Ending, Kind, NotNeeded, Outcome, Patience, Stage, Step, Verb
-from remuda.ops.ports import ModelWork, OpStore
-from remuda.ops.progress_board import AttemptKey, ProgressBoard
-from remuda.ops.progress_line import ProgressLine
+from remuda.ops.ports import ModelWork, OpStore, PatientBusPort
+from remuda.ops.progress_board import AttemptKey, ProgressBoard, ProgressSubscription
 
 log = structlog.get_logger(__name__)
 
@@ -90,10 +88,10 @@ class BusCommander:
 
     def __init__(
         self,
-        lines: PatientLines,
+        lines: PatientBusPort,
         store: OpStore,
         board: ProgressBoard,
-        progress: ProgressLine,
+        progress: ProgressSubscription,
         clock: Clock,
         *,
         timeouts: Timeouts,

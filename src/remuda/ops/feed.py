@@ -19,10 +19,9 @@ from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError, Unavailable
 from remuda.core.events import Notifier
 from remuda.core.ids import NodeId
-from remuda.ops.live_progress import LiveProgress
+from remuda.ops.live_progress import LiveProgress, Overlay
 from remuda.ops.model import OpId, State
-from remuda.ops.overlay import Overlay
-from remuda.ops.own_view import live_view, with_steps
+from remuda.ops.op_views import live_view, with_steps
 from remuda.ops.ports import Filter, OpStore, Progress, View
 from remuda.ops.progress_board import SHARE
 from remuda.wire.codec import encode

@@ -12,8 +12,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, NodeId
 from remuda.core.tasks import TaskOwner
-from remuda.ops.lines import Lines
-from remuda.ops.ports import OpStore
+from remuda.ops.ports import BusPort, OpStore
 from remuda.wire import subjects
 from remuda.wire.backends import BackendList, BackendListReply, InstalledBackend
 from remuda.wire.codec import decode, encode
@@ -31,7 +30,7 @@ class Inventories:
 
     def __init__(
         self,
-        lines: Lines,
+        lines: BusPort,
         store: OpStore,
         clock: Clock,
         changed: Callable[[], None],

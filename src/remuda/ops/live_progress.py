@@ -1,14 +1,18 @@
-"""How far one attempt is, from its progress events. Pure: time is an argument.
+"""How far one attempt is, from its progress events, and how that is laid over what is stored. Pure: time is
+an argument.
 
 Within an attempt the fraction never falls, and once the attempt has ended nothing changes any more.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
-from remuda.ops.ports import Progress
+from remuda.core.ids import NodeId
+from remuda.ops.model import OpId, State
+from remuda.ops.ports import Progress, View
 from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.sizes import parse_size
 
@@ -148,3 +152,35 @@ def _left(told: LiveProgress, rate: float | None) -> timedelta | None:
         return None
     remaining = max(told.total_bytes - told.current_bytes, 0)
     return timedelta(seconds=min(remaining / rate, _LEFT_S_MAX))
+
+
+class Overlay(Protocol):
+    def of(self, op: OpId, node: NodeId) -> LiveProgress | None: ...
+
+
+class _NothingLive:
+    def of(self, op: OpId, node: NodeId) -> LiveProgress | None:
+        return None
+
+
+NOTHING_LIVE: Final[Overlay] = _NothingLive()
+
+
+def overlaid(view: View, overlay: Overlay, now: datetime) -> View:
+    """Only attempts at work are touched, and none falls behind what was shown before."""
+    heard: Mapping[NodeId, Progress] = dict(view.progress)
+    ticks = {
+        step.node: _ahead(heard.get(step.node), live.stored(now))
+        for step in view.steps
+        if step.state is State.RUNNING
+        and (live := overlay.of(step.op, step.node)) is not None
+        and live.attempt == step.attempt
+        and not live.ended
+    }
+    return replace(view, progress=tuple({**heard, **ticks}.items())) if ticks else view
+
+
+def _ahead(stored: Progress | None, live: Progress) -> Progress:
+    if stored is None or stored.attempt != live.attempt or stored.fraction <= live.fraction:
+        return live
+    return replace(live, fraction=stored.fraction)

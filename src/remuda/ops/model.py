@@ -1,6 +1,6 @@
 """What somebody wants done to the fleet (an operation), and its share on each node (a step). Data only."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NewType
@@ -228,7 +228,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Observation:
     """What is true of a step's node now. A node that reports says itself what it has in hand; of others only
     the open request and the list of what is installed are known."""
 
@@ -282,12 +282,3 @@ class Attempt:
     begun_at: datetime
     ended_at: datetime | None = None
     problem: Problem | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Operations that are not over, with their steps, as they were at one instant."""
-
-    now: datetime
-    operations: tuple[Operation, ...] = field(default=())
-    steps: tuple[Step, ...] = field(default=())

@@ -5,7 +5,7 @@ from typing import Final
 
 import anyio
 
-from remuda.ops.pins import Build, Pin, Pinner
+from remuda.ops.ports import Build, Pin, Pinner
 
 PIN_S: Final = 5.0  # For all registries together.
 _AT_ONCE_MAX: Final = 16

@@ -10,13 +10,13 @@ from typing import Final
 from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.health import Reachability
-from remuda.ops import turns
+from remuda.ops import pacing
 from remuda.ops.intents import wish_for
 from remuda.ops.model import Dispatch, Kind, Moment, OpId, Stage, State, Step
+from remuda.ops.observations import NodeView, sight, why_away
+from remuda.ops.pacing import Key
 from remuda.ops.ports import Live, Request
-from remuda.ops.sightings import NodeView, sight, why_away
 from remuda.ops.steps import Change, advance
-from remuda.ops.turns import Key
 
 AttemptKey = tuple[OpId, NodeId, int]
 _AT_WORK: Final = frozenset({State.RUNNING, State.STOPPING})
@@ -60,7 +60,7 @@ def plan(
     for step in unfinished:
         if step.state is State.PENDING:
             why = stopped.get(step.op, "")
-            halted = turns.halt(step, why) if why else step
+            halted = pacing.halt(step, why) if why else step
             if halted is step:
                 moves.advance(step)
             else:
@@ -89,8 +89,8 @@ class _Moves:
         away = {node for node, view in nodes.items() if why_away(view.standing)}
         lost = {step.key for step in live.steps if _lost(step, nodes.get(step.node))}
         unprovable = {step.key for step in live.steps if _unprovable(step, nodes.get(step.node))}
-        self._blocked = turns.blocked(live.operations, live.steps, away, lost, unprovable)
-        self._proven = {step.op for step in live.steps if turns.proven(step)}
+        self._blocked = pacing.blocked(live.operations, live.steps, away, lost, unprovable)
+        self._proven = {step.op for step in live.steps if pacing.proven(step)}
         self._after = {step.key: step for step in live.steps}
         self._dispatches: dict[Key, Dispatch] = {}
         self._begun = 0
@@ -116,7 +116,7 @@ class _Moves:
         return {
             operation.id: why
             for operation in self._live.operations
-            if (why := turns.halted(operation, steps[operation.id]))
+            if (why := pacing.halted(operation, steps[operation.id]))
         }
 
     def plan(self) -> Plan:

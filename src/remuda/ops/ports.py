@@ -1,11 +1,12 @@
-"""What operations need of the store and of the bus."""
+"""What operations need of the store, the bus and the registries, as data and protocols."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.gallery.references import registry
 from remuda.ops.model import Attempt, Dispatch, Ending, Kind, Operation, OpId, Outcome, State, Step, Wish
 from remuda.wire.nodes import InstalledArtifact
 
@@ -227,4 +228,72 @@ class ModelWork(Protocol):
 class Commander(Protocol):
     async def send(self, dispatch: Dispatch, step: Step) -> None:
         """Begin to send it, and return. The reply, whenever it comes, goes to the store."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """An image, and the platform of a machine that is to have it."""
+
+    uri: str
+    platform: str = ""  # Such as linux/arm64; empty: not known.
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    digest: str = ""  # Of the image index; empty: it could not be had.
+    missing: str = ""  # Why no machine of that platform can have it.
+    trouble: str = ""  # Why nobody could say.
+    refused: bool = False  # The registry answered, and `trouble` is what its answer means.
+
+    def unasked(self, uri: str) -> str:
+        """Why it is not known what the image stands for now, as the beginning of a sentence; empty: it is."""
+        if self.refused or not self.trouble:
+            return self.trouble
+        return f"{registry(uri)} could not be asked what {uri} stands for now ({self.trouble})"
+
+
+class Pinner(Protocol):
+    async def pin(self, build: Build) -> Pin:
+        """What the registry says. Neither raises nor insists: what cannot be had now stays empty."""
+        ...
+
+
+class BusMessage(Protocol):
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def payload(self) -> bytes: ...
+
+
+class BusPort(Protocol):
+    """The bus. Raises BusUnusable while it is down, BusRefused when it does not let us."""
+
+    async def request(self, subject: str, payload: bytes, limit: timedelta) -> bytes:
+        """The reply. Raises NodeUnreachable when nobody listens, and PeerFailed after `limit`: somebody may
+        have heard it then, and may be at work on it."""
+        ...
+
+    async def publish(self, subject: str, payload: bytes) -> None: ...
+
+    async def subscribe(self, subject: str, handler: Callable[[BusMessage], Awaitable[None]]) -> object:
+        """Returns when the server has confirmed it, however long that takes."""
+        ...
+
+
+class PatientBusPort(BusPort, Protocol):
+    async def request(
+        self, subject: str, payload: bytes, limit: timedelta, *, on_gap: Callable[[], None] | None = None
+    ) -> bytes:
+        """The same. With `on_gap` a lost connection ends nothing: that is called, for the reply may have been
+        missed, and one that comes when the bus is back counts."""
+        ...
+
+
+class TapPort(Protocol):
+    """A bus connection on which nothing waits behind what is tapped."""
+
+    async def tap(self, subject: str, take: Callable[[BusMessage], None]) -> Callable[[], Awaitable[None]]:
+        """Returns when the server has confirmed it, however long that takes; answers how to end it."""
         ...

@@ -1,6 +1,8 @@
-"""Progress as this frontend hears it, laid over what is stored. Neither read nor written per event."""
+"""Progress as this frontend hears it, laid over what is stored. It is subscribed to while anybody wants to
+know, once for all nodes, and neither read nor written per event."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -12,15 +14,63 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import NodeId
-from remuda.ops.lines import Heard
 from remuda.ops.live_progress import LiveProgress, end, entered, fold, worth_keeping
 from remuda.ops.model import OpId, Step
-from remuda.ops.ports import OpStore
+from remuda.ops.ports import BusMessage, OpStore, TapPort
 from remuda.wire import subjects
 from remuda.wire.backends import InstallProgress
 from remuda.wire.codec import decode
 
 log = structlog.get_logger(__name__)
+
+_WITHIN_S: Final = 5.0
+
+
+class ProgressSubscription:
+    def __init__(self, taps: TapPort, take: Callable[[BusMessage], None]) -> None:
+        self._taps = taps
+        self._take = take
+        self._listeners = 0
+        self._turn = anyio.Lock()
+        self._end: Callable[[], Awaitable[None]] | None = None  # Of the subscription, while there is one.
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Subscribed before the block begins, and until the last of all such blocks has ended.
+
+        Without a subscription the block runs all the same: progress is seen or not, replies decide.
+        """
+        self._listeners += 1
+        try:
+            await self.subscribe()
+            yield
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                await self._unsubscribe()
+
+    async def subscribe(self) -> None:
+        """Where it did not succeed before. A subscription that stands outlives the bus' connections."""
+        if self._end is not None or not self._listeners:
+            return
+        with anyio.move_on_after(_WITHIN_S):
+            async with self._turn:
+                if self._end is None:
+                    try:
+                        self._end = await self._taps.tap(subjects.ALL_INSTALL_PROGRESS, self._take)
+                    except RemudaError as error:
+                        log.warning("progress_not_subscribed", reason=error.message)
+                return
+        log.warning("progress_not_subscribed", reason="the bus did not confirm it in time")
+
+    async def _unsubscribe(self) -> None:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_WITHIN_S):
+            async with self._turn:
+                if self._end is None or self._listeners:  # Somebody has come meanwhile.
+                    return
+                end, self._end = self._end, None
+                await end()
+
 
 Key = tuple[OpId, NodeId]
 AttemptKey = tuple[OpId, NodeId, int]
@@ -96,7 +146,7 @@ class ProgressBoard:
 
     # What is heard of them.
 
-    def take(self, heard: Heard) -> None:
+    def take(self, heard: BusMessage) -> None:
         """Done in a moment: a thousand workers tell this a few thousand times a second."""
         key = self._subjects.get(heard.subject)
         if key is not None:

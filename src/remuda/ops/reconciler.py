@@ -19,9 +19,9 @@ from remuda.ops import planning
 from remuda.ops.commander import Timeouts
 from remuda.ops.model import Dispatch, Moment, Patience, State, Step
 from remuda.ops.node_views import NodeViews
+from remuda.ops.observations import NodeView
 from remuda.ops.planning import AttemptKey, Plan, Room
 from remuda.ops.ports import UNCOUNTED, Commander, Figures, Live, OpStore
-from remuda.ops.sightings import NodeView
 
 log = structlog.get_logger(__name__)
 

@@ -17,17 +17,16 @@ from remuda.fleet.fleet import Standing
 from remuda.gallery.model import Reading, galleries_to_json
 from remuda.ops import targets
 from remuda.ops.bad_versions import BadVersions, bad_versions, without_bad
-from remuda.ops.external import external
-from remuda.ops.holdings import to_ask
+from remuda.ops.external_sources import external
+from remuda.ops.gallery_view import GalleryView
+from remuda.ops.installed_backends import to_ask
+from remuda.ops.live_progress import Overlay, overlaid
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
 from remuda.ops.node_views import NodeViews
-from remuda.ops.overlay import Overlay, overlaid
+from remuda.ops.observations import NodeView
 from remuda.ops.pinning import pin_all
-from remuda.ops.pins import Pinner
-from remuda.ops.ports import UNCOUNTED, Figures, Filter, Inventory, OpStore, View
+from remuda.ops.ports import UNCOUNTED, Figures, Filter, Inventory, OpStore, Pinner, View
 from remuda.ops.selection import ALL, Selection
-from remuda.ops.shelf import Shelf
-from remuda.ops.sightings import NodeView
 from remuda.ops.targets import Plan, Surroundings, Wanted
 from remuda.ops.upgrades import Upgrade
 
@@ -85,7 +84,7 @@ class Operations:
         self,
         store: Books,
         standings: Callable[[], Awaitable[Sequence[Standing]]],
-        shelf: Shelf,
+        galleries: GalleryView,
         pinner: Pinner,
         lister: Lister,
         board: Overlay,
@@ -98,7 +97,7 @@ class Operations:
     ) -> None:
         self._store = store
         self._standings = standings
-        self._shelf = shelf
+        self._galleries = galleries
         self._pinner = pinner
         self._lister = lister
         self._board = board
@@ -170,7 +169,7 @@ class Operations:
             source = external(source, local_sources=self._policy.local_sources).source
         nodes = await self.nodes()
         if asked.kind is not Kind.INSTALL or not source.uri:  # No gallery has a say in a plain reference.
-            readings = await self._shelf.readings(source.galleries, afresh=afresh)
+            readings = await self._galleries.readings(source.galleries, afresh=afresh)
         if not source.uri and not source.galleries:
             # Whole, so that a retry next week means the same galleries.
             source = replace(source, galleries=galleries_to_json(tuple(one.gallery for one in readings)))
@@ -221,11 +220,11 @@ class Operations:
         return [sorted(nodes, key=lambda node: node.standing.node.name)] * len(askers)
 
     async def readings(self) -> tuple[Reading, ...]:
-        return await self._shelf.readings()
+        return await self._galleries.readings()
 
     async def look(self, *, afresh: bool = False) -> tuple[list[NodeView], tuple[Reading, ...]]:
         """The fleet, and what galleries offer; `afresh`: whatever copies there are."""
-        return await self.nodes(), await self._shelf.readings(afresh=afresh)
+        return await self.nodes(), await self._galleries.readings(afresh=afresh)
 
     async def view(self, op: OpId) -> View:
         """NotFound for an unknown one."""

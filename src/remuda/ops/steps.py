@@ -12,8 +12,8 @@ from remuda.ops.model import (
     Kind,
     Moment,
     NotNeeded,
+    Observation,
     Patience,
-    Sighting,
     Stage,
     State,
     Step,
@@ -46,8 +46,8 @@ UNKNOWN = Problem(
 )
 
 
-def advance(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
-    """The step's next state, and at most one thing to send. The same sighting once more changes nothing."""
+def advance(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
+    """The step's next state, and at most one thing to send. The same observation again changes nothing."""
     if step.state.final:
         return step, None
     if not seen.exists:
@@ -65,7 +65,7 @@ def advance(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
 # Not begun.
 
 
-def _pending(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
+def _pending(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
     if wish is Wish.CANCEL and step.stage is Stage.APPLY:
         how = "cancelled before the next attempt" if step.attempt else "cancelled before it began"
         return _close(step, State.CANCELLED, how), None
@@ -85,13 +85,13 @@ def _because(step: Step, reason: str) -> Step:
     return step if reason == step.reason else replace(step, reason=reason)
 
 
-def _expired(step: Step, seen: Sighting, now: datetime) -> bool:
+def _expired(step: Step, seen: Observation, now: datetime) -> bool:
     """A load that somebody began and died over is taken over after its time, but not waited for."""
     begun = step.kind is Kind.LOAD and step.attempt and not seen.away
     return step.expires is not None and now >= step.expires and not begun
 
 
-def _goal_met(step: Step, seen: Sighting) -> str:
+def _goal_met(step: Step, seen: Observation) -> str:
     """How the node has come to have what is wanted of it; empty when it has not, or nobody knows."""
     if seen.away or seen.installed is None:
         return ""
@@ -106,12 +106,12 @@ def _goal_met(step: Step, seen: Sighting) -> str:
             return ""
 
 
-def _other_bytes(step: Step, seen: Sighting) -> bool:
+def _other_bytes(step: Step, seen: Observation) -> bool:
     """Whether a reporting worker has something else than is pinned. Others install what a tag stands for."""
     return seen.reports and step.goal.digest not in ("", seen.digest)
 
 
-def _why_not_yet(step: Step, seen: Sighting, wish: Wish, now: datetime) -> str:
+def _why_not_yet(step: Step, seen: Observation, wish: Wish, now: datetime) -> str:
     if wish is Wish.PAUSE and step.stage is Stage.APPLY:
         return "paused"
     if seen.away or seen.blocked:
@@ -121,7 +121,7 @@ def _why_not_yet(step: Step, seen: Sighting, wish: Wish, now: datetime) -> str:
     return ""
 
 
-def _begin(step: Step, seen: Sighting, at: Moment) -> Change:
+def _begin(step: Step, seen: Observation, at: Moment) -> Change:
     attempt = step.attempt + 1
     begun = replace(
         step,
@@ -145,7 +145,7 @@ def _verb(step: Step) -> Verb:
             return Verb.ROLL_BACK
 
 
-def _tolerated(seen: Sighting, patience: Patience) -> timedelta:
+def _tolerated(seen: Observation, patience: Patience) -> timedelta:
     """Silence that proves nothing. A reporting worker soon shows what it has in hand; others only reply."""
     return patience.lease if seen.reports else patience.answer + patience.silence
 
@@ -153,7 +153,7 @@ def _tolerated(seen: Sighting, patience: Patience) -> timedelta:
 # Begun, and over.
 
 
-def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
+def _ended(step: Step, seen: Observation, at: Moment) -> Step | None:
     """The step after whatever ended its attempt; None while nothing has."""
     if seen.outcome is not None and seen.outcome.attempt == step.attempt:
         return _answered(step, seen.outcome.ending, seen, at)
@@ -168,7 +168,7 @@ def _ended(step: Step, seen: Sighting, at: Moment) -> Step | None:
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
 
 
-def _answered(step: Step, ending: Ending, seen: Sighting, at: Moment) -> Step:
+def _answered(step: Step, ending: Ending, seen: Observation, at: Moment) -> Step:
     match ending:
         case None:
             return _succeeded(step, _kept(step, seen) or _unverified(step, seen))
@@ -182,7 +182,7 @@ def _answered(step: Step, ending: Ending, seen: Sighting, at: Moment) -> Step:
             return _failed(step, ending, at)
 
 
-def _kept(step: Step, seen: Sighting) -> str:
+def _kept(step: Step, seen: Observation) -> str:
     """A worker without reports that is asked to install what it has says yes, and keeps what it has."""
     if seen.reports or step.kind is not Kind.INSTALL or not seen.installed or step.goal.replaces:
         return ""
@@ -194,14 +194,14 @@ def _kept(step: Step, seen: Sighting) -> str:
     )
 
 
-def _unverified(step: Step, seen: Sighting) -> str:
+def _unverified(step: Step, seen: Observation) -> str:
     """LocalAI's workers fetch by the tag, and their reply does not tell which bytes they have now."""
     if not step.goal.tag_decides or step.goal.digest in ("", seen.digest):
         return ""
     return "done, but the node does not say which version it has; remuda backends shows what it lists"
 
 
-def _listed_before_its_reply(step: Step, seen: Sighting) -> bool:
+def _listed_before_its_reply(step: Step, seen: Observation) -> bool:
     """Whether a worker without reports has put in place what it was asked to install. Its reply may have been
     lost on the way, and nobody would notice. What is to be replaced is told apart by its digest only."""
     if seen.reports or step.kind is not Kind.INSTALL or not seen.installed:
@@ -289,7 +289,7 @@ def _next_stage(step: Step, stage: Stage) -> Step:
 # Begun, and nothing heard.
 
 
-def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
+def _keep_waiting(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
     if seen.away and (step.state is State.STOPPING or wish is Wish.CANCEL):
         return _stopped(step, wish, may_go_on=_AWAY), None
     if wish is Wish.CANCEL and step.answer_by is not None and at.now >= step.answer_by:
@@ -311,7 +311,7 @@ def _keep_waiting(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
     return _failed(step, LOST if seen.reports or step.kind is Kind.INSTALL else UNKNOWN, at), None
 
 
-def _may_be_said_again(step: Step, seen: Sighting, at: Moment) -> bool:
+def _may_be_said_again(step: Step, seen: Observation, at: Moment) -> bool:
     """The reply was missed, and a worker without reports says since then that it has not done it, or not yet.
     It does once what it is told twice, and answers the second. An upgrade would be done twice. An install
     may take its time: one that is told of is not repeated (see `working`), nor is one before its list is
@@ -323,7 +323,7 @@ def _may_be_said_again(step: Step, seen: Sighting, at: Moment) -> bool:
     return step.kind is Kind.INSTALL and seen.lacking
 
 
-def _still_working(step: Step, seen: Sighting, at: Moment) -> Change:
+def _still_working(step: Step, seen: Observation, at: Moment) -> Change:
     stopping = step.state is State.STOPPING
     until = _renewed(step, at.patience.lease if stopping else _tolerated(seen, at.patience), at.now)
     # It should have heard by now that nobody wants this: say it again.
@@ -342,7 +342,7 @@ def _renewed(step: Step, lease: timedelta, now: datetime) -> datetime:
 # Begun, and unwanted.
 
 
-def _begin_stopping(step: Step, seen: Sighting, wish: Wish, at: Moment) -> Change:
+def _begin_stopping(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
     """Only what is being applied. Proofs and ways back are soon over, and leave a node as it should be; so
     they are let go on, but not tried again.
 

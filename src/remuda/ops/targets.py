@@ -15,12 +15,12 @@ from remuda.gallery.lookup import Found, find, preferring, sharing_alias
 from remuda.gallery.model import Machine, Reading, galleries_to_json
 from remuda.gallery.references import for_peers, is_image, same_source
 from remuda.gallery.resolve import Refused, Resolved, resolve
-from remuda.ops.external import External, external
-from remuda.ops.holdings import foreign, found, from_reference, holdings
+from remuda.ops.external_sources import External, external
+from remuda.ops.installed_backends import foreign, found, from_reference, holdings
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
-from remuda.ops.pins import Build, Pin
+from remuda.ops.observations import NodeView
+from remuda.ops.ports import Build, Pin
 from remuda.ops.selection import Selection, select
-from remuda.ops.sightings import NodeView
 from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL, InstalledArtifact
 
 _ANYTHING: Final = Machine("linux", "amd64", "disable")

@@ -12,8 +12,8 @@ from typing import Final
 from remuda.gallery.lookup import Found, find
 from remuda.gallery.model import Entry, Reading
 from remuda.gallery.references import is_image, registry
-from remuda.ops.holdings import Holding, counted, foreign, from_reference, holdings
-from remuda.ops.sightings import NodeView
+from remuda.ops.installed_backends import Holding, counted, foreign, from_reference, holdings
+from remuda.ops.observations import NodeView
 
 _DEVELOPMENT: Final = "-development"
 NOT_ASKED: Final = "not checked yet"

@@ -22,9 +22,9 @@ from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.tokens import NodeTokens
 from remuda.models.memory import effective_context
-from remuda.ops.lines import Heard, Lines
 from remuda.ops.node_views import NodeViews
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
+from remuda.ops.ports import BusMessage, BusPort
 from remuda.router.ledger import Ledger
 from remuda.router.table import Configured, Route, RoutedModel, RouteId, Table, build
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
@@ -173,7 +173,7 @@ class TableKeeper:
         tables: Tables,
         ledger: Ledger,
         sources: TableSources,
-        lines: Lines,
+        lines: BusPort,
         frontend: FrontendId,
         clock: Clock,
         *,
@@ -321,7 +321,7 @@ class TableKeeper:
         except RemudaError as error:
             log.warning("replicas_signal_not_heard", reason=error.message)
 
-    async def _hear(self, message: Heard) -> None:
+    async def _hear(self, message: BusMessage) -> None:
         try:
             said = decode(ReplicasChanged, message.payload)
         except Rejected:

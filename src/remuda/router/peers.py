@@ -14,7 +14,7 @@ from anyio.abc import TaskStatus
 from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.ids import FrontendId, ReplicaKey
-from remuda.ops.lines import Heard, Lines
+from remuda.ops.ports import BusMessage, BusPort
 from remuda.router.ledger import Ledger
 from remuda.router.live_table import Tables
 from remuda.wire import subjects
@@ -60,7 +60,7 @@ class PeerLoads:
         frontend: FrontendId,
         tables: Tables,
         ledger: Ledger,
-        lines: Lines,
+        lines: BusPort,
         clock: Clock,
         *,
         listening: Callable[[], Awaitable[Collection[FrontendId]]],
@@ -132,7 +132,7 @@ class PeerLoads:
         except RemudaError as error:
             log.warning("requests_held_not_heard", reason=error.message)
 
-    async def _hear(self, message: Heard) -> None:
+    async def _hear(self, message: BusMessage) -> None:
         try:
             said = decode(RequestsHeld, message.payload)
         except Rejected as error:

@@ -19,7 +19,7 @@ from remuda.fleet.labels import matches
 from remuda.fleet.tokens import NodeTokens
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
 from remuda.scheduler.model import HTTP, Replica, Replicas, ReplicaState, endpoint_of, worker_endpoint
 
 RouteId = tuple[ReplicaKey, int]

@@ -14,8 +14,8 @@ from anyio.abc import TaskStatus
 from remuda.core.clock import Clock
 from remuda.core.errors import Conflict, NodeUnreachable, Problem
 from remuda.core.ids import NodeId
+from remuda.ops.live_progress import Overlay, overlaid
 from remuda.ops.model import Kind, Operation, OpId, Step, Wish
-from remuda.ops.overlay import Overlay, overlaid
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable

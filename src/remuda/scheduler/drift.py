@@ -12,7 +12,7 @@ from typing import Final
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire.models import RunningModel
 from remuda.wire.nodes import RunningReplica

@@ -13,9 +13,9 @@ from remuda.core.errors import NodeUnreachable, RemudaError
 from remuda.core.ids import NodeId
 from remuda.fleet.fleet import Standing
 from remuda.inference.model import ReplicaEndpoint
-from remuda.ops.holdings import foreign
+from remuda.ops.installed_backends import foreign
 from remuda.ops.model import Step
-from remuda.ops.reports import current_report
+from remuda.ops.node_views import current_report
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.lost_answers import AnswerMemory, AnswerVerdict, Lists, by_lists, by_report
 from remuda.scheduler.ports import LoadProgress, WorkerBus, WorkerHttp

@@ -24,9 +24,9 @@ from remuda.fleet.tokens import NodeTokens
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
 from remuda.models.reading import check_absolute_paths
-from remuda.ops.holdings import foreign
+from remuda.ops.installed_backends import foreign
 from remuda.ops.model import Ending, Kind, NotNeeded, Step
-from remuda.ops.reports import current_report
+from remuda.ops.node_views import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.installing import Installing, until_vanished
 from remuda.scheduler.load_ops import target_of

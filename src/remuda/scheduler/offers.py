@@ -18,8 +18,8 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node, NodeType, Resources
 from remuda.models.gguf import parts_of
-from remuda.ops.holdings import foreign
-from remuda.ops.sightings import NodeView
+from remuda.ops.installed_backends import foreign
+from remuda.ops.observations import NodeView
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
 from remuda.wire.nodes import CutOffFile, InstalledArtifact
 

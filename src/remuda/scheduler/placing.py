@@ -8,7 +8,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.ids import MachineId, NodeId, ReplicaKey
 from remuda.gallery.model import Reading
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import NOBODY
 from remuda.scheduler.load_ops import UnloadRequests, load_operation

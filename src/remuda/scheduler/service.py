@@ -16,8 +16,8 @@ from remuda.models.memory import context_problem, context_warning
 from remuda.models.near_keys import misspelled
 from remuda.models.reading import check_absolute_paths, check_file, check_new_name, read_model
 from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
+from remuda.ops.node_views import current_report
 from remuda.ops.ports import Filter, OpStore, View
-from remuda.ops.reports import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import Placer, loads_present
 from remuda.scheduler.load_ops import UnloadRequests

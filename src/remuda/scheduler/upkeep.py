@@ -13,8 +13,8 @@ from anyio.abc import TaskStatus
 from remuda.core.errors import Conflict, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.model import Kind, UnloadReason
+from remuda.ops.observations import NodeView
 from remuda.ops.ports import Live
-from remuda.ops.sightings import NodeView
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.drift import DriftMemory, Drop, Scene, Stray, compare, to_ask
 from remuda.scheduler.load_ops import UnloadRequests, target_of

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from remuda.core import limits
 from remuda.core.errors import BackendFailed
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.ops.lines import Lines
+from remuda.ops.ports import BusPort
 from remuda.scheduler.model import Replica
 from remuda.scheduler.ports import WorkerBus
 from remuda.wire import subjects
@@ -33,7 +33,7 @@ _INSTALLED: Final = timedelta(seconds=30)
 class BusWorker:
     """Implements scheduler.ports.WorkerBus. How long an install may take is its caller's to say."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: BusPort) -> None:
         self._lines = lines
 
     async def install(self, node: NodeId, request: BackendInstall) -> BackendInstallReply:

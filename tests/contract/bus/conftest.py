@@ -15,10 +15,10 @@ from remuda.bus.auth import AuthSource, account_user, issued
 from remuda.bus.client import Bus
 from remuda.bus.credentials import BusCredentials, ClusterKeys
 from remuda.bus.link import MakeLink
-from remuda.bus.memory import MemoryBroker
 from remuda.bus.nats import NatsLink
 from remuda.core.ids import NodeId
 from remuda.wire import subjects
+from tests.support.memory_bus import MemoryBroker
 from tests.support.nats_servers import CLOCK, ENTROPY, QUICK_BACKOFF, operator_server
 
 KEYS = ClusterKeys.create(ENTROPY)

@@ -12,7 +12,7 @@ from remuda.core.entropy import SeededEntropy
 from remuda.oci.client import open_client
 from remuda.oci.retrying import RetryPolicy
 from remuda.ops.pinning import pin_all
-from remuda.ops.pins import Build, Pin
+from remuda.ops.ports import Build, Pin
 from tests.integration.api.ops_frontends import ops_frontend, our_node
 from tests.support.frontends import LiveFrontend
 from tests.support.images import Blob, image, layer

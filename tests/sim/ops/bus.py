@@ -9,13 +9,13 @@ import anyio
 from remuda.bus.messages import NoResponders, RequestTimedOut
 from remuda.core.errors import BusUnusable
 from remuda.core.ids import NodeId
-from remuda.ops.lines import Heard
+from remuda.ops.ports import BusMessage
 from tests.sim.chance import Dice
 from tests.sim.ops.world import World
 
 _HOP_S = 0.002  # To the server and back.
 
-Handler = Callable[[Heard], Awaitable[None]]
+Handler = Callable[[BusMessage], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class SimulatedBus:
 
 
 class LinesOfFrontend:
-    """Implements ops.lines.Lines and Taps for one life of a frontend."""
+    """Implements ops.ports.BusPort and TapPort for one life of a frontend."""
 
     def __init__(self, world: World, bus: SimulatedBus, dice: Dice, die: Callable[[str], None]) -> None:
         self._world = world
@@ -122,8 +122,8 @@ class LinesOfFrontend:
         self._bus.listen(subject, handler)
         return None
 
-    async def tap(self, subject: str, take: Callable[[Heard], None]) -> Callable[[], Awaitable[None]]:
-        async def handler(message: Heard) -> None:
+    async def tap(self, subject: str, take: Callable[[BusMessage], None]) -> Callable[[], Awaitable[None]]:
+        async def handler(message: BusMessage) -> None:
             take(message)
 
         async def end() -> None:

@@ -9,14 +9,13 @@ from anyio.abc import TaskGroup
 from remuda.core.errors import BusUnusable, RemudaError
 from remuda.core.ids import FrontendId
 from remuda.fleet.fleet import Standing
+from remuda.ops.change_signal import ChangeSignal
 from remuda.ops.commander import BusCommander
 from remuda.ops.inventories import Inventories
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import Outcome, Step, Verb
-from remuda.ops.progress_board import Key, ProgressBoard
-from remuda.ops.progress_line import ProgressLine
+from remuda.ops.progress_board import Key, ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
-from remuda.ops.signal import ChangeSignal
 from remuda.store.ops import SqlOpStore
 from tests.sim.chance import Dice
 from tests.sim.ops.bus import LinesOfFrontend, SimulatedBus
@@ -111,7 +110,7 @@ class FrontendHost:
         signal = ChangeSignal(lines, self.id, pace.signal_gap)
         self.lives += 1
         board = WatchedBoard(self._world, f"{self.id} life {self.lives}", store, clock)
-        progress = ProgressLine(lines, board.take)
+        progress = ProgressSubscription(lines, board.take)
         commander = InterruptedCommander(
             self._world,
             self.dice,
@@ -150,7 +149,7 @@ class FrontendHost:
         lines.hang_up()
 
 
-async def _watch(progress: ProgressLine) -> None:
+async def _watch(progress: ProgressSubscription) -> None:
     """Somebody looks at this frontend for as long as it lives."""
     async with progress.listening():
         await anyio.sleep_forever()

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from remuda.core.errors import Problem
 from remuda.ops import steps
-from remuda.ops.model import Kind, Moment, Sighting, Stage, State, Step, Wish
+from remuda.ops.model import Kind, Moment, Observation, Stage, State, Step, Wish
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import Claim
 from tests.sim.ops.simulation import run_seed
@@ -52,7 +52,7 @@ def say_that_it_went_back(step: Step, stage: Stage) -> Step:
     )
 
 
-def goal_is_met_by_any_version(step: Step, seen: Sighting) -> str:
+def goal_is_met_by_any_version(step: Step, seen: Observation) -> str:
     installed = step.kind is Kind.UPGRADE and seen.installed and not seen.away
     return "it is installed" if installed else _goal_met(step, seen)
 
@@ -61,7 +61,7 @@ def blame_the_version(step: Step, problem: Problem, at: Moment) -> Step:
     return steps._unproven(step, problem) if step.stage is Stage.PROVE else _failed(step, problem, at)
 
 
-def wait_for_ever(step: Step, seen: Sighting, wish: Wish, at: Moment) -> tuple[Step, None]:
+def wait_for_ever(step: Step, seen: Observation, wish: Wish, at: Moment) -> tuple[Step, None]:
     return step, None
 
 
@@ -81,16 +81,16 @@ BREAKS = {
         "remuda.store.ops_attempts.commit", commit_and_say_that_all_was_written, "an_attempt_is_sent_once"
     ),
     "what a worker has in hand is not looked at": Break(
-        "remuda.ops.sightings._working", lambda *_: False, "still_at_work_is_no_failure", first_seed=1
+        "remuda.ops.observations._working", lambda *_: False, "still_at_work_is_no_failure", first_seed=1
     ),
     "failures are not counted": Break(
         "remuda.ops.steps._failed", fail_for_ever, "failures_are_bounded", first_seed=21
     ),
     "everybody goes at once": Break(
-        "remuda.ops.turns._paced", lambda *_: {}, "the_canary_goes_alone", first_seed=1
+        "remuda.ops.pacing._paced", lambda *_: {}, "the_canary_goes_alone", first_seed=1
     ),
     "nobody goes first on a node": Break(
-        "remuda.ops.turns._behind_others", lambda *_: {}, "one_live_attempt", first_seed=43
+        "remuda.ops.pacing._behind_others", lambda *_: {}, "one_live_attempt", first_seed=43
     ),
     "any version is the one that is wanted": Break(
         "remuda.ops.steps._goal_met",
@@ -117,7 +117,7 @@ BREAKS = {
         first_seed=4,
     ),
     "keys of wishes that join another are forgotten": Break(
-        "remuda.store.ops_intents.insert_all",
+        "remuda.store.ops_intents._insert_joined",
         lambda *_: None,
         "a_key_stands_for_one_operation",
         first_seed=15,

@@ -12,15 +12,14 @@ from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.gallery.model import Reading
 from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import ChatRequest, RequestMessage
+from remuda.ops.change_signal import ChangeSignal
 from remuda.ops.commander import BusCommander
-from remuda.ops.holdings import to_ask
+from remuda.ops.installed_backends import to_ask
 from remuda.ops.inventories import Inventories
 from remuda.ops.node_views import NodeViews
-from remuda.ops.progress_board import ProgressBoard
-from remuda.ops.progress_line import ProgressLine
+from remuda.ops.observations import NodeView
+from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
-from remuda.ops.sightings import NodeView
-from remuda.ops.signal import ChangeSignal
 from remuda.router.cold_path import ColdPath
 from remuda.router.confirming import Confirming
 from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits
@@ -296,7 +295,7 @@ class Parts:
             self._lines,
             self._operations,
             self._board,
-            ProgressLine(self._lines, self._board.take),
+            ProgressSubscription(self._lines, self._board.take),
             self._host.clock,
             timeouts=self._world.pace.timeouts,
             at_once_max=_REQUESTS_MOST,

@@ -14,7 +14,7 @@ from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.ops.model import Step
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
 from remuda.router import table
 from remuda.router.table import Table
 from remuda.scheduler import placement
@@ -126,7 +126,6 @@ BREAKS = {
     ),
     "reports lose their number on the way through the store": Break(
         {
-            "remuda.ops.reports.numbered": lambda report, stored: report,
             "remuda.ops.node_views.numbered": lambda report, stored: report,
         },
         "everything_settles",

@@ -1,4 +1,4 @@
-"""Operations, steps and sightings with defaults, for tests."""
+"""Operations, steps and observations with defaults, for tests."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

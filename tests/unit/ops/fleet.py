@@ -12,9 +12,9 @@ from remuda.gallery.model import Gallery, Reading
 from remuda.gallery.shipped import REMUDA, shipped_index
 from remuda.ops.model import Kind, OpId, RollOut, Source, Step
 from remuda.ops.node_views import NodeViews
+from remuda.ops.observations import NodeView
 from remuda.ops.ports import Inventory
 from remuda.ops.selection import ALL, Selection
-from remuda.ops.sightings import NodeView
 from remuda.ops.targets import Plan, Surroundings, Wanted, plan
 from remuda.wire.nodes import InstalledArtifact, Report
 from tests.support.nodes import NOON, THRESHOLDS

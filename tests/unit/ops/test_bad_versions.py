@@ -7,9 +7,9 @@ import pytest
 
 from remuda.core.errors import Problem
 from remuda.ops.bad_versions import BadVersion, KnownBadVersion, bad_versions, offered, without_bad
-from remuda.ops.holdings import Holding
+from remuda.ops.installed_backends import Holding
 from remuda.ops.model import Kind, Stage, State, Step
-from remuda.ops.pins import Build, Pin
+from remuda.ops.ports import Build, Pin
 from remuda.ops.steps import LOST, NOT_PROVEN, PROOF_FAILED
 from remuda.ops.targets import Draft, Plan, pinned
 from remuda.ops.upgrades import Upgrade

@@ -12,7 +12,7 @@ from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
-from remuda.ops import turns
+from remuda.ops import pacing
 from remuda.ops.commander import Timeouts
 from remuda.ops.intents import replaced, wish_for
 from remuda.ops.model import (
@@ -28,10 +28,10 @@ from remuda.ops.model import (
     Verb,
     Wish,
 )
+from remuda.ops.observations import NodeView
 from remuda.ops.planning import Plan, Room, attempts_at_work, plan, to_hold
 from remuda.ops.ports import Live, Request
 from remuda.ops.reconciler import Pace
-from remuda.ops.sightings import NodeView
 from remuda.scheduler.load_ops import load_operation, unload_operation
 from remuda.wire.nodes import Report
 from tests.support.examples import examples
@@ -292,7 +292,7 @@ def test_load_waits_for_an_unload_at_the_same_place_to_end() -> None:
     unload, going = asked_for(Kind.UNLOAD)
     load, coming = asked_for(Kind.LOAD, "op-2")
     going = replace(going, state=State.RUNNING, attempt=1)
-    waits = turns.blocked([unload, load], [going, coming], ())
+    waits = pacing.blocked([unload, load], [going, coming], ())
     assert set(waits) == {coming.key}
 
 
@@ -302,7 +302,7 @@ def test_loads_and_what_is_done_to_backends_do_not_wait_for_each_other(kind: Kin
     work = an_operation("op-2", kind)
     for mine, others in ((State.RUNNING, State.PENDING), (State.PENDING, State.RUNNING)):
         steps = [replace(loading, state=mine), a_step(kind, op="op-2", state=others)]
-        assert turns.blocked([load, work], steps, ()) == {}
+        assert pacing.blocked([load, work], steps, ()) == {}
     assert replaced([a_step(kind, op="op-2")], [loading]) == []
 
 

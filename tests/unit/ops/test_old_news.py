@@ -4,15 +4,15 @@ from dataclasses import replace
 from datetime import timedelta
 
 from remuda.core.ids import BootId
-from remuda.ops.model import Kind, Sighting, State, Step, Wish
+from remuda.ops.model import Kind, Observation, State, Step, Wish
+from remuda.ops.observations import NodeView, sight
 from remuda.ops.ports import Request
-from remuda.ops.sightings import NodeView, sight
 from remuda.ops.steps import advance
 from remuda.wire.nodes import InstalledArtifact, Report
 from tests.unit.ops.build import BOOT, NOW, a_step, at, running
 from tests.unit.ops.test_reconciler_plan import a_request, a_view
 
-UP = Sighting(boot=BOOT, installed=False)
+UP = Observation(boot=BOOT, installed=False)
 FOREIGN = replace(UP, reports=False, installed=None)
 THERE = Report(boot_id=BOOT, sequence=1, installed=(InstalledArtifact(name="cpu-llama-cpp"),))
 
@@ -24,7 +24,7 @@ def heard(seconds: float) -> NodeView:
     return replace(view, standing=replace(view.standing, node=who))
 
 
-def after(step: Step, seen: Sighting, seconds: float = 0) -> Step:
+def after(step: Step, seen: Observation, seconds: float = 0) -> Step:
     return advance(step, seen, Wish.RUN, at(seconds))[0]
 
 

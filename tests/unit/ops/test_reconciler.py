@@ -7,7 +7,6 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from remuda.bus.memory import MemoryBroker
 from remuda.core.errors import StoreUnusable
 from remuda.core.ids import NodeId
 from remuda.fleet.ports import Note
@@ -25,6 +24,7 @@ from remuda.wire.codec import Message
 from remuda.wire.nodes import Work
 from tests.support.clocks import HostClock
 from tests.support.fleet_tables import fresh_database
+from tests.support.memory_bus import MemoryBroker
 from tests.support.ops_rig import BUILD, ScriptedWorker, done, ops_frontend, worker
 from tests.support.virtual_loop import run_virtually
 from tests.support.virtual_ops import Recorder, World, after, connected, time_passes, virtually

@@ -10,12 +10,12 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.gallery.model import Gallery, Reading
+from remuda.ops.gallery_view import GalleryView
 from remuda.ops.model import Kind, Source
-from remuda.ops.pins import Build, Pin
+from remuda.ops.observations import NodeView
+from remuda.ops.ports import Build, Pin
 from remuda.ops.progress_board import ProgressBoard
 from remuda.ops.service import Asked, Operations, Policy
-from remuda.ops.shelf import Shelf
-from remuda.ops.sightings import NodeView
 from remuda.store.ops import SqlOpStore
 from tests.support.clocks import HostClock
 from tests.support.fleet_tables import fresh_database
@@ -52,7 +52,7 @@ class _Listener:
 
 
 def operations_over(nodes: Sequence[NodeView], lister: _Listener) -> Operations:
-    """Their galleries are never read: nobody runs the shelf."""
+    """Their galleries are never read: nobody runs the view of them."""
     clock = HostClock()
     store = SqlOpStore(fresh_database(clock)[0])
 
@@ -65,7 +65,7 @@ def operations_over(nodes: Sequence[NodeView], lister: _Listener) -> Operations:
     return Operations(
         store,
         standings,
-        Shelf(_NoGalleries(), none_of),
+        GalleryView(_NoGalleries(), none_of),
         _NoRegistry(),
         lister,
         ProgressBoard(store, clock),

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from remuda.core.errors import BusRefused, BusUnusable, PeerFailed, RemudaError, StoreUnusable
 from remuda.core.ids import BootId, NodeId
-from remuda.ops import wire_view
-from remuda.ops.model import Kind, OpId, Outcome, Sighting, Stage, State, Verb, Wish
+from remuda.ops import op_views
+from remuda.ops.model import Kind, Observation, OpId, Outcome, Stage, State, Verb, Wish
 from remuda.ops.ports import View
 from remuda.ops.progress_board import AttemptKey
 from remuda.ops.steps import advance
@@ -55,12 +55,12 @@ def test_a009_only_a_refusal_is_a_failure_a_timeout_and_a_lost_connection_are_no
 
 @pytest.mark.parametrize("kind", Kind)
 def test_a008_a092_every_kind_of_slow_work_is_shown_as_running_on_its_worker(kind: Kind) -> None:
-    assert wire_view.node_status(running(kind, answer_by=LATE), NOW) == "running_on_worker"
+    assert op_views.node_status(running(kind, answer_by=LATE), NOW) == "running_on_worker"
 
 
 def test_a015_only_the_nodes_that_are_overdue_are_shown_as_running_on_their_worker() -> None:
     steps = (a_step(node="done", state=State.SUCCEEDED), running(node="slow", answer_by=LATE))
-    nodes = wire_view.node_items(View(an_operation(), steps, 1), NOW)
+    nodes = op_views.node_items(View(an_operation(), steps, 1), NOW)
     assert [node.node_name for node in nodes if node.status == "running_on_worker"] == ["name-of-slow"]
     assert [node.error for node in nodes] == ["", ""]
 
@@ -69,9 +69,9 @@ def test_a016_a_failed_node_is_told_at_once_and_outranks_slow_ones_at_the_end() 
     failed = a_step(node="bad", state=State.FAILED, reason="disk full")
     slow = running(node="slow", answer_by=LATE)
     meanwhile = View(an_operation(), (failed, slow), 1)
-    [item] = wire_view.operation_items([meanwhile], NOW)
-    assert (item.error, wire_view.job(meanwhile).processed) == ("name-of-bad: disk full", False)
-    over = wire_view.job(View(an_operation(), (failed, replace(slow, state=State.SUCCEEDED)), 2))
+    [item] = op_views.operation_items([meanwhile], NOW)
+    assert (item.error, op_views.job(meanwhile).processed) == ("name-of-bad: disk full", False)
+    over = op_views.job(View(an_operation(), (failed, replace(slow, state=State.SUCCEEDED)), 2))
     assert (over.processed, over.completed, over.error) == (True, False, "name-of-bad: disk full")
 
 
@@ -85,7 +85,7 @@ def test_a020_presence_in_a_list_ends_an_install_and_neither_an_upgrade_nor_a_re
     kind: Kind, ends: bool
 ) -> None:
     overdue = running(kind, answer_by=LATE, wait_until=NOW + timedelta(hours=2))
-    seen = Sighting(boot=BOOT, reports=False, installed=True)
+    seen = Observation(boot=BOOT, reports=False, installed=True)
     step, _ = advance(overdue, seen, Wish.RUN, at())
     assert (step.state is State.SUCCEEDED) is ends
     assert step.state.final is ends
@@ -185,7 +185,7 @@ def test_a038_a_silent_worker_installs_without_a_tick_and_without_an_error() -> 
         op = await world.frontend.submit([world.worker.node])
         await time_passes(30)
         view = await world.frontend.store.view(op)
-        [node] = wire_view.node_items(view, (await world.frontend.store.live()).now)
+        [node] = op_views.node_items(view, (await world.frontend.store.live()).now)
         assert (node.status, node.total, node.error) == ("downloading", "", "")
         await time_passes(40)
         step = await world.frontend.step()

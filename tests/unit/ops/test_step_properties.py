@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId
-from remuda.ops.model import Kind, Moment, Outcome, Patience, Sighting, State, Step, Verb, Wish
+from remuda.ops.model import Kind, Moment, Observation, Outcome, Patience, State, Step, Verb, Wish
 from remuda.ops.steps import advance
 from tests.support.examples import examples
 from tests.unit.ops.build import NOW, PINNED, a_step
@@ -15,8 +15,8 @@ from tests.unit.ops.build import NOW, PINNED, a_step
 problems = st.sampled_from(
     (None, Problem("install_failed", "no such image", retryable=True), Problem("refused", "not allowed"))
 )
-sightings = st.builds(
-    Sighting,
+observations = st.builds(
+    Observation,
     exists=st.sampled_from((True,) * 20 + (False,)),
     away=st.sampled_from(("", "", "", "asleep")),
     boot=st.sampled_from((BootId("a"), BootId("a"), BootId("b"))),
@@ -36,8 +36,8 @@ steps = st.builds(
 )
 wishes = st.sampled_from((Wish.RUN, Wish.RUN, Wish.RUN, Wish.PAUSE, Wish.CANCEL))
 moments = st.tuples(st.sampled_from((0, 5, 31, 61, 901, 9000)), st.floats(0, 1))
-History = list[tuple[Sighting, Wish, tuple[int, float]]]
-history = st.lists(st.tuples(sightings, wishes, moments), max_size=40)
+History = list[tuple[Observation, Wish, tuple[int, float]]]
+history = st.lists(st.tuples(observations, wishes, moments), max_size=40)
 
 
 @settings(max_examples=examples(600))
@@ -64,9 +64,9 @@ def test_every_history_keeps_the_rules(step: Step, history: History) -> None:
         step = after
 
 
-@given(steps, history, sightings, wishes)
+@given(steps, history, observations, wishes)
 def test_the_same_sighting_twice_changes_nothing_the_second_time(
-    step: Step, history: History, seen: Sighting, wish: Wish
+    step: Step, history: History, seen: Observation, wish: Wish
 ) -> None:
     now = NOW
     for earlier, what, (wait_s, fraction) in history:
@@ -89,6 +89,6 @@ def test_once_the_world_is_kind_every_step_ends(step: Step, history: History, fr
     for _ in range(12):
         now += timedelta(minutes=15)
         outcome = Outcome(step.attempt) if step.state is State.RUNNING else None
-        seen = Sighting(boot=BootId("b"), outcome=outcome)
+        seen = Observation(boot=BootId("b"), outcome=outcome)
         step, _ = advance(step, seen, Wish.RUN, Moment(now, fraction))
     assert step.state.final

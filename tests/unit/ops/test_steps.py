@@ -7,14 +7,14 @@ import pytest
 
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId
-from remuda.ops import turns
+from remuda.ops import pacing
 from remuda.ops.model import (
     Dispatch,
     Goal,
     Kind,
     NotNeeded,
+    Observation,
     Outcome,
-    Sighting,
     Stage,
     State,
     Step,
@@ -24,7 +24,7 @@ from remuda.ops.model import (
 from remuda.ops.steps import NOT_PROVEN, WAITS_TO_RETRY, advance
 from tests.unit.ops.build import BOOT, NODE, NOW, OP, PINNED, a_step, at, running
 
-UP = Sighting(boot=BOOT, installed=False)
+UP = Observation(boot=BOOT, installed=False)
 FOREIGN = replace(UP, reports=False, installed=None)
 BROKEN = Problem("install_failed", "no such image", retryable=True)
 HOPELESS = Problem("refused", "the name is not allowed")
@@ -32,11 +32,11 @@ BAD_VERSION = Problem("proof_failed", "the new version does not start: exit code
 BUS_DOWN = Problem("bus_unusable", "the bus is down", retryable=True)
 
 
-def after(step: Step, seen: Sighting, seconds: float = 0, wish: Wish = Wish.RUN) -> Step:
+def after(step: Step, seen: Observation, seconds: float = 0, wish: Wish = Wish.RUN) -> Step:
     return advance(step, seen, wish, at(seconds))[0]
 
 
-def sent(step: Step, seen: Sighting, seconds: float = 0, wish: Wish = Wish.RUN) -> Dispatch | None:
+def sent(step: Step, seen: Observation, seconds: float = 0, wish: Wish = Wish.RUN) -> Dispatch | None:
     return advance(step, seen, wish, at(seconds))[1]
 
 
@@ -76,7 +76,7 @@ def test_a_step_waits_for_its_turn() -> None:
         (Kind.UPGRADE, replace(UP, installed=True, digest=PINNED), "it already had this version"),
     ],
 )
-def test_what_is_so_already_succeeds_without_a_message(kind: Kind, seen: Sighting, words: str) -> None:
+def test_what_is_so_already_succeeds_without_a_message(kind: Kind, seen: Observation, words: str) -> None:
     step, dispatch = advance(a_step(kind, digest=PINNED), seen, Wish.RUN, at())
     assert (step.state, step.reason, dispatch) == (State.SUCCEEDED, words, None)
 
@@ -407,7 +407,7 @@ def test_going_back_to_nothing_is_not_tried_again() -> None:
 
 @pytest.mark.parametrize("stage", [Stage.PROVE, Stage.ROLL_BACK])
 @pytest.mark.parametrize("seen", [replace(UP, away="asleep"), replace(UP, blocked="the bus is down"), UP])
-def test_a_cancelled_proof_or_way_back_that_cannot_go_on_now_ends(stage: Stage, seen: Sighting) -> None:
+def test_a_cancelled_proof_or_way_back_that_cannot_go_on_now_ends(stage: Stage, seen: Observation) -> None:
     waits = replace(
         proving(stage, problem=BAD_VERSION, failures=1), state=State.PENDING, wait_until=at(9).now
     )
@@ -428,7 +428,7 @@ def test_a_cancelled_proof_is_tried_once_and_so_is_going_back() -> None:
 
 @pytest.mark.parametrize("seen", [replace(UP, working=True), replace(FOREIGN, working=True)])
 @pytest.mark.parametrize("step", [running(), proving(Stage.PROVE), proving(Stage.ROLL_BACK)])
-def test_a_cancel_ends_even_if_the_worker_never_does(step: Step, seen: Sighting) -> None:
+def test_a_cancel_ends_even_if_the_worker_never_does(step: Step, seen: Observation) -> None:
     for minute in range(16):
         step = after(step, seen, seconds=60 * minute, wish=Wish.CANCEL)
     assert step.state is State.CANCELLED
@@ -438,10 +438,10 @@ def test_a_cancel_ends_even_if_the_worker_never_does(step: Step, seen: Sighting)
 def test_a_version_that_nobody_could_start_goes_back_unless_another_node_has_run_it() -> None:
     problem = Problem(NOT_PROVEN, "not proven: there is nothing to start it with")
     step = running(Kind.UPGRADE, stage=Stage.PROVE, proves=True, rolls_back=True)
-    seen = Sighting(boot=BOOT, outcome=Outcome(1, problem))
+    seen = Observation(boot=BOOT, outcome=Outcome(1, problem))
     alone, _ = advance(step, seen, Wish.RUN, at())
     beside, _ = advance(step, replace(seen, proven_elsewhere=True), Wish.RUN, at())
     assert (alone.state, alone.stage) == (State.PENDING, Stage.ROLL_BACK)
     assert beside.state is State.SUCCEEDED
     assert beside.reason == "not proven: there is nothing to start it with; others have run it"
-    assert (turns.proven(beside), turns.proven(replace(beside, reason=""))) == (False, True)
+    assert (pacing.proven(beside), pacing.proven(replace(beside, reason=""))) == (False, True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.fleet.model import NodeType
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
-from remuda.ops.pins import Build, Pin
+from remuda.ops.ports import Build, Pin
 from remuda.ops.selection import Selection, parse_selector
 from remuda.ops.targets import ConcreteBackend, Surroundings, Wanted, pinned, proposal
 from remuda.wire.nodes import InstalledArtifact

@@ -11,8 +11,8 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import StoreUnusable
 from remuda.gallery.model import Reading
 from remuda.ops.bad_versions import BadVersion, BadVersions
-from remuda.ops.pins import Build, Pin
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
+from remuda.ops.ports import Build, Pin
 from remuda.ops.upgrade_check import EVERY, FIRST, UpgradeCheck
 from remuda.ops.upgrades import NOT_ASKED
 from tests.support.waiting import wait_until

@@ -9,12 +9,12 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import BusUnusable, StoreUnusable
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
-from remuda.ops.lines import Heard
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
+from remuda.ops.ports import BusMessage
 from remuda.scheduler.model import Replica, Replicas, StoredModel
 from tests.support.nodes import NOON
 
-Handler = Callable[[Heard], Awaitable[None]]
+Handler = Callable[[BusMessage], Awaitable[None]]
 
 
 class HandClock(SystemClock):

@@ -11,7 +11,7 @@ from remuda.core.ids import MachineId, NodeId, ReplicaKey
 from remuda.gallery.model import Reading
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NOBODY, Demand
 from remuda.scheduler.load_ops import UnloadRequests

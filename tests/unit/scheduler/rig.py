@@ -18,7 +18,7 @@ from remuda.models.config import ModelConfig
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId, ReplicaTarget, Source, State, Step
 from remuda.ops.node_views import NodeViews
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
 from remuda.scheduler.catalogue import Catalogue, Weights
 from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits

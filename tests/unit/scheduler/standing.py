@@ -11,8 +11,8 @@ from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, Label, LabelSource, Node, Resources
 from remuda.ops.model import OpId
+from remuda.ops.observations import NodeView
 from remuda.ops.ports import Inventory
-from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica
 from tests.support.nodes import NOON, THRESHOLDS

@@ -13,8 +13,8 @@ from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
 from remuda.gallery.shipped import REMUDA, shipped_index
 from remuda.ops.model import Kind, ReplicaTarget, UnloadCause, UnloadReason
+from remuda.ops.observations import NodeView
 from remuda.ops.ports import Filter
-from remuda.ops.sightings import NodeView
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from tests.support.clocks import START
 from tests.unit.ops.fleet import READINGS

@@ -5,7 +5,7 @@ import pytest
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
 from remuda.gallery.shipped import REMUDA, shipped_index
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
 from remuda.scheduler.supplies import Supply, supplies
 from remuda.wire.nodes import InstalledArtifact
 from tests.support.nodes import NOON

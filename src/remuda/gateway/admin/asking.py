@@ -6,10 +6,10 @@ from remuda.core.errors import PeerFailed
 from remuda.core.ids import NodeId
 from remuda.gateway.services import Services
 from remuda.ops.model import Kind, OpId, Source, State
+from remuda.ops.op_views import failures
 from remuda.ops.ports import View
 from remuda.ops.selection import ALL, Selection
 from remuda.ops.service import Accepted, Asked
-from remuda.ops.wire_view import failures
 from remuda.wire.operations import JobReply
 
 DELETE_WITHIN = timedelta(minutes=2)

@@ -13,8 +13,8 @@ from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import Responses, answer, gives, one_of, read, refuses, takes
 from remuda.gateway.paths import BackendPath, OpPath
 from remuda.gateway.services import Services, Svc
-from remuda.ops import wire_view
-from remuda.ops.fits import fits
+from remuda.ops import op_views
+from remuda.ops.compatible_nodes import fits
 from remuda.ops.model import OF_BACKENDS, Kind, Source
 from remuda.ops.ports import Filter
 from remuda.ops.selection import why_no_target
@@ -122,9 +122,9 @@ async def delete_system_backend(backend: BackendPath, svc: Svc, admin: Admin) ->
 async def job_status(op_id: OpPath, svc: Svc) -> Response:
     """How far a job is. One that is not known counts as queued, as peers have it."""
     try:
-        return answer(wire_view.job(await svc.ops.operations.view(op_id)))
+        return answer(op_views.job(await svc.ops.operations.view(op_id)))
     except NotFound:
-        return answer(wire_view.UNKNOWN_JOB)
+        return answer(op_views.UNKNOWN_JOB)
 
 
 @routes.get("/upgrades", responses=gives(UpgradeItems, 401))

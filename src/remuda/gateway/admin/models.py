@@ -13,7 +13,7 @@ from remuda.gateway.messages import answer, gives, one_of, read, takes
 from remuda.gateway.nodes import ModelRows
 from remuda.gateway.paths import ModelPath, NodePath
 from remuda.gateway.services import Services, Svc
-from remuda.ops.own_view import with_steps
+from remuda.ops.op_views import with_steps
 from remuda.ops.ports import View
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.service import NO_PROBLEM, AlreadyLoaded

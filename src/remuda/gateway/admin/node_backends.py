@@ -10,7 +10,7 @@ from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, refuses, takes
 from remuda.gateway.paths import NodePath
 from remuda.gateway.services import Svc
-from remuda.ops.holdings import installed
+from remuda.ops.installed_backends import installed
 from remuda.ops.model import Kind, Source
 from remuda.wire.nodes import NodeMessage
 from remuda.wire.operations import InstalledBackends, JobReply, NodeBackendBody, NodeInstallBody

@@ -9,7 +9,7 @@ from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.paths import BackendPath, OpPath
 from remuda.gateway.services import Services, Svc
-from remuda.ops import wire_view
+from remuda.ops import op_views
 from remuda.ops.model import Kind, Source
 from remuda.wire.broadcasts import GalleryStatus
 from remuda.wire.operations import ApplyBody, ApplyReply, BackendItems, InstalledItems, JobReply, UpgradeItems
@@ -52,7 +52,7 @@ async def delete_everywhere(backend: BackendPath, svc: Svc, admin: Admin) -> Res
 async def raw_job_status(op_id: OpPath, svc: Svc) -> Response:
     """A job's status as frontends send it to each other."""
     operations = svc.ops.operations
-    return answer(wire_view.raw_status(await operations.view(op_id), operations.now()))
+    return answer(op_views.raw_status(await operations.view(op_id), operations.now()))
 
 
 @routes.get("/upgrades", responses=gives(UpgradeItems, 401))

@@ -7,7 +7,7 @@ from remuda.gateway.guards import require_admin
 from remuda.gateway.messages import answer, gives, one_of
 from remuda.gateway.paths import OpPath
 from remuda.gateway.services import Svc
-from remuda.ops import wire_view
+from remuda.ops import op_views
 from remuda.ops.model import OF_BACKENDS, OpId, Wish
 from remuda.ops.ports import Filter
 from remuda.wire.operations import DoneReply, OperationItems, PastItems, PlainError
@@ -25,7 +25,7 @@ async def list_operations(svc: Svc) -> Response:
     operations = svc.ops.operations
     live = await operations.views(Filter(finished=False, kinds=OF_BACKENDS, limit=_LIVE_MAX))
     failed = await operations.views(Filter(finished=True, failed=True, kinds=OF_BACKENDS, limit=_FAILED_MAX))
-    items = wire_view.operation_items([*live, *failed], operations.now())
+    items = op_views.operation_items([*live, *failed], operations.now())
     return answer(OperationItems(operations=items))
 
 
@@ -34,7 +34,7 @@ async def past_operations(svc: Svc) -> Response:
     """What is over, newest first; also what was dismissed."""
     over = Filter(finished=True, history=True, kinds=OF_BACKENDS, limit=_HISTORY_MAX)
     views = await svc.ops.operations.views(over)
-    return answer(PastItems(operations=tuple(map(wire_view.past_item, views))))
+    return answer(PastItems(operations=tuple(map(op_views.past_item, views))))
 
 
 @routes.delete("/history", responses=gives(DoneReply, 401))

@@ -16,7 +16,7 @@ from remuda.gateway.paths import OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.bad_versions import Withheld
 from remuda.ops.model import Kind, Source, Wish
-from remuda.ops.own_view import op_view, step_view, with_steps
+from remuda.ops.op_views import op_view, step_view, with_steps
 from remuda.ops.ports import Filter, View
 from remuda.ops.selection import Selection
 from remuda.ops.service import Accepted, Asked

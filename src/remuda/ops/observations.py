@@ -1,4 +1,4 @@
-"""What is true of a step's node, from the fleet, the worker's report and the open request. Pure."""
+"""What is true of a step's node now, from the fleet, the worker's report and the open request. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from remuda.core.ids import BootId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.gallery.references import same_source
-from remuda.ops.model import Kind, Outcome, Sighting, Step
+from remuda.ops.model import Kind, Observation, Outcome, Step
 from remuda.ops.ports import Inventory, Request
 from remuda.wire.nodes import InstalledArtifact, Report
 
@@ -39,15 +39,15 @@ def sight(
     blocked: str,
     now: datetime,
     ended_at: datetime | None = None,
-) -> Sighting:
+) -> Observation:
     """`ended_at` is when something was last done on this node, whoever asked for it."""
     if node is None:
-        return Sighting(exists=False)
+        return Observation(exists=False)
     if step.kind.of_model:
         return _sight_of_model(step, node, request, blocked, now)
     listed = _listed(node, ended_at if request is None else _since(request, now))
     found = _found(step, listed, node.reports)
-    return Sighting(
+    return Observation(
         away=why_away(node.standing),
         boot=node.boot,
         reports=node.reports,
@@ -64,7 +64,7 @@ def sight(
 
 def _sight_of_model(
     step: Step, node: NodeView, request: Request | None, blocked: str, now: datetime
-) -> Sighting:
+) -> Observation:
     """A frontend carries it out, and holds its request open for as long as it is at it. A load is not waited
     for on a node that went away, or that knows nothing of it any more: another node may take the model."""
     away = why_away(node.standing)
@@ -75,7 +75,7 @@ def _sight_of_model(
         gone = f"the worker on {step.node_name} was restarted"
     if gone and step.kind is Kind.LOAD and step.attempt and outcome is None:
         outcome = Outcome(step.attempt, Problem("node_unreachable", gone))
-    return Sighting(
+    return Observation(
         away="" if node.standing.status is NodeStatus.DRAINING and step.kind is Kind.UNLOAD else away,
         boot=node.boot,
         working=request is not None and request.awaited(now),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId
 from remuda.ops.model import Kind, RollOut, Stage, State, Step
-from remuda.ops.turns import blocked, halt, halted
+from remuda.ops.pacing import blocked, halt, halted
 from tests.unit.ops.build import NODE, OP, a_step, an_operation, running
 
 ROLLING = RollOut(at_once=2, canary=True, proves=True)

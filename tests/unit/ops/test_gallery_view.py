@@ -8,7 +8,7 @@ import pytest
 
 from remuda.core.errors import Invalid, Unavailable
 from remuda.gallery.model import Reading
-from remuda.ops.shelf import Shelf
+from remuda.ops.gallery_view import GalleryView
 from tests.unit.ops.fleet import READINGS
 
 pytestmark = pytest.mark.anyio
@@ -32,8 +32,8 @@ class Galleries:
 
 
 @asynccontextmanager
-async def shelf(galleries: Galleries, given: Galleries | None = None) -> AsyncIterator[Shelf]:
-    made = Shelf(galleries, lambda _: given or Galleries(), patience_s=0.05)
+async def gallery_view(galleries: Galleries, given: Galleries | None = None) -> AsyncIterator[GalleryView]:
+    made = GalleryView(galleries, lambda _: given or Galleries(), patience_s=0.05)
     async with anyio.create_task_group() as tasks:
         await tasks.start(made.run)
         yield made
@@ -41,13 +41,13 @@ async def shelf(galleries: Galleries, given: Galleries | None = None) -> AsyncIt
 
 
 async def test_what_the_galleries_offer_is_handed_on() -> None:
-    async with shelf(Galleries()) as made:
+    async with gallery_view(Galleries()) as made:
         assert await made.readings() == READINGS
 
 
 async def test_slow_galleries_are_not_waited_for_where_an_earlier_reading_is_there() -> None:
     galleries = Galleries()
-    async with shelf(galleries) as made:
+    async with gallery_view(galleries) as made:
         await made.readings()
         galleries.answers = anyio.Event()
         with anyio.fail_after(5):
@@ -56,7 +56,7 @@ async def test_slow_galleries_are_not_waited_for_where_an_earlier_reading_is_the
 
 async def test_before_the_first_reading_slow_galleries_are_said_to_be_so_and_read_on() -> None:
     galleries = Galleries(slow=True)
-    async with shelf(galleries) as made:
+    async with gallery_view(galleries) as made:
         with pytest.raises(Unavailable, match="being read"):
             await made.readings()
         galleries.answers.set()
@@ -65,26 +65,26 @@ async def test_before_the_first_reading_slow_galleries_are_said_to_be_so_and_rea
 
 async def test_galleries_that_a_request_brings_are_read_in_place_of_the_usual_ones() -> None:
     usual, given = Galleries(), Galleries()
-    async with shelf(usual, given) as made:
+    async with gallery_view(usual, given) as made:
         await made.readings('[{"name": "theirs", "url": "https://example.org/index.yaml"}]')
     assert (usual.reads, given.reads) == (0, 1)
 
 
 async def test_a_request_cannot_make_the_frontend_read_its_own_files() -> None:
-    async with shelf(Galleries()) as made:
+    async with gallery_view(Galleries()) as made:
         with pytest.raises(Invalid, match="file on the frontend"):
             await made.readings('[{"name": "x", "url": "file:///etc/passwd"}]')
 
 
 async def test_galleries_that_a_request_brings_may_not_keep_it_waiting() -> None:
-    async with shelf(Galleries(), Galleries(slow=True)) as made:
+    async with gallery_view(Galleries(), Galleries(slow=True)) as made:
         with pytest.raises(Unavailable, match="did not answer in time"):
             await made.readings('[{"name": "slow", "url": "https://example.org/index.yaml"}]')
 
 
 async def test_galleries_are_asked_afresh_only_for_those_who_want_that() -> None:
     galleries = Galleries()
-    async with shelf(galleries) as made:
+    async with gallery_view(galleries) as made:
         await made.readings()
         assert galleries.afresh == 0
         assert await made.readings(afresh=True) == READINGS
@@ -93,7 +93,7 @@ async def test_galleries_are_asked_afresh_only_for_those_who_want_that() -> None
 
 async def test_who_wants_to_know_afresh_is_told_when_galleries_do_not_answer() -> None:
     galleries = Galleries()
-    async with shelf(galleries) as made:
+    async with gallery_view(galleries) as made:
         await made.readings()
         galleries.answers = anyio.Event()
         mine, shipped = await made.readings(afresh=True)

@@ -10,10 +10,10 @@ from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
 from remuda.gallery.lookup import everything
 from remuda.gallery.model import Machine, Reading
-from remuda.ops.holdings import foreign
+from remuda.ops.installed_backends import foreign
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
+from remuda.ops.observations import NodeView
 from remuda.ops.selection import Selection, why_no_target
-from remuda.ops.sightings import NodeView
 from remuda.ops.targets import Surroundings, Wanted, machine_of, plan
 
 _NOBODYS = OpId("nobodys")

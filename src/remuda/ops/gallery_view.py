@@ -1,4 +1,5 @@
-"""The galleries for callers in a hurry: they get what there is in a few seconds, and the reading goes on."""
+"""The galleries for callers that cannot wait: they get what could be read in a few seconds, and reading goes
+on."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ class Galleries(Protocol):
     async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]: ...
 
 
-class Shelf:
+class GalleryView:
     """`open_galleries` is for those that a request brings in place of the configured ones."""
 
     def __init__(

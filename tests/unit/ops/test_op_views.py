@@ -9,11 +9,10 @@ import pytest
 
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
-from remuda.ops import wire_view
-from remuda.ops.live_progress import LiveProgress
+from remuda.ops import op_views
+from remuda.ops.live_progress import LiveProgress, overlaid
 from remuda.ops.model import Kind, OpId, Source, State, Step, Wish
-from remuda.ops.overlay import overlaid
-from remuda.ops.own_view import with_steps
+from remuda.ops.op_views import with_steps
 from remuda.ops.ports import Progress, View
 from remuda.wire.codec import encode
 from tests.unit.ops.build import NOW, a_step, an_operation, running
@@ -27,13 +26,13 @@ def seen(*steps: Step, progress: dict[str, Progress] | None = None, **operation:
 
 
 def item(view: View) -> dict[str, Any]:
-    [shown] = wire_view.operation_items([view], NOW)
+    [shown] = op_views.operation_items([view], NOW)
     decoded: dict[str, Any] = json.loads(encode(shown))
     return decoded
 
 
 def test_a044_the_contract_has_five_words_for_a_node() -> None:
-    assert set(get_args(wire_view.NodeStatus)) == {
+    assert set(get_args(op_views.NodeStatus)) == {
         "queued",
         "downloading",
         "running_on_worker",
@@ -57,7 +56,7 @@ def test_a044_the_contract_has_five_words_for_a_node() -> None:
     ],
 )
 def test_a044_every_state_has_one_of_those_words(step: Step, status: str) -> None:
-    assert wire_view.node_status(step, NOW) == status
+    assert op_views.node_status(step, NOW) == status
 
 
 def test_skipped_cancelled_and_paused_are_said_in_the_message() -> None:
@@ -111,7 +110,7 @@ def test_a047_the_last_tick_is_mirrored_to_the_fields_of_the_whole() -> None:
     view = seen(running(node="a"), running(node="b"), progress={"a": late, "b": early})
     shown = item(view)
     assert (shown["phase"], shown["currentBytes"], shown["totalBytes"]) == ("extracting", 5 * MIB, 10 * MIB)
-    raw = wire_view.raw_status(view, NOW)
+    raw = op_views.raw_status(view, NOW)
     assert (raw.file_name, raw.downloaded_size, raw.file_size) == ("b", "5.0 MiB", "10.0 MiB")
 
 
@@ -198,7 +197,7 @@ def test_a_removal_is_told_as_a_deletion() -> None:
 
 def test_what_succeeded_or_was_cancelled_is_no_longer_listed_and_what_failed_is() -> None:
     ended = {state: seen(a_step(state=state, reason="why")) for state in State if state.final}
-    listed = {state for state, view in ended.items() if wire_view.operation_items([view], NOW)}
+    listed = {state for state, view in ended.items() if op_views.operation_items([view], NOW)}
     assert listed == {State.FAILED}
 
 
@@ -207,19 +206,19 @@ def test_those_least_far_come_first() -> None:
         seen(running(), op="b", progress={"node-1": Progress(1, 0.9)}),
         seen(running(), op="a", progress={"node-1": Progress(1, 0.1)}),
     ]
-    assert [one.jobID for one in wire_view.operation_items(views, NOW)] == ["a", "b"]
+    assert [one.jobID for one in op_views.operation_items(views, NOW)] == ["a", "b"]
 
 
 # Jobs.
 
 
 def test_a_job_under_way_is_not_processed_also_when_the_reply_is_overdue() -> None:
-    job = wire_view.job(seen(running(answer_by=NOW - timedelta(hours=1))))
+    job = op_views.job(seen(running(answer_by=NOW - timedelta(hours=1))))
     assert (job.processed, job.queued, job.error, job.completed) == (False, False, "", False)
 
 
 def test_a_job_that_is_done_says_completed() -> None:
-    job = json.loads(encode(wire_view.job(seen(a_step(state=State.SUCCEEDED)))))
+    job = json.loads(encode(op_views.job(seen(a_step(state=State.SUCCEEDED)))))
     assert job == {
         "progress": 100,
         "message": "completed",
@@ -232,14 +231,14 @@ def test_a_job_that_is_done_says_completed() -> None:
 
 
 def test_a_job_that_failed_says_why() -> None:
-    job = wire_view.job(seen(a_step(state=State.FAILED, reason="disk full")))
+    job = op_views.job(seen(a_step(state=State.FAILED, reason="disk full")))
     assert (job.processed, job.error, job.completed) == (True, "name-of-node-1: disk full", False)
 
 
 def test_a_past_operation_has_its_outcome() -> None:
     ends = {State.SUCCEEDED: "completed", State.FAILED: "failed", State.CANCELLED: "cancelled"}
     for state, outcome in ends.items():
-        past = wire_view.past_item(seen(a_step(state=state, reason="why"), finished_at=NOW))
+        past = op_views.past_item(seen(a_step(state=state, reason="why"), finished_at=NOW))
         assert (past.outcome, past.taskType) == (outcome, "installation")
 
 

@@ -12,7 +12,7 @@ from remuda.fleet.model import Node, NodeType
 from remuda.gallery import artifacts
 from remuda.gallery.lookup import Found
 from remuda.gallery.references import is_image, same_repository
-from remuda.ops.sightings import NodeView
+from remuda.ops.observations import NodeView
 from remuda.wire.nodes import InstalledArtifact
 
 _COUNTED: Final = (NodeStatus.HEALTHY, NodeStatus.UNHEALTHY)

@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import FrontendId
-from remuda.ops.lines import Heard, Lines
+from remuda.ops.ports import BusMessage, BusPort
 from remuda.wire import subjects
 from remuda.wire.codec import OMIT_EMPTY, OptionalMessage, decode, encode
 
@@ -29,7 +29,7 @@ class OpsChanged(OptionalMessage):
 
 
 class ChangeSignal:
-    def __init__(self, lines: Lines, frontend: FrontendId, gap: timedelta = _GAP) -> None:
+    def __init__(self, lines: BusPort, frontend: FrontendId, gap: timedelta = _GAP) -> None:
         self._lines = lines
         self._frontend = frontend
         self._gap = gap
@@ -67,7 +67,7 @@ class ChangeSignal:
         except RemudaError as error:  # The others look by themselves, a little later.
             log.debug("ops_signal_lost", reason=error.message)
 
-    async def _hear(self, message: Heard) -> None:
+    async def _hear(self, message: BusMessage) -> None:
         try:
             said = decode(OpsChanged, message.payload)
         except Rejected:

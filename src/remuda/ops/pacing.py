@@ -1,4 +1,5 @@
-"""Whose turn it is: one operation at a time per backend and node, and the pace of each roll-out. Pure."""
+"""Which steps may start now: one operation at a time per backend and node, and no more nodes at once than
+its roll-out allows. Pure."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
