@@ -24,6 +24,7 @@ from remuda.oci.model import Platform
 from remuda.wire import subjects
 from remuda.wire.backends import BackendInstall, BackendInstallReply, InstallProgress
 from remuda.wire.codec import Message, decode, encode
+from remuda.wire.nodes import Report
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised
 from remuda.worker.commands.commands import Commands
@@ -179,6 +180,7 @@ class Rig:
         self.supervision = ScriptedSupervision()
         self.published: list[tuple[str, InstallProgress]] = []
         self.changes = 0
+        self.delivered: list[Report] = []
         self.on_change: Callable[[], None] = lambda: None
         self.opened: list[tuple[Gallery, ...]] = []
         self.own_galleries = open_galleries((self.gallery("own", {}),))
@@ -196,6 +198,7 @@ class Rig:
             reached_at=lambda: REACHED_AT,
             models=root / "models",
             changed=self._changed,
+            deliver=self._deliver,
         )
 
     # What there is.
@@ -265,6 +268,9 @@ class Rig:
         self.published.append((subject, decode(InstallProgress, payload)))
 
     # What commands are given.
+
+    async def _deliver(self) -> None:
+        self.delivered.append(self.commands.report())
 
     def _changed(self) -> None:
         self.changes += 1

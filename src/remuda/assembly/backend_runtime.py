@@ -65,6 +65,7 @@ async def open_backend_runtimes(
                 lambda: gallery_machine(inventory),
                 reached_at=site.reached_at,
                 changed=site.changed,
+                deliver=site.deliver,
                 clock=clock,
                 entropy=entropy,
             )

@@ -79,6 +79,7 @@ class BackendRuntime:
         *,
         reached_at: Callable[[], Advertised],
         changed: Callable[[], None],
+        deliver: Callable[[], Awaitable[None]],
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -110,6 +111,7 @@ class BackendRuntime:
             reached_at=reached_at,
             models=settings.models,
             changed=changed,
+            deliver=deliver,
         )
 
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:

@@ -87,6 +87,10 @@ class Membership:
         """Something that a report tells is new: send one now."""
         self._reporter.changed()
 
+    async def deliver_report(self) -> None:
+        """Send a report now, and return when a frontend has it."""
+        await self._reporter.deliver()
+
     async def run(self, before_hanging_up: Callable[[], Awaitable[None]] | None = None) -> None:
         """Returns after `stop`, leave taken. Raises a Rejected when the frontend refuses this worker.
 

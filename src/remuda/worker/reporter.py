@@ -56,12 +56,19 @@ class Reporter:
         self._removed = removed
         self._news = AutoResetEvent()
         self._sequence = 0  # Grows over the whole boot, whatever the node is called meanwhile.
+        self._delivered = ObservableValue(0)  # The newest that a frontend has stored.
         self._heard = True
         self.uncommandable = ""  # Why the frontend's commands do not reach us, in its words; empty: they do.
 
     def changed(self) -> None:
         """Something is new: report it now. Calls in quick succession make one heartbeat."""
         self._news.set()
+
+    async def deliver(self) -> None:
+        """Report now, and return when a frontend has stored a report that was made after this call."""
+        due = self._sequence + 1
+        self.changed()
+        await self._delivered.until(lambda sequence: sequence >= due)
 
     async def run(self) -> None:
         """Report until cancelled: at once when the bus has become usable, then at each interval."""
@@ -129,6 +136,7 @@ class Reporter:
             if not self._heard:
                 log.info("heartbeats_resumed", node=node)
             self._heard = True
+            self._delivered.set(report.sequence)
             self._note_reach(node, reply.uncommandable)
 
     def _note_reach(self, node: NodeId, uncommandable: str) -> None:

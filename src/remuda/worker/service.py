@@ -1,6 +1,6 @@
 """A whole worker: a member of the fleet that runs backends and has an HTTP server, stopped in good order."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -61,6 +61,7 @@ class Site:
     listening: Listening
     reached_at: Callable[[], Advertised]  # As the registration told it.
     changed: Callable[[], None]  # Something that a report tells is new.
+    deliver: Callable[[], Awaitable[None]]  # Send a report now; returns when a frontend has it.
     tokens: OpeningTokens
 
 
@@ -116,7 +117,9 @@ class Worker:
         )
 
     def _site(self) -> Site:
-        return Site(self._listening, lambda: self._reached_at, self.report_changed, self._tokens)
+        return Site(
+            self._listening, lambda: self._reached_at, self.report_changed, self._deliver_report, self._tokens
+        )
 
     def _enrolled(self, enrolment: Enrolment) -> None:
         if self._tokens.adopt(enrolment.tokens) and self._room is not None:
@@ -140,6 +143,9 @@ class Worker:
     def report_changed(self) -> None:
         """Something that a report tells is new: send one now."""
         self._membership.report_changed()
+
+    async def _deliver_report(self) -> None:
+        await self._membership.deliver_report()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that the HTTP server answers. Returns after `stop`; raises a Rejected when the

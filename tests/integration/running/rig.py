@@ -309,6 +309,7 @@ def _room(yard: Yard, site: Site, client: RegistryClient, fetcher: Fetcher) -> B
         machine,
         reached_at=site.reached_at,
         changed=site.changed,
+        deliver=site.deliver,
         clock=CLOCK,
         entropy=SystemEntropy(),
     )

@@ -58,7 +58,7 @@ class Commands:
     """`run` it once, and let the worker's line subscribe to its handlers. Also the source of its reports.
 
     `galleries` are this machine's own; `open_galleries` is for those that a request brings. `changed` is
-    called whenever a report would tell something new.
+    called whenever a report would tell something new; `deliver` sends one, and returns when it has arrived.
     """
 
     def __init__(
@@ -73,11 +73,13 @@ class Commands:
         reached_at: Callable[[], Advertised],
         models: Path,
         changed: Callable[[], None],
+        deliver: Callable[[], Awaitable[None]],
     ) -> None:
         orders = RequestResolver(galleries, open_galleries, machine)
         addresses = ReplicaAddresses(reached_at)
         self._outlet = Outlet()
-        self._work = WorkInHand(self._outlet.send, changed)
+        self._work = WorkInHand(self._outlet.send, changed, self._deliver_installed)
+        self._deliver = deliver
         self._access = ExclusiveAccess(depot, supervision, orders.capability)
         listing = ModelListing(models, changed)
         self._report = ReportBuilder(
@@ -124,6 +126,10 @@ class Commands:
         """What to subscribe to as this node. Progress goes out by `publish` from now on."""
         self._outlet.lead_to(node, publish)
         return self._dispatcher.handlers(node)
+
+    async def _deliver_installed(self) -> None:
+        await self._report.look_at_backends()
+        await self._deliver()
 
     def report(self) -> Report:
         return self._report.report()

@@ -71,7 +71,7 @@ class Installs:
         replica = self._running(key, request)
         if replica is not None and not (request.force or request.digest or request.uri):
             return self._reply(replica)
-        async with self._work.attempting("install", request) as attempt:
+        async with self._work.attempting("install", request, reported=not request.model_id) as attempt:
             replica, digest = await self._ensure(request, key, attempt)
         reply = self._reply(replica, digest)
         return reply.model_copy(update={"unproven": _UNPROVEN}) if request.prove and not replica else reply

@@ -50,6 +50,7 @@ class ReportBuilder:
         self._changed = changed
         self._installed: tuple[InstalledArtifact, ...] = ()
         self._stale = AutoResetEvent()
+        self._looking = anyio.Lock()
 
     def report(self) -> Report:
         return Report(
@@ -76,12 +77,17 @@ class ReportBuilder:
     async def _look_for_ever(self) -> None:
         while True:
             self._stale.clear()
+            await self.look_at_backends()
+            with anyio.move_on_after(limits.LISTING_EVERY_S):
+                await self._stale.wait()
+
+    async def look_at_backends(self) -> None:
+        """One look at a time: what an earlier one found does not replace what a later one did."""
+        async with self._looking:
             try:
                 await self._look()
             except (RemudaError, OSError) as error:
                 log.warning("installed_backends_not_read", error=str(error))
-            with anyio.move_on_after(limits.LISTING_EVERY_S):
-                await self._stale.wait()
 
     async def _look(self) -> None:
         listed = await self._depot.installed(await self._capability())

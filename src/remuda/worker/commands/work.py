@@ -1,6 +1,6 @@
 """Changes of backends at work: what is told of them, and giving one up."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Literal
 
@@ -17,6 +17,7 @@ from remuda.wire.backends import (
     InstallProgress,
 )
 from remuda.wire.nodes import Work
+from remuda.worker.commands import limits
 from remuda.worker.commands.progress import Publisher, Send, Tally, publishing
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.progress import ProgressStep
@@ -95,14 +96,22 @@ class Attempt:
 
 
 class WorkInHand:
-    def __init__(self, send: Send, changed: Callable[[], None]) -> None:
+    """`deliver` returns when the frontend knows what is installed now."""
+
+    def __init__(
+        self, send: Send, changed: Callable[[], None], deliver: Callable[[], Awaitable[None]]
+    ) -> None:
         self._send = send
         self._changed = changed
+        self._deliver = deliver
         self._attempts: list[Attempt] = []
 
     @asynccontextmanager
-    async def attempting(self, kind: Kind, request: Request) -> AsyncIterator[Attempt]:
-        """Listed while the block lasts. Progress goes out only if the request names an operation.
+    async def attempting(
+        self, kind: Kind, request: Request, *, reported: bool = True
+    ) -> AsyncIterator[Attempt]:
+        """Listed while the block lasts. Progress goes out only if the request names an operation; then also
+        the frontend is to know what is installed before the reply: whoever looks after it must find it.
 
         Raises Conflict when it was given up meanwhile.
         """
@@ -115,6 +124,9 @@ class WorkInHand:
                 yield attempt
             if attempt.scope.cancelled_caught:
                 raise Conflict(f"the {kind} was cancelled", hint="what was downloaded is kept")
+            if watched and reported:
+                with anyio.move_on_after(limits.REPORT_BEFORE_REPLY_S):
+                    await self._deliver()
 
     def cancel(self, op_id: str) -> bool:
         """Give up what is at work for this operation; whether there was anything that could be."""

@@ -3,7 +3,8 @@
 import anyio
 import pytest
 
-from remuda.wire.backends import BackendInstall
+from remuda.wire import subjects
+from remuda.wire.backends import BackendDelete, BackendDeleteReply, BackendInstall
 from remuda.wire.nodes import RunningReplica
 from remuda.worker.processes.model import Phase, Protocol
 from tests.support.commands_rig import Rig
@@ -100,3 +101,24 @@ async def test_work_in_hand_is_told_while_it_lasts_and_its_begin_and_end_are_new
     assert (work.op_id, work.attempt, work.kind, work.phase) == ("o-1", 3, "install", "resolving")
     assert before < begun < rig.changes
     assert rig.commands.report().work == ()
+
+
+async def test_the_frontend_knows_what_was_installed_before_it_has_the_reply(rig: Rig) -> None:
+    rig.offer("echo")
+    await rig.install(BackendInstall(backend="echo", op_id="o-1", attempt=1))
+    await rig.ask(
+        subjects.backend_delete, BackendDelete(backend="echo", op_id="o-2", attempt=1), BackendDeleteReply
+    )
+
+    told = [([one.name for one in report.installed], report.work) for report in rig.delivered]
+    assert [(names, [work.op_id for work in works]) for names, works in told] == [
+        (["echo"], ["o-1"]),
+        ([], ["o-2"]),
+    ]
+
+
+async def test_a_model_is_not_kept_waiting_for_a_report(rig: Rig) -> None:
+    rig.offer("echo")
+    await rig.install(BackendInstall(backend="echo", model_id="qwen", op_id="o-1", attempt=1))
+
+    assert rig.delivered == []
