@@ -116,6 +116,7 @@ def test_logs_of_a_peer_are_followed_on_a_websocket(guest: Guest) -> None:
             "loading 'faraway.gguf' from '' in ''",
         )
         guest.up.ask("POST", f"/api/nodes/{guest.id}/models/unload", {"model_name": MODEL}).raise_for_status()
+        assert of_model(guest.up, MODEL) == []  # The answer says that it is unloaded.
         assert answered(chat(guest.up, MODEL)) == "one two three"  # Another process, which says so.
         new = json.loads(socket.recv(timeout=START_S))
         assert (new["type"], new["line"]["stream"]) == ("line", "stdout")

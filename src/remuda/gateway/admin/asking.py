@@ -1,4 +1,4 @@
-"""Wishes about backends, from HTTP bodies to operations and back. Shared by the routes that take them."""
+"""Wishes from HTTP bodies to operations and back. Shared by the routes that take them."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from remuda.ops.selection import ALL, Selection
 from remuda.ops.service import Accepted, Asked
 from remuda.wire.operations import JobReply
 
-DELETE_WITHIN = timedelta(minutes=2)
+DONE_WITHIN = timedelta(minutes=2)
 
 
 class NotYetDeleted(PeerFailed):
@@ -27,6 +27,18 @@ class NotDeleted(PeerFailed):
     http_status = 500
 
 
+class NotYetUnloaded(PeerFailed):
+    """It was asked for and goes on, and this caller waits no longer."""
+
+    code = "not_yet_unloaded"
+    http_status = 504
+
+
+class NotUnloaded(PeerFailed):
+    code = "not_unloaded"
+    http_status = 500
+
+
 async def ask(svc: Services, kind: Kind, source: Source, by: str, selection: Selection = ALL) -> Accepted:
     return await svc.ops.operations.submit(Asked(kind, source, selection, by))
 
@@ -37,16 +49,18 @@ async def on_node(svc: Services, kind: Kind, source: Source, by: str, node_id: N
     return await ask(svc, kind, source, by, Selection(names=(node.id,)))
 
 
-async def wait_for(svc: Services, op: OpId) -> View:
-    """Wait until a removal is over, as callers of these routes expect; nobody else waits with them."""
-    view = await svc.ops.feed.finished(op, DELETE_WITHIN)
+async def wait_for(
+    svc: Services, op: OpId, *, late: type[PeerFailed] = NotYetDeleted, failed: type[PeerFailed] = NotDeleted
+) -> View:
+    """Wait until it is over, as callers of these routes expect; nobody else waits with them."""
+    view = await svc.ops.feed.finished(op, DONE_WITHIN)
     if view is None:
-        raise NotYetDeleted(
-            f"not finished after {DELETE_WITHIN.total_seconds():.0f} s; it continues as operation {op}",
+        raise late(
+            f"not finished after {DONE_WITHIN.total_seconds():.0f} s; it continues as operation {op}",
             hint=f"see /api/ops/{op}",
         )
     if any(step.state is State.FAILED for step in view.steps):
-        raise NotDeleted(failures(view.steps), hint=f"retry it with POST /api/ops/{op}/retry")
+        raise failed(failures(view.steps), hint=f"retry it with POST /api/ops/{op}/retry")
     return view
 
 

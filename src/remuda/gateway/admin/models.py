@@ -8,8 +8,9 @@ from remuda.core.errors import NotFound
 from remuda.core.ids import NodeId
 from remuda.core.near_names import did_you_mean
 from remuda.gateway import model_views as show
+from remuda.gateway.admin.asking import NotUnloaded, NotYetUnloaded, wait_for
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import answer, gives, one_of, read, takes
+from remuda.gateway.messages import answer, gives, one_of, read, refuses, takes
 from remuda.gateway.nodes import ModelRows
 from remuda.gateway.paths import ModelPath, NodePath
 from remuda.gateway.services import Services, Svc
@@ -136,10 +137,11 @@ async def on_node(node_id: NodePath, svc: Svc) -> Response:
 @routes.post(
     "/api/nodes/{node_id}/models/unload",
     openapi_extra=takes(ModelUnload),
-    responses=gives(NodeMessage, 400, 401, 404),
+    responses=gives(NodeMessage, 400, 401, 404) | refuses(500, 504),
 )
 async def unload_from_node(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
-    """Unload a model from one node. It goes as soon as nothing is in flight there."""
+    """Unload a model from one node, and answer when it is gone, which it is as soon as nothing is in flight
+    there; 504 when that takes longer, and goes on."""
     await _unload_from(node_id, request, svc, admin)
     return answer(NodeMessage(message="model unloaded"))
 
@@ -147,7 +149,7 @@ async def unload_from_node(node_id: NodePath, request: Request, svc: Svc, admin:
 @routes.post(
     "/api/nodes/{node_id}/models/delete",
     openapi_extra=takes(ModelUnload),
-    responses=gives(NodeMessage, 400, 401, 404),
+    responses=gives(NodeMessage, 400, 401, 404) | refuses(500, 504),
 )
 async def delete_from_node(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
     """The same, in the words of peers: its files stay."""
@@ -158,7 +160,8 @@ async def delete_from_node(node_id: NodePath, request: Request, svc: Svc, admin:
 async def _unload_from(node_id: NodeId, request: Request, svc: Services, admin: str) -> None:
     await svc.registry.standing(node_id)  # First, for what is sent to no node matters not.
     body = await read(request, ModelUnload)
-    await svc.serving.models.unload(body.model_name, admin, node=node_id)
+    for view in await svc.serving.models.unload(body.model_name, admin, node=node_id):
+        await wait_for(svc, view.operation.id, late=NotYetUnloaded, failed=NotUnloaded)
 
 
 # LocalAI's own, by model.
