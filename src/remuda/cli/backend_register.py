@@ -42,13 +42,13 @@ def register(here: Here, file: Path, name: str) -> None:
     import anyio
 
     from remuda.worker.depot.layout import checked_name
-    from remuda.worker.launching.manifest import BYTES_MAX, FILE_NAME, parse_manifest
+    from remuda.worker.launching.manifest import FILE_NAME, LIMITS, parse_manifest
 
     if not name and file.name == FILE_NAME:
         raise Invalid(f"a file called {FILE_NAME} does not name a backend", hint="add --name NAME")
     name = checked_name(name or file.stem)
     with file.open("rb") as opened:
-        content = opened.read(BYTES_MAX + 1)
+        content = opened.read(LIMITS.bytes + 1)
     _check_stands_alone(parse_manifest(content, str(file)), file)
     machine = here.machine()
     machine.data.prepare()

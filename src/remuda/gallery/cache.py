@@ -8,14 +8,14 @@ import structlog
 
 from remuda.core.errors import RemudaError
 from remuda.gallery.fetch import Validators
-from remuda.gallery.tree import BYTES_MAX
+from remuda.gallery.index import LIMITS
 from remuda.host.folder import write_private
 from remuda.wire.codec import OMIT_EMPTY, Message, Timestamp, decode, encode
 
 log = structlog.get_logger()
 
 # JSON writes one byte of YAML as up to six.
-_FILE_BYTES_MAX: Final = 6 * BYTES_MAX + 4096
+_FILE_BYTES_MAX: Final = 6 * LIMITS.bytes + 4096
 
 
 class Copy(Message):

@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from remuda import __version__
 from remuda.core.errors import Invalid, PeerFailed, TooLarge
-from remuda.gallery.tree import BYTES_MAX
+from remuda.gallery.index import LIMITS
 from remuda.host.outbound import AddressRefused, Outbound, open_outbound, proxy_for
 
 GITHUB_RAW: Final = "https://raw.githubusercontent.com"
@@ -95,7 +95,7 @@ class Fetcher:
                 reference = await self._get(target, None, REFERENCE_BYTES_MAX)
                 assert isinstance(reference, Fetched), "nothing was known, so something was sent"
                 target = referred(target, reference.content)
-            return await self._get(target, known if known and known.source == target else None, BYTES_MAX)
+            return await self._get(target, known if known and known.source == target else None, LIMITS.bytes)
 
     async def _get(self, target: str, known: Known | None, bytes_max: int) -> Fetched | Unchanged:
         if target.startswith("file:"):

@@ -8,10 +8,11 @@ import re
 from typing import Final
 
 from remuda.core.errors import Invalid
+from remuda.core.yaml_tree import List, Malformed, Map, Merger, Node, Text, YamlLimits, parse
 from remuda.gallery.manifests import document_of
 from remuda.gallery.model import Complaint, Entry, Index
-from remuda.gallery.tree import List, Malformed, Map, Merger, Node, Text, parse
 
+LIMITS: Final = YamlLimits(bytes=8 << 20, parts=400_000, depth=16)
 ENTRIES_MAX: Final = 10_000
 ITEMS_MAX: Final = 256  # Of one list or map inside an entry.
 TEXT_CHARS_MAX: Final = 20_000
@@ -25,12 +26,14 @@ _URI: Final = re.compile(r"[!-~]+")
 
 def read_index(content: bytes) -> Index:
     """The usable entries. Invalid, naming the line, when the document as a whole cannot be read."""
-    root = parse(content)
+    root = parse(content, LIMITS, more_documents=True)  # As peers do, who read the first one.
+    if root is None:
+        raise Invalid("it is empty")
     if not isinstance(root, List):
         raise Invalid(f"line {root.line}: an index is a list of entries, each beginning with a dash")
     if len(root.items) > ENTRIES_MAX:
         raise Invalid(f"it has {len(root.items)} entries, more than the {ENTRIES_MAX} allowed")
-    merger = Merger()
+    merger = Merger(LIMITS.depth)
     entries: dict[str, Entry] = {}
     complaints: list[Complaint] = []
     for number, node in enumerate(root.items, 1):

@@ -10,9 +10,10 @@ from typing import Final
 import yaml
 from yaml import events
 
-from remuda.gallery.tree import DEPTH_MAX, List, Malformed, Map, Merger, Node, Text
+from remuda.core.yaml_tree import List, Malformed, Map, Merger, Node, Text
 
 _WORD: Final = re.compile(r"[A-Za-z_][\w-]*")
+DEPTH_MAX: Final = 16
 CHARS_MAX: Final = 20_000  # Of the document's words, each counted with one for its place.
 
 

@@ -14,9 +14,9 @@ from pydantic_core import ErrorDetails
 
 from remuda.core.errors import Invalid
 from remuda.core.field_errors import place, wanted
+from remuda.core.yaml_tree import Value
 from remuda.models import document
 from remuda.models.config import GGUF_BACKEND, ModelConfig, Section
-from remuda.models.document import Value
 from remuda.models.near_keys import misspelled
 
 NAME_CHARS_MAX: Final = 256

@@ -19,7 +19,7 @@ from remuda.gallery.fetch import (
     redirected,
     shown,
 )
-from remuda.gallery.tree import BYTES_MAX
+from remuda.gallery.index import LIMITS
 from tests.integration.gallery.servers import Server
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +150,7 @@ async def test_a_huge_answer_is_cut_off(fetcher: Fetcher, server: Server) -> Non
     server.routes["/index.yaml"] = endless
 
     assert "more than the 8388608 bytes" in await refusal(fetcher, server.url(), TooLarge)
-    assert sent < 2 * BYTES_MAX
+    assert sent < 2 * LIMITS.bytes
 
 
 async def test_a_server_that_falls_silent_is_given_up(fetcher: Fetcher, server: Server) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid, RemudaError
-from remuda.gallery import index, tree
+from remuda.gallery import index
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Index
 from remuda.gallery.shipped import shipped_index
@@ -204,8 +204,8 @@ def test_a_long_chain_of_merges_is_refused_not_followed() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"a" * (tree.BYTES_MAX + 1), "more than 8 MiB"),
-        (b"- a\n" * (tree.NODES_MAX + 1), "parts"),
+        (b"a" * (index.LIMITS.bytes + 1), "more than 8 MiB"),
+        (b"- a\n" * (index.LIMITS.parts + 1), "parts"),
         (GOOD * (index.ENTRIES_MAX + 1), "more than the 10000 allowed"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
 from remuda.models.config import Function, Grammar, ModelConfig, Parameters, Template
-from remuda.models.document import BYTES_MAX, parse
+from remuda.models.document import LIMITS, parse
 from remuda.models.keep_alive import FOR_EVER
 from remuda.models.near_keys import misspelled
 from remuda.models.reading import check_absolute_paths, check_file, read_model, write_model
@@ -135,11 +135,11 @@ def test_a_name_that_nothing_could_go_by_is_refused(name: str) -> None:
         ("name: !!python/name:os.system x", "line 1: the tag tag:yaml.org,2002:python/name:os.system"),
         ("name: a\x00", "it is not YAML"),
         ("name: \ud800", "it "),
-        ("name: *a", "it is not YAML: line 1"),
-        ("name: &a [*a]", "line 1: it is nested more than"),
+        ("name: *a", "line 1: *a stands for nothing before it"),
+        ("name: &a [*a]", "line 1: *a contains itself"),
         ("? [a]\n: b", "line 1: a key must be a word"),
         ("name: " + "[" * 100, "line 1: it is nested more than"),
-        ("name: " + "x" * BYTES_MAX, "it has more than 1 MiB"),
+        ("name: " + "x" * LIMITS.bytes, "it has more than 1 MiB"),
     ],
 )
 def test_what_is_no_model_file_is_refused(text: str, said: str) -> None:

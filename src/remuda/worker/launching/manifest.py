@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Final
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -19,23 +18,20 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from yaml import events
 
 from remuda.core import durations
 from remuda.core.errors import Invalid
 from remuda.core.field_errors import field_error
+from remuda.core.yaml_tree import YamlLimits, values
 from remuda.worker.launching.templates import OPTIONS, PORT, Template
 from remuda.worker.processes.model import Protocol
 
 FILE_NAME: Final = "remuda.yaml"
-BYTES_MAX: Final = 64 << 10
+LIMITS: Final = YamlLimits(bytes=64 << 10, parts=2000, depth=4)
 START_LIMIT_MAX: Final = timedelta(hours=24)
 
-_DEPTH_MAX: Final = 4
 _ITEMS_MAX: Final = 256
 _COMPLAINTS_MAX: Final = 3
-# Every text stays as written: 1.10 and `off` are arguments, not numbers and booleans.
-_LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PATH: Final = re.compile(r"/[!-~]*")
 _ANY_ADDRESS: Final = ("0.0.0.0", "[::]")
@@ -145,39 +141,13 @@ class Manifest(BaseModel):
 def parse_manifest(content: bytes, source: str = FILE_NAME) -> Manifest:
     """The manifest in `content`. Invalid, naming `source` and the field, when it cannot be used."""
     try:
-        document = _document(content)
+        # Every text stays as written: 1.10 and `off` are arguments, not numbers and booleans.
+        document = values(content, LIMITS, lambda text: text.value)
         if not isinstance(document, dict):
             raise ValueError("it must be a mapping with the field protocol")
         return Manifest.model_validate(document)
     except ValidationError as error:
         complaints = [field_error(item) for item in error.errors(include_url=False)]
         raise Invalid(f"{source}: {'; '.join(complaints[:_COMPLAINTS_MAX])}") from None
-    except ValueError as error:
+    except (Invalid, ValueError) as error:
         raise Invalid(f"{source}: {error}") from None
-
-
-def _document(content: bytes) -> object:
-    if len(content) > BYTES_MAX:
-        raise ValueError(f"it has more than {BYTES_MAX >> 10} KiB")
-    try:
-        text = content.decode("utf-8-sig")
-        _check_shape(text)
-        return yaml.load(text, Loader=_LOADER)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"it is not UTF-8 text (byte {error.start})") from None
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ValueError(f"{line}not valid YAML: {error.problem}") from None
-    except yaml.YAMLError:
-        raise ValueError("not valid YAML") from None
-
-
-def _check_shape(text: str) -> None:
-    """Before anything is built: a small document must not become a large or a deep one."""
-    depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, events.AliasEvent):
-            raise ValueError(f"*{event.anchor}: write it out; aliases are not read")
-        depth += isinstance(event, events.CollectionStartEvent) - isinstance(event, events.CollectionEndEvent)
-        if depth > _DEPTH_MAX:
-            raise ValueError("it is nested too deeply")

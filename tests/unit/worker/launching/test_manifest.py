@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
-from remuda.worker.launching.manifest import BYTES_MAX, Manifest, parse_manifest
+from remuda.worker.launching.manifest import LIMITS, Manifest, parse_manifest
 from remuda.worker.launching.recipes import HttpNeeds, http_recipe
 from remuda.worker.launching.templates import Placeholder, Template
 from remuda.worker.processes.model import Protocol
@@ -109,12 +109,12 @@ def test_a_bad_field_is_named(field: str, words: str) -> None:
         ("protocol: http\ncommand: [serve]", "{port} must appear in command or env"),
         ("", "it must be a mapping"),
         ("- a", "it must be a mapping"),
-        ("protocol: http\ncommand: [serve", "line 3: not valid YAML"),
-        ("protocol: http\n---\nprotocol: http", "line 2: not valid YAML"),
-        ("protocol: \x01", "not valid YAML"),
-        ("protocol: http\ncommand: &a [x, *a]", "*a: write it out"),
-        ("protocol: http\ncommand: " + "[" * 5000, "it is nested too deeply"),
-        ("#" * (BYTES_MAX + 1), "it has more than 64 KiB"),
+        ("protocol: http\ncommand: [serve", "it is not YAML: line 3"),
+        ("protocol: http\n---\nprotocol: http", "line 3: a second document begins here"),
+        ("protocol: \x01", "it is not YAML"),
+        ("protocol: http\ncommand: &a [x, *a]", "line 2: *a contains itself"),
+        ("protocol: http\ncommand: " + "[" * 5000, "line 2: it is nested more than 4 deep"),
+        ("#" * (LIMITS.bytes + 1), "it has more than 64 KiB"),
         (b"protocol: \xff", "it is not UTF-8 text"),
     ],
 )

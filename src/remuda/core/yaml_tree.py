@@ -1,10 +1,10 @@
-"""YAML as a tree of texts, lists and maps, each with its line. Pure.
+"""YAML within bounds, as a tree of texts, lists and maps, each with its line. Pure.
 
 Nothing is constructed from tags, aliases stay shared, and merge keys are resolved once per map: a small
 document cannot become a large one. Every text stays as written, so that version 1.10 is not a number.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,26 +13,32 @@ from yaml import events
 
 from remuda.core.errors import Invalid
 
-BYTES_MAX: Final = 8 << 20
-NODES_MAX: Final = 400_000
-DEPTH_MAX: Final = 16
 MERGED_KEYS_MAX: Final = 1_000_000  # In all maps of a document together.
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MERGE: Final = "tag:yaml.org,2002:merge"
-_PLAIN_TAGS: Final = frozenset(
-    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge")
-)
+_KINDS: Final = ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "merge", "value")
+_PLAIN_TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in _KINDS)
+_NUMBER_TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool"))
 _NULLS: Final = frozenset({"", "~", "null", "Null", "NULL"})
+
+Value = str | list["Value"] | dict[str, "Value"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class YamlLimits:
+    bytes: int
+    parts: int
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
     value: str
     line: int
-    tag: str = ""  # Only a tag that no index needs; such a node is refused where it is used.
+    tag: str = ""  # Only a tag that no document needs; such a node is refused where it is used.
     null: bool = False
-    plain: bool = False  # Without quotes and tag: it may mean a number or a truth value.
+    plain: bool = False  # Without quotes: it may mean a number or a truth value.
     merges: bool = False  # As a key: what it stands for is merged into its map.
 
 
@@ -65,35 +71,38 @@ class Malformed(Exception):
         self.reason = reason
 
 
-def parse(content: bytes) -> Node:
-    """The document's root. Invalid, naming the line, for what is not YAML or too large."""
-    if len(content) > BYTES_MAX:
-        raise Invalid(f"it has more than {BYTES_MAX >> 20} MiB")
+def parse(content: bytes | str, limits: YamlLimits, *, more_documents: bool = False) -> Node | None:
+    """The root of its document; None when it is empty. Invalid, naming the line, for what is not YAML, or too
+    large. With `more_documents` others may follow, and are not looked at."""
     try:
-        text = content.decode("utf-8-sig")
-        builder = _Builder()
+        encoded = content if isinstance(content, bytes) else content.encode()
+        if len(encoded) > limits.bytes:
+            raise Invalid(f"it has more than {_size(limits.bytes)}")
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        builder = _Builder(limits)
         for event in yaml.parse(text, Loader=_LOADER):
             builder.take(event)
-            if isinstance(event, events.DocumentEndEvent):
-                break  # Peers read the first document only.
+            if more_documents and isinstance(event, events.DocumentEndEvent):
+                break
     except UnicodeDecodeError as error:
         raise Invalid(f"it is not UTF-8 text (byte {error.start})") from None
+    except UnicodeEncodeError:
+        raise Invalid("it holds half of a surrogate pair, which is not a character") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f"line {mark.line + 1}: " if mark else ""
         raise Invalid(f"it is not YAML: {line}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise Invalid(f"it is not YAML: {str(error).splitlines()[0]}") from None
-    if builder.root is None:
-        raise Invalid("it is empty")
     return builder.root
 
 
 class _Builder:
     """Turns events into nodes without recursion: depth costs nothing and is bounded all the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: YamlLimits) -> None:
         self.root: Node | None = None
+        self._limits = limits
         self._open: list[List | Map] = []
         self._anchors: dict[str, Node] = {}
         self._count = 0
@@ -118,14 +127,16 @@ class _Builder:
         self._place(node, line)
         if not isinstance(node, Text):
             self._open.append(node)
-            if len(self._open) > DEPTH_MAX:
-                raise Invalid(f"line {line}: it is nested more than {DEPTH_MAX} deep")
+            if len(self._open) > self._limits.depth:
+                raise Invalid(f"line {line}: it is nested more than {self._limits.depth} deep")
 
     def _place(self, node: Node, line: int) -> None:
         self._count += 1
-        if self._count > NODES_MAX:
-            raise Invalid(f"line {line}: it has more than {NODES_MAX} parts")
+        if self._count > self._limits.parts:
+            raise Invalid(f"line {line}: it has more than {self._limits.parts} parts")
         match self._open[-1] if self._open else None:
+            case None if self.root is not None:
+                raise Invalid(f"line {line}: a second document begins here, and only one is read")
             case None:
                 self.root = node
             case List() as parent:
@@ -146,9 +157,9 @@ class _Builder:
 
 
 def _text(event: events.ScalarEvent, line: int) -> Text:
-    plain = event.implicit[0]
+    plain = event.implicit[0] or (not event.style and event.tag in _NUMBER_TAGS)
     merges = event.value == "<<" and (plain or event.tag == _MERGE)
-    null = plain and event.value in _NULLS
+    null = event.implicit[0] and event.value in _NULLS
     return Text(event.value, line, _odd(event.tag), null=null, plain=plain, merges=merges)
 
 
@@ -159,7 +170,8 @@ def _odd(tag: str | None) -> str:
 class Merger:
     """Maps with their merge keys resolved: own keys win, then those of the first map merged."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth_max: int) -> None:
+        self._depth_max = depth_max
         self._known: dict[int, dict[str, Node] | Malformed] = {}
         self._left = MERGED_KEYS_MAX
 
@@ -178,8 +190,8 @@ class Merger:
     def _flattened(self, node: Map, depth: int) -> dict[str, Node]:
         if node.tag:
             raise Malformed(node.line, f"the tag {node.tag} is not allowed")
-        if depth > DEPTH_MAX:
-            raise Malformed(node.line, f"more than {DEPTH_MAX} merge keys lead from one to the next")
+        if depth > self._depth_max:
+            raise Malformed(node.line, f"more than {self._depth_max} merge keys lead from one to the next")
         own: dict[str, Node] = {}
         merged: list[Map] = []
         for key, value in node.pairs:
@@ -208,3 +220,43 @@ def _merged_maps(value: Node, line: int) -> Iterator[Map]:
         if not isinstance(part, Map):
             raise Malformed(line, "<< can only merge maps")
         yield part
+
+
+class _Values:
+    """What a tree stands for. Parts behind an alias count each time that it is used."""
+
+    def __init__(self, limits: YamlLimits, scalar: Callable[[Text], str | None]) -> None:
+        self._limits = limits
+        self._scalar = scalar
+        self._merger = Merger(limits.depth)
+        self._left = limits.parts
+
+    def of(self, node: Node, depth: int = 0) -> Value:
+        self._left -= 1
+        if self._left < 0:
+            raise Malformed(node.line, f"it has more than {self._limits.parts} parts")
+        if depth > self._limits.depth:  # Aliases lead deeper than what is written.
+            raise Malformed(node.line, f"it is nested more than {self._limits.depth} deep")
+        if node.tag:
+            raise Malformed(node.line, f"the tag {node.tag} is not allowed")
+        match node:
+            case Text():
+                return self._scalar(node)
+            case List(items=items):
+                return [self.of(item, depth + 1) for item in items]
+            case Map():
+                return {key: self.of(value, depth + 1) for key, value in self._merger.flatten(node).items()}
+
+
+def values(content: bytes | str, limits: YamlLimits, scalar: Callable[[Text], str | None]) -> Value:
+    """The one document as lists, maps and what `scalar` makes of its texts; None when it is empty. Invalid,
+    naming the line, for what cannot be read."""
+    root = parse(content, limits)
+    try:
+        return None if root is None else _Values(limits, scalar).of(root)
+    except Malformed as error:
+        raise Invalid(f"line {error.line}: {error.reason}") from None
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
