@@ -101,7 +101,7 @@ class _Sampling(Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Positive | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
     top_k: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
     min_p: Share | None = None
@@ -133,7 +133,7 @@ class CompletionRequest(_Sampling, kw_only=True):
     prompt: Text
     echo: bool | None = None
     suffix: str | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
 
 

@@ -31,7 +31,10 @@ class Ask:
 
 
 def _chat(body: bytes) -> ChatRequest:
-    return _decoded(_CHAT, body)
+    request = _decoded(_CHAT, body)
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidField("top_logprobs needs logprobs to be true", "top_logprobs")
+    return request
 
 
 def _completion(body: bytes) -> CompletionRequest:
