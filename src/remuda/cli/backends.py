@@ -109,7 +109,6 @@ def search_backends(here: Here, words: tuple[str, ...]) -> None:
     if not found:  # An index may be older than what is looked for.
         readings = anyio.run(partial(machine.readings, refresh=True))
         found = search(readings, " ".join(words))
-    _tell_standing(readings)
     if here.as_json:
         click.echo(json.dumps({"backends": [search_document(one) for one in found]}))
     elif found:
@@ -117,6 +116,7 @@ def search_backends(here: Here, words: tuple[str, ...]) -> None:
         show(output, search_table(found, output))
     else:
         click.echo(none_has_it(all_read=not any(reading.trouble for reading in readings)))
+    _tell_standing(readings)
 
 
 @group.command(
@@ -135,7 +135,7 @@ def show_backend(here: Here, name: str) -> None:
         candidate_table,
     )
     from remuda.cli.render import console, show
-    from remuda.gallery.resolve import Refused, candidates, resolve
+    from remuda.gallery.resolve import Refused, Resolved, candidates, resolve
     from remuda.worker.depot.install_spec import spec_from_gallery
 
     machine = here.machine()
@@ -147,6 +147,8 @@ def show_backend(here: Here, name: str) -> None:
         answer, builds = resolve(readings, name, hardware), candidates(readings, name, hardware)
     if isinstance(answer, Refused) and not builds:
         spec_from_gallery(answer, readings)  # Raises what stands against it.
+    if isinstance(answer, Resolved):  # What is wrong with other galleries has nothing to do with this one.
+        readings = tuple(reading for reading in readings if reading.gallery == answer.gallery)
     _tell_standing(readings)
     if here.as_json:
         document = {"name": name, "machine": hardware.platform, "capability": hardware.effective_capability}

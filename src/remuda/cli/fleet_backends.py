@@ -194,9 +194,9 @@ def list_available(asked: Asked, words: tuple[str, ...], builds: bool) -> None:
     from remuda.cli.render import console, show
 
     output = console()
+    show(output, available_table(items, fits, output))
     for sentence in fits.unread:
         click.echo(one_line(f"warning: {sentence}"), err=True)
-    show(output, available_table(items, fits, output))
 
 
 @click.command(
@@ -220,7 +220,7 @@ def list_upgrades(asked: Asked, check: bool) -> None:
 
     output, reply = console(), answer.read(UpgradesReply)
     _tell_unchecked(reply.unchecked)
-    for one in reply.unread:
+    for one in reply.unread if check else ():  # It matters to nothing that is installed.
         told = f"warning: {one.source} could not be read; nothing installed came from it: {one.reason}"
         click.echo(one_line(told), err=True)
     if reply.upgrades:

@@ -3,12 +3,15 @@
 import os
 import re
 import shutil
+import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from remuda.cli.invocation import Asked
 from remuda.cli.options import data_folder
+from remuda.cli.target import checked_url
 from remuda.core.errors import Invalid
 from remuda.core.os_errors import os_reason
 from remuda.core.pasting import pasted
@@ -41,7 +44,7 @@ def model_text(file: Path, name: str | None, context: int | None, asked: Asked) 
     """The YAML of the model in this file. A GGUF file is brought to this machine's folder of models."""
     file = file.expanduser()
     if file.suffix.lower() == ".gguf":
-        return _from_gguf(file, name, context, _models_folder(asked))
+        return _from_gguf(file, name, context, _models_folder(asked, os.environ, file.name))
     if context is not None:
         raise Invalid("--context is for GGUF files", hint="set context_size in the YAML")
     try:
@@ -61,11 +64,44 @@ def _reason(error: OSError) -> str:
     return "it is a folder" if isinstance(error, IsADirectoryError) else os_reason(error)
 
 
-def _models_folder(asked: Asked) -> Path:
-    """Of the frontend that runs on this machine, or will."""
-    folder = data_folder({"data_dir": asked.data_dir}, os.environ)
-    told = read_json(folder.endpoint).get("models")
+def _models_folder(asked: Asked, environ: Mapping[str, str], file: str) -> Path:
+    """Of the frontend that runs on this machine, or will, or of this machine's worker. Raises Invalid if the
+    frontend that is asked is elsewhere, and nothing here works for it: it would never see the file."""
+    folder = data_folder({"data_dir": asked.data_dir}, environ)
+    running, joined = read_json(folder.endpoint), read_json(folder.joined)
+    named = asked.url or environ.get("REMUDA_URL")
+    if named and not (asked.data_dir or environ.get("REMUDA_DATA_DIR")):
+        url = checked_url(named, "--url" if asked.url else "REMUDA_URL")
+        if joined.get("register_to") != url and not _is_here(url, running.get("port")):
+            raise Invalid(
+                f"{file} is on this machine, and the frontend at {url} is not: it would not see the file",
+                hint="copy the file to the frontend's machine or to one of its nodes and run this there; if the "
+                "frontend is on this machine, give its data folder with --data-dir",
+            )
+    told = running.get("models") or joined.get("models_path")
     return Path(told) if isinstance(told, str) else folder.models
+
+
+def _is_here(url: str, port: object) -> bool:
+    """Whether the frontend at the URL is the one of this machine's data folder, which has this port."""
+    parts = urlsplit(url)
+    if parts.hostname is None or port != (parts.port or (443 if parts.scheme == "https" else 80)):
+        return False
+    try:
+        found = socket.getaddrinfo(parts.hostname, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_is_own(family, address) for family, _, _, _, address in found)
+
+
+def _is_own(family: int, address: tuple[object, ...]) -> bool:
+    """Only a machine's own addresses can be bound to."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address[0], 0))
+        except OSError:
+            return False
+    return True
 
 
 def _from_gguf(file: Path, name: str | None, context: int | None, models: Path) -> str:

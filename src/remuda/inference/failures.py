@@ -39,22 +39,28 @@ class ContextExceeded(UpstreamFailed):
     retryable = False
 
     def __init__(self, message: str) -> None:
-        hint = (
-            "send fewer tokens, or raise context_size in the model's YAML (for a model "
-            "added from a GGUF file: remuda models add FILE.gguf --context TOKENS)"
-        )
-        super().__init__(Fault.REFUSED, message, status=400, hint=hint)
+        advice = "send fewer, or: remuda models add FILE.gguf --context TOKENS"
+        super().__init__(Fault.REFUSED, f"{message}; {advice}", status=400)
 
 
 class InputUnsupported(UpstreamFailed):
-    """The request shows or plays something to a model that takes text only."""
+    """The request shows or plays something to a model that does not take it."""
 
     code = "unsupported_input"
     retryable = False
 
     def __init__(self, message: str) -> None:
-        hint = "ask a model that takes such input; a GGUF model needs its mmproj file for it"
-        super().__init__(Fault.REFUSED, message, status=400, hint=hint)
+        super().__init__(Fault.REFUSED, message, status=400)
+
+
+class RequestUnsupported(UpstreamFailed):
+    """The model's backend does not do this kind of request."""
+
+    code = "unsupported_request"
+    retryable = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Fault.REFUSED, message, status=400)
 
 
 _CONTEXT: Final = re.compile(
@@ -70,9 +76,37 @@ _INPUT: Final = re.compile(
 )
 
 
-def clients_fault(words: str, message: str) -> UpstreamFailed | None:
+_ASKED_AND_TAKEN: Final = re.compile(r"\((\d+) tokens\).*\((\d+) tokens\)", re.DOTALL)
+_TAKEN_AND_ASKED: Final = re.compile(
+    r"maximum context length is (\d+) tokens.*(?:requested|resulted in) (\d+) tokens", re.DOTALL
+)
+_MEDIA: Final = {"image": "images", "audio": "sound", "video": "video"}
+
+
+def clients_fault(words: str, model: str, message: str) -> UpstreamFailed | None:
     """The failure that is the request's own doing, by a backend's words; None: it is another one. Backends
-    have no status of their own for these, and some say that they themselves failed."""
+    have no status of their own for these, and some say that they themselves failed. `message` is what is told
+    where the words have no figures."""
     if _CONTEXT.search(words):
-        return ContextExceeded(message)
-    return InputUnsupported(message) if _INPUT.search(words) else None
+        return ContextExceeded(_too_many(words) or message)
+    if found := _INPUT.search(words):
+        return InputUnsupported(f"{model} {_not_taken(found[0].lower())}")
+    return None
+
+
+def _too_many(words: str) -> str:
+    """How many tokens there are, and how many the model takes; empty: the words do not say."""
+    if found := _ASKED_AND_TAKEN.search(words):
+        asked, taken = found[1], found[2]
+    elif found := _TAKEN_AND_ASKED.search(words):
+        taken, asked = found[1], found[2]
+    else:
+        return ""
+    return f"{asked} tokens do not fit the context of {taken}"
+
+
+def _not_taken(words: str) -> str:
+    named = next((plural for word, plural in _MEDIA.items() if word in words), "")
+    if not named:
+        return "takes text only; other input needs a model with an mmproj file"
+    return f"takes no {named}; for that a GGUF model needs an mmproj file"

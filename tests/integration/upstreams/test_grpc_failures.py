@@ -48,7 +48,7 @@ async def _failure(upstream: Rendered, client: Client | None = None, **body: Any
         ("NOT_FOUND", "no such voice", Fault.FAILED, 502, "the backend of polly failed: no such voice"),
         ("UNAVAILABLE", "gone", Fault.UNREACHABLE, 502, "the backend of polly cannot be reached: gone"),
         ("INVALID_ARGUMENT", "bad", Fault.REFUSED, 400, "the backend of polly refuses this: bad"),
-        ("UNIMPLEMENTED", "", Fault.REFUSED, 400, "the backend of polly cannot do this: UNIMPLEMENTED"),
+        ("UNIMPLEMENTED", "", Fault.REFUSED, 400, "polly does not do chat"),
         (
             "RESOURCE_EXHAUSTED",
             "memory",

@@ -21,6 +21,7 @@ from remuda.cli.model_files import model_text
 from remuda.cli.model_tables import model_table, replica_table, size
 from remuda.cli.target import Target
 from remuda.core.errors import Invalid, PeerFailed
+from remuda.host.folder import DataFolder, write_json
 from remuda.models.reading import read_model
 from remuda.wire.codec import encode
 from remuda.wire.serving import ModelAdded, ModelItem, ModelItems, ModelLoaded, ModelOps, ReplicaView
@@ -55,6 +56,28 @@ def test_gguf_file_alone_becomes_a_model_and_lies_where_models_are(tmp_path: Pat
     assert config.backend == "llama-cpp"
     assert config.file == file.name
     assert (models_of(asked) / file.name).samefile(file), "linked, for models are large"
+
+
+def test_file_is_not_kept_here_for_a_frontend_that_is_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, data = tmp_path / "tiny.gguf", DataFolder(tmp_path / "own")
+    os.link(tiny_model(), file)
+    monkeypatch.setattr("remuda.cli.model_files.data_folder", lambda flags, environ: data)
+    monkeypatch.delenv("REMUDA_DATA_DIR", raising=False)
+    elsewhere = Asked(url="http://192.0.2.7:8080")
+    with pytest.raises(Invalid, match="would not see the file"):
+        model_text(file, None, None, elsewhere)
+    assert not data.models.exists()
+
+    write_json(data.joined, {"register_to": "http://192.0.2.7:8080"})
+    model_text(file, None, None, elsewhere)
+    assert (data.models / file.name).exists(), "this machine is one of its nodes"
+    write_json(data.joined, {})
+    write_json(data.endpoint, {"port": 8090})
+    model_text(file, None, None, Asked(url="http://localhost:8090"))
+    with pytest.raises(Invalid, match="would not see the file"):
+        model_text(file, None, None, Asked(url="http://localhost:8091"))
 
 
 def test_name_and_context_can_be_given(tmp_path: Path, asked: Asked) -> None:

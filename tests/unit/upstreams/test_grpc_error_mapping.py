@@ -3,6 +3,7 @@
 import pytest
 
 from remuda.inference.failures import Fault
+from remuda.inference.model import RequestKind
 from remuda.upstreams.grpc import error_mapping
 from remuda.upstreams.http2.failures import (
     BackendTurnedAway,
@@ -19,7 +20,7 @@ MISMATCH = 'model identity mismatch: loaded "a", asked for "b"'
 
 
 def _fault(failed: CallFailed, *, heard: bool = False) -> Fault:
-    return error_mapping.failure_of(failed, "b", heard=heard).fault
+    return error_mapping.failure_of(failed, "b", RequestKind.CHAT, heard=heard).fault
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,8 @@ def test_a_lost_connection_matters_by_what_was_heard_before(
 
 
 def test_what_was_wrong_with_the_bytes_is_not_told_to_clients() -> None:
-    failure = error_mapping.failure_of(Garbled("stream 7 was never begun"), "b", heard=False)
+    failure = error_mapping.failure_of(
+        Garbled("stream 7 was never begun"), "b", RequestKind.CHAT, heard=False
+    )
 
     assert failure.message == "the backend of b answered what cannot be understood"

@@ -3,6 +3,7 @@
 import pytest
 
 from remuda.inference.failures import Fault
+from remuda.inference.model import RequestKind
 from remuda.upstreams.grpc.error_mapping import failure_of
 from remuda.upstreams.http.refusals import failure
 from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
@@ -23,7 +24,7 @@ IMAGE = "image input is not supported - hint: if this is unexpected, you may nee
     ],
 )
 def test_grpc_backends_are_understood(code: GrpcStatus, words: str, told: str) -> None:
-    failed = failure_of(CallFailed(code, words), "m", heard=False)
+    failed = failure_of(CallFailed(code, words), "m", RequestKind.CHAT, heard=False)
     assert (failed.code, failed.status, failed.fault) == (told, 400, Fault.REFUSED)
 
 
@@ -42,6 +43,38 @@ def test_http_backends_are_understood(status: int, body: bytes, told: bool) -> N
     assert (failed.code, failed.status) == (expected, 400)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "request (20031 tokens) exceeds the available context size (8192 tokens), try increasing it",
+            "20031 tokens do not fit the context of 8192",
+        ),
+        (
+            "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
+            "5000 tokens do not fit the context of 4096",
+        ),
+        (IMAGE, "smollm2 takes no images; for that a GGUF model needs an mmproj file"),
+        ("m.gguf is not a multimodal model", "smollm2 takes text only; other input"),
+    ],
+)
+def test_clients_are_told_in_few_words(words: str, told: str) -> None:
+    failed = failure_of(
+        CallFailed(GrpcStatus.INVALID_ARGUMENT, words), "smollm2", RequestKind.CHAT, heard=False
+    )
+    assert failed.public_text.startswith(told)
+    advice = "; send fewer, or: remuda models add FILE.gguf --context TOKENS"
+    assert failed.public_text.endswith(advice) is told[0].isdigit()
+
+
+def test_a_kind_of_request_that_a_model_does_not_do_is_named() -> None:
+    unable = CallFailed(GrpcStatus.UNIMPLEMENTED, "set `embeddings: true`")
+    failed = failure_of(unable, "smollm2", RequestKind.EMBEDDING, heard=False)
+    assert (failed.code, failed.status) == ("unsupported_request", 400)
+    assert failed.public_text == "smollm2 does not do embeddings: set `embeddings: true`"
+
+
 def test_other_failures_stay_what_they_are() -> None:
-    assert failure_of(CallFailed(GrpcStatus.INTERNAL, "out of paper"), "m", heard=False).status == 502
+    failed = CallFailed(GrpcStatus.INTERNAL, "out of paper")
+    assert failure_of(failed, "m", RequestKind.CHAT, heard=False).status == 502
     assert failure(400, b"", b'{"error": {"message": "bad"}}') is None

@@ -110,7 +110,7 @@ class LlamaCppBackend(Backend):
         with self._asked() as loaded:
             if not loaded.plan.embeds:
                 message = (
-                    "this model was not loaded for embeddings: set `embeddings: true` in its YAML "
+                    "it was not loaded for them: set `embeddings: true` in its YAML "
                     "(a model added from a GGUF file has none: write one, then remuda models add FILE.yaml)"
                 )
                 raise Refused(grpc.StatusCode.UNIMPLEMENTED, message)
@@ -126,7 +126,7 @@ class LlamaCppBackend(Backend):
         wanted = request.top_n if request.top_n > 0 else len(documents)
         with self._asked() as loaded:
             if not loaded.plan.reranks:
-                message = "this model was not loaded for reranking: set `reranking: true` in its YAML"
+                message = "it was not loaded for it: set `reranking: true` in its YAML"
                 raise Refused(grpc.StatusCode.UNIMPLEMENTED, message)
             async with loaded.slot():
                 body = {"query": request.query, "documents": documents, "top_n": wanted}

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from remuda.inference.failures import Fault, UpstreamFailed, clients_fault
+from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed, clients_fault
+from remuda.inference.model import RequestKind
 from remuda.upstreams.grpc import limits
 from remuda.upstreams.http2.failures import (
     BrokenOff,
@@ -20,7 +21,6 @@ _SHUT: Final = (Fault.UNREACHABLE, 502, "does not let this frontend in")
 _BY_STATUS: Final = {
     GrpcStatus.INVALID_ARGUMENT: _REFUSED,
     GrpcStatus.OUT_OF_RANGE: _REFUSED,
-    GrpcStatus.UNIMPLEMENTED: (Fault.REFUSED, 400, "cannot do this"),
     GrpcStatus.RESOURCE_EXHAUSTED: (Fault.FAILED, 429, "is out of resources"),
     GrpcStatus.DEADLINE_EXCEEDED: (Fault.SILENT, 504, "ran out of time"),
     GrpcStatus.UNAUTHENTICATED: _SHUT,
@@ -40,11 +40,17 @@ _ANSWERED: Final = frozenset(
     }
 )
 # Said by backends.
+_DOES_NOT: Final = {
+    RequestKind.CHAT: "chat",
+    RequestKind.COMPLETION: "completions",
+    RequestKind.EMBEDDING: "embeddings",
+    RequestKind.RERANK: "reranking",
+}
 _NOT_LOADED: Final = "model not loaded"
 _ANOTHER_MODEL: Final = "model identity mismatch"
 
 
-def failure_of(failed: CallFailed, model: str, *, heard: bool) -> UpstreamFailed:
+def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, heard: bool) -> UpstreamFailed:
     """`heard`: the backend had said something before."""
     match failed:
         case Garbled():
@@ -63,9 +69,12 @@ def failure_of(failed: CallFailed, model: str, *, heard: bool) -> UpstreamFailed
         return UpstreamFailed(Fault.NOT_LOADED, f"the replica does not hold {model}: {words}", status=503)
     if failed.code is GrpcStatus.UNAVAILABLE and not heard:
         return UpstreamFailed(Fault.UNREACHABLE, f"the backend of {model} cannot be reached: {words}")
-    own = clients_fault(words, f"the backend of {model} refuses this: {words}")
+    own = clients_fault(words, model, f"the backend of {model} refuses this: {words}")
     if own is not None and failed.code in _ANSWERED:
         return own
+    if failed.code is GrpcStatus.UNIMPLEMENTED:
+        reason = f": {words}" if words else ""
+        return RequestUnsupported(f"{model} does not do {_DOES_NOT[kind]}{reason}")
     usual = _BROKE if isinstance(failed, BrokenOff) else (Fault.FAILED, 502, "failed")
     fault, status, verb = _BY_STATUS.get(failed.code, usual)
     hint = "the frontend and its workers need the same gRPC token" if verb == _SHUT[2] else ""

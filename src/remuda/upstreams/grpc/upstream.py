@@ -68,7 +68,7 @@ class GrpcUpstream:
             await self._serve(call, sink)
         except CallFailed as failed:
             heard = call.tally.first_token_s is not None
-            raise error_mapping.failure_of(failed, call.model.id, heard=heard) from failed
+            raise error_mapping.failure_of(failed, call.model.id, call.kind, heard=heard) from failed
         except DecodeError as error:
             raise error_mapping.undecodable(call.model.id) from error
         finally:

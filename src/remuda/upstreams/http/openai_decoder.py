@@ -176,7 +176,7 @@ def _text_answer_in(body: bytes) -> _TextAnswer:
     answer = _decoded(_text_answer, body)
     if bytes(answer.error) not in _ABSENT:
         words = in_words(body)
-        failed = clients_fault(words, f"the backend refuses this: {words}")
+        failed = clients_fault(words, "the model", f"the backend refuses this: {words}")
         raise failed or UpstreamFailed(Fault.FAILED, f"the backend failed: {words}")
     return answer
 

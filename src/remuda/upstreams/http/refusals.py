@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from remuda.inference.failures import Fault, UpstreamFailed, clients_fault
+from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed, clients_fault
 
 REFUSAL_HEADER: Final = b"x-remuda-refusal"  # Set by a worker's own answers, before its backend has spoken.
 JSON: Final = b"application/json"
@@ -56,8 +56,9 @@ def failure(status: int, refusal: bytes, body: bytes) -> UpstreamFailed | None:
     if status == 404 and _lost_its_model(body):
         return UpstreamFailed(Fault.NOT_LOADED, words, status=503)
     if status in (404, 405, 501):
-        return UpstreamFailed(Fault.REFUSED, f"{_DOES_NOT_OFFER}: {words}", status=400)
-    if status >= 400 and (own := clients_fault(words, f"the backend refuses this: {words}")) is not None:
+        return RequestUnsupported(f"{_DOES_NOT_OFFER}: {words}")
+    own = clients_fault(words, "the model", f"the backend refuses this: {words}")
+    if status >= 400 and own is not None:
         return own
     if status >= 500:
         return UpstreamFailed(Fault.FAILED, f"the backend failed: {words}")
