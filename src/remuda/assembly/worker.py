@@ -32,7 +32,7 @@ from remuda.bus.auth import (
 from remuda.bus.client import BUS_BACKOFF, Bus
 from remuda.bus.messages import Connected, Connecting, Down
 from remuda.core import limits
-from remuda.core.bus_reach import cannot_connect
+from remuda.core.bus_reach import UnreachedBus
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import Misconfigured, NodeRemoved
@@ -65,12 +65,22 @@ class BusOfWorker:
         match self._bus.state:
             case Connected():
                 return ""
-            case Connecting(since):
-                slow = self._clock.now() - since >= timedelta(seconds=limits.BUS_SLOW_S)
-                servers = str(self._bus.servers)
-                return cannot_connect(servers, "no answer yet", "is that port open?") if slow else NOT_YET
+            case Connecting():
+                unreached = self.unreached
+                return f"{unreached}; is that port open?" if unreached else NOT_YET
             case Down(reason):
                 return reason
+
+    @property
+    def unreached(self) -> UnreachedBus | None:
+        match self._bus.state:
+            case Connected():
+                return None
+            case Connecting(since):
+                slow = self._clock.now() - since >= timedelta(seconds=limits.BUS_SLOW_S)
+                return UnreachedBus.of(str(self._bus.servers), "no answer yet") if slow else None
+            case Down(unreached=unreached):
+                return unreached
 
     @property
     def changed(self) -> anyio.Event:

@@ -14,6 +14,7 @@ from remuda.bus.auth import Anonymous, AuthSource, TlsFiles, parse_servers
 from remuda.bus.inbox import Inbox, Question
 from remuda.bus.link import Link, MakeLink
 from remuda.bus.messages import (
+    BusUnreached,
     Connected,
     Connecting,
     Down,
@@ -338,7 +339,8 @@ class Bus:
         known = self._state if isinstance(self._state, Down) else None
         if known is None or known.reason != str(trouble):
             log.warning("bus_connect_failed", reason=str(trouble))
-        self._become(Down(str(trouble), known.since if known else self._clock.now()))
+        unreached = trouble.unreached if isinstance(trouble, BusUnreached) else None
+        self._become(Down(str(trouble), known.since if known else self._clock.now(), unreached))
 
     async def _answer_later(self, inbox: str, payload: bytes) -> None:
         """For answers whose link is lost: said when the bus is back, for the one who asked may still wait."""

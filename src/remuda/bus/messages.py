@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from remuda.core.errors import NodeUnreachable, PeerFailed
+from remuda.core.bus_reach import UnreachedBus
+from remuda.core.errors import BusUnusable, NodeUnreachable, PeerFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,18 @@ class Down:
 
     reason: str
     since: datetime
+    unreached: UnreachedBus | None = None  # None: it was reached, and something else is wrong.
 
 
 State = Connecting | Connected | Down
+
+
+class BusUnreached(BusUnusable):
+    """No connection came about."""
+
+    def __init__(self, unreached: UnreachedBus, advice: str) -> None:
+        super().__init__(f"{unreached}; {advice}")
+        self.unreached = unreached
 
 
 class NoResponders(NodeUnreachable):

@@ -26,9 +26,9 @@ from nats.aio.transport import TcpTransport
 from remuda.bus.auth import Anonymous, Login, Servers, Token, UserJwt, UserPassword
 from remuda.bus.credentials import signature
 from remuda.bus.link import Publish
-from remuda.bus.messages import Incoming
+from remuda.bus.messages import BusUnreached, Incoming
 from remuda.bus.subscriptions import Receiver
-from remuda.core.bus_reach import cannot_connect
+from remuda.core.bus_reach import UnreachedBus
 from remuda.core.errors import BusRefused, BusUnusable, Invalid, TooLarge
 
 log = structlog.get_logger(__name__)
@@ -339,7 +339,7 @@ def _in_words(error: Exception, servers: Servers, *, sealed: bool) -> BusRefused
     if any(sign in text for sign in _DENIED):
         return BusRefused(f"the bus at {servers} does not accept our credentials: {text}")
     if not_reached := _not_reached(error, servers):
-        return BusUnusable(not_reached)
+        return not_reached
     match error:
         case nats.errors.SecureConnWantedError():
             return BusUnusable(f"the bus at {servers} does not offer TLS, and TLS is demanded")
@@ -355,26 +355,24 @@ def _in_words(error: Exception, servers: Servers, *, sealed: bool) -> BusRefused
             return BusUnusable(f"cannot connect to the bus at {servers}: {text or type(error).__name__}")
 
 
-def _not_reached(error: Exception, servers: Servers) -> str:
-    """Why no connection came about, and what to do; empty for an error of another kind."""
+def _not_reached(error: Exception, servers: Servers) -> BusUnusable | None:
+    """Why no connection came about, and what to do; None for an error of another kind."""
     match error:
         case ssl.SSLError():  # An OSError too, whose numbers mean something else.
-            return ""
+            return None
         case ConnectionRefusedError():
-            return cannot_connect(
-                str(servers),
-                "connection refused",
+            return BusUnreached(
+                UnreachedBus.of(str(servers), "connection refused"),
                 "check that the frontend or NATS server there runs and that its firewall has that port open",
             )
         case TimeoutError():
-            return cannot_connect(str(servers), "no answer", _OPEN_PORT)
+            return BusUnreached(UnreachedBus.of(str(servers), "no answer"), _OPEN_PORT)
         case socket.gaierror():
-            return f"the name in {servers} cannot be resolved"
+            return BusUnusable(f"the name in {servers} cannot be resolved")
         case OSError(errno=int(number)) if number in _UNREACHABLE:
-            why = os.strerror(number).lower()
-            return cannot_connect(str(servers), why, _OPEN_PORT)
+            return BusUnreached(UnreachedBus.of(str(servers), os.strerror(number).lower()), _OPEN_PORT)
         case _:
-            return ""
+            return None
 
 
 async def ask_once(servers: Servers, login: Login, subject: str, payload: bytes, limit: timedelta) -> bytes:

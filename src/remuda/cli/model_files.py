@@ -75,8 +75,8 @@ def _models_folder(asked: Asked, environ: Mapping[str, str], file: str) -> Path:
         if joined.get("register_to") != url and not _is_here(url, running.get("port")):
             raise Invalid(
                 f"{file} is on this machine, and the frontend at {url} is not: it would not see the file",
-                hint="copy the file to the frontend's machine or to one of its nodes and run this there; if the "
-                "frontend is on this machine, give its data folder with --data-dir",
+                hint="copy the file to the frontend's machine or to one of its nodes and run this there; if "
+                "the frontend is on this machine, give its data folder with --data-dir",
             )
     told = running.get("models") or joined.get("models_path")
     return Path(told) if isinstance(told, str) else folder.models

@@ -1,30 +1,38 @@
 """The words for a bus that a worker cannot connect to, as its own machine and its frontend say them. Pure."""
 
 import re
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 CANNOT_CONNECT: Final = "cannot connect to the bus at "
-_ONE_ADDRESS = re.compile(rf"{CANNOT_CONNECT}(?P<at>\S+:(?P<port>\d+)) \((?P<why>[^()]+)\)(; .*)?")
 _SCHEME = re.compile(r"\b\w+://")
 
 
-def cannot_connect(servers: str, why: str, advice: str) -> str:
-    """`servers`: one URL or several, without credentials."""
-    return f"{CANNOT_CONNECT}{_SCHEME.sub('', servers)} ({why}); {advice}"
+@dataclass(frozen=True, slots=True)
+class UnreachedBus:
+    """Where no connection came about: HOST:PORT, or several with commas between them."""
+
+    address: str
+    why: str
+
+    @classmethod
+    def of(cls, servers: str, why: str) -> "UnreachedBus":
+        """`servers`: one URL or several, without credentials."""
+        return cls(_SCHEME.sub("", servers), why)
+
+    def __str__(self) -> str:
+        return f"{CANNOT_CONNECT}{self.address} ({self.why})"
 
 
-def seen_from_frontend(reason: str, bus_url: str, host: str) -> str:
+def seen_from_frontend(reason: str, unreached: UnreachedBus | None, bus_url: str, host: str) -> str:
     """A worker's reason, with what to do as its frontend knows it: that its bus runs, and is at `bus_url`.
 
-    The worker reached the frontend as `host`. What is said of anything else is left as it is.
+    The worker reached the frontend as `host`. What is said of anything else is left as it is, and so is the
+    reason of a worker that does not say which address it could not connect to.
     """
-    found = _ONE_ADDRESS.fullmatch(reason)
-    if found is None or "," in bus_url:
-        return reason
-    at, port, why = found["at"], found["port"], found["why"]
     told = urlsplit(bus_url)
-    if at != told.netloc.rpartition("@")[2]:
+    if unreached is None or unreached.address != told.netloc.rpartition("@")[2] or not told.port:
         return reason
-    where = "the frontend's machine" if told.hostname == host else (told.hostname or at)
-    return f"{CANNOT_CONNECT}{at} ({why}); the bus runs: open port {port} on {where} (firewall)"
+    where = "the frontend's machine" if told.hostname == host else told.hostname
+    return f"{unreached}; the bus runs: open port {told.port} on {where} (firewall)"

@@ -6,7 +6,7 @@ from hashlib import sha256
 import structlog
 
 from remuda.core import limits
-from remuda.core.bus_reach import seen_from_frontend
+from remuda.core.bus_reach import UnreachedBus, seen_from_frontend
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Invalid
 from remuda.core.ids import BootId, MachineId, NodeId
@@ -104,10 +104,15 @@ def bus_trouble(message: WorkerBusTrouble, bus_url: str, host: str) -> BusTroubl
         raise Invalid("boot_id and reason are required")
     if problem := text_problem("boot_id", message.boot_id):
         raise Invalid(problem)
-    shown = message.reason[: limits.BUS_TROUBLE_CHARS_MAX]
-    reason = "".join(char if char.isprintable() else " " for char in shown)
-    seen = seen_from_frontend(reason, bus_url, host)
+    where = message.unreached
+    unreached = None if where is None else UnreachedBus(_shown(where.address), _shown(where.why))
+    seen = seen_from_frontend(_shown(message.reason), unreached, bus_url, host)
     return BusTrouble(BootId(message.boot_id), message.sequence, seen)
+
+
+def _shown(text: str) -> str:
+    cut = text[: limits.BUS_TROUBLE_CHARS_MAX]
+    return "".join(char if char.isprintable() else " " for char in cut)
 
 
 def _report(report: WorkerReport | None) -> Report | None:

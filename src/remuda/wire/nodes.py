@@ -283,6 +283,13 @@ BUS_TROUBLE_FEATURE: Final = "bus_trouble"
 """In a registration's reply: this frontend takes a BusTrouble."""
 
 
+class BusAddress(Message):
+    """Where a worker cannot connect to the bus, and why not."""
+
+    address: str = ""  # HOST:PORT.
+    why: str = ""
+
+
 class BusTrouble(Message):
     """Worker to frontend: I am here, but commands cannot reach me by the bus, and why. No sign of health.
 
@@ -293,6 +300,7 @@ class BusTrouble(Message):
     boot_id: str = ""
     sequence: Annotated[int, Field(ge=0, le=2**63 - 1), WHOLE] = 0
     reason: str = ""
+    unreached: Annotated[BusAddress | None, OMIT_NONE] = None  # None: another trouble, or unsaid.
 
 
 class Farewell(OptionalMessage):

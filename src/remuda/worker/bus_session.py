@@ -10,6 +10,7 @@ import anyio
 import structlog
 
 from remuda.core import limits
+from remuda.core.bus_reach import UnreachedBus
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BusRefused
 from remuda.core.events import ObservableValue
@@ -48,6 +49,7 @@ class BusSession:
         self.trouble = ObservableValue(
             ""
         )  # Why it does not work; empty, too, before there is any use in connecting.
+        self.unreached: UnreachedBus | None = None  # Where, if it is that no connection comes about.
         self._open_bus = open_bus
         self._registration = registration
         self._on_stop = on_stop
@@ -120,6 +122,7 @@ class BusSession:
 
     def _note(self, bus: WorkerBus, node: NodeId) -> None:
         trouble = bus.trouble or self._deafness
+        self.unreached = bus.unreached
         self.reachable_as.set(None if trouble else node)
         self.trouble.set(trouble)
 

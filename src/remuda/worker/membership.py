@@ -7,6 +7,7 @@ from datetime import timedelta
 import anyio
 import structlog
 
+from remuda.core.bus_reach import UnreachedBus
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import NodeRemoved, NotFound, Rejected
@@ -147,11 +148,11 @@ class Membership:
         for_good = self._leaves_for_good()
         return await depart(self._frontend, enrolment.node_id, self._boot_id, for_good=for_good)
 
-    def _bus_trouble(self) -> tuple[NodeId, str] | None:
+    def _bus_trouble(self) -> tuple[NodeId, str, UnreachedBus | None] | None:
         enrolment, state = self._registration.standing.value.enrolment, self.state.value
         if enrolment is None or not enrolment.takes_bus_trouble or state.phase is not Phase.CONNECTING:
             return None
-        return (enrolment.node_id, state.reason) if state.reason else None
+        return (enrolment.node_id, state.reason, self._line.unreached) if state.reason else None
 
     async def _show_each(
         self, part: ObservableValue[Standing] | ObservableValue[str] | ObservableValue[NodeId | None]

@@ -7,6 +7,7 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskStatus
 
+from remuda.core.bus_reach import UnreachedBus
 from remuda.core.ids import NodeId
 from remuda.wire.nodes import (
     BusTrouble,
@@ -66,6 +67,11 @@ class WorkerBus(Protocol):
     @property
     def trouble(self) -> str:
         """Why the bus cannot be used now, in words without secrets; empty while it can."""
+        ...
+
+    @property
+    def unreached(self) -> UnreachedBus | None:
+        """Where no connection comes about; None while it is connected, or something else is wrong."""
         ...
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:

@@ -11,11 +11,12 @@ import anyio
 import structlog
 
 from remuda.core import limits
+from remuda.core.bus_reach import UnreachedBus
 from remuda.core.entropy import Entropy
 from remuda.core.errors import NodeRemoved, NotFound, RemudaError, Unauthorized
 from remuda.core.events import AutoResetEvent, ObservableValue
 from remuda.core.ids import BootId, NodeId
-from remuda.wire.nodes import BusTrouble, Heartbeat, Report
+from remuda.wire.nodes import BusAddress, BusTrouble, Heartbeat, Report
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.ports import FrontendCalls, HardwareSource, ReportSource
 
@@ -36,7 +37,7 @@ class Reporter:
         hardware: HardwareSource,
         source: ReportSource,
         reachable_as: ObservableValue[NodeId | None],
-        bus_trouble: Callable[[], tuple[NodeId, str] | None],
+        bus_trouble: Callable[[], tuple[NodeId, str, UnreachedBus | None] | None],
         boot_id: BootId,
         interval: timedelta,
         *,
@@ -96,15 +97,16 @@ class Reporter:
             trouble = self._bus_trouble()
             if trouble is None:
                 continue
-            node, reason = trouble
+            node, reason, unreached = trouble
             now = anyio.current_time()
             if reason != told or now - told_at >= self._interval.total_seconds():
-                await self._tell_trouble(node, reason)
+                await self._tell_trouble(node, reason, unreached)
                 told, told_at = reason, now
 
-    async def _tell_trouble(self, node: NodeId, reason: str) -> None:
+    async def _tell_trouble(self, node: NodeId, reason: str, unreached: UnreachedBus | None) -> None:
         self._sequence += 1
-        told = BusTrouble(boot_id=self._boot_id, sequence=self._sequence, reason=reason)
+        where = None if unreached is None else BusAddress(address=unreached.address, why=unreached.why)
+        told = BusTrouble(boot_id=self._boot_id, sequence=self._sequence, reason=reason, unreached=where)
         try:
             await self._frontend.bus_trouble(node, told)
         except RemudaError as trouble:

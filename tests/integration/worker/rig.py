@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from remuda.bus.auth import Anonymous, Login, UserJwt
 from remuda.bus.client import PATIENCE, Bus, Patience
 from remuda.bus.messages import Connected, Down
+from remuda.core.bus_reach import UnreachedBus
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.ids import BootId, MachineId
@@ -58,6 +59,11 @@ class RealBus:
                 return reason
             case _:
                 return "not connected yet"
+
+    @property
+    def unreached(self) -> UnreachedBus | None:
+        state = self._bus.state
+        return state.unreached if isinstance(state, Down) else None
 
     @property
     def changed(self) -> anyio.Event:
