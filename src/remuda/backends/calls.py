@@ -125,7 +125,7 @@ async def _status_of_errors(context: Context) -> AsyncGenerator[None, None]:
     except grpc.aio.AbortError:
         raise  # It has its status already.
     except Refused as refused:
-        await context.abort(refused.code, refused.message)
+        await context.abort(refused.code, refused.message, refused.metadata)
     except Exception as error:
         log.exception("call_failed")
         await context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")

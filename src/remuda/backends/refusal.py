@@ -4,12 +4,15 @@ import grpc
 
 
 class Refused(Exception):
-    """The call ends with this status; `message` is for whoever called."""
+    """The call ends with this status; `message` is for whoever called, and `metadata` for its program."""
 
-    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.metadata = metadata
 
 
 class ModelNotLoaded(Refused):

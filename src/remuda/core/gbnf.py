@@ -7,6 +7,9 @@ sense is left to the engine.
 """
 
 import re
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from remuda.core.errors import Invalid
@@ -97,18 +100,38 @@ def check_grammar(text: str) -> Sliced[None]:
 
 
 def canonical(text: str) -> str:
-    """The same for grammars that differ only in blanks, comments and the names of their rules."""
-    names: dict[str, str] = {"root": "root"}
-    parts = []
-    for token in _TOKEN.finditer(text):
-        match token.lastgroup:
-            case "name":
-                parts.append(names.setdefault(token[0], f"r{len(names)}"))
-            case "space" | "comment":
-                pass
-            case _:
-                parts.append(token[0])
-    return " ".join(parts)
+    """The same for grammars that differ only in blanks, comments, the names and the order of their rules, and
+    in rules that nothing refers to."""
+    tokens = [
+        (token.lastgroup == "name", token.lastgroup == "rule", token[0])
+        for token in _TOKEN.finditer(text)
+        if token.lastgroup not in ("space", "comment")
+    ]
+    starts = [at - 1 for at, (_, defines, _) in enumerate(tokens) if defines and at and tokens[at - 1][0]]
+    bodies: dict[str, list[tuple[bool, bool, str]]] = {}
+    for start, end in pairwise([*starts, len(tokens)]):
+        bodies.setdefault(tokens[start][2], []).extend(tokens[start + 1 : end])
+    if "root" not in bodies:  # No engine can use it.
+        return " ".join(word for _, _, word in tokens)
+    return " ".join(_reachable(bodies, tokens[: starts[0]]))
+
+
+def _reachable(
+    bodies: dict[str, list[tuple[bool, bool, str]]], before: list[tuple[bool, bool, str]]
+) -> Iterator[str]:
+    """The words of the rules in the order in which they are referred to, beginning with root."""
+    yield from (word for _, _, word in before)
+    names = {"root": "root"}
+    waiting = deque(["root"])
+    while waiting:
+        name = waiting.popleft()
+        yield names[name]
+        for refers, _, word in bodies.get(name, ()):
+            if refers and word not in names:
+                names[word] = f"r{len(names)}"
+                if word in bodies:
+                    waiting.append(word)
+            yield names[word] if refers else word
 
 
 def _expand(expansion: Expansion, token: re.Match[str]) -> None:

@@ -140,6 +140,10 @@ class _Writer:
             raise Invalid(f"{_at(place)}a schema must be a map or true")
         if self._strict and (key := values.unkept(schema)):
             raise _unkept(key, place)
+        if self._strict and len(_list(schema, "oneOf", place) if "oneOf" in schema else ()) > 1:
+            raise Invalid(
+                f"{_at(place)}oneOf cannot be kept: more than one of its schemas may fit", hint="use anyOf"
+            )
         with self._rules.origin(_at(place)):
             return (yield from self._of_map(schema, place))
 

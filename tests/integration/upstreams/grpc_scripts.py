@@ -57,11 +57,13 @@ def says(*replies: pb.Reply | bytes) -> Behaviour:
     return behaviour
 
 
-def says_then_fails(code: grpc.StatusCode, details: str, *replies: pb.Reply) -> Behaviour:
+def says_then_fails(
+    code: grpc.StatusCode, details: str, *replies: pb.Reply, metadata: tuple[tuple[str, str], ...] = ()
+) -> Behaviour:
     async def behaviour(request: pb.PredictOptions, context: Any) -> None:
         for reply in replies:
             await context.write(reply)
-        await context.abort(code, details)
+        await context.abort(code, details, metadata)
 
     return behaviour
 

@@ -343,9 +343,47 @@ async def _garbage_after(greeting: bytes) -> AsyncIterator[str]:
 
 
 async def test_a_grammar_that_ended_an_engine_is_not_sent_again() -> None:
-    ended = says_then_fails(grpc.StatusCode.INVALID_ARGUMENT, "too long, and the engine had to be ended")
+    mark = ("remuda-engine-ended", "this-call")
+    ended = says_then_fails(grpc.StatusCode.INVALID_ARGUMENT, "too long", metadata=(mark,))
     async with scripted(PredictStream=ended) as address, upstream_at(address) as upstream:
         assert (await _failure(upstream, grammar='root ::= "s"')).status == 400
         with pytest.raises(Invalid, match="held an engine 0 minutes ago"):
             await upstream.serve(chat(grammar='root ::= "s"'), Client())
         assert (await _failure(upstream, grammar='root ::= "t"')).status == 400
+
+
+async def test_an_engine_that_is_ended_after_its_client_left_counts_against_the_grammar() -> None:
+    asked, ended = anyio.Event(), anyio.Event()
+
+    async def held(request: pb.PredictOptions, context: Any) -> None:
+        asked.set()
+        await ended.wait()
+        mark = ("remuda-engine-ended", "this-call")
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "too ambiguous", (mark,))
+
+    async with scripted(PredictStream=held) as address, upstream_at(address) as upstream:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(upstream.serve, chat(grammar='root ::= "a"'), Client())
+            await asked.wait()
+            tasks.cancel_scope.cancel()
+            ended.set()
+        with pytest.raises(Invalid, match="held an engine"):
+            await upstream.serve(chat(grammar='root ::= "a"'), Client())
+
+
+async def test_a_call_whose_client_left_ends_with_the_next_word() -> None:
+    asked, calls = anyio.Event(), Open()
+
+    async def talkative(request: pb.PredictOptions, context: Any) -> None:
+        with calls.counted():
+            asked.set()
+            while True:
+                await context.write(text("hi"))
+                await anyio.sleep(0.01)
+
+    async with scripted(PredictStream=talkative) as address, upstream_at(address) as upstream:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(upstream.serve, chat(grammar='root ::= "hi"+'), Client())
+            await asked.wait()
+            tasks.cancel_scope.cancel()
+        await wait_until(lambda: calls.now == 0, what="the backend's call to end")

@@ -106,6 +106,7 @@ UNKEPT: list[tuple[dict[str, JsonValue], str]] = [
     ({"type": "object", "minProperties": 1}, "minProperties"),
     ({"type": "object", "patternProperties": {"^a": {}}}, "patternProperties"),
     ({"not": {"type": "string"}}, "not"),
+    ({"oneOf": [{"type": "string"}, {"maxLength": 3}]}, "oneOf"),
 ]
 
 

@@ -12,12 +12,9 @@ from tests.support.clocks import HandClock
 
 GRAMMAR = pb.PredictOptions(Grammar="root ::= s", Prompt="a")
 SCHEMA = pb.PredictOptions(Metadata={"response_format": "{}"})
-ALONE = "the grammar is too ambiguous: it took too long, and the engine had to be ended; simplify it"
-AMONG = "the engine was ended, because one step took too long; 2 requests had one, this one among them"
-
-
-def failure(code: GrpcStatus, details: str) -> CallFailed:
-    return CallFailed(code, details)
+KEY = b"remuda-engine-ended"
+ALONE = CallFailed(GrpcStatus.INVALID_ARGUMENT, "in whatever words", {KEY: b"this-call"})
+AMONG = CallFailed(GrpcStatus.ABORTED, "in whatever words", {KEY: b"one-of-several"})
 
 
 def refused(held: HeldGrammars, options: pb.PredictOptions = GRAMMAR) -> bool:
@@ -31,7 +28,7 @@ def refused(held: HeldGrammars, options: pb.PredictOptions = GRAMMAR) -> bool:
 def test_the_grammar_that_ended_an_engine_is_refused_for_a_while() -> None:
     clock = HandClock()
     held = HeldGrammars(clock)
-    held.failed(GRAMMAR, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
+    held.failed(GRAMMAR, ALONE)
 
     assert refused(held)
     assert refused(held, pb.PredictOptions(Grammar="root ::= s", Prompt="another"))
@@ -42,11 +39,19 @@ def test_the_grammar_that_ended_an_engine_is_refused_for_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["root ::= s\n", "\n\nroot  ::=\ts ", "# a comment\nroot ::= s # more", "root::=other"]
+    "text",
+    [
+        "root ::= s\n",
+        "\n\nroot  ::=\ts ",
+        "# a comment\nroot ::= s # more",
+        "root::=other",
+        "root ::= s\nunused ::= more\nmore ::= unused",
+        "unused ::= s\nroot ::= t",
+    ],
 )
 def test_a_grammar_is_known_again_however_it_is_written(text: str) -> None:
     held = HeldGrammars(HandClock())
-    held.failed(GRAMMAR, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
+    held.failed(GRAMMAR, ALONE)
 
     assert refused(held, pb.PredictOptions(Grammar=text))
 
@@ -54,15 +59,23 @@ def test_a_grammar_is_known_again_however_it_is_written(text: str) -> None:
 @pytest.mark.parametrize("text", ["root ::= root", 'root ::= "s"', "root ::= s s", "root ::= [s]"])
 def test_other_grammars_are_not_taken_for_it(text: str) -> None:
     held = HeldGrammars(HandClock())
-    held.failed(GRAMMAR, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
+    held.failed(GRAMMAR, ALONE)
 
     assert not refused(held, pb.PredictOptions(Grammar=text))
 
 
+def test_the_order_of_rules_makes_no_difference() -> None:
+    held = HeldGrammars(HandClock())
+    held.failed(pb.PredictOptions(Grammar='root ::= a b\na ::= "x"\nb ::= a'), ALONE)
+
+    assert refused(held, pb.PredictOptions(Grammar='y ::= x\nx ::= "x"\nroot ::= x y'))
+    assert not refused(held, pb.PredictOptions(Grammar='y ::= x\nx ::= "x"\nroot ::= y x'))
+
+
 def test_blanks_in_quotes_count_and_those_in_json_do_not() -> None:
     held = HeldGrammars(HandClock())
-    held.failed(pb.PredictOptions(Grammar='root ::= "a b"'), failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
-    held.failed(SCHEMA, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
+    held.failed(pb.PredictOptions(Grammar='root ::= "a b"'), ALONE)
+    held.failed(SCHEMA, ALONE)
 
     assert not refused(held, pb.PredictOptions(Grammar='root ::= "a  b"'))
     assert refused(held, pb.PredictOptions(Metadata={"response_format": " { }\n"}))
@@ -71,11 +84,11 @@ def test_blanks_in_quotes_count_and_those_in_json_do_not() -> None:
 def test_one_of_several_is_refused_the_second_time_unless_it_was_answered_in_between() -> None:
     held = HeldGrammars(HandClock())
     for options in (GRAMMAR, SCHEMA):
-        held.failed(options, failure(GrpcStatus.ABORTED, AMONG))
+        held.failed(options, AMONG)
     assert not refused(held)
     held.answered(SCHEMA)
     for options in (GRAMMAR, SCHEMA):
-        held.failed(options, failure(GrpcStatus.ABORTED, AMONG))
+        held.failed(options, AMONG)
 
     assert (refused(held), refused(held, SCHEMA)) == (True, False)
 
@@ -83,7 +96,7 @@ def test_one_of_several_is_refused_the_second_time_unless_it_was_answered_in_bet
 @pytest.mark.parametrize(
     ("code", "details"),
     [
-        (GrpcStatus.INVALID_ARGUMENT, "failed to parse grammar"),
+        (GrpcStatus.INVALID_ARGUMENT, "failed to parse grammar: the engine was ended"),
         (
             GrpcStatus.FAILED_PRECONDITION,
             "model not loaded: the engine was ended, because one step took long",
@@ -93,8 +106,8 @@ def test_one_of_several_is_refused_the_second_time_unless_it_was_answered_in_bet
 )
 def test_other_failures_are_not_held_against_a_grammar(code: GrpcStatus, details: str) -> None:
     held = HeldGrammars(HandClock())
-    held.failed(GRAMMAR, failure(code, details))
-    held.failed(GRAMMAR, failure(code, details))
+    held.failed(GRAMMAR, CallFailed(code, details))
+    held.failed(GRAMMAR, CallFailed(code, details))
 
     assert not refused(held)
 
@@ -103,7 +116,7 @@ def test_so_many_are_kept() -> None:
     held = HeldGrammars(HandClock())
     for number in range(KEPT_MAX + 1):
         options = pb.PredictOptions(Grammar=f"root ::= [{number}]")
-        held.failed(options, failure(GrpcStatus.INVALID_ARGUMENT, ALONE))
+        held.failed(options, ALONE)
 
     assert not refused(held, pb.PredictOptions(Grammar="root ::= [0]"))
     assert refused(held, pb.PredictOptions(Grammar="root ::= [1]"))

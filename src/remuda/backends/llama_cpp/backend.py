@@ -4,8 +4,10 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, contextmanager
+from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 import grpc
 from anyio.abc import TaskStatus
 
@@ -18,9 +20,11 @@ from remuda.backends.llama_cpp.generation import BadRequest, plan_generation
 from remuda.backends.llama_cpp.load_options import plan_load
 from remuda.backends.refusal import Refused
 from remuda.core.entropy import Entropy
+from remuda.core.slices import Sliced
 from remuda.core.tasks import TaskOwner
 from remuda.rpc import backend_pb2 as pb
 
+T = TypeVar("T")
 _CALL_ID_BYTES = 12
 _PROBE = [{"role": "user", "content": "Hello"}]
 
@@ -81,9 +85,8 @@ class LlamaCppBackend(Backend):
         self, request: pb.PredictOptions, context: Context
     ) -> AsyncGenerator[pb.Reply, None]:
         with self._asked() as loaded:
-            generation = plan_generation(
-                request, loaded.context_size, template_has_tools=loaded.template_has_tools
-            )
+            plan = plan_generation(request, loaded.context_size, template_has_tools=loaded.template_has_tools)
+            generation = await _in_turns(plan)
             reply_of = replies.chat_reply if generation.chat else replies.completion_reply
             call = CallReading(self._entropy.token(_CALL_ID_BYTES)) if generation.forced_call else None
             async with (
@@ -207,6 +210,17 @@ class LlamaCppBackend(Backend):
             loaded, self._engine = self._engine, None
             await loaded.stop()
             log.info("model_freed path=%r", loaded.plan.path)
+
+
+async def _in_turns(work: Sliced[T]) -> T:
+    """The result, with other calls answered between its slices."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        await anyio.lowlevel.checkpoint()
 
 
 def _resident_bytes(pid: int) -> int:

@@ -9,7 +9,7 @@ from remuda.backends.llama_cpp.forced_calls import Tools, call_schema, told_of
 from remuda.core.errors import Invalid
 from remuda.core.gbnf import check_grammar
 from remuda.core.schema_shape import SchemaShape
-from remuda.core.slices import at_once
+from remuda.core.slices import Sliced
 from remuda.rpc import backend_pb2 as pb
 
 _SAMPLING = (  # Sent as they are: zero has its plain meaning, such as the likeliest token for a temperature.
@@ -58,8 +58,9 @@ class Generation:
 
 def plan_generation(
     options: pb.PredictOptions, context_size: int, *, template_has_tools: bool = True
-) -> Generation:
-    """What to ask the engine for; BadRequest says what is wrong with `options`.
+) -> Sliced[Generation]:
+    """What to ask the engine for; BadRequest says what is wrong with `options`. In slices, for the check of a
+    large grammar takes half a second.
 
     Never more tokens than the context holds: an engine left without a bound may never stop.
     """
@@ -79,19 +80,23 @@ def plan_generation(
         body["logit_bias"] = _json("LogitBias", options.LogitBias, dict)
     if schema := _schema(options.Metadata):
         body["json_schema"] = schema
-    _check_shape(options.Grammar, schema)
+    yield from _check_shape(options.Grammar, schema)
     if options.UseTokenizerTemplate and options.Messages:
         body |= dict(_chat(options))
-        return _with_tools(body, options, template_has_tools) if options.Tools else Generation(True, body)
+        if options.Tools:
+            return (yield from _with_tools(body, options, template_has_tools))
+        return Generation(True, body)
     if not options.Prompt:
         raise BadRequest("there is nothing to answer: Messages and Prompt are both empty")
     return Generation(False, body | dict(_completion(options)))
 
 
-def _with_tools(body: Mapping[str, Any], options: pb.PredictOptions, template_has_tools: bool) -> Generation:
+def _with_tools(
+    body: Mapping[str, Any], options: pb.PredictOptions, template_has_tools: bool
+) -> Sliced[Generation]:
     """An engine whose template has no place for tools forgets them, even those that must be called."""
     tools, choice = _choice(options)
-    _check_shape("", tools)
+    yield from _check_shape("", tools)
     unbound = {name: value for name, value in body.items() if name not in ("grammar", "json_schema")}
     if template_has_tools:  # The engine derives a grammar from them, and refuses another one beside it.
         return Generation(True, unbound | {"tools": tools, "tool_choice": choice})
@@ -104,11 +109,11 @@ def _with_tools(body: Mapping[str, Any], options: pb.PredictOptions, template_ha
     return Generation(True, unbound | bound, forced_call=True)
 
 
-def _check_shape(grammar: str, schema: object) -> None:
+def _check_shape(grammar: str, schema: object) -> Sliced[None]:
     """A grammar, given or derived, that is too much for the engine would end it or hold it up for minutes."""
     try:
-        at_once(check_grammar(grammar))
-        at_once(SchemaShape().check(schema))
+        yield from check_grammar(grammar)
+        yield from SchemaShape().check(schema)
     except Invalid as error:
         raise BadRequest(str(error)) from None
 

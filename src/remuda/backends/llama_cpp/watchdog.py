@@ -16,6 +16,7 @@ import grpc
 from remuda.backends.llama_cpp import limits
 from remuda.backends.llama_cpp.connection import Connection, EngineGone
 from remuda.backends.refusal import ModelNotLoaded, Refused
+from remuda.rpc.metadata import BY_ONE_OF_SEVERAL, BY_THIS_CALL, ENGINE_ENDED
 
 _QUEUED_PATH = "/metrics"
 _ADVICE = (
@@ -157,9 +158,11 @@ class Watchdog:
                 "the grammar of this request (its own or made of its JSON schema or tools) is too ambiguous: "
                 f"{self.verdict}, and the engine had to be ended"
             )
-            return Refused(grpc.StatusCode.INVALID_ARGUMENT, f"{message}; {_ADVICE}")
+            mark = (ENGINE_ENDED, BY_THIS_CALL)
+            return Refused(grpc.StatusCode.INVALID_ARGUMENT, f"{message}; {_ADVICE}", (mark,))
         message = f"the engine was ended, because {self.verdict}; {len(self._suspects)} requests had one"
-        return Refused(grpc.StatusCode.ABORTED, f"{message}, this one among them; {_ADVICE}")
+        mark = (ENGINE_ENDED, BY_ONE_OF_SEVERAL)
+        return Refused(grpc.StatusCode.ABORTED, f"{message}, this one among them; {_ADVICE}", (mark,))
 
 
 class BusiestThread:

@@ -15,14 +15,14 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Invalid
 from remuda.core.gbnf import canonical
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
+from remuda.rpc.metadata import BY_ONE_OF_SEVERAL, BY_THIS_CALL, ENGINE_ENDED
+from remuda.upstreams.http2.failures import CallFailed
 
 KEPT_MAX: Final = 256
 KEPT_S: Final = 3600.0
-# Said by the built-in llama.cpp backend.
-_ENDED: Final = ("the engine was ended", "the engine had to be ended")
+_KEY: Final = ENGINE_ENDED.encode()
 # One of several is only suspected: it is refused the second time, unless it was answered in between.
-_STRIKES: Final = {GrpcStatus.INVALID_ARGUMENT: 2, GrpcStatus.ABORTED: 1}
+_STRIKES: Final = {BY_THIS_CALL.encode(): 2, BY_ONE_OF_SEVERAL.encode(): 1}
 _STRIKES_MAX: Final = 2
 _READ_CHARS_MAX: Final = 32 << 10  # Longer texts are compared but for their blanks: a request waits for this.
 _SCHEMAS: Final = ("json_schema", "response_format")  # In the metadata.
@@ -57,8 +57,8 @@ class HeldGrammars:
 
     def failed(self, options: pb.PredictOptions, failed: CallFailed) -> None:
         """A call with these options failed; note it if an engine was ended because of it."""
-        strikes = _STRIKES.get(failed.code, 0)
-        if not strikes or not any(words in failed.details for words in _ENDED):
+        strikes = _STRIKES.get(failed.metadata.get(_KEY, b""), 0)
+        if not strikes:
             return
         key, now_s = _hash(options), self._clock.monotonic()
         before = self._kept.pop(key, None)
@@ -71,6 +71,11 @@ class HeldGrammars:
         """A call with these options was answered: its grammar was not the one."""
         if self._kept:
             self._kept.pop(_hash(options), None)
+
+
+def is_bound(options: pb.PredictOptions) -> bool:
+    """Whether an engine follows a grammar for these options, given or made by itself."""
+    return bool(options.Grammar or options.Tools) or any(name in options.Metadata for name in _SCHEMAS)
 
 
 def _hash(options: pb.PredictOptions) -> bytes:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import anyio
+from google.protobuf.message import DecodeError
 
 from remuda.core.clock import Clock
 from remuda.inference.answers import TextSink, Usage
@@ -16,6 +17,9 @@ from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.dialects import is_llama
 from remuda.upstreams.grpc.predict_request import GenerationRequest
 from remuda.upstreams.grpc.reply_decoder import ReplyDecoder
+from remuda.upstreams.http2.failures import CallFailed
+
+FailedLater = Callable[[CallFailed], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,18 @@ class TextGenerator:
     """Answers one call for text."""
 
     def __init__(
-        self, channel: Channel, call: InferenceCall, sink: TextSink, clock: Clock, timeouts: GrpcTimeouts
+        self,
+        channel: Channel,
+        call: InferenceCall,
+        sink: TextSink,
+        clock: Clock,
+        timeouts: GrpcTimeouts,
+        failed_later: FailedLater | None = None,
     ) -> None:
+        """With `failed_later` a call whose client has left is waited for until the engine's present step is
+        over; it is told how the call failed, if it did. For answers that are bound by a grammar, which can
+        hold an engine in one step."""
+        self._failed_later = failed_later
         self._channel = channel
         self._call = call
         self._sink = sink
@@ -42,7 +56,9 @@ class TextGenerator:
 
     async def run(self, generations: Sequence[GenerationRequest]) -> None:
         """Generate all answers: streamed if the client asked for it."""
-        one = self._stream if self._call.stream else self._whole
+        # Of a stream the next word says that a step is over; of a whole answer nothing does before its end.
+        bound = self._failed_later is not None and is_llama(self._call.model)
+        one = self._stream if self._call.stream or bound else self._whole
         if len(generations) == 1:  # As nearly always.
             await one(0, generations[0])
         else:
@@ -56,15 +72,32 @@ class TextGenerator:
         try:
             stream = await self._channel.call("PredictStream", *generation.message())
             with GrpcCall(stream, self._timeouts.silence_s) as call:
-                while (message := await call.read()) is not None:
-                    delta = decoder.decode(parse(message))
-                    if delta is not None:
-                        self._note_token()
-                        await write(index, delta)
+                try:
+                    while (message := await call.read()) is not None:
+                        delta = decoder.decode(parse(message))
+                        if delta is not None:
+                            self._note_token()
+                            await write(index, delta)
+                except (CallFailed, DecodeError):
+                    raise
+                except BaseException:  # Its client has left.
+                    await self._hear_out(call)
+                    raise
         finally:  # What was said before it broke off was said, too.
             self._count(generation, decoder.usage)
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
+
+    async def _hear_out(self, call: GrpcCall) -> None:
+        """Whether the step under way ends well: an engine that is held in it is ended, and nobody else would
+        learn by which grammar."""
+        if self._failed_later is None:
+            return
+        with anyio.move_on_after(limits.LEFT_S, shield=True):
+            try:
+                await call.read()
+            except CallFailed as failed:
+                self._failed_later(failed)
 
     async def _whole(self, index: int, generation: GenerationRequest) -> None:
         stream = await self._channel.call("Predict", *generation.message())

@@ -18,7 +18,7 @@ from remuda.upstreams.grpc import embeddings, error_mapping, predict_request
 from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.dialects import is_llama
 from remuda.upstreams.grpc.grammars import Grammars
-from remuda.upstreams.grpc.held_grammars import HeldGrammars
+from remuda.upstreams.grpc.held_grammars import HeldGrammars, is_bound
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.predict_request import GenerationRequest, Preset
 from remuda.upstreams.grpc.text_generation import GrpcTimeouts, TextGenerator, side_by_side
@@ -125,7 +125,9 @@ class GrpcUpstream:
         held.check(options)
         texts = sink.texts(len(generations))
         try:
-            await TextGenerator(self._channel, call, texts, self._clock, self._timeouts).run(generations)
+            left = partial(held.failed, options) if is_bound(options) else None
+            generator = TextGenerator(self._channel, call, texts, self._clock, self._timeouts, left)
+            await generator.run(generations)
         except CallFailed as failed:
             held.failed(options, failed)
             raise

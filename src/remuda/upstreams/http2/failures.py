@@ -34,12 +34,13 @@ class GrpcStatus(IntEnum):
 
 
 class CallFailed(Exception):
-    """The backend says so, unless the class tells of something else."""
+    """The backend says so, unless the class tells of something else. `metadata` came with its status."""
 
-    def __init__(self, code: GrpcStatus, details: str) -> None:
+    def __init__(self, code: GrpcStatus, details: str, metadata: Headers | None = None) -> None:
         super().__init__(f"{code.name}: {details}")
         self.code = code
         self.details = details
+        self.metadata = metadata or {}
 
 
 class Unreachable(CallFailed):
@@ -154,7 +155,7 @@ def verdict(trailers: Headers, *, alone: bool) -> CallFailed | None:
         return None
     said = trailers.get(b"grpc-message", b"")
     words = unquote_to_bytes(said[: 3 * limits.WORDS_CHARS_MAX]).decode("utf-8", "replace")
-    return CallFailed(status, words[: limits.WORDS_CHARS_MAX])
+    return CallFailed(status, words[: limits.WORDS_CHARS_MAX], trailers)
 
 
 def unsaid() -> BrokenOff:

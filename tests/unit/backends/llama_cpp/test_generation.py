@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from remuda.backends.llama_cpp.generation import BadRequest, Generation, plan_generation
+from remuda.core.slices import at_once
 from remuda.rpc import backend_pb2 as pb
 
 CONTEXT = 2048
@@ -14,13 +15,17 @@ CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type"
 NAMED = json.dumps({"type": "function", "function": {"name": "clock"}})
 
 
+def planned(options: pb.PredictOptions, context: int, *, template_has_tools: bool = True) -> Generation:
+    return at_once(plan_generation(options, context, template_has_tools=template_has_tools))
+
+
 def prompted(**options: Any) -> Generation:
-    return plan_generation(pb.PredictOptions(Prompt="Once", **options), CONTEXT)
+    return planned(pb.PredictOptions(Prompt="Once", **options), CONTEXT)
 
 
 def chatted(*, template_has_tools: bool = True, **options: Any) -> Generation:
     question = [pb.Message(role="user", content="Hello")]
-    return plan_generation(
+    return planned(
         pb.PredictOptions(**{"Messages": question, "UseTokenizerTemplate": True, **options}),
         CONTEXT,
         template_has_tools=template_has_tools,
@@ -58,7 +63,7 @@ def test_a_prompt_is_completed_and_messages_are_a_chat() -> None:
 
 
 def test_messages_without_the_wish_for_a_template_leave_the_prompt_in_force() -> None:
-    assert not plan_generation(
+    assert not planned(
         pb.PredictOptions(Prompt="Once", Messages=[pb.Message(role="user", content="Hello")]), CONTEXT
     ).chat
 
@@ -72,7 +77,7 @@ def test_an_answer_always_has_a_bound(asked: int, bound: int) -> None:
 @pytest.mark.parametrize("template", [True, False])
 def test_nothing_to_answer_is_refused(template: bool) -> None:
     with pytest.raises(BadRequest, match="both empty"):
-        plan_generation(pb.PredictOptions(UseTokenizerTemplate=template), CONTEXT)
+        planned(pb.PredictOptions(UseTokenizerTemplate=template), CONTEXT)
 
 
 def test_sampling_is_passed_on_and_what_was_not_chosen_is_left_to_the_engine() -> None:

@@ -26,13 +26,17 @@ def test_a_slow_machine_has_longer_steps() -> None:
 
 
 async def statuses(*bound: bool, left: int = 0) -> list[grpc.StatusCode]:
+    return [refused.code for refused in await refusals(*bound, left=left)]
+
+
+async def refusals(*bound: bool, left: int = 0) -> list[Refused]:
     """Of calls in an engine that is ended; `left` calls with a grammar had been given up a moment before."""
 
     async def say_nothing(stream: SocketStream) -> None:
         async with stream:
             await anyio.sleep_forever()
 
-    told: dict[int, grpc.StatusCode] = {}
+    told: dict[int, Refused] = {}
     ended = anyio.Event()
 
     async def call(number: int, dog: Watchdog) -> None:
@@ -41,7 +45,7 @@ async def statuses(*bound: bool, left: int = 0) -> list[grpc.StatusCode]:
                 await ended.wait()
                 raise EngineGone("it is gone")
         except Refused as refused:
-            told[number] = refused.code
+            told[number] = refused
 
     async with (
         await anyio.create_tcp_listener(local_host="127.0.0.1") as listener,
@@ -65,6 +69,13 @@ async def test_the_call_with_the_grammar_is_refused_and_others_may_be_tried_agai
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.FAILED_PRECONDITION,
     ]
+
+
+async def test_programs_are_told_by_metadata_that_an_engine_was_ended() -> None:
+    [alone, other] = await refusals(True, False)
+    assert (alone.metadata, other.metadata) == ((("remuda-engine-ended", "this-call"),), ())
+    several = {refused.metadata for refused in await refusals(True, True)}
+    assert several == {(("remuda-engine-ended", "one-of-several"),)}
 
 
 async def test_of_several_calls_with_a_grammar_none_is_blamed() -> None:
