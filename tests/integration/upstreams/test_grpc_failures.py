@@ -379,7 +379,6 @@ async def test_a_call_whose_client_left_ends_with_the_next_word() -> None:
             asked.set()
             while True:
                 await context.write(text("hi"))
-                await anyio.sleep(0.01)
 
     async with scripted(PredictStream=talkative) as address, upstream_at(address) as upstream:
         async with anyio.create_task_group() as tasks:
