@@ -18,7 +18,7 @@ from remuda.wire.nodes import SECRET_PREFIX, Farewell, Heartbeat, RegisterReply,
 from remuda.worker.addresses import Advertised
 from remuda.worker.enrolment import BusPolicy, refresh_after
 from remuda.worker.hardware.model import Hardware
-from remuda.worker.introduction import Introduction, register_request
+from remuda.worker.identity import Introduction, register_request
 from remuda.worker.membership import Membership
 from remuda.worker.ports import BusTarget
 from remuda.worker.reporter import NothingYet

@@ -168,7 +168,7 @@ BREAKS = {
         first_seed=33,
     ),
     "a worker takes leave without its boot": Break(
-        "remuda.worker.departure.Farewell",
+        "remuda.worker.membership.Farewell",
         lambda **said: Farewell(for_good=said["for_good"]),
         "farewells_are_of_this_boot",
         first_seed=33,

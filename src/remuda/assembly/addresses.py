@@ -1,10 +1,15 @@
-"""Under which addresses a frontend is reached, and from where."""
+"""Under which addresses a frontend is reached, and from where; and the refusal of a second one on the same
+folder or port, before anything slow is imported or started. The start checks both again: somebody may take
+them meanwhile."""
 
 import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 
 from remuda.assembly.settings import FrontendSettings
+from remuda.core.errors import Misconfigured
+from remuda.host.folder import DataFolder
+from remuda.host.ports import listen, listening_process
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANYWHERE = frozenset({"0.0.0.0", "::", ""})
@@ -90,3 +95,15 @@ def _own_addresses() -> Mapping[str, Sequence[str]]:
         for interface, addresses in psutil.net_if_addrs().items()
         if interface in stats and stats[interface].isup
     }
+
+
+def refuse_second_start(settings: FrontendSettings) -> None:
+    """Raises Misconfigured, naming the process that has the folder or the port."""
+    DataFolder(settings.data_dir).check_free_for("frontend")
+    try:
+        listen(bind_host(settings), settings.port).close()
+    except Misconfigured as error:
+        holder = listening_process(settings.port)
+        if not holder:
+            raise
+        raise Misconfigured(f"{error.message} by {holder}", hint=f"stop it, or {error.hint}") from None

@@ -1,4 +1,4 @@
-"""Composition root of what runs backends on a worker."""
+"""Builds what runs backends on a worker."""
 
 import os
 import platform

@@ -47,8 +47,7 @@ from remuda.gateway.proxies import TrustedProxies
 from remuda.gateway.server import serve
 from remuda.gateway.services import Access, Inference, Ops, Readiness, Services, Serving
 from remuda.host import join_script
-from remuda.host.folder import DataFolder, write_json
-from remuda.host.identity import stable_id
+from remuda.host.folder import DataFolder, stable_id, write_json
 from remuda.host.ports import listen
 from remuda.host.wheel import own_wheel, own_wheel_name
 from remuda.ops.change_signal import ChangeSignal

@@ -1,4 +1,4 @@
-"""Composition root of commands about this machine's own backends: no frontend is asked."""
+"""Builds what commands about this machine's own backends use: no frontend is asked."""
 
 import os
 import platform

@@ -1,11 +1,14 @@
-"""Composition root of operations on a frontend: who keeps them, moves them on, and answers for them."""
+"""Builds operations on a frontend: who stores them, carries them out, and answers for them."""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
-from remuda.assembly.registry_pinner import RegistryPinner
+import anyio
+import structlog
+
 from remuda.assembly.running import background
 from remuda.assembly.settings import FrontendSettings
 from remuda.assembly.sources import galleries_of, registries_of
@@ -13,6 +16,7 @@ from remuda.bus.client import Bus
 from remuda.bus.messages import Connected
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
+from remuda.core.errors import Forbidden, Invalid, NotFound, RemudaError, Unauthorized
 from remuda.core.ids import FrontendId
 from remuda.fleet.fleet import Standing
 from remuda.gallery.cache import Cache
@@ -21,8 +25,11 @@ from remuda.gallery.model import Gallery
 from remuda.gallery.sources import Sources
 from remuda.gateway.services import Ops
 from remuda.host.folder import DataFolder
-from remuda.oci.client import open_client
+from remuda.oci.client import RegistryClient, open_client
+from remuda.oci.errors import PlatformMissing
 from remuda.oci.keychain import Keychain, docker_config_files
+from remuda.oci.model import Platform
+from remuda.oci.reference import OciImage, Reference, parse_source
 from remuda.oci.retrying import RetryPolicy
 from remuda.ops.change_signal import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
@@ -30,13 +37,58 @@ from remuda.ops.feed import Feed
 from remuda.ops.gallery_view import GalleryView
 from remuda.ops.inventories import Inventories
 from remuda.ops.model import Patience
-from remuda.ops.ports import Figures, ModelWork, Pinner
+from remuda.ops.ports import Build, Figures, ModelWork, Pin, Pinner
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
 from remuda.ops.service import Operations, Policy
 from remuda.ops.upgrade_check import UpgradeCheck
 from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
+
+log = structlog.get_logger(__name__)
+
+_ASK_S: Final = 4.0
+
+
+class RegistryPinner:
+    """Implements ops.ports.Pinner."""
+
+    def __init__(self, client: RegistryClient) -> None:
+        self._client = client
+
+    async def pin(self, build: Build) -> Pin:
+        reference = _image(build.uri)
+        if reference is None:
+            return Pin()
+        try:
+            with anyio.fail_after(_ASK_S):
+                return Pin(await self._digest(reference, build.platform))
+        except PlatformMissing as error:
+            return Pin(missing=error.message)
+        except NotFound:
+            return Pin(trouble=f"{reference} does not exist in the registry", refused=True)
+        except (Unauthorized, Forbidden):
+            words = f"access to {reference} was denied: the image is private or does not exist"
+            return Pin(trouble=words, refused=True)
+        except (RemudaError, TimeoutError) as error:
+            trouble = f"no answer within {_ASK_S:g} s" if isinstance(error, TimeoutError) else error.message
+            log.info("tag_not_pinned", image=str(reference), reason=trouble)
+            return Pin(trouble=trouble)
+
+    async def _digest(self, reference: Reference, platform: str) -> str:
+        if not platform:
+            return await self._client.digest_of(reference)
+        os, _, architecture = platform.partition("/")
+        return (await self._client.image(reference, Platform(os, architecture))).digest
+
+
+def _image(uri: str) -> Reference | None:
+    try:
+        source = parse_source(uri)
+    except Invalid:
+        return None
+    return source.reference if isinstance(source, OciImage) else None
+
 
 _REQUESTS_MAX = 1000  # Open at once, over all operations.
 _ONCE = RetryPolicy(attempts_max=1)  # An admin waits for the answer, and can do without it.

@@ -1,4 +1,4 @@
-"""Composition root of serving: from requests to replicas, and from configured models to loaded ones."""
+"""Builds serving on a frontend: from requests to replicas, and from configured models to loaded ones."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager

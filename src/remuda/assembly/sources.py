@@ -4,7 +4,7 @@ import json
 
 from remuda.assembly.settings.depot import SourceSettings
 from remuda.gallery.model import Gallery, galleries_from_json
-from remuda.gallery.shipped import DEFAULT_GALLERIES
+from remuda.gallery.sources import DEFAULT_GALLERIES
 from remuda.oci.reference import canonical_registry
 from remuda.oci.registries import Registries
 

@@ -40,8 +40,7 @@ from remuda.host.folder import DataFolder, write_json
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.enrolment import BusPolicy
 from remuda.worker.hardware.host import SystemHost
-from remuda.worker.identity import boot_id, machine_id, node_name, node_secret
-from remuda.worker.introduction import Introduction
+from remuda.worker.identity import Introduction, boot_id, machine_id, node_name, node_secret
 from remuda.worker.inventory import Inventory
 from remuda.worker.ports import BusTarget, Hear
 from remuda.worker.service import MakeRoom, Worker, WorkerConfig

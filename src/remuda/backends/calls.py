@@ -1,6 +1,8 @@
-"""From backend.proto to the methods of one backend: which calls it takes, and what surrounds each of them.
+"""From backend.proto to the methods of one backend: which calls it takes, and what surrounds each of them. A
+backend is a plain class with methods named like the calls; what it does not define is UNIMPLEMENTED.
 
-A backend is a plain class with methods named like the calls; what it does not define is UNIMPLEMENTED.
+A call meant for another model is refused: a worker may give the port of a stopped process to the next one
+while a frontend still knows the old owner.
 """
 
 import logging
@@ -15,9 +17,39 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from remuda.backends.identity import LoadedModel
-from remuda.backends.refusal import Refused
+from remuda.backends.refusal import ModelNotLoaded, Refused
 from remuda.rpc import backend_pb2 as pb
+
+
+class LoadedModel:
+    """What the last successful LoadModel brought, until Free."""
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+
+    def remember(self, options: pb.ModelOptions) -> None:
+        self._name = options.Model
+
+    def forget(self, _request: pb.HealthMessage) -> None:
+        self._name = None
+
+    def refusal(self, request: Message) -> Refused | None:
+        """Why `request` may not be answered now; None when it may.
+
+        Only `ModelIdentity` is compared: other fields that name a model are rewritten on their way.
+        """
+        if "ModelIdentity" not in request.DESCRIPTOR.fields_by_name:
+            return None
+        if self._name is None:
+            return ModelNotLoaded()
+        wanted: str = getattr(request, "ModelIdentity")  # noqa: B009 - messages in general have no such field.
+        if not wanted or not self._name or wanted == self._name:
+            return None
+        return Refused(
+            grpc.StatusCode.NOT_FOUND,
+            f"model identity mismatch: this backend holds {self._name!r}, the call is for {wanted!r}",
+        )
+
 
 Context: TypeAlias = grpc.aio.ServicerContext
 Unary = Callable[[Any, Context], Awaitable[Message]]

@@ -1,4 +1,5 @@
-"""The life of a backend process: read its arguments, listen, answer calls, end in order.
+"""The life of a backend process: read its arguments, listen, answer calls that carry the shared token, end
+in order, or at once when its parent is gone: a worker that was killed must not leave engines behind.
 
 Log lines are plain text on standard error, by the standard library: structlog alone takes a third of the
 time in which a backend starts.
@@ -6,33 +7,126 @@ time in which a backend starts.
 
 import argparse
 import errno
+import hmac
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import NoReturn
 
 import anyio
 import grpc
 
-from remuda.backends import limits
 from remuda.backends.calls import Backend, Calls
-from remuda.backends.parent_watch import watch_parent
-from remuda.backends.token import TOKEN_VARIABLE, TokenCheck
+from remuda.core import durations
+
+MESSAGE_BYTES_MAX = 50 << 20  # Of one gRPC message, either way: what LocalAI's peers use.
+DRAIN_S = 5.0  # Calls in flight get this long when a backend is told to stop.
+FAILED_DRAIN_S = 1.0  # And so long when it has failed: all that is left to send them is an error.
+CLOSE_S = 3.0  # Patience with an engine that lets go of its model.
+EXIT_S = 12.0  # From the signal to the end, whatever hangs: sooner than the 15 s after which workers kill.
+PARENT_WATCH_EVERY_S = 2.0
+
+
+SWITCH_VARIABLE = "LOCALAI_BACKEND_PARENT_WATCH"
+INTERVAL_VARIABLE = "LOCALAI_BACKEND_PARENT_WATCH_INTERVAL"
+
+log = logging.getLogger(__name__)
+
+
+def watch_parent(
+    environ: Mapping[str, str], orphaned: Callable[[], None], *, getppid: Callable[[], int] = os.getppid
+) -> threading.Thread | None:
+    """Call `orphaned` once, from a thread, when this process gets another parent.
+
+    None when there is nothing to watch: it was switched off, or the parent is the machine's first process.
+    """
+    parent = getppid()
+    if parent <= 1 or _switched_off(environ):
+        return None
+    every = watch_interval(environ)
+    thread = threading.Thread(
+        target=_watch, args=(parent, every, orphaned, getppid), name="parent-watch", daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def watch_interval(environ: Mapping[str, str]) -> timedelta:
+    """How often to look: a duration as Go writes them, or plain seconds."""
+    usual = timedelta(seconds=PARENT_WATCH_EVERY_S)
+    text = environ.get(INTERVAL_VARIABLE, "").strip()
+    if not text:
+        return usual
+    try:
+        interval = _span(text)
+    except (ValueError, OverflowError):
+        interval = timedelta(0)
+    if interval <= timedelta(0):
+        log.warning("parent_watch_interval_ignored value=%r accepted=%r", text, durations.ACCEPTED)
+        return usual
+    return interval
+
+
+def _span(text: str) -> timedelta:
+    try:
+        return timedelta(seconds=float(text))
+    except ValueError:
+        return durations.parse(text)
+
+
+def _switched_off(environ: Mapping[str, str]) -> bool:
+    return environ.get(SWITCH_VARIABLE, "").strip().lower() in ("false", "0", "no", "off")
+
+
+def _watch(parent: int, every: timedelta, orphaned: Callable[[], None], getppid: Callable[[], int]) -> None:
+    pause = threading.Event()  # Never set: waiting for it is how a thread lets time pass.
+    while getppid() == parent:
+        pause.wait(every.total_seconds())
+    log.warning("parent_gone pid=%d", parent)
+    orphaned()
+
+
+TOKEN_VARIABLE = "LOCALAI_GRPC_AUTH_TOKEN"
+
+
+class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc has no types.
+    """Refuses calls without `authorization: Bearer <token>` before any of their messages is read."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode()
+        # Of this kind for every method: it can answer before, and without, a request.
+        self._refusal = grpc.stream_stream_rpc_method_handler(_refuse)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        given = dict(handler_call_details.invocation_metadata).get("authorization", "")
+        if hmac.compare_digest(given.encode(), self._expected):
+            return await continuation(handler_call_details)
+        return self._refusal
+
+
+async def _refuse(_requests: object, context: grpc.aio.ServicerContext) -> NoReturn:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "invalid token")
+    raise AssertionError("abort does not return")
+
 
 ADDRESS_DEFAULT = "localhost:50051"
 _PORT_MAX = 65535
 _STDERR = 2
 _OPTIONS = (
-    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # Else a second process could listen beside us and take half of the calls.
 )
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +202,9 @@ async def _serve(backend: Backend, address: Address, token: str) -> None:
             log.info("listening address=%s token_required=%s", Address(address.host, port), bool(token))
             failed = await _until_failed(backend, signals)
             _exit_in_time(int(failed))
-            await server.stop(limits.FAILED_DRAIN_S if failed else limits.DRAIN_S)
+            await server.stop(FAILED_DRAIN_S if failed else DRAIN_S)
             tasks.cancel_scope.cancel()
-        with anyio.move_on_after(limits.CLOSE_S):
+        with anyio.move_on_after(CLOSE_S):
             await backend.close()
         log.info("stopped")
         if failed:
@@ -172,6 +266,6 @@ def _end_as_if_told() -> None:
 
 def _exit_in_time(code: int = 0) -> None:
     """From here on the process ends, whatever an engine's threads and destructors do."""
-    last_resort = threading.Timer(limits.EXIT_S, os._exit, (code,))
+    last_resort = threading.Timer(EXIT_S, os._exit, (code,))
     last_resort.daemon = True
     last_resort.start()

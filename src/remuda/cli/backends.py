@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 import click
 
 from remuda.cli.commands import ListByDefault, config_option, data_dir_option, examples, json_option
+from remuda.cli.numbers import span_of
 from remuda.cli.plain import one_line
-from remuda.cli.spans import span_of
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Conflict, Invalid
 from remuda.core.pasting import pasted
@@ -238,7 +238,7 @@ def remove_here(here: Here, name: str) -> None:
 
 def _check_unused(folder: Path) -> None:
     """A worker of this machine may run it: processes do not outlive their files. Conflict names them."""
-    from remuda.worker.depot.in_use import program_running_in
+    from remuda.worker.depot.versions import program_running_in
 
     if occupant := program_running_in(folder):
         raise Conflict(

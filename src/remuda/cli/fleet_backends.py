@@ -17,9 +17,8 @@ from remuda.cli.exits import Exit, Interrupted
 from remuda.cli.invocation import Asked
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
-from remuda.cli.numbers import WholeNumber
+from remuda.cli.numbers import WholeNumber, span_of
 from remuda.cli.plain import one_line
-from remuda.cli.spans import span_of
 from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:

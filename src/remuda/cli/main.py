@@ -153,7 +153,7 @@ def root() -> None:
 @click.pass_context
 def up(ctx: click.Context, /, **flags: object) -> None:
     """Run a frontend and a worker on this machine: a fleet of one that others can join."""
-    from remuda.assembly.second_start import refuse_second_start
+    from remuda.assembly.addresses import refuse_second_start
     from remuda.assembly.settings import UpSettings
     from remuda.cli.options import resolve_settings
 
@@ -175,7 +175,7 @@ def up(ctx: click.Context, /, **flags: object) -> None:
 @click.pass_context
 def frontend(ctx: click.Context, /, **flags: object) -> None:
     """Run the API without a worker. Several can share one PostgreSQL and one NATS server."""
-    from remuda.assembly.second_start import refuse_second_start
+    from remuda.assembly.addresses import refuse_second_start
     from remuda.assembly.settings import FrontendSettings
     from remuda.cli.options import resolve_settings
 

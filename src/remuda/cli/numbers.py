@@ -1,6 +1,10 @@
-"""Numbers on the command line, refused in plain words."""
+"""Numbers and durations on the command line, refused in plain words."""
+
+from datetime import timedelta
 
 import click
+
+from remuda.core import durations
 
 
 class WholeNumber(click.ParamType[int]):
@@ -40,3 +44,13 @@ class Amount(click.ParamType[float]):
         if not 0 <= number < float("inf"):
             self.fail(f"{str(value)!r} is not a number of 0 or more.", param, ctx)
         return number
+
+
+def span_of(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
+    """For `callback`: the span that an option names."""
+    if value is None:
+        return None
+    try:
+        return durations.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None

@@ -13,9 +13,8 @@ from remuda.cli.commands import ListByDefault, client_command, connect, examples
 from remuda.cli.invocation import Asked
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
-from remuda.cli.numbers import WholeNumber
+from remuda.cli.numbers import WholeNumber, span_of
 from remuda.cli.plain import one_line
-from remuda.cli.spans import span_of
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Invalid, NotFound, RemudaError
 from remuda.core.near_names import did_you_mean

@@ -4,14 +4,39 @@ The rules are those of LocalAI's workers, so that both choose alike; where a mac
 could, the choice carries a warning.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from remuda.gallery import artifacts, fit
+from remuda.gallery import fit
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias, similar
-from remuda.gallery.model import Entry, Gallery, Machine, Reading
+from remuda.gallery.model import BUILTIN, Entry, Gallery, Machine, Reading
+
+_RELEASED: Final = "latest-"
+_NIGHTLY: Final = "master-"
+_DEVELOPMENT: Final = "-development"
+_NOT_AN_IMAGE: Final = re.compile(rf"{BUILTIN}|https?://|file:|ocifile://|[./~]")
+
+
+def uris_of(entry: Entry) -> tuple[str, ...]:
+    """The entry's own URI, its mirrors, then the nightly image and that image's development form.
+
+    Published indexes name images that were never pushed under their release tag: hence the last two.
+    """
+    chain = [entry.uri, *entry.mirrors, *_nightly(entry.uri)]
+    return tuple(dict.fromkeys(uri for uri in chain if uri))
+
+
+def _nightly(uri: str) -> tuple[str, ...]:
+    """Only a tag is rewritten: a host or a repository may be called `latest-` too, and a digest is final."""
+    repository, colon, tag = uri.rpartition(":")
+    if _NOT_AN_IMAGE.match(uri) or not colon or "/" in tag or "@" in repository or _RELEASED not in tag:
+        return ()
+    nightly = f"{repository}:{tag.replace(_RELEASED, _NIGHTLY, 1)}"
+    return nightly, nightly + _DEVELOPMENT
+
 
 _FALLBACKS: Final = ("default", "cpu")
 
@@ -28,7 +53,7 @@ class Resolved:
 
     @property
     def uris(self) -> tuple[str, ...]:
-        return artifacts.uris(self.entry)
+        return uris_of(self.entry)
 
 
 @dataclass(frozen=True, slots=True)

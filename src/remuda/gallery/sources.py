@@ -6,6 +6,7 @@ Whatever cannot be reached is said in the reading; the other galleries, and olde
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from importlib import resources
 from typing import Final
 
 import anyio
@@ -18,7 +19,19 @@ from remuda.gallery.cache import Cache, Copy
 from remuda.gallery.fetch import Fetched, Fetcher, Known, shown
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Gallery, Index, Reading
-from remuda.gallery.shipped import shipped_index
+
+REMUDA: Final = Gallery(name="remuda", url="builtin:gallery")
+LOCALAI: Final = Gallery(
+    name="localai",
+    url="https://index.localai.io/backends",
+    mirrors=("github:mudler/LocalAI/backend/index.yaml@master",),
+)
+DEFAULT_GALLERIES: Final = (REMUDA, LOCALAI)
+
+
+def shipped_index() -> bytes:
+    return resources.files("remuda.gallery").joinpath("data", "index.yaml").read_bytes()
+
 
 log = structlog.get_logger()
 

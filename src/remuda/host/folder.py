@@ -1,17 +1,37 @@
-"""The data folder: where things are in it, who may read it, and that one process of a kind uses it."""
+"""The data folder: where things are in it, who may read it, that one process of a kind uses it, and the ids
+and secrets that are made once and then kept there."""
 
 import errno
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from remuda.core.entropy import Entropy
 from remuda.core.errors import Misconfigured
 from remuda.core.os_errors import is_full, os_reason
+
+
+def stable_id(file: Path, entropy: Entropy) -> str:
+    """The id in the file; a new one is made where there is none."""
+    return kept_text(file, entropy.uuid)
+
+
+def kept_text(file: Path, make: Callable[[], str]) -> str:
+    """The text in the file; where there is none a new one is made, and written whole, for its owner only."""
+    try:
+        held = file.read_text().strip()
+    except FileNotFoundError:
+        held = ""
+    if not held:
+        held = make()
+        write_private(file, held + "\n")
+    return held
+
 
 _ROOM_BYTES: Final = 1 << 20  # With less a start would fail half-way: the database alone takes as much.
 

@@ -1,4 +1,4 @@
-"""Orphans: processes that lost their parent come to this one, which lays them to rest. Only on Linux."""
+"""Orphans: processes that lost their parent come to this one, which reaps them. Only on Linux."""
 
 import ctypes
 import os

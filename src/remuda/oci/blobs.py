@@ -16,11 +16,11 @@ import anyio
 import structlog
 
 from remuda.oci import limits
+from remuda.oci.disk import disk_trouble_explained
 from remuda.oci.errors import RegistryFailed
 from remuda.oci.partial import Partial
 from remuda.oci.reference import parse_digest
 from remuda.oci.retention import StoredBlob, to_let_go
-from remuda.oci.space import disk_trouble_explained
 
 log = structlog.get_logger(__name__)
 

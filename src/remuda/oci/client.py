@@ -14,9 +14,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Forbidden, Misconfigured, NotFound, RemudaError, Unauthorized
 from remuda.oci import limits
-from remuda.oci.answers import raise_for_status
 from remuda.oci.auth import Authorizer, Form, Keys, pull_scope
-from remuda.oci.digests import checked_digest, digest_of_bytes
 from remuda.oci.errors import ContentRefused, PlatformMissing, RegistryFailed
 from remuda.oci.keychain import NoKeys
 from remuda.oci.model import (
@@ -27,14 +25,16 @@ from remuda.oci.model import (
     Index,
     Manifest,
     Platform,
+    checked_digest,
+    digest_of_bytes,
     parse_config,
     parse_manifest,
 )
 from remuda.oci.platforms import Unfit, choose, fits, why_unfit
 from remuda.oci.reference import Reference, parse_digest
 from remuda.oci.registries import Endpoint, Registries
+from remuda.oci.responses import Stream, raise_for_status, range_header, stream_of
 from remuda.oci.retrying import Patience, RetryPolicy
-from remuda.oci.streams import Stream, range_header, stream_of
 from remuda.oci.transport import Response, Transport, open_transport
 
 log = structlog.get_logger(__name__)

@@ -18,13 +18,13 @@ from remuda.core.events import Notifier
 from remuda.oci import limits
 from remuda.oci.blobs import BlobStore, OnBytes, Wanted
 from remuda.oci.client import RegistryClient
+from remuda.oci.disk import require_headroom
 from remuda.oci.errors import ContentRefused, RegistryFailed
 from remuda.oci.model import Descriptor, Image
 from remuda.oci.partial import GrowingFile, Partial, appending
 from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
+from remuda.oci.responses import Stream
 from remuda.oci.retrying import Patience, RetryPolicy
-from remuda.oci.space import require_headroom
-from remuda.oci.streams import Stream
 
 log = structlog.get_logger(__name__)
 

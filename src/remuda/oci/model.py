@@ -3,6 +3,7 @@
 Documents are read tolerantly, but nothing from them is used in a path or URL before its form was checked.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -14,6 +15,20 @@ from remuda.core.field_errors import field_error
 from remuda.oci import limits
 from remuda.oci.errors import ContentRefused
 from remuda.oci.reference import Reference, parse_digest
+
+
+def digest_of_bytes(body: bytes) -> str:
+    return f"sha256:{hashlib.sha256(body).hexdigest()}"
+
+
+def checked_digest(body: bytes, promised: str, what: str) -> str:
+    """The digest, if the bytes have it; else ContentRefused."""
+    algorithm = promised.partition(":")[0]
+    actual = f"{algorithm}:{hashlib.new(algorithm, body).hexdigest()}"
+    if actual != promised:
+        raise ContentRefused(f"{what} should have digest {promised} but has {actual}")
+    return promised
+
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.index.v1+json",

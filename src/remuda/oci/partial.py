@@ -21,8 +21,7 @@ from anyio.to_thread import run_sync
 
 from remuda.core.errors import RemudaError
 from remuda.oci import limits
-from remuda.oci.space import disk_trouble_explained
-from remuda.oci.writeback import Writeback
+from remuda.oci.disk import Writeback, disk_trouble_explained
 
 
 class StartedOver(Exception):

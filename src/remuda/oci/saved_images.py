@@ -17,9 +17,17 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from remuda.core.errors import NotFound
 from remuda.oci import limits
-from remuda.oci.digests import checked_digest, digest_of_bytes
 from remuda.oci.errors import ContentRefused, PlatformMissing
-from remuda.oci.model import ImageConfig, Index, Manifest, Platform, parse_config, parse_manifest
+from remuda.oci.model import (
+    ImageConfig,
+    Index,
+    Manifest,
+    Platform,
+    checked_digest,
+    digest_of_bytes,
+    parse_config,
+    parse_manifest,
+)
 from remuda.oci.platforms import Unfit, choose, fits, why_unfit
 
 _LAYER = "application/vnd.oci.image.layer.v1.tar"

@@ -12,16 +12,15 @@ from yarl import URL
 
 from remuda.core.errors import NotFound
 from remuda.oci import limits
-from remuda.oci.answers import raise_for_status
 from remuda.oci.blobs import BlobStore, Wanted
 from remuda.oci.client import RegistryClient
+from remuda.oci.disk import require_headroom
 from remuda.oci.fetch import Open, fetch_blob
 from remuda.oci.model import Descriptor, Image, ImageConfig, Platform
 from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
 from remuda.oci.reference import Archive, Folder, parse_digest
+from remuda.oci.responses import Stream, raise_for_status, range_header, stream_of
 from remuda.oci.saved_images import SavedLayer, open_saved
-from remuda.oci.space import require_headroom
-from remuda.oci.streams import Stream, range_header, stream_of
 
 _ANY_PLATFORM = ImageConfig(Platform("", ""))
 

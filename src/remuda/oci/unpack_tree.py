@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import structlog
 
+from remuda.oci.disk import Writeback
 from remuda.oci.unpack_rules import Path, Refusal, shown
-from remuda.oci.writeback import Writeback
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NOT_A_FOLDER = {

@@ -9,9 +9,9 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.fleet.model import Node, NodeType
-from remuda.gallery import artifacts
 from remuda.gallery.lookup import Found
 from remuda.gallery.references import is_image, same_repository
+from remuda.gallery.resolve import uris_of
 from remuda.ops.observations import NodeView
 from remuda.wire.nodes import InstalledArtifact
 
@@ -53,7 +53,7 @@ def from_reference(artifact: InstalledArtifact, entry: Found | None) -> bool:
     fetched = is_image(artifact.uri) or artifact.uri.startswith(("http://", "https://"))
     if not fetched or artifact.gallery_url:
         return False
-    known = () if entry is None else artifacts.uris(entry.entry)
+    known = () if entry is None else uris_of(entry.entry)
     return not any(same_repository(artifact.uri, uri) for uri in known)
 
 

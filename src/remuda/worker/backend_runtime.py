@@ -26,18 +26,16 @@ from remuda.worker.addresses import Advertised
 from remuda.worker.commands.commands import Commands
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.gc import collect
-from remuda.worker.http.app import application
+from remuda.worker.http.app import TokenGuard, application
 from remuda.worker.http.asgi import App
 from remuda.worker.http.door import open_door
-from remuda.worker.http.guard import TokenGuard
 from remuda.worker.launching.environment import scrubbed
 from remuda.worker.launching.starting import Starting
 from remuda.worker.ports import Hear, Publish
 from remuda.worker.processes.calls import BackendCalls
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
-from remuda.worker.processes.model import Phase, Protocol
-from remuda.worker.processes.patience import USUAL, Patience
+from remuda.worker.processes.model import USUAL, Patience, Phase, Protocol
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
 from remuda.worker.processes.survivors import end_survivors

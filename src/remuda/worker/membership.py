@@ -1,20 +1,23 @@
-"""A worker's part in the fleet: registered, reachable, reporting, and taking its leave. It opens no socket of
-its own; how the frontend and the bus are reached is given."""
+"""A worker's part in the fleet: registered, reachable, reporting, and leaving in order (no new work, what
+runs ends, then it deregisters; best effort within bounds). It opens no socket of its own; how the frontend
+and the bus are reached is given."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import anyio
 import structlog
 
+from remuda.core import limits
 from remuda.core.bus_reach import UnreachedBus
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.errors import NodeRemoved, NotFound, Rejected
+from remuda.core.errors import NodeRemoved, NotFound, Rejected, RemudaError
 from remuda.core.events import ObservableValue
 from remuda.core.ids import BootId, NodeId
+from remuda.wire.nodes import Farewell
 from remuda.worker.bus_session import BusSession
-from remuda.worker.departure import depart
 from remuda.worker.enrolment import BusPolicy, Enrolment, Standing
 from remuda.worker.ports import FrontendCalls, HardwareSource, Listener, OpenBus, ReportSource
 from remuda.worker.registration import Describe, Registration
@@ -22,6 +25,58 @@ from remuda.worker.reporter import Reporter
 from remuda.worker.state import Phase, WorkerState, describe
 
 log = structlog.get_logger(__name__)
+
+
+async def depart(
+    frontend: FrontendCalls, node: NodeId, boot_id: BootId, *, for_good: bool = False
+) -> NotFound | None:
+    """Drain, wait until no request is in flight, deregister. What fails on the way is only logged. Returns
+    what the frontend said if it does not know the node any more, and so will ask this worker for nothing.
+
+    Both words name this boot: one that is late must not be held against the next.
+    """
+    farewell = Farewell(boot_id=boot_id, for_good=for_good)
+    with anyio.move_on_after(limits.LEAVE_S):
+        drained = False
+        try:
+            with _attempted("drain"):
+                await frontend.drain(node, farewell)
+                drained = True
+            if drained:
+                await _wait_idle(frontend, node)
+            with _attempted("deregister"):
+                await frontend.deregister(node, farewell)
+                log.info("deregistered", node=node)
+        except NotFound as unknown:
+            log.info("node_was_removed", node=node, why="the frontend does not know it any more")
+            return unknown
+    return None
+
+
+async def _wait_idle(frontend: FrontendCalls, node: NodeId) -> None:
+    with anyio.move_on_after(limits.LEAVE_IDLE_S):
+        while True:
+            if not await _in_flight(frontend, node):
+                return
+            await anyio.sleep(limits.LEAVE_POLL_S)
+
+
+async def _in_flight(frontend: FrontendCalls, node: NodeId) -> int:
+    """Zero also when the frontend cannot tell: that is not worth waiting for."""
+    with _attempted("models"):
+        return sum(row.in_flight for row in await frontend.models(node))
+    return 0
+
+
+@contextmanager
+def _attempted(step: str) -> Iterator[None]:
+    try:
+        with anyio.fail_after(limits.LEAVE_CALL_S):
+            yield
+    except NotFound:
+        raise
+    except (RemudaError, TimeoutError) as error:
+        log.warning("departure_step_failed", step=step, reason=str(error) or "no answer in time")
 
 
 class Membership:

@@ -27,10 +27,10 @@ from remuda.worker.addresses import (
 from remuda.worker.backend_runtime import BackendRuntime
 from remuda.worker.enrolment import BusPolicy, Enrolment
 from remuda.worker.frontend import CALL_LIMIT, Frontend
+from remuda.worker.http.app import probes
 from remuda.worker.http.asgi import App
-from remuda.worker.http.probes import probes
 from remuda.worker.http.server import serve
-from remuda.worker.introduction import Introduction, register_request
+from remuda.worker.identity import Introduction, register_request
 from remuda.worker.membership import Membership
 from remuda.worker.ports import HardwareSource, Listener, OpenBus, ReportSource
 from remuda.worker.reporter import NothingYet

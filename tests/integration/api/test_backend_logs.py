@@ -22,9 +22,8 @@ from remuda.core.clock import SystemClock
 from remuda.core.sse import SseParser
 from remuda.host.ports import listen
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.http.app import application
+from remuda.worker.http.app import TokenGuard, application
 from remuda.worker.http.door import open_door
-from remuda.worker.http.guard import TokenGuard
 from remuda.worker.http.server import serve
 from remuda.worker.processes.logs import LogSink, ProcessLogs
 from remuda.worker.tokens import OpeningTokens

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from remuda.assembly.registry_pinner import RegistryPinner
+from remuda.assembly.operations import RegistryPinner
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.oci.client import open_client

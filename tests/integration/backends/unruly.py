@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import anyio
 
-from remuda.backends import limits
+from remuda.backends import serving
 from remuda.backends.calls import Backend, Context
 from remuda.backends.serving import serve
 from remuda.rpc import backend_pb2 as pb
@@ -41,5 +41,5 @@ class Unruly(Backend):
 
 
 if __name__ == "__main__":
-    limits.EXIT_S = 0.5
+    serving.EXIT_S = 0.5
     sys.exit(serve(Unruly(), sys.argv[1:], os.environ))

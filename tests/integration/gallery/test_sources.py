@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from remuda.gallery.model import Gallery, Machine, Reading, Verification
 from remuda.gallery.resolve import Resolved, resolve
-from remuda.gallery.shipped import REMUDA
+from remuda.gallery.sources import REMUDA
 from tests.integration.gallery.conftest import MakeSources
 from tests.integration.gallery.servers import Server
 from tests.support.clocks import HandClock

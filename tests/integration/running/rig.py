@@ -26,8 +26,7 @@ from remuda.core.ids import BootId, MachineId
 from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import Fetcher, open_fetcher
 from remuda.gallery.model import Gallery, Machine
-from remuda.gallery.shipped import REMUDA
-from remuda.gallery.sources import Sources
+from remuda.gallery.sources import REMUDA, Sources
 from remuda.host.descendants import Seen, everyone
 from remuda.host.ports import listen
 from remuda.host.restarts import RestartPolicy
@@ -39,8 +38,8 @@ from remuda.worker.backend_runtime import BackendRuntime, RuntimeSettings
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.depot.versions import try_lock
-from remuda.worker.introduction import Introduction
-from remuda.worker.processes.patience import Patience
+from remuda.worker.identity import Introduction
+from remuda.worker.processes.model import Patience
 from remuda.worker.service import MakeRoom, Site, Worker, WorkerConfig
 from remuda.worker.state import Phase
 from tests.conftest import WORKERS_MOST

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from remuda.host.ports import listen
-from remuda.worker.processes.oom import oom_kills
+from remuda.worker.processes.machine import oom_kills
 from tests.integration.running.rig import HOST, QUICK, Rig, Yard, working
 from tests.support.bad_backends import PORT, STDERR_LINES, Bad, write_bad_backend
 from tests.support.nats_servers import PlainServer

@@ -19,7 +19,7 @@ from remuda.core.entropy import SystemEntropy
 from remuda.core.ids import BootId, MachineId
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.hardware.model import Hardware
-from remuda.worker.introduction import Introduction
+from remuda.worker.identity import Introduction
 from remuda.worker.ports import BusTarget, Hear, Listener, OpenBus, ReportSource, WorkerBus
 from remuda.worker.service import MakeRoom, Worker, WorkerConfig
 from remuda.worker.state import Phase, WorkerState

@@ -13,8 +13,8 @@ from remuda.core import limits
 from remuda.wire import subjects
 from remuda.worker.backend_runtime import BackendRuntime
 from remuda.worker.bus_session import NobodyListens
+from remuda.worker.http.app import probes
 from remuda.worker.http.asgi import App
-from remuda.worker.http.probes import probes
 from remuda.worker.reporter import NothingYet
 from remuda.worker.service import Worker
 from remuda.worker.state import Phase

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from remuda.backends.parent_watch import watch_interval, watch_parent
+from remuda.backends.serving import watch_interval, watch_parent
 
 OFTEN = {"LOCALAI_BACKEND_PARENT_WATCH_INTERVAL": "1ms"}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from remuda.gallery.artifacts import uris
 from remuda.gallery.model import Entry
+from remuda.gallery.resolve import uris_of
 from tests.unit.gallery.indexes import concrete
 
 
@@ -15,7 +15,7 @@ def test_mirrors_come_before_nightly_images() -> None:
         mirrors=("localai/backends:latest-cpu-x", "quay.io/backends:latest-cpu-x"),
     )
 
-    assert uris(entry) == (
+    assert uris_of(entry) == (
         "quay.io/backends:latest-cpu-x",
         "localai/backends:latest-cpu-x",
         "quay.io/backends:master-cpu-x",
@@ -38,8 +38,8 @@ def test_mirrors_come_before_nightly_images() -> None:
     ],
 )
 def test_what_has_no_nightly_image_has_one_address(uri: str) -> None:
-    assert uris(concrete("x", uri)) == (uri,)
+    assert uris_of(concrete("x", uri)) == (uri,)
 
 
 def test_a_registry_with_a_port_is_no_tag() -> None:
-    assert uris(concrete("x", "oci://localhost:5000/b:latest-x"))[1] == "oci://localhost:5000/b:master-x"
+    assert uris_of(concrete("x", "oci://localhost:5000/b:latest-x"))[1] == "oci://localhost:5000/b:master-x"

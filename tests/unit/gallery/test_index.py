@@ -10,7 +10,7 @@ from remuda.core.errors import Invalid, RemudaError
 from remuda.gallery import index
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Index
-from remuda.gallery.shipped import shipped_index
+from remuda.gallery.sources import shipped_index
 from tests.support.examples import examples
 from tests.unit.gallery.indexes import LOCALAI_LIKE
 

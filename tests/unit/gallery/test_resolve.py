@@ -11,7 +11,7 @@ from remuda.gallery.fit import misfit
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Entry, Index, Machine, Reading
 from remuda.gallery.resolve import Refused, Resolved, candidates, resolve
-from remuda.gallery.shipped import REMUDA, shipped_index
+from remuda.gallery.sources import REMUDA, shipped_index
 from tests.unit.gallery.indexes import NOW, concrete, localai_like, machine, meta, reading, unreadable
 
 SHIPPED = Reading(REMUDA, read_index(shipped_index()), confirmed_at=NOW)

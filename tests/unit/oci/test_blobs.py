@@ -11,9 +11,9 @@ import pytest
 
 from remuda.core.errors import Misconfigured
 from remuda.oci.blobs import BlobStore, Wanted
+from remuda.oci.disk import free_bytes, require_headroom, with_margin
 from remuda.oci.errors import DiskFull
 from remuda.oci.partial import Partial
-from remuda.oci.space import free_bytes, require_headroom, with_margin
 from tests.support.images import digest_of
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Label, LabelSource, Resources
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Gallery, Reading
-from remuda.gallery.shipped import REMUDA, shipped_index
+from remuda.gallery.sources import REMUDA, shipped_index
 from remuda.ops.model import Kind, OpId, RollOut, Source, Step
 from remuda.ops.node_views import NodeViews
 from remuda.ops.observations import NodeView

@@ -11,7 +11,7 @@ from remuda.core.errors import Conflict
 from remuda.core.ids import ReplicaKey
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
-from remuda.gallery.shipped import REMUDA, shipped_index
+from remuda.gallery.sources import REMUDA, shipped_index
 from remuda.ops.model import Kind, ReplicaTarget, UnloadCause, UnloadReason
 from remuda.ops.observations import NodeView
 from remuda.ops.ports import Filter

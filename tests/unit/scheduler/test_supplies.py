@@ -4,7 +4,7 @@ import pytest
 
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
-from remuda.gallery.shipped import REMUDA, shipped_index
+from remuda.gallery.sources import REMUDA, shipped_index
 from remuda.ops.observations import NodeView
 from remuda.scheduler.supplies import Supply, supplies
 from remuda.wire.nodes import InstalledArtifact

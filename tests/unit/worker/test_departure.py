@@ -16,7 +16,7 @@ from remuda.wire.nodes import (
     RegisterReply,
     RegisterRequest,
 )
-from remuda.worker.departure import depart
+from remuda.worker.membership import depart
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from remuda.wire.codec import encode
 from remuda.wire.nodes import Report
 from remuda.worker.addresses import Advertised
 from remuda.worker.hardware.model import Hardware
-from remuda.worker.introduction import Introduction, register_request
+from remuda.worker.identity import Introduction, register_request
 from remuda.worker.reporter import heartbeat
 from tests.support.hardware import CARD, machine
 

@@ -1,10 +1,12 @@
-"""The calls that echo answers."""
+"""The calls that echo answers, and what it has done so far, for GetMetrics: tests see there that a cancelled
+stream really ended."""
 
+import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict, dataclass
 
 import anyio
 import grpc
@@ -13,11 +15,40 @@ from remuda.backends.calls import Backend, Context
 from remuda.backends.echo import words
 from remuda.backends.echo.script import Script, is_failure, read_script
 from remuda.backends.echo.speech import die_by, pause, speak
-from remuda.backends.echo.tally import Tally
 from remuda.backends.echo.words import Answer
 from remuda.backends.model_options import split_options
 from remuda.backends.refusal import ModelNotLoaded, Refused
 from remuda.rpc import backend_pb2 as pb
+
+
+@dataclass(slots=True)
+class Tally:
+    """Calls that generate, by how they ended; tokens of all of them."""
+
+    active: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
+
+    @contextmanager
+    def counted(self, prompt_tokens: int) -> Iterator[None]:
+        self.active += 1
+        self.prompt_tokens += prompt_tokens
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):  # The latter: it left while a token was on its way.
+            self.cancelled += 1
+            raise
+        except BaseException:
+            self.failed += 1
+            raise
+        else:
+            self.finished += 1
+        finally:
+            self.active -= 1
+
 
 _WORDS_REMEMBERED_MAX = 1 << 16
 _WORD_UNKNOWN = "\N{REPLACEMENT CHARACTER}"

@@ -23,11 +23,9 @@ from remuda.gateway.client_line import line_of
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.answer_sink import OpenAiSink
 from remuda.gateway.openai.client_response import CLIENT_GONE, ClientGone, ClientResponse
-from remuda.gateway.openai.complexity import check_complexity
-from remuda.gateway.openai.incoming import Bodies, IncomingRequest
-from remuda.gateway.openai.large_bodies import parsed
+from remuda.gateway.openai.incoming import Bodies, IncomingRequest, parsed
 from remuda.gateway.openai.pages import MODELS, respond
-from remuda.gateway.openai.parsing import ASKS, PREFIX, Ask
+from remuda.gateway.openai.parsing import ASKS, PREFIX, Ask, check_complexity
 from remuda.gateway.openai.request_log import RequestLog
 from remuda.gateway.openai.running import FrontendStopping
 from remuda.gateway.services import Inference, Services

@@ -9,7 +9,12 @@ from remuda.models.config import GPU_LAYERS_ALL, ModelConfig
 from remuda.models.memory import BATCH_DEFAULT
 from remuda.rpc import backend_pb2 as pb
 from remuda.scheduler.ports import Place
-from remuda.upstreams.grpc.dialects import is_llama
+
+
+def is_llama(config: ModelConfig) -> bool:
+    """Served by llama.cpp or one of its kin, which is also what serves a model that names no backend."""
+    return not config.backend or "llama" in config.backend
+
 
 _PARALLEL = "parallel"
 

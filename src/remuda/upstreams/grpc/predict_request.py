@@ -14,8 +14,8 @@ from remuda.models.config import ModelConfig
 from remuda.models.templates import ChatMessage, render_chat, render_completion
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
-from remuda.upstreams.grpc.dialects import is_llama
 from remuda.upstreams.grpc.grammars import Grammars
+from remuda.upstreams.grpc.loading import is_llama
 from remuda.upstreams.grpc.media import NO_MEDIA, Content, Media, marked_text, media_in, text_of
 from remuda.upstreams.grpc.tools import ToolCallSearch, offered_tools, rules_for
 

@@ -14,7 +14,7 @@ from remuda.models.memory import padded_context
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.channels import Channel, GrpcCall
-from remuda.upstreams.grpc.dialects import is_llama
+from remuda.upstreams.grpc.loading import is_llama
 from remuda.upstreams.grpc.predict_request import GenerationRequest
 from remuda.upstreams.grpc.reply_decoder import ReplyDecoder
 from remuda.upstreams.http2.failures import CallFailed

@@ -16,9 +16,9 @@ from remuda.inference.slicing import Slicer
 from remuda.rpc import backend_pb2 as pb
 from remuda.upstreams.grpc import embeddings, error_mapping, predict_request
 from remuda.upstreams.grpc.channels import Channel, GrpcCall
-from remuda.upstreams.grpc.dialects import is_llama
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.held_grammars import HeldGrammars, is_bound
+from remuda.upstreams.grpc.loading import is_llama
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.predict_request import GenerationRequest, Preset
 from remuda.upstreams.grpc.text_generation import GrpcTimeouts, TextGenerator, side_by_side

@@ -41,8 +41,7 @@ from remuda.worker.commands.dispatch import Command, Dispatcher
 from remuda.worker.commands.exclusive_access import ExclusiveAccess
 from remuda.worker.commands.installing import Installs, RecipeFor
 from remuda.worker.commands.list_delete_rollback import InstalledBackends
-from remuda.worker.commands.model_files import ModelFiles
-from remuda.worker.commands.model_listing import ModelListing
+from remuda.worker.commands.model_files import ModelFiles, ModelListing
 from remuda.worker.commands.progress import Outlet
 from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.report import ReportBuilder

@@ -1,23 +1,60 @@
-"""What this machine has of a backend, and having that backend to oneself while it changes."""
+"""What this machine has of a backend, and exclusive access to it, under all its names, while it changes."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
+import anyio
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import BackendFailed, RemudaError
 from remuda.gallery.references import same_source
 from remuda.wire.backends import BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.commands.names import NameLocks, known_names, ordered_names
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import InstallSpec
-from remuda.worker.depot.listing import find_run_file
+from remuda.worker.depot.listing import Listing, find_run_file
 from remuda.worker.processes.model import Replica, Stopped
 from remuda.worker.processes.ports import Supervision
+
+
+def known_names(listed: Listing, name: str) -> frozenset[str]:
+    """Every name of the backend that `name` stands for: its folder's, in its metadata, alias, meta."""
+    found = listed.get(name)
+    if found is None:
+        return frozenset({name})
+    same = [one for one in listed.backends if one.folder == found.folder]
+    told = (text for one in same for text in (one.name, one.metadata.name, one.metadata.alias))
+    return frozenset({name, found.folder.name, *told}) - {""}
+
+
+def ordered_names(spec: InstallSpec | None) -> frozenset[str]:
+    """The names that it will have."""
+    return frozenset() if spec is None else frozenset({spec.name, spec.alias, spec.meta}) - {""}
+
+
+class NameLocks:
+    """One lock per name. Whoever wants a backend alone takes the locks of all its names."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()  # Gone with their users.
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    @asynccontextmanager
+    async def held(self, names: Set[str]) -> AsyncIterator[None]:
+        """Taken in one order by everybody, so that no two wait for each other. Not to be nested."""
+        async with AsyncExitStack() as stack:
+            for name in sorted(names):
+                lock = self._locks.get(name) or anyio.Lock()
+                self._locks[name] = lock
+                await stack.enter_async_context(lock)
+            yield
+
 
 R = TypeVar("R", bound=BackendUpgradeReply)
 

@@ -1,7 +1,8 @@
-"""`backend.install` and `backend.upgrade`: have a backend, and a process of it, or newer files and none."""
+"""`backend.install` and `backend.upgrade`: a backend and a process of it, or newer files and none. One pull
+of a backend serves everybody who asked for it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,16 +16,43 @@ from remuda.oci.progress import Phase
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpgrade, BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey, door_path
 from remuda.worker.commands.exclusive_access import ExclusiveAccess, InstalledState, require_gone, stop_report
-from remuda.worker.commands.pulls import Pulls
 from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.resolve_request import RequestResolver, Wanted, named_backend
 from remuda.worker.commands.work import Attempt, WorkInHand
-from remuda.worker.depot.depot import Depot, Switching
+from remuda.worker.depot.depot import Depot, Installed, Switching
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.last_start import LastStart
-from remuda.worker.depot.progress import ProgressStep
+from remuda.worker.depot.progress import OnStep, ProgressStep
 from remuda.worker.processes.model import Launch, Protocol, Recipe, Replica, Stopped
 from remuda.worker.processes.ports import Supervision
+
+
+class Pulls:
+    def __init__(self, depot: Depot) -> None:
+        self._depot = depot
+        self._watching: dict[str, list[OnStep]] = {}
+
+    @contextmanager
+    def watched(self, name: str, on_step: OnStep) -> Iterator[None]:
+        """`on_step` hears of every pull of this backend, whoever runs it."""
+        watchers = self._watching.setdefault(name, [])
+        watchers.append(on_step)
+        try:
+            yield
+        finally:
+            watchers.remove(on_step)
+            if not watchers:
+                self._watching.pop(name, None)
+
+    async def fetch(self, spec: InstallSpec, *, refresh: bool, switching: Switching) -> Installed:
+        """Callers hold the locks of the spec's names. Raises what Depot.install does."""
+        on_step = partial(self._tell, spec.name)
+        return await self._depot.install(spec, refresh=refresh, on_step=on_step, switching=switching)
+
+    def _tell(self, name: str, step: ProgressStep) -> None:
+        for on_step in tuple(self._watching.get(name, ())):
+            on_step(step)
+
 
 log = structlog.get_logger(__name__)
 

@@ -1,16 +1,172 @@
-"""`model.delete`: a model's files leave the folder of models, and nothing outside that folder ever does."""
+"""The folder of models: what is in it, for the worker's reports, looked at in a thread now and then; and
+`model.delete`, which removes a model's files and nothing outside that folder."""
 
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Final
 
+import anyio
 import structlog
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import Invalid, Rejected
+from remuda.models.gguf_file import missing_bytes
 from remuda.wire.models import ModelDelete, ModelDeleteReply
+from remuda.wire.nodes import CutOffFile, ModelFile
+from remuda.worker.commands import limits
 
 log = structlog.get_logger(__name__)
+
+_UNFINISHED: Final = (".partial", ".part", ".tmp", ".download", ".incomplete")
+
+_Facts = tuple[int, int]  # Its size, and when it changed, in nanoseconds.
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    files: tuple[ModelFile, ...] = ()
+    more: bool = False  # There are others that are not told.
+    cut_off: tuple[CutOffFile, ...] = ()  # GGUF files that are shorter than their tensors.
+
+
+class Completeness:
+    """Which GGUF files are all there. What was found out about one counts until it changes; one that grows is
+    read again once it rests: all that is told before is that it is not complete."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[_Facts, _Facts, int]] = {}  # As read, as seen last, what is missing.
+
+    def missing(self, path: Path, size: int, changed_ns: int) -> int:
+        """How many bytes it lacks, at least. Blocks on the disk."""
+        facts = (size, changed_ns)
+        known = self._found.get(str(path))
+        if known is not None:
+            read, seen, missing = known
+            if read == facts:
+                return missing
+            growing = missing > 0 and seen != facts and seen[0] <= size < read[0] + missing
+            if growing:
+                self._found[str(path)] = (read, facts, missing)
+                return read[0] + missing - size
+        missing = missing_bytes(path)
+        self._found[str(path)] = (facts, facts, missing)
+        if missing:
+            log.warning("model_file_cut_off", path=str(path), size=size, missing=missing)
+        return missing
+
+    def forget_others(self, folder: Path, listed: Listed) -> None:
+        """Keep what was found out about files that are still there."""
+        paths = [*(one.path for one in listed.files), *(one.path for one in listed.cut_off)]
+        there = {str(folder / path) for path in paths}
+        self._found = {path: found for path, found in self._found.items() if path in there}
+
+
+class ModelListing:
+    """`changed` is called when there is something new to report."""
+
+    def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
+        self.path = str(folder.absolute())
+        self.listed = Listed()
+        self._folder = folder
+        self._changed = changed
+        self._completeness = Completeness()
+
+    async def run(self) -> None:
+        """Keep `listed` up to date, until cancelled."""
+        while True:
+            await self.look()
+            await anyio.sleep(limits.MODELS_LISTED_EVERY_S)
+
+    async def look(self) -> None:
+        try:
+            listed = await run_sync(self._listed, abandon_on_cancel=True)
+        except OSError as error:
+            log.warning("models_not_listed", folder=self.path, error=str(error))
+            return
+        if listed != self.listed:
+            self.listed = listed
+            self._changed()
+
+    def _listed(self) -> Listed:
+        listed = list_models(self._folder, self._completeness)
+        self._completeness.forget_others(self._folder, listed)
+        return listed
+
+
+def list_models(
+    folder: Path,
+    completeness: Completeness | None = None,
+    *,
+    files_max: int = limits.MODEL_FILES_MAX,
+    depth_max: int = limits.MODEL_FOLDERS_DEEP_MAX,
+) -> Listed:
+    """The files of `folder` and of what lies below it, nearest first: hidden and unfinished ones are left
+    out. A folder that is not there is empty. Blocks on the disk."""
+    completeness = completeness or Completeness()
+    found: list[ModelFile] = []
+    cut_off: list[CutOffFile] = []
+    more = False
+    level, looked_at = [""], 0
+    for _ in range(depth_max):
+        deeper: list[str] = []
+        for place in level:
+            for name, facts in _entries(folder / place):
+                looked_at += 1
+                if looked_at > limits.MODEL_ENTRIES_MAX:
+                    return Listed(tuple(found), True, tuple(cut_off))
+                path = f"{place}{name}"
+                if facts is None:
+                    deeper.append(f"{path}/")
+                elif len(found) + len(cut_off) >= files_max:
+                    more = True
+                elif missing := _missing(completeness, folder / path, facts):
+                    cut_off.append(CutOffFile(path=path, size=facts[0], missing=missing))
+                else:
+                    found.append(ModelFile(path=path, size=facts[0]))
+        level = deeper
+    return Listed(tuple(found), more or bool(level), tuple(cut_off))
+
+
+def _missing(completeness: Completeness, path: Path, facts: _Facts) -> int:
+    if path.suffix.lower() != ".gguf":
+        return 0
+    try:
+        return completeness.missing(path, *facts)
+    except OSError as error:  # Whoever loads it will be told the same.
+        log.warning("model_file_not_read", path=str(path), error=str(error))
+        return 0
+
+
+def _entries(folder: Path) -> Iterator[tuple[str, _Facts | None]]:
+    """Names in order, with the facts of a file and None for a folder. What vanishes meanwhile is left out."""
+    try:
+        with os.scandir(folder) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name.endswith(_UNFINISHED) or not _printable(entry.name):
+            continue
+        try:
+            facts = None if entry.is_dir() else entry.stat()
+        except OSError:  # It has just gone, or is a link to nothing.
+            continue
+        if facts is None:
+            yield entry.name, None
+        elif entry.is_file():
+            yield entry.name, (facts.st_size, facts.st_mtime_ns)
+
+
+def _printable(name: str) -> bool:
+    """Reports are text: a name that is none cannot be told, nor asked for."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class ModelFiles:

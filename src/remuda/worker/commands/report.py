@@ -13,7 +13,7 @@ from remuda.core.errors import RemudaError
 from remuda.core.events import AutoResetEvent
 from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica
 from remuda.worker.commands import limits
-from remuda.worker.commands.model_listing import ModelListing
+from remuda.worker.commands.model_files import ModelListing
 from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.work import WorkInHand
 from remuda.worker.depot.depot import Depot

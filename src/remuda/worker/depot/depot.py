@@ -19,11 +19,11 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Invalid, NotFound, RemudaError
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient
+from remuda.oci.disk import disk_trouble_explained
 from remuda.oci.errors import DiskFull
 from remuda.oci.model import Platform
 from remuda.oci.reference import Folder, OciImage, parse_source
 from remuda.oci.sources import require_folder
-from remuda.oci.space import disk_trouble_explained
 from remuda.worker.depot.builtin import is_builtin
 from remuda.worker.depot.fetch_unpack import SourceUnpacker
 from remuda.worker.depot.install_spec import InstallSpec, all_failed, check_integrity

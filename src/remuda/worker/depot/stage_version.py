@@ -10,10 +10,9 @@ from remuda import __version__
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.gallery.references import same_source
-from remuda.oci.digests import digest_of_bytes
+from remuda.oci.disk import disk_trouble_explained
 from remuda.oci.errors import ContentRefused
-from remuda.oci.model import Image
-from remuda.oci.space import disk_trouble_explained
+from remuda.oci.model import Image, digest_of_bytes
 from remuda.oci.unpack import fsync_tree
 from remuda.wire.codec import rfc3339
 from remuda.worker.depot.builtin import run_script, write_run_file

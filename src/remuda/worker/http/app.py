@@ -1,17 +1,82 @@
-"""Everything the worker answers over HTTP: probes for anyone, the rest for those who hold the token."""
+"""Everything the worker answers over HTTP: probes for anyone; logs, processes and which of them run for
+whoever holds the token that its frontends present."""
 
-from collections.abc import Callable
+import hmac
+from collections.abc import Awaitable, Callable
 
-from remuda.core.errors import NotFound, Unauthorized
+from remuda.core.errors import NotFound, Unauthorized, Unavailable
+from remuda.wire.codec import encode
+from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import PROCESSES_PATH, RUNNING_PATH
-from remuda.worker.http.asgi import App, Receive, Scope, Send, of_contract, raw_path, refuse
+from remuda.worker.http.asgi import (
+    JSON,
+    App,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    header,
+    of_contract,
+    raw_path,
+    refuse,
+    refuse_method,
+)
 from remuda.worker.http.door import Door
-from remuda.worker.http.guard import TokenGuard
 from remuda.worker.http.logs import LogPages
-from remuda.worker.http.probes import PATHS as PROBE_PATHS
-from remuda.worker.http.probes import probes
-from remuda.worker.http.running import Running, running_page
 from remuda.worker.processes.logs import ProcessLogs
+from remuda.worker.tokens import OpeningTokens
+
+
+class TokenGuard:
+    """Without a token nobody is let in, unless the worker was told to do without one."""
+
+    def __init__(self, tokens: OpeningTokens, *, open_without_token: bool = False) -> None:
+        self._tokens = tokens
+        self._open = open_without_token
+
+    def admits(self, scope: Scope) -> bool:
+        """Whether the request carries the token, in `Authorization: Bearer`. Compared in constant time."""
+        token = self._tokens.http.encode()
+        if self._open and not token and not self._tokens.own:
+            return True
+        scheme, _, given = (header(scope, b"authorization") or b"").partition(b" ")
+        return scheme == b"Bearer" and bool(token) and hmac.compare_digest(given, token)
+
+
+PROBE_PATHS = ("/healthz", "/readyz")
+
+_NOT_READY = "not ready: NATS connection is down: worker cannot receive work"
+
+
+def probes(why_unready: Callable[[], str]) -> App:
+    """/healthz: this process answers. /readyz: it can receive work as well; otherwise it says why not."""
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in PROBE_PATHS:
+            await refuse(scope, send, NotFound("not found"))
+        elif scope["method"] not in ("GET", "HEAD"):
+            await refuse_method(scope, send, b"GET, HEAD")
+        elif scope["path"] == "/readyz" and (reason := why_unready()):
+            await refuse(scope, send, Unavailable(f"{_NOT_READY} ({reason})"))
+        else:
+            await answer(scope, send, 200, "ok")
+
+    return app
+
+
+Running = Callable[[], Awaitable[ModelsRunningReply]]
+
+
+def running_page(running: Running) -> App:
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await refuse(scope, send, NotFound("not found"))
+        elif scope["method"] != "GET":
+            await refuse_method(scope, send, b"GET")
+        else:
+            await answer(scope, send, 200, encode(await running()).decode(), JSON)
+
+    return app
 
 
 def application(

@@ -15,8 +15,7 @@ from remuda.wire.backends import BackendInstall
 from remuda.worker.depot.layout import MANIFEST_FILE, RUN_FILE
 from remuda.worker.launching.manifest import LIMITS, Manifest, parse_manifest
 from remuda.worker.launching.recipes import HttpNeeds, check_recipe, grpc_recipe, http_recipe
-from remuda.worker.processes.model import Protocol, Recipe
-from remuda.worker.processes.patience import USUAL
+from remuda.worker.processes.model import USUAL, Protocol, Recipe
 from remuda.worker.tokens import OpeningTokens
 
 _VULKAN_FOLDER = Path("vulkan") / "icd.d"

@@ -12,8 +12,7 @@ import grpc.aio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from remuda.rpc import backend_pb2, backend_pb2_grpc
-from remuda.worker.processes.model import Protocol, Recipe
-from remuda.worker.processes.patience import USUAL, Patience
+from remuda.worker.processes.model import USUAL, Patience, Protocol, Recipe
 
 _HOST = "127.0.0.1"
 _PROBE_S = 0.5

@@ -18,8 +18,7 @@ from remuda.core.events import Notifier
 from remuda.host.restarts import GiveUp, Restart, after_exit
 from remuda.worker.processes.endings import Ended, Over, PortLost, port_in_use, told, without_lines
 from remuda.worker.processes.life import Life
-from remuda.worker.processes.model import Launch, Phase, Protocol, Replica, Stopped
-from remuda.worker.processes.patience import Patience
+from remuda.worker.processes.model import Launch, Patience, Phase, Protocol, Replica, Stopped
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.ports import Backends, Machine, Process
 

@@ -12,8 +12,7 @@ from remuda.core.errors import BackendFailed, Unavailable
 from remuda.core.tasks import TaskOwner
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.entry import Entry, Surroundings
-from remuda.worker.processes.model import Launch, Phase, Protocol, Replica, Stopped
-from remuda.worker.processes.patience import USUAL, Patience
+from remuda.worker.processes.model import USUAL, Launch, Patience, Phase, Protocol, Replica, Stopped
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.ports import Backends, Machine
 

@@ -9,7 +9,7 @@ import pytest
 from remuda.core import limits
 from remuda.core.clock import SystemClock
 from remuda.core.errors import TooLarge
-from remuda.gateway.openai.large_bodies import parsed
+from remuda.gateway.openai.incoming import parsed
 from remuda.gateway.openai.parsing import ASKS, Ask
 from remuda.inference.model import Request
 from remuda.inference.requests import ChatRequest

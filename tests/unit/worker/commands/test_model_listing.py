@@ -7,8 +7,8 @@ import pytest
 
 from remuda.models.gguf_file import missing_bytes
 from remuda.wire.nodes import ModelFile
-from remuda.worker.commands import model_listing
-from remuda.worker.commands.model_listing import Completeness, Listed, ModelListing, list_models
+from remuda.worker.commands import model_files
+from remuda.worker.commands.model_files import Completeness, Listed, ModelListing, list_models
 from tests.support.commands_rig import rigged
 from tests.support.models import tiny_model
 from tests.support.waiting import wait_until
@@ -121,7 +121,7 @@ def test_file_that_was_not_copied_to_its_end_is_told_apart_and_read_again_once_i
         read.append(file.stat().st_size)
         return missing_bytes(file)
 
-    monkeypatch.setattr(model_listing, "missing_bytes", counted)
+    monkeypatch.setattr(model_files, "missing_bytes", counted)
     completeness = Completeness()
     for length in (len(whole) // 2, len(whole) - 200, len(whole) - 100):
         path.write_bytes(whole[:length])

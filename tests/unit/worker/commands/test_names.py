@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.worker.commands.names import NameLocks, known_names, ordered_names
+from remuda.worker.commands.exclusive_access import NameLocks, known_names, ordered_names
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.listing import Backend, Listing
 from remuda.worker.depot.metadata import Metadata

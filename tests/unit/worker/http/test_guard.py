@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from remuda.core import limits
-from remuda.worker.http.guard import TokenGuard
+from remuda.worker.http.app import TokenGuard
 from remuda.worker.tokens import OpeningTokens
 from tests.support.worker_http import AUTHORIZED, TOKEN, worker
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from remuda.host.ports import listen
-from remuda.worker.http.probes import probes
+from remuda.worker.http.app import probes
 from remuda.worker.http.server import serve
 
 pytestmark = pytest.mark.anyio

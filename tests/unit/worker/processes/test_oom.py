@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from remuda.worker.processes.oom import oom_kills
+from remuda.worker.processes.machine import oom_kills
 
 
 def written(root: Path, name: str, text: str) -> None:

@@ -1,10 +1,14 @@
-"""Room on the disk: asked about before the first byte, and explained when it runs out after all."""
+"""The disk below a download: room is asked for before the first byte and explained when it runs out after
+all, and writing begins early, so that the sync at the end is short."""
 
+import ctypes
 import errno
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from remuda.core.errors import Misconfigured
 from remuda.oci import limits
@@ -51,3 +55,40 @@ def disk_trouble_explained(what: str, folder: Path, needed_bytes: int) -> Iterat
             f"{what} cannot be kept in {folder}: {error.strerror or error}",
             hint="correct the folder's permissions or choose another",
         ) from error
+
+
+EVERY_BYTES: Final = 8 << 20
+_BEGIN: Final = 2  # SYNC_FILE_RANGE_WRITE: start writing, wait for nothing.
+
+
+def _no_wish(descriptor: int, offset: int, size: int) -> None:
+    """Where the system knows no such thing."""
+
+
+def _chosen() -> Callable[[int, int, int], None]:
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform == "linux" else None
+    if call is None:
+        return _no_wish
+    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+    def begin(descriptor: int, offset: int, size: int) -> None:
+        call(descriptor, offset, size, _BEGIN)  # Whether it was heard does not matter.
+
+    return begin
+
+
+begin_writeback: Final = _chosen()
+
+
+class Writeback:
+    """Of one file that is written from `start` on."""
+
+    def __init__(self, descriptor: int, start: int = 0) -> None:
+        self._descriptor = descriptor
+        self._begun = start
+
+    def reached(self, size: int) -> None:
+        """The file was written up to here."""
+        if size - self._begun >= EVERY_BYTES:
+            begin_writeback(self._descriptor, self._begun, size - self._begun)
+            self._begun = size
