@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from remuda.fleet.verdicts import NodeView, is_counted
 from remuda.gallery.fetch import shown
 from remuda.gallery.lookup import Found, everything, find, search
 from remuda.gallery.model import Reading
-from remuda.ops.installed_backends import Holding, counted, holdings
+from remuda.ops.installed_backends import Holding, holdings
 from remuda.ops.model import Kind
-from remuda.ops.observations import NodeView
 from remuda.ops.op_views import element, only_node
 from remuda.ops.ports import View
 from remuda.ops.targets import builds_of
@@ -36,7 +36,7 @@ class Catalogue:
     ) -> None:
         self._readings = readings
         self._held = holdings(nodes)
-        told = {node.standing.node.resources.capability for node in nodes if counted(node)}
+        told = {node.standing.node.resources.capability for node in nodes if is_counted(node)}
         self._capabilities = ", ".join(sorted(told - {""}))
         self._at_work = {_key(view): view for view in at_work}
         self._jobs = {element(view.operation): view for view in self._at_work.values()}

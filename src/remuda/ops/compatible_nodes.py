@@ -8,12 +8,11 @@ from collections.abc import Sequence
 
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
+from remuda.fleet.verdicts import NodeView, is_localai, why_no_target
 from remuda.gallery.lookup import everything
 from remuda.gallery.model import Machine, Reading
-from remuda.ops.installed_backends import foreign
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
-from remuda.ops.observations import NodeView
-from remuda.ops.selection import Selection, why_no_target
+from remuda.ops.selection import Selection
 from remuda.ops.targets import Surroundings, Wanted, machine_of, plan
 
 _NOBODYS = OpId("nobodys")
@@ -25,7 +24,7 @@ def fits(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> dict[str, li
     for node in nodes:
         if not why_no_target(node.standing):
             known = node.standing.node
-            alike[machine_of(known), foreign(known)].append(node)
+            alike[machine_of(known), is_localai(known)].append(node)
     groups = {same[0].standing.node.id: same for same in alike.values()}
     around = Surroundings([same[0] for same in groups.values()], readings)
     names = (f"{found.gallery.name}@{found.entry.name}" for found in everything(readings))

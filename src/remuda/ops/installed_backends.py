@@ -3,19 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
-from remuda.fleet.health import NodeStatus
-from remuda.fleet.model import Node, NodeType
+from remuda.fleet.verdicts import NodeView, installed, is_counted, is_localai
 from remuda.gallery.lookup import Found
 from remuda.gallery.references import is_image, same_repository
 from remuda.gallery.resolve import uris_of
-from remuda.ops.observations import NodeView
 from remuda.wire.nodes import InstalledArtifact
-
-_COUNTED: Final = (NodeStatus.HEALTHY, NodeStatus.UNHEALTHY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +19,6 @@ class Holding:
 
     standing: Standing
     artifact: InstalledArtifact
-
-
-def foreign(node: Node) -> bool:
-    """Its worker is LocalAI's: it sends no reports and knows nothing of ours."""
-    return not node.version and node.report is None
-
-
-def installed(node: NodeView) -> tuple[InstalledArtifact, ...] | None:
-    """What the node has, as far as its present life has told; None when it has not."""
-    if node.reports:
-        return None if node.report is None else node.report.installed
-    listed = node.inventory
-    return None if listed is None or listed.boot != node.boot else listed.backends
-
-
-def counted(node: NodeView) -> bool:
-    """What it has is part of the picture: it was let in, and is neither away for long nor about to leave."""
-    standing = node.standing
-    return standing.node.node_type is NodeType.BACKEND and standing.status in _COUNTED
 
 
 def from_reference(artifact: InstalledArtifact, entry: Found | None) -> bool:
@@ -60,7 +36,9 @@ def from_reference(artifact: InstalledArtifact, entry: Found | None) -> bool:
 def to_ask(nodes: Iterable[NodeView]) -> list[tuple[NodeId, BootId]]:
     """Those that tell only when they are asked."""
     return [
-        (node.standing.node.id, node.boot) for node in nodes if foreign(node.standing.node) and counted(node)
+        (node.standing.node.id, node.boot)
+        for node in nodes
+        if is_localai(node.standing.node) and is_counted(node)
     ]
 
 

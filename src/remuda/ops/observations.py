@@ -1,35 +1,18 @@
 """What is true of a step's node now, from the fleet, the worker's report and the open request. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from remuda.core.errors import Problem
-from remuda.core.ids import BootId
-from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
+from remuda.fleet.verdicts import NodeView, installed, why_no_commands
 from remuda.gallery.references import same_source
 from remuda.ops.model import Kind, Observation, Outcome, Step
-from remuda.ops.ports import Inventory, Request
-from remuda.wire.nodes import InstalledArtifact, Report
+from remuda.ops.ports import Request
+from remuda.wire.nodes import InstalledArtifact
 
 _ABOUT_TO_END: Final = timedelta(seconds=30)  # What a connection broke off in is often over soon after.
-_REPORT_UNDER_WAY: Final = timedelta(seconds=5)  # What it says may be older than its arrival by so much.
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """One node as operations see it. `report` is that of its present life, or None."""
-
-    standing: Standing
-    reports: bool
-    report: Report | None
-    inventory: Inventory | None
-
-    @property
-    def boot(self) -> BootId:
-        return self.standing.node.boot_id
 
 
 def sight(
@@ -45,10 +28,10 @@ def sight(
         return Observation(exists=False)
     if step.kind.of_model:
         return _sight_of_model(step, node, request, blocked, now)
-    listed = _listed(node, ended_at if request is None else _since(request, now))
+    listed = installed(node, ended_at if request is None else _since(request, now))
     found = _found(step, listed, node.reports)
     return Observation(
-        away=why_away(node.standing),
+        away=why_no_commands(node.standing),
         boot=node.boot,
         reports=node.reports,
         installed=None if found is None else bool(found),
@@ -67,7 +50,7 @@ def _sight_of_model(
 ) -> Observation:
     """A frontend carries it out, and holds its request open for as long as it is at it. A load is not waited
     for on a node that went away, or that knows nothing of it any more: another node may take the model."""
-    away = why_away(node.standing)
+    away = why_no_commands(node.standing)
     outcome = _outcome(step, request)
     overdue = node.standing.reachability is Reachability.SILENT  # From which nothing is concluded.
     gone = f"{step.node_name} went away: {away}" if away and not overdue else ""
@@ -82,33 +65,6 @@ def _sight_of_model(
         outcome=outcome,
         blocked=blocked,
     )
-
-
-def why_away(standing: Standing) -> str:
-    """Why a node cannot be worked with now, in words; empty when it can."""
-    node = standing.node
-    if not node.approved:
-        return "it is waiting for approval"
-    if standing.status is NodeStatus.DRAINING:
-        return "it is draining; continues when it is resumed"
-    if standing.reachability is not Reachability.UP:
-        why = standing.reasons[0] if standing.reasons else "no heartbeat"
-        return f"{why}; continues when it returns"
-    return ""
-
-
-def _listed(node: NodeView, since: datetime | None) -> Sequence[InstalledArtifact] | None:
-    """What it has installed; None when nobody has heard since its start, or since the given time."""
-    if node.reports:
-        heard_at = node.standing.node.last_heartbeat - _REPORT_UNDER_WAY
-        stale = since is not None and heard_at <= since
-        return None if node.report is None or stale else node.report.installed
-    listed = node.inventory
-    if listed is None or listed.boot != node.boot:
-        return None
-    if since is not None and listed.listed_at <= since:
-        return None
-    return listed.backends
 
 
 def _listed_later(node: NodeView, request: Request | None, now: datetime) -> bool:

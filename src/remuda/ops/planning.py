@@ -9,11 +9,11 @@ from typing import Final
 
 from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.health import Reachability
+from remuda.fleet.verdicts import NodeView, is_up, why_no_commands
 from remuda.ops import pacing
 from remuda.ops.intents import wish_for
 from remuda.ops.model import Dispatch, Kind, Moment, OpId, Stage, State, Step
-from remuda.ops.observations import NodeView, sight, why_away
+from remuda.ops.observations import sight
 from remuda.ops.pacing import Key
 from remuda.ops.ports import Live, Request
 from remuda.ops.steps import Change, advance
@@ -86,7 +86,7 @@ class _Moves:
         self._room = room
         self._operations = {operation.id: operation for operation in live.operations}
         self._requests = {(one.op, one.node, one.attempt): one for one in live.requests}
-        away = {node for node, view in nodes.items() if why_away(view.standing)}
+        away = {node for node, view in nodes.items() if why_no_commands(view.standing)}
         lost = {step.key for step in live.steps if _lost(step, nodes.get(step.node))}
         unprovable = {step.key for step in live.steps if _unprovable(step, nodes.get(step.node))}
         self._blocked = pacing.blocked(live.operations, live.steps, away, lost, unprovable)
@@ -185,7 +185,7 @@ class _Moves:
             for node in nodes
             if (view := self._nodes.get(node)) is not None
             and not view.reports
-            and not why_away(view.standing)
+            and not why_no_commands(view.standing)
         )
 
     def _wake_at(self) -> datetime | None:
@@ -245,7 +245,7 @@ def unwanted(live: Live, nodes: Mapping[NodeId, NodeView]) -> frozenset[AttemptK
     return frozenset(
         (OpId(work.op_id), node, work.attempt)
         for node, view in nodes.items()
-        if view.report is not None and not why_away(view.standing)
+        if view.report is not None and not why_no_commands(view.standing)
         for work in view.report.work
         if work.op_id and (OpId(work.op_id), node) not in working
     )
@@ -254,9 +254,9 @@ def unwanted(live: Live, nodes: Mapping[NodeId, NodeView]) -> frozenset[AttemptK
 def _lost(step: Step, view: NodeView | None) -> bool:
     """Whether others that wait for this step wait no longer: its node has been away for long, or is kept from
     beginning by an admin, who may never change that."""
-    if view is None or not why_away(view.standing):
+    if view is None or not why_no_commands(view.standing):
         return False
-    kept = view.standing.reachability is Reachability.UP and step.state is State.PENDING
+    kept = is_up(view.standing) and step.state is State.PENDING
     return kept or view.standing.silence >= _CANARY_AWAY
 
 

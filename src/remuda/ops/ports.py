@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.fleet.verdicts import Inventory
 from remuda.gallery.references import registry
 from remuda.ops.model import Attempt, Dispatch, Ending, Kind, Operation, OpId, Outcome, State, Step, Wish
 from remuda.wire.nodes import InstalledArtifact
@@ -27,16 +28,6 @@ class Request:
     def awaited(self, now: datetime) -> bool:
         """A frontend waits for the reply, and will hear it."""
         return not self.ended and now < self.open_until
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What a worker without reports answered when it was asked what it has."""
-
-    node: NodeId
-    boot: BootId
-    listed_at: datetime
-    backends: tuple[InstalledArtifact, ...]
 
 
 @dataclass(frozen=True, slots=True)

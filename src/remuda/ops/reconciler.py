@@ -15,11 +15,11 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.fleet import Standing
+from remuda.fleet.node_views import NodeViews
+from remuda.fleet.verdicts import NodeView
 from remuda.ops import planning
 from remuda.ops.commander import Timeouts
 from remuda.ops.model import Dispatch, Moment, Patience, State, Step
-from remuda.ops.node_views import NodeViews
-from remuda.ops.observations import NodeView
 from remuda.ops.planning import AttemptKey, Plan, Room
 from remuda.ops.ports import UNCOUNTED, Commander, Figures, Live, OpStore
 

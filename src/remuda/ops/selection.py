@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from remuda.core.errors import Conflict, Invalid, NotFound
-from remuda.core.pasting import pasted
 from remuda.fleet.fleet import Standing
 from remuda.fleet.labels import matches
-from remuda.fleet.model import NodeType
+from remuda.fleet.verdicts import why_no_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +60,6 @@ def parse_selector(text: str) -> Mapping[str, str]:
         if wanted.setdefault(key, value) != value:
             raise Invalid(f"the selector gives {key[:80]!r} two different values")
     return wanted
-
-
-def why_no_target(standing: Standing) -> str:
-    """Why a node is no target of any operation; empty when it can be one."""
-    node = standing.node
-    if node.node_type is not NodeType.BACKEND:
-        return f"{node.name} is an agent node, which runs no backends"
-    if not node.approved:
-        return f"{node.name} waits for approval: remuda nodes approve {pasted(node.name)}"
-    return ""
 
 
 def _named(name: str, standings: Sequence[Standing]) -> Standing:

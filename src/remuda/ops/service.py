@@ -14,6 +14,8 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Conflict, Invalid, NotFound, Rejected
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
+from remuda.fleet.node_views import NodeViews
+from remuda.fleet.verdicts import Inventory, NodeView
 from remuda.gallery.model import Reading, galleries_to_json
 from remuda.ops import targets
 from remuda.ops.bad_versions import BadVersions, bad_versions, without_bad
@@ -22,10 +24,8 @@ from remuda.ops.gallery_view import GalleryView
 from remuda.ops.installed_backends import to_ask
 from remuda.ops.live_progress import Overlay, overlaid
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
-from remuda.ops.node_views import NodeViews
-from remuda.ops.observations import NodeView
 from remuda.ops.pinning import pin_all
-from remuda.ops.ports import UNCOUNTED, Figures, Filter, Inventory, OpStore, Pinner, View
+from remuda.ops.ports import UNCOUNTED, Figures, Filter, OpStore, Pinner, View
 from remuda.ops.selection import ALL, Selection
 from remuda.ops.targets import Plan, Surroundings, Wanted
 from remuda.ops.upgrades import Upgrade

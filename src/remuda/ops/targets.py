@@ -11,14 +11,14 @@ from remuda.core.errors import Conflict, NotFound, Unavailable
 from remuda.core.near_names import did_you_mean
 from remuda.core.pasting import pasted
 from remuda.fleet.model import Node
+from remuda.fleet.verdicts import NodeView, is_localai
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias
 from remuda.gallery.model import Machine, Reading, galleries_to_json
 from remuda.gallery.references import for_peers, is_image, same_source
 from remuda.gallery.resolve import Refused, Resolved, resolve
 from remuda.ops.external_sources import External, external
-from remuda.ops.installed_backends import foreign, found, from_reference, holdings
+from remuda.ops.installed_backends import found, from_reference, holdings
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
-from remuda.ops.observations import NodeView
 from remuda.ops.ports import Build, Pin
 from remuda.ops.selection import Selection, select
 from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL, InstalledArtifact
@@ -212,7 +212,7 @@ class _Planner:
     def _resolved(self, node: Node) -> Resolved | Refused:
         name, readings = self.wanted.source.backend, self._readable_by(node)
         answer = _for_machine(readings, name, machine_of(node))
-        if not foreign(node) or isinstance(answer, Resolved):
+        if not is_localai(node) or isinstance(answer, Resolved):
             return answer
         ours = _for_machine(self.readings, name, machine_of(node))
         if isinstance(ours, Resolved) and ours.entry.builtin:
@@ -221,7 +221,7 @@ class _Planner:
 
     def _readable_by(self, node: Node) -> tuple[Reading, ...]:
         """What ships with Remuda is of no use to other workers."""
-        if not foreign(node):
+        if not is_localai(node):
             return self.readings
         return tuple(
             replace(
@@ -242,7 +242,7 @@ class _Planner:
 
     def _external_on(self, node: NodeView, given: External) -> Draft:
         known = node.standing.node
-        source = given.peer_source if foreign(known) else given.source
+        source = given.peer_source if is_localai(known) else given.source
         if source is None:
             return Draft(
                 self._skipped(node, "this node's worker is LocalAI's, which cannot install archives")
@@ -253,7 +253,7 @@ class _Planner:
     def _must_replace(self, node: NodeView, source: Source) -> bool:
         """LocalAI's workers leave what has the name as it is, wherever it came from."""
         known = node.standing.node
-        has = next(iter(found(node, (source.name,))), None) if foreign(known) else None
+        has = next(iter(found(node, (source.name,))), None) if is_localai(known) else None
         if has is None or not has.uri:
             return False
         if not same_source(has.uri, source.uri):
@@ -306,14 +306,14 @@ class _Planner:
     def _from_reference_again(self, node: NodeView, has: InstalledArtifact) -> Draft:
         """What was installed from a reference is upgraded from it: no gallery has to know it."""
         known = node.standing.node
-        uri = for_peers(has.uri) if foreign(known) else has.uri
+        uri = for_peers(has.uri) if is_localai(known) else has.uri
         source = Source(has.name, uri=uri, name=has.name, alias=has.alias)
         goal = Goal(_distinct(has.name, has.alias, self.bare))
         build = _build(has.uri, known) if is_image(has.uri) else None
         return Draft(self._upgrade_step(node, source, goal), build)
 
     def _upgrade_step(self, node: NodeView, source: Source, goal: Goal) -> Step:
-        proves, rolls_back = self.wanted.roll_out.proves, not foreign(node.standing.node)
+        proves, rolls_back = self.wanted.roll_out.proves, not is_localai(node.standing.node)
         return replace(self._step(node, source, goal), proves=proves, rolls_back=rolls_back)
 
     def _warn_of_no_way_back(self, drafts: Iterable[Draft]) -> None:
@@ -366,7 +366,7 @@ class _Planner:
 
     def _step(self, node: NodeView, source: Source, goal: Goal) -> Step:
         known = node.standing.node
-        goal = replace(goal, tag_decides=foreign(known))
+        goal = replace(goal, tag_decides=is_localai(known))
         return Step(self.op, known.id, known.name, self.wanted.kind, source, goal)
 
     def _skipped(self, node: NodeView, reason: str, name: str = "") -> Step:

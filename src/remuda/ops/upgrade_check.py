@@ -11,9 +11,9 @@ from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
+from remuda.fleet.verdicts import NodeView
 from remuda.gallery.model import Reading
 from remuda.ops.bad_versions import BadVersions, Withheld, offered
-from remuda.ops.observations import NodeView
 from remuda.ops.pinning import pin_all
 from remuda.ops.ports import Build, Pinner
 from remuda.ops.upgrades import (

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from remuda.fleet.verdicts import NodeView, is_counted, is_localai
 from remuda.gallery.lookup import Found, find
 from remuda.gallery.model import Entry, Reading
 from remuda.gallery.references import is_image, registry
-from remuda.ops.installed_backends import Holding, counted, foreign, from_reference, holdings
-from remuda.ops.observations import NodeView
+from remuda.ops.installed_backends import Holding, from_reference, holdings
 
 _DEVELOPMENT: Final = "-development"
 NOT_ASKED: Final = "not checked yet"
@@ -164,7 +164,7 @@ def unread(readings: Sequence[Reading], told: Sequence[Unchecked]) -> list[Unche
 
 def _from_gallery(nodes: Sequence[NodeView], reading: Reading) -> set[str]:
     """What came from it, or from a gallery that an older worker does not name."""
-    held = holdings([node for node in nodes if counted(node)])
+    held = holdings([node for node in nodes if is_counted(node)])
     return {
         name
         for name, holders in held.items()
@@ -176,7 +176,7 @@ def _from_gallery(nodes: Sequence[NodeView], reading: Reading) -> set[str]:
 
 
 def _compared(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> list[_Installed]:
-    held = holdings([node for node in nodes if counted(node)])
+    held = holdings([node for node in nodes if is_counted(node)])
     compared = (_installed(name, holders, find(readings, name)) for name, holders in held.items())
     return [one for one in compared if one is not None and not _superseded(one.name, held)]
 
@@ -255,5 +255,5 @@ def _never_told(one: _Installed, holding: Holding) -> bool:
     """LocalAI's workers record no digest of an image that is written with oci://, however new it is."""
     artifact = holding.artifact
     uri = artifact.uri or ("" if one.entry is None else one.entry.uri)
-    silent = foreign(holding.standing.node) and uri.startswith("oci://") and not artifact.digest
+    silent = is_localai(holding.standing.node) and uri.startswith("oci://") and not artifact.digest
     return silent and not (one.entry is not None and one.entry.version)

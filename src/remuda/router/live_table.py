@@ -20,10 +20,10 @@ from remuda.core.errors import Rejected, RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.fleet import Standing
+from remuda.fleet.node_views import NodeViews
 from remuda.fleet.tokens import NodeTokens
+from remuda.fleet.verdicts import NodeView
 from remuda.models.memory import effective_context
-from remuda.ops.node_views import NodeViews
-from remuda.ops.observations import NodeView
 from remuda.ops.ports import BusMessage, BusPort
 from remuda.router.ledger import Ledger
 from remuda.router.table import Configured, Route, RoutedModel, RouteId, Table, build

@@ -17,9 +17,9 @@ from remuda.fleet.health import Reachability
 from remuda.fleet.identity import is_its_own
 from remuda.fleet.labels import matches
 from remuda.fleet.tokens import NodeTokens
+from remuda.fleet.verdicts import NodeView, takes_requests
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.ops.observations import NodeView
 from remuda.scheduler.model import HTTP, Replica, Replicas, ReplicaState, endpoint_of, worker_endpoint
 
 RouteId = tuple[ReplicaKey, int]
@@ -128,11 +128,10 @@ def _route(row: Replica, view: NodeView, tokens: NodeTokens) -> Route:
 def _routable(row: Replica, view: NodeView, selector: Mapping[str, str]) -> bool:
     """The selector is no part of the revision, and labels change: both are looked at anew each time."""
     node = view.standing.node
-    takes_work = node.approved and not node.drained and not node.leaving and matches(node.labels, selector)
-    heard = view.standing.reachability in (Reachability.UP, Reachability.SILENT)
+    may_be_used = takes_requests(view.standing) and matches(node.labels, selector)
     same_life = row.boot is None or row.boot == view.boot
     there = is_its_own(row.address, node, http=row.protocol == HTTP)
-    usable = takes_work and heard and same_life and there
+    usable = may_be_used and same_life and there
     return row.state is ReplicaState.LOADED and usable and not _gone(row, view)
 
 

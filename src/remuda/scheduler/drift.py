@@ -12,7 +12,7 @@ from typing import Final
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node
-from remuda.ops.observations import NodeView
+from remuda.fleet.verdicts import NodeView, is_up
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire.models import RunningModel
 from remuda.wire.nodes import RunningReplica
@@ -92,7 +92,7 @@ def to_ask(replicas: Replicas, nodes: Mapping[NodeId, NodeView], memory: DriftMe
             for row in replicas.rows
             if (view := nodes.get(row.node)) is not None
             and not view.reports
-            and view.standing.reachability is Reachability.UP
+            and is_up(view.standing)
             and row.state is ReplicaState.LOADED
             and _due(_heard_of(row, memory), view.standing.node, replicas.now)
         }
@@ -223,7 +223,7 @@ def _unknown(scene: Scene) -> Iterator[tuple[Stray, int]]:
     """Models' processes that no row stands for and nobody is loading, with the report that tells of them."""
     rows = {(row.node, row.key): row for row in scene.replicas.rows}
     for node, view in scene.nodes.items():
-        if view.report is None or view.standing.reachability is not Reachability.UP:
+        if view.report is None or not is_up(view.standing):
             continue
         for told in view.report.replicas:
             key = ReplicaKey(told.model_id, told.replica_index)

@@ -12,10 +12,10 @@ from remuda.core import limits
 from remuda.core.errors import NodeUnreachable, RemudaError
 from remuda.core.ids import NodeId
 from remuda.fleet.fleet import Standing
+from remuda.fleet.node_views import current_report
+from remuda.fleet.verdicts import is_localai
 from remuda.inference.model import ReplicaEndpoint
-from remuda.ops.installed_backends import foreign
 from remuda.ops.model import Step
-from remuda.ops.node_views import current_report
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.lost_answers import AnswerMemory, AnswerVerdict, Lists, by_lists, by_report
 from remuda.scheduler.ports import LoadProgress, WorkerBus, WorkerHttp
@@ -81,7 +81,7 @@ class Installing:
 
     async def _verdict(self, standing: Standing) -> AnswerVerdict:
         """Comes to one only when the answer is lost."""
-        peer, known = foreign(standing.node), current_report(standing.node)
+        peer, known = is_localai(standing.node), current_report(standing.node)
         memory = AnswerMemory(
             known=None if known is None else known.sequence, moved=self._progress.moved(self._step)
         )

@@ -20,13 +20,13 @@ from remuda.core.reach import host_and_port
 from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import is_its_own
 from remuda.fleet.model import Node
+from remuda.fleet.node_views import current_report
 from remuda.fleet.tokens import NodeTokens
+from remuda.fleet.verdicts import is_localai
 from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
 from remuda.models.reading import check_absolute_paths
-from remuda.ops.installed_backends import foreign
 from remuda.ops.model import Ending, Kind, NotNeeded, Step
-from remuda.ops.node_views import current_report
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.installing import Installing, until_vanished
 from remuda.scheduler.load_ops import target_of
@@ -303,7 +303,7 @@ class _Load:
         a peer know how many threads are good for its machine."""
         config, report = self._model.config, current_report(standing.node)
         context = effective_context(config, self._model.weights.header)
-        if foreign(standing.node) and not self._deps.shared:
+        if is_localai(standing.node) and not self._deps.shared:
             return Place("", "", context, _PEER_THREADS)
         folder = "" if report is None else report.models_path
         if self._deps.shared or not folder:

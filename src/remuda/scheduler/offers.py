@@ -16,12 +16,11 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.budget import node_ceiling
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
-from remuda.fleet.model import Node, NodeType, Resources
+from remuda.fleet.model import Node, Resources
+from remuda.fleet.verdicts import NodeView, installed, is_localai, why_no_replicas
 from remuda.models.gguf import parts_of
-from remuda.ops.installed_backends import foreign
-from remuda.ops.observations import NodeView
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
-from remuda.wire.nodes import CutOffFile, InstalledArtifact
+from remuda.wire.nodes import CutOffFile
 
 _FIGURES_UNDER_WAY: Final = timedelta(seconds=5)  # They may be older than their arrival by so much.
 _SHARE_RAM: Final = ("metal", "nvidia-l4t")  # Capabilities of machines whose GPU has no memory of its own.
@@ -61,11 +60,13 @@ def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: Placement
         node=node.id,
         name=node.name,
         # Our workers pass requests on through the port that was dialled; LocalAI's backends have their own.
-        unfit=why_unfit(view.standing) or ("" if foreign(node) else unreached) or fleet.unfit(node.id),
+        unfit=why_no_replicas(view.standing)
+        or ("" if is_localai(node) else unreached)
+        or fleet.unfit(node.id),
         approved=node.approved,
         unreached=bool(unreached),
         passing=_passing(view.standing),
-        has_backend=any(need.backend in (one.name, one.alias) for one in _installed(view)),
+        has_backend=any(need.backend in (one.name, one.alias) for one in installed(view) or ()),
         has_file=fleet.shared or has_file(view, need.file),
         files_told=_files_told(view),
         cut_off=_cut_off(view, need.file),
@@ -95,17 +96,6 @@ def _raises_slots(node: Node) -> str:
     if node.max_replicas_override is not None:
         return f"PUT /api/nodes/{node.id}/max-replicas-per-model"
     return f"{node.setting('--max-replicas-per-model', 'LOCALAI_MAX_REPLICAS_PER_MODEL')} on its worker"
-
-
-def why_unfit(standing: Standing) -> str:
-    """Why a node takes no replicas now, with what would change that; empty when it does."""
-    if standing.node.node_type is not NodeType.BACKEND:
-        return "it is an agent node, which runs no backends; a worker on that machine would: remuda join"
-    node = standing.node
-    takes_work = node.approved and not node.drained and not node.leaving
-    if takes_work and standing.reachability is Reachability.UP:
-        return ""
-    return standing.reasons[0]
 
 
 def has_file(view: NodeView, file: str) -> bool:
@@ -138,12 +128,6 @@ def _files_told(view: NodeView) -> FilesTold:
     if view.report is None:
         return FilesTold.NOT_YET
     return FilesTold.SOME if view.report.model_files_more else FilesTold.ALL
-
-
-def _installed(view: NodeView) -> Sequence[InstalledArtifact]:
-    if view.reports:
-        return () if view.report is None else view.report.installed
-    return () if view.inventory is None else view.inventory.backends
 
 
 # Memory.

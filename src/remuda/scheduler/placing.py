@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import MachineId, NodeId, ReplicaKey
+from remuda.fleet.verdicts import NodeView
 from remuda.gallery.model import Reading
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
-from remuda.ops.observations import NodeView
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import NOBODY
 from remuda.scheduler.load_ops import UnloadRequests, load_operation

@@ -9,14 +9,14 @@ from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.core.near_names import did_you_mean
 from remuda.fleet.fleet import Standing
-from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node
+from remuda.fleet.node_views import current_report
+from remuda.fleet.verdicts import is_up
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
 from remuda.models.near_keys import misspelled
 from remuda.models.reading import check_absolute_paths, check_file, check_new_name, read_model
 from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
-from remuda.ops.node_views import current_report
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogue, Catalogued
 from remuda.scheduler.demand import Placer, loads_present
@@ -180,7 +180,7 @@ class Models:
         raise Conflict(f"{name} could not be placed: others place replicas all the time", hint="try again")
 
     async def _without_another(self, model: str, refused: Unplaceable) -> AlreadyLoaded:
-        up = {one.node.id: one.node.name for one in await self._standings() if _is_up(one)}
+        up = {one.node.id: one.node.name for one in await self._standings() if is_up(one)}
         rows = (await self._replicas.replicas()).rows
         loaded = [row for row in rows if row.key.model == model and row.state is ReplicaState.LOADED]
         nodes = sorted({up[row.node] for row in loaded if row.node in up})
@@ -255,14 +255,10 @@ def unrecorded(rows: Iterable[Replica], standings: Iterable[Standing]) -> list[R
     return [
         Replica(key, node.id, ReplicaState.LOADED, OpId(""), told.backend, "", instance=told.instance)
         for standing in standings
-        if (node := standing.node) and _is_up(standing)
+        if (node := standing.node) and is_up(standing)
         for told in _reported(node)
         if (key := ReplicaKey(told.model_id, told.replica_index)) and (node.id, key) not in known
     ]
-
-
-def _is_up(standing: Standing) -> bool:
-    return standing.reachability is Reachability.UP
 
 
 def _reported(node: Node) -> Sequence[RunningReplica]:

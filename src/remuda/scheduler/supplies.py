@@ -10,12 +10,12 @@ from typing import Final
 
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
+from remuda.fleet.verdicts import NodeView, installed, why_no_target
 from remuda.gallery.fit import preferred_tokens, uses_gpu
 from remuda.gallery.model import Entry, Reading, galleries_to_json
-from remuda.ops.installed_backends import found, installed
+from remuda.ops.installed_backends import found
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
-from remuda.ops.observations import NodeView
-from remuda.ops.selection import Selection, why_no_target
+from remuda.ops.selection import Selection
 from remuda.ops.targets import Draft, Surroundings, Wanted, builds_of, machine_of, proposal
 from remuda.wire.nodes import InstalledArtifact
 

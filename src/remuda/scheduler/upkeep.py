@@ -12,8 +12,8 @@ from anyio.abc import TaskStatus
 
 from remuda.core.errors import Conflict, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
+from remuda.fleet.verdicts import NodeView
 from remuda.ops.model import Kind, UnloadReason
-from remuda.ops.observations import NodeView
 from remuda.ops.ports import Live
 from remuda.scheduler.catalogue import Catalogue
 from remuda.scheduler.drift import DriftMemory, Drop, Scene, Stray, compare, to_ask

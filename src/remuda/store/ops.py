@@ -12,8 +12,9 @@ from remuda.core import limits
 from remuda.core.batching import Batcher, BatchLimits
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.fleet.verdicts import Inventory
 from remuda.ops.model import Operation, OpId, Outcome, Step, Wish
-from remuda.ops.ports import Filter, Inventory, Live, Progress, Submitted, View
+from remuda.ops.ports import Filter, Live, Progress, Submitted, View
 from remuda.store import ops_attempts, ops_intents, ops_views
 from remuda.store.database import Database, Work
 from remuda.store.failures import unusable

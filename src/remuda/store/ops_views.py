@@ -8,8 +8,9 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, or_, select, tuple_
 
 from remuda.core.ids import BootId, NodeId
+from remuda.fleet.verdicts import Inventory
 from remuda.ops.model import Attempt, Kind, Operation, OpId, Stage, State, Step
-from remuda.ops.ports import Filter, Inventory, Live, Progress, Request, View
+from remuda.ops.ports import Filter, Live, Progress, Request, View
 from remuda.store.ops_attempts import AT_WORK, ending_of
 from remuda.store.ops_rows import (
     LIVE,

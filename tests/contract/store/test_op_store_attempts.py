@@ -11,8 +11,9 @@ from remuda.core import limits
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.ports import FleetStore, Note
+from remuda.fleet.verdicts import Inventory
 from remuda.ops.model import Attempt, Ending, Kind, NotNeeded, OpId, Outcome, Stage, State, Step
-from remuda.ops.ports import Inventory, OpStore, Progress, Request
+from remuda.ops.ports import OpStore, Progress, Request
 from remuda.store.database import Database
 from remuda.store.ops import SqlOpStore
 from remuda.wire.nodes import InstalledArtifact

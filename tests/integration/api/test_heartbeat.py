@@ -7,7 +7,7 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import NodeId
-from remuda.ops.node_views import NodeViews
+from remuda.fleet.node_views import NodeViews
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 from tests.support.frontends import LiveFrontend

@@ -9,6 +9,8 @@ import anyio
 
 from remuda.core.errors import RemudaError
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
+from remuda.fleet.node_views import NodeViews
+from remuda.fleet.verdicts import NodeView
 from remuda.gallery.model import Reading
 from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import ChatRequest, RequestMessage
@@ -16,8 +18,6 @@ from remuda.ops.change_signal import ChangeSignal
 from remuda.ops.commander import BusCommander
 from remuda.ops.installed_backends import to_ask
 from remuda.ops.inventories import Inventories
-from remuda.ops.node_views import NodeViews
-from remuda.ops.observations import NodeView
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
 from remuda.router.cold_path import ColdPath

@@ -13,8 +13,8 @@ from remuda.core.errors import NoCapacity
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
+from remuda.fleet.verdicts import NodeView
 from remuda.ops.model import Step
-from remuda.ops.observations import NodeView
 from remuda.router import table
 from remuda.router.table import Table
 from remuda.scheduler import placement
@@ -126,7 +126,7 @@ BREAKS = {
     ),
     "reports lose their number on the way through the store": Break(
         {
-            "remuda.ops.node_views.numbered": lambda report, stored: report,
+            "remuda.fleet.node_views.numbered": lambda report, stored: report,
         },
         "everything_settles",
     ),

@@ -7,13 +7,12 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Label, LabelSource, Resources
+from remuda.fleet.node_views import NodeViews
+from remuda.fleet.verdicts import Inventory, NodeView
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Gallery, Reading
 from remuda.gallery.sources import REMUDA, shipped_index
 from remuda.ops.model import Kind, OpId, RollOut, Source, Step
-from remuda.ops.node_views import NodeViews
-from remuda.ops.observations import NodeView
-from remuda.ops.ports import Inventory
 from remuda.ops.selection import ALL, Selection
 from remuda.ops.targets import Plan, Surroundings, Wanted, plan
 from remuda.wire.nodes import InstalledArtifact, Report

@@ -12,6 +12,7 @@ from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.verdicts import NodeView
 from remuda.ops import pacing
 from remuda.ops.commander import Timeouts
 from remuda.ops.intents import replaced, wish_for
@@ -28,7 +29,6 @@ from remuda.ops.model import (
     Verb,
     Wish,
 )
-from remuda.ops.observations import NodeView
 from remuda.ops.planning import Plan, Room, attempts_at_work, plan, to_hold
 from remuda.ops.ports import Live, Request
 from remuda.ops.reconciler import Pace

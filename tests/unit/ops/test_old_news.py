@@ -4,8 +4,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from remuda.core.ids import BootId
+from remuda.fleet.verdicts import NodeView
 from remuda.ops.model import Kind, Observation, State, Step, Wish
-from remuda.ops.observations import NodeView, sight
+from remuda.ops.observations import sight
 from remuda.ops.ports import Request
 from remuda.ops.steps import advance
 from remuda.wire.nodes import InstalledArtifact, Report

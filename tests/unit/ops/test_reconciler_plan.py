@@ -10,10 +10,10 @@ from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
+from remuda.fleet.verdicts import Inventory, NodeView
 from remuda.ops.model import Dispatch, Kind, Moment, Operation, OpId, RollOut, Stage, State, Step, Verb
-from remuda.ops.observations import NodeView
 from remuda.ops.planning import Plan, Room, attempts_at_work, plan, telling, to_hold, unwanted
-from remuda.ops.ports import Inventory, Live, Request
+from remuda.ops.ports import Live, Request
 from remuda.ops.summary import summarise
 from remuda.wire.nodes import InstalledArtifact, Report, Work
 from tests.support.nodes import node

@@ -9,10 +9,10 @@ from remuda.core.errors import Unavailable
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
+from remuda.fleet.verdicts import NodeView
 from remuda.gallery.model import Gallery, Reading
 from remuda.ops.gallery_view import GalleryView
 from remuda.ops.model import Kind, Source
-from remuda.ops.observations import NodeView
 from remuda.ops.ports import Build, Pin
 from remuda.ops.progress_board import ProgressBoard
 from remuda.ops.service import Asked, Operations, Policy

@@ -9,9 +9,9 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import StoreUnusable
+from remuda.fleet.verdicts import NodeView
 from remuda.gallery.model import Reading
 from remuda.ops.bad_versions import BadVersion, BadVersions
-from remuda.ops.observations import NodeView
 from remuda.ops.ports import Build, Pin
 from remuda.ops.upgrade_check import EVERY, FIRST, UpgradeCheck
 from remuda.ops.upgrades import NOT_ASKED

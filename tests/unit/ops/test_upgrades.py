@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from remuda.fleet.verdicts import NodeView
 from remuda.ops.installed_backends import to_ask
-from remuda.ops.observations import NodeView
 from remuda.ops.upgrades import (
     NOT_ASKED,
     NOT_ASKED_SINCE,

@@ -9,7 +9,7 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import BusUnusable, StoreUnusable
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
-from remuda.ops.observations import NodeView
+from remuda.fleet.verdicts import NodeView
 from remuda.ops.ports import BusMessage
 from remuda.scheduler.model import Replica, Replicas, StoredModel
 from tests.support.nodes import NOON

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import BootId
+from remuda.fleet.verdicts import NodeView
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig, Parameters
-from remuda.ops.observations import NodeView
 from remuda.router.table import Configured, Route, RoutedModel, Table, build
 from remuda.scheduler.model import Replica, ReplicaState
 from tests.support.nodes import TOKENS

@@ -13,12 +13,12 @@ from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Resources
+from remuda.fleet.node_views import NodeViews
+from remuda.fleet.verdicts import NodeView
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId, ReplicaTarget, Source, State, Step
-from remuda.ops.node_views import NodeViews
-from remuda.ops.observations import NodeView
 from remuda.scheduler.catalogue import Catalogue, Weights
 from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits

@@ -10,9 +10,8 @@ from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, Label, LabelSource, Node, Resources
+from remuda.fleet.verdicts import Inventory, NodeView
 from remuda.ops.model import OpId
-from remuda.ops.observations import NodeView
-from remuda.ops.ports import Inventory
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica
 from tests.support.nodes import NOON, THRESHOLDS

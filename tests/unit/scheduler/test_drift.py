@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from remuda.core.ids import BootId, NodeId, ReplicaKey
-from remuda.ops.observations import NodeView
+from remuda.fleet.verdicts import NodeView
 from remuda.scheduler.drift import Drift, DriftMemory, Scene, Stray, compare, to_ask
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.wire.models import RunningModel

@@ -7,7 +7,7 @@ import pytest
 
 from remuda.core.ids import BootId, ReplicaKey
 from remuda.fleet.model import BusTrouble, NodeType
-from remuda.ops.observations import NodeView
+from remuda.fleet.verdicts import NodeView
 from remuda.scheduler.model import FilesTold, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.offers import PlacementFacts, offers
 from remuda.scheduler.placement import place

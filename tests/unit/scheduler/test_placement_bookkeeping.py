@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.model import Resources
+from remuda.fleet.verdicts import NodeView
 from remuda.ops.model import OpId
-from remuda.ops.observations import NodeView
 from remuda.scheduler.model import Need, Placed, Replica, ReplicaState
 from remuda.scheduler.offers import PlacementFacts, offers
 from remuda.scheduler.placement import place

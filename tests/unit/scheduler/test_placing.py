@@ -9,11 +9,11 @@ import pytest
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import ReplicaKey
+from remuda.fleet.verdicts import NodeView
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
 from remuda.gallery.sources import REMUDA, shipped_index
 from remuda.ops.model import Kind, ReplicaTarget, UnloadCause, UnloadReason
-from remuda.ops.observations import NodeView
 from remuda.ops.ports import Filter
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from tests.support.clocks import START

@@ -2,10 +2,10 @@
 
 import pytest
 
+from remuda.fleet.verdicts import NodeView
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
 from remuda.gallery.sources import REMUDA, shipped_index
-from remuda.ops.observations import NodeView
 from remuda.scheduler.supplies import Supply, supplies
 from remuda.wire.nodes import InstalledArtifact
 from tests.support.nodes import NOON

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import Invalid, NotFound
+from remuda.fleet.verdicts import why_no_target
 from remuda.gallery.usecases import usecases
 from remuda.gateway.admin.asking import ask, job, wait_for
 from remuda.gateway.backend_pages import Catalogue, Wanted
@@ -17,7 +18,6 @@ from remuda.ops import op_views
 from remuda.ops.compatible_nodes import fits
 from remuda.ops.model import OF_BACKENDS, Kind, Source
 from remuda.ops.ports import Filter
-from remuda.ops.selection import why_no_target
 from remuda.ops.service import Asked
 from remuda.ops.upgrades import Upgrade
 from remuda.wire.operations import (

@@ -1,4 +1,4 @@
-"""Nodes as operations see them, with their stored reports: read back with the number they were stored under,
+"""Nodes with their stored reports: read back with the number they were stored under,
 and parsed once, not at every look."""
 
 from collections.abc import Iterable, Mapping
@@ -11,8 +11,7 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import is_its_own
 from remuda.fleet.model import Node
 from remuda.fleet.model import Report as StoredReport
-from remuda.ops.observations import NodeView
-from remuda.ops.ports import Inventory
+from remuda.fleet.verdicts import Inventory, NodeView
 from remuda.wire.codec import decode
 from remuda.wire.nodes import Report, RunningReplica
 
