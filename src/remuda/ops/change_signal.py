@@ -1,40 +1,36 @@
-"""The news that operations have changed: at once on this frontend, by the bus on the others.
-
-It says no more than that. Whoever wakes reads the store; a lost signal costs one interval.
-"""
+"""The news that operations have changed: at once on this frontend, by the bus on the others."""
 
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Final
 
 import anyio
-import structlog
 from anyio.abc import TaskStatus
 
-from remuda.core.errors import Rejected, RemudaError
-from remuda.core.events import AutoResetEvent, Notifier
+from remuda.core.events import Notifier
 from remuda.core.ids import FrontendId
-from remuda.ops.ports import BusMessage, BusPort
+from remuda.ops.broadcast import Broadcast, ChangeMessage
+from remuda.ops.ports import BusPort
 from remuda.wire import subjects
-from remuda.wire.codec import OMIT_EMPTY, OptionalMessage, decode, encode
-
-log = structlog.get_logger(__name__)
 
 _GAP: Final = timedelta(milliseconds=100)
 
 
-class OpsChanged(OptionalMessage):
+class OpsChanged(ChangeMessage):
     """Frontend to frontends, ours: look at the operations again."""
-
-    frontend: Annotated[str, OMIT_EMPTY] = ""  # Who says it, and need not be told.
 
 
 class ChangeSignal:
-    def __init__(self, lines: BusPort, frontend: FrontendId, gap: timedelta = _GAP) -> None:
-        self._lines = lines
-        self._frontend = frontend
-        self._gap = gap
+    def __init__(self, bus: BusPort, frontend: FrontendId, gap: timedelta = _GAP) -> None:
         self._changes = Notifier()
-        self._to_tell = AutoResetEvent()
+        self._broadcast = Broadcast(
+            bus,
+            subjects.OPS_CHANGED,
+            frontend,
+            lambda: OpsChanged(frontend=frontend),
+            lambda _: self._changes.notify(),
+            kind=OpsChanged,
+            gap_s=gap.total_seconds(),
+        )
 
     @property
     def changed(self) -> anyio.Event:
@@ -44,33 +40,8 @@ class ChangeSignal:
     def notify(self) -> None:
         """Something was written. Never waits."""
         self._changes.notify()
-        self._to_tell.set()
+        self._broadcast.send()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._listen)
-            task_status.started()
-            while True:
-                await self._to_tell.wait()
-                await self._tell()
-                await anyio.sleep(self._gap.total_seconds())  # What changes meanwhile is told together.
-
-    async def _listen(self) -> None:
-        try:
-            await self._lines.subscribe(subjects.OPS_CHANGED, self._hear)
-        except RemudaError as error:
-            log.warning("ops_signal_not_heard", reason=error.message)
-
-    async def _tell(self) -> None:
-        try:
-            await self._lines.publish(subjects.OPS_CHANGED, encode(OpsChanged(frontend=self._frontend)))
-        except RemudaError as error:  # The others look by themselves, a little later.
-            log.debug("ops_signal_lost", reason=error.message)
-
-    async def _hear(self, message: BusMessage) -> None:
-        try:
-            said = decode(OpsChanged, message.payload)
-        except Rejected:
-            said = OpsChanged()
-        if said.frontend != self._frontend:
-            self._changes.notify()
+        task_status.started()
+        await self._broadcast.run()

@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync
 
 from remuda.core import limits
 from remuda.core.clock import Clock
-from remuda.core.errors import Rejected, RemudaError
+from remuda.core.errors import RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.fleet import Standing
@@ -24,13 +24,14 @@ from remuda.fleet.node_views import NodeViews
 from remuda.fleet.tokens import NodeTokens
 from remuda.fleet.verdicts import NodeView
 from remuda.models.memory import effective_context
-from remuda.ops.ports import BusMessage, BusPort
+from remuda.ops.broadcast import Broadcast, ChangeMessage
+from remuda.ops.ports import BusPort
 from remuda.router.ledger import Ledger
 from remuda.router.table import Configured, Route, RoutedModel, RouteId, Table, build
 from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire import subjects
-from remuda.wire.codec import OMIT_EMPTY, Many, Message, OptionalMessage, decode, encode
+from remuda.wire.codec import OMIT_EMPTY, Many, Message
 
 
 class Tables:
@@ -139,10 +140,9 @@ class Unloading(Message):
         return cls(process_key=str(row.key), node_id=row.node, address=row.address, instance=row.instance)
 
 
-class ReplicasChanged(OptionalMessage):
+class ReplicasChanged(ChangeMessage):
     """Frontend to frontends, ours: look at the replicas and models again."""
 
-    frontend: Annotated[str, OMIT_EMPTY] = ""  # Who says it, and need not be told.
     fleet: Annotated[bool, OMIT_EMPTY] = False  # Nodes changed too: what was read of them lately is old.
     unloading: Annotated[Many[Unloading], OMIT_EMPTY] = ()  # For those who cannot look: not routed any more.
 
@@ -173,7 +173,7 @@ class TableKeeper:
         tables: Tables,
         ledger: Ledger,
         sources: TableSources,
-        lines: BusPort,
+        bus: BusPort,
         frontend: FrontendId,
         clock: Clock,
         *,
@@ -183,7 +183,6 @@ class TableKeeper:
         self._tables = tables
         self._ledger = ledger
         self._sources = sources
-        self._lines = lines
         self._frontend = frontend
         self._clock = clock
         self._every_s = every_s
@@ -197,7 +196,15 @@ class TableKeeper:
         self._done = 0
         self._failed: tuple[int, RemudaError | None] = (0, None)  # The last of them that came to none.
         self._wanted = AutoResetEvent()
-        self._to_tell = AutoResetEvent()
+        self._broadcast = Broadcast(
+            bus,
+            subjects.REPLICAS_CHANGED,
+            frontend,
+            self._message,
+            self._heard,
+            kind=ReplicasChanged,
+            gap_s=_GAP_S,
+        )
         self._fleet_untold = False
         self._well = True
         self._unloading: frozenset[Unloading] = frozenset()  # As read last.
@@ -213,7 +220,7 @@ class TableKeeper:
     def rows_changed(self) -> None:
         """Look at once, and tell the other frontends. Never waits."""
         self._wanted.set()
-        self._to_tell.set()
+        self._broadcast.send()
 
     async def fleet_changed(self) -> None:
         """A node takes no more work, or does again: when this returns, requests here go by that. Others are
@@ -246,8 +253,7 @@ class TableKeeper:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Started means that the table was read once, if it could be."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._listen)
-            tasks.start_soon(self._tell_for_ever)
+            tasks.start_soon(self._broadcast.run)
             await self._try()
             task_status.started()
             while True:
@@ -293,7 +299,7 @@ class TableKeeper:
         marked = (row for row in rows.rows if row.state is ReplicaState.UNLOADING)
         self._unloading = frozenset(Unloading.of(row) for row in marked)
         if not self._unloading <= before:
-            self._to_tell.set()
+            self._broadcast.send()
 
     async def _read_rows(self) -> Replicas:
         replicas = self._sources.replicas
@@ -315,37 +321,18 @@ class TableKeeper:
 
     # Signals.
 
-    async def _listen(self) -> None:
-        try:
-            await self._lines.subscribe(subjects.REPLICAS_CHANGED, self._hear)
-        except RemudaError as error:
-            log.warning("replicas_signal_not_heard", reason=error.message)
+    def _message(self) -> ReplicasChanged:
+        unloading = tuple(sorted(self._unloading, key=str))[: limits.UNLOADS_TOLD_MAX]
+        fleet, self._fleet_untold = self._fleet_untold, False
+        return ReplicasChanged(frontend=self._frontend, fleet=fleet, unloading=unloading)
 
-    async def _hear(self, message: BusMessage) -> None:
-        try:
-            said = decode(ReplicasChanged, message.payload)
-        except Rejected:
-            said = ReplicasChanged()
-        if said.frontend == self._frontend:
-            return
+    def _heard(self, said: ReplicasChanged) -> None:
         if said.fleet:
             self._fleet_news += 1
         if said.unloading:
             told = {(one.process_key, one.node_id): one for one in said.unloading}
             self._tables.leave(lambda route: _is_meant(route, told.get((str(route.key), route.node))))
         self._wanted.set()
-
-    async def _tell_for_ever(self) -> None:
-        while True:
-            await self._to_tell.wait()
-            unloading = tuple(sorted(self._unloading, key=str))[: limits.UNLOADS_TOLD_MAX]
-            said = ReplicasChanged(frontend=self._frontend, fleet=self._fleet_untold, unloading=unloading)
-            self._fleet_untold = False
-            try:
-                await self._lines.publish(subjects.REPLICAS_CHANGED, encode(said))
-            except RemudaError as error:  # The others look by themselves, a little later.
-                log.debug("replicas_signal_lost", reason=error.message)
-            await anyio.sleep(_GAP_S)
 
 
 def _is_meant(route: Route, told: Unloading | None) -> bool:

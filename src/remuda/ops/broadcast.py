@@ -1,0 +1,79 @@
+"""Between frontends: something has changed, look again. Whoever hears it reads the store; a lost message
+costs one interval."""
+
+from collections.abc import Callable
+from typing import Annotated, Generic, TypeVar
+
+import anyio
+import structlog
+
+from remuda.core.errors import Rejected, RemudaError
+from remuda.core.events import AutoResetEvent
+from remuda.core.ids import FrontendId
+from remuda.ops.ports import BusMessage, BusPort
+from remuda.wire.codec import OMIT_EMPTY, OptionalMessage, decode, encode
+
+log = structlog.get_logger(__name__)
+
+
+class ChangeMessage(OptionalMessage):
+    frontend: Annotated[str, OMIT_EMPTY] = ""  # Who says it, and need not be told.
+
+
+M = TypeVar("M", bound=ChangeMessage)
+
+
+class Broadcast(Generic[M]):
+    """`run` it once. `message` makes what is sent next; `heard` gets what other frontends sent."""
+
+    def __init__(
+        self,
+        bus: BusPort,
+        subject: str,
+        frontend: FrontendId,
+        message: Callable[[], M],
+        heard: Callable[[M], None],
+        *,
+        kind: type[M],
+        gap_s: float,
+    ) -> None:
+        self._bus = bus
+        self._subject = subject
+        self._frontend = frontend
+        self._message = message
+        self._heard = heard
+        self._kind = kind
+        self._gap_s = gap_s
+        self._wanted = AutoResetEvent()
+
+    def send(self) -> None:
+        """Soon. What changes until then, or within the gap after a message, is told together. Never waits."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listen)
+            while True:
+                await self._wanted.wait()
+                await self._publish()
+                await anyio.sleep(self._gap_s)
+
+    async def _listen(self) -> None:
+        try:
+            await self._bus.subscribe(self._subject, self._hear)
+        except RemudaError as error:
+            log.warning("changes_not_heard", subject=self._subject, reason=error.message)
+
+    async def _publish(self) -> None:
+        try:
+            await self._bus.publish(self._subject, encode(self._message()))
+        except RemudaError as error:  # The others look by themselves, a little later.
+            log.debug("change_not_told", subject=self._subject, reason=error.message)
+
+    async def _hear(self, message: BusMessage) -> None:
+        try:
+            said = decode(self._kind, message.payload)
+        except Rejected:
+            said = self._kind()
+        if said.frontend != self._frontend:
+            self._heard(said)
