@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 from remuda.core import limits
 from remuda.core.errors import StoreUnusable
 from remuda.core.ids import FrontendId, NodeId
-from remuda.fleet.admission import Beat, Heard
+from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import Note
@@ -68,7 +68,7 @@ class StoreOfFrontend:
             lambda: self._sql.remove(node_id, note, revoke), Write("remove", note, node_id)
         )
 
-    async def beat(self, beats: Sequence[Beat]) -> Sequence[Heard]:
+    async def beat(self, beats: Sequence[Beat]) -> Sequence[HeartbeatOutcome]:
         return await self._call(lambda: self._sql.beat(beats), Write("beat"))
 
     async def fleet(self) -> Fleet:

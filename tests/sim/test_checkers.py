@@ -9,11 +9,11 @@ import pytest
 
 from remuda.core.ids import NodeId
 from remuda.fleet import admission, identity, reception
-from remuda.fleet.admission import AdmissionPolicy, Beat, Heard
+from remuda.fleet.admission import AdmissionPolicy, Beat, HeartbeatOutcome
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.liveness import ListeningPeriods
-from remuda.fleet.model import Candidate, Node, Report
+from remuda.fleet.model import Candidate, Node, StoredReport
 from remuda.fleet.ports import Note
 from remuda.fleet.reception import Decision, Desk, Supersede
 from remuda.fleet.registry import Registry
@@ -46,11 +46,11 @@ def silence_on_the_wall_clock(_: ListeningPeriods, last_heard: datetime, now: da
     return now - last_heard
 
 
-def newest_arrival_wins(held: Report | None, report: Report | None) -> Report | None:
+def newest_arrival_wins(held: StoredReport | None, report: StoredReport | None) -> StoredReport | None:
     return report or held
 
 
-def any_boot_is_heard(beat: Beat, node: Node | None) -> Heard:
+def any_boot_is_heard(beat: Beat, node: Node | None) -> HeartbeatOutcome:
     return _hears(replace(beat, report=None), node)
 
 

@@ -17,7 +17,7 @@ from remuda.core.errors import BackendFailed
 from remuda.core.ids import NodeId
 from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
-from remuda.gallery.model import Gallery, Machine, Reading, galleries_to_json
+from remuda.gallery.model import Gallery, MachineProfile, Reading, galleries_to_json
 from remuda.gallery.sources import Sources
 from remuda.oci.client import open_client
 from remuda.oci.model import Platform
@@ -32,7 +32,7 @@ from remuda.worker.depot.depot import Depot, Installed, Switching
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.depot.progress import OnStep, ignore_steps
-from remuda.worker.processes.model import Launch, Phase, Protocol, Recipe, Replica, Stopped
+from remuda.worker.processes.model import Launch, ProcessPhase, ProcessStatus, Protocol, Recipe, Stopped
 from remuda.worker.processes.ports import Supervision
 
 R = TypeVar("R", bound=Message)
@@ -47,7 +47,7 @@ class ScriptedSupervision:
     """A supervisor whose processes are entries in a table; implements Supervision."""
 
     def __init__(self) -> None:
-        self.table: dict[ProcessKey, Replica] = {}
+        self.table: dict[ProcessKey, ProcessStatus] = {}
         self.started: list[Launch] = []
         self.stopped: list[tuple[ProcessKey, bool]] = []  # With whether it was asked to free its memory.
         self.freed: list[ProcessKey] = []
@@ -58,15 +58,15 @@ class ScriptedSupervision:
         self.free_trouble = ""
         self._ports = count(50052)
 
-    def put(self, replica: Replica) -> None:
+    def put(self, replica: ProcessStatus) -> None:
         self.table[replica.key] = replica
 
-    def replicas(self) -> Sequence[Replica]:
+    def replicas(self) -> Sequence[ProcessStatus]:
         return [self.table[key] for key in sorted(self.table)]
 
-    def usable(self, key: ProcessKey, name: str) -> Replica | None:
+    def usable(self, key: ProcessKey, name: str) -> ProcessStatus | None:
         replica = self.table.get(key)
-        if replica is None or replica.phase is not Phase.READY or name not in replica.names:
+        if replica is None or replica.phase is not ProcessPhase.READY or name not in replica.names:
             return None
         return replica
 
@@ -76,20 +76,20 @@ class ScriptedSupervision:
         of_backend = {key for key, replica in self.table.items() if text in replica.names}
         return sorted(of_backend | ({exact} if exact in self.table else of_model))
 
-    async def start(self, launch: Launch) -> Replica:
+    async def start(self, launch: Launch) -> ProcessStatus:
         self.started.append(launch)
         if self.readiness is not None:
             await self.readiness.wait()
         if self.fails:
             raise BackendFailed(self.fails)
         port = next(self._ports)
-        replica = Replica(
+        replica = ProcessStatus(
             launch.key,
             launch.backend,
             launch.names,
             launch.folder,
             launch.recipe.protocol,
-            Phase.READY,
+            ProcessPhase.READY,
             instance=f"instance-{port}",
             pid=port,
             port=port,
@@ -232,13 +232,13 @@ class Rig:
         lock = self.commands._access.locks._locks.get(name)
         return 0 if lock is None else lock.statistics().tasks_waiting
 
-    def live(self, key: str, backend: str, **changes: object) -> Replica:
+    def live(self, key: str, backend: str, **changes: object) -> ProcessStatus:
         """A process that runs."""
         parsed = ProcessKey.parse(key)
         assert parsed is not None, "a test names a key"
         port = 51000 + len(self.supervision.table)
-        replica = Replica(
-            parsed, backend, frozenset({backend}), self.folder(backend), Protocol.GRPC, Phase.READY
+        replica = ProcessStatus(
+            parsed, backend, frozenset({backend}), self.folder(backend), Protocol.GRPC, ProcessPhase.READY
         )
         replica = replace(replica, instance=f"instance-{port}", pid=port, port=port, **changes)  # type: ignore[arg-type]
         self.supervision.put(replica)
@@ -276,8 +276,8 @@ class Rig:
         self.changes += 1
         self.on_change()
 
-    async def _machine(self) -> Machine:
-        return Machine("linux", "amd64", "default")
+    async def _machine(self) -> MachineProfile:
+        return MachineProfile("linux", "amd64", "default")
 
     def _open_given(self, galleries: tuple[Gallery, ...]) -> Sources:
         self.opened.append(galleries)

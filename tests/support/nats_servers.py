@@ -13,7 +13,7 @@ import anyio
 import trustme
 
 from remuda.bus.auth import AuthSource, TlsFiles, anonymous
-from remuda.bus.client import PATIENCE, Bus, Patience
+from remuda.bus.client import PATIENCE, Bus, BusTimeouts
 from remuda.bus.credentials import ClusterKeys
 from remuda.bus.messages import Down
 from remuda.bus.server import NatsServer, find_binary
@@ -29,7 +29,7 @@ HOST = "127.0.0.1"
 CLOCK = SystemClock()
 ENTROPY = SystemEntropy()
 QUICK_BACKOFF = Backoff(first=timedelta(milliseconds=10), most=timedelta(milliseconds=100))
-IMPATIENT = Patience(ping_every=timedelta(milliseconds=50), answer_within=timedelta(milliseconds=500))
+IMPATIENT = BusTimeouts(ping_every=timedelta(milliseconds=50), answer_within=timedelta(milliseconds=500))
 QUICK_RESTARTS = RestartPolicy(
     first=timedelta(milliseconds=10),
     most=timedelta(milliseconds=100),
@@ -125,7 +125,7 @@ async def operator_server(
 
 
 def make_bus(
-    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: Patience = PATIENCE
+    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: BusTimeouts = PATIENCE
 ) -> Bus:
     return Bus(
         url,
@@ -141,7 +141,7 @@ def make_bus(
 
 @asynccontextmanager
 async def connecting(
-    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: Patience = PATIENCE
+    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: BusTimeouts = PATIENCE
 ) -> AsyncIterator[Bus]:
     """A bus that runs, whether or not it ever connects, and ends with the block."""
     bus = make_bus(url, auth, tls, patience)
@@ -153,7 +153,7 @@ async def connecting(
 
 @asynccontextmanager
 async def connected(
-    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: Patience = PATIENCE
+    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: BusTimeouts = PATIENCE
 ) -> AsyncIterator[Bus]:
     """A bus that is connected when the block begins."""
     async with connecting(url, auth, tls, patience) as bus:

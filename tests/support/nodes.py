@@ -9,7 +9,7 @@ from remuda.fleet.admission import AdmissionPolicy as Policy
 from remuda.fleet.admission import Beat, admit
 from remuda.fleet.health import Thresholds
 from remuda.fleet.identity import Caller
-from remuda.fleet.model import Candidate, Node, NodeType, Report, Resources
+from remuda.fleet.model import Candidate, Node, NodeType, Resources, StoredReport
 from remuda.fleet.tokens import NodeTokens
 
 NOON = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
@@ -43,7 +43,7 @@ def node(**changes: Any) -> Node:
     made = replace(admit(candidate(), NOON, NodeId("node-1"), OPEN), **changes)
     if "report" in changes or not made.version:
         return made
-    return replace(made, report=Report(made.boot_id, 0, "{}"))
+    return replace(made, report=StoredReport(made.boot_id, 0, "{}"))
 
 
 def beat(node_id: NodeId, **said: Any) -> Beat:

@@ -15,12 +15,12 @@ from remuda.core.entropy import SeededEntropy
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import admit, readmit
 from remuda.fleet.fleet import Standing
-from remuda.fleet.ports import Known
+from remuda.fleet.ports import KnownName
 from remuda.fleet.reception import Admit
 from remuda.ops.change_signal import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories
-from remuda.ops.model import Goal, Kind, Operation, OpId, Patience, RollOut, Source, Step
+from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Step, StepPolicy
 from remuda.ops.ports import ModelWork, PatientBusPort, TapPort
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
@@ -37,7 +37,7 @@ from tests.support.reports import stored
 BACKEND = "llama-cpp"
 BUILD = "cpu-llama-cpp"
 DONE = BackendInstallReply(success=True, address="127.0.0.1:50052")
-QUICK = Patience(backoff_first=timedelta(milliseconds=50), backoff_most=timedelta(milliseconds=200))
+QUICK = StepPolicy(backoff_first=timedelta(milliseconds=50), backoff_most=timedelta(milliseconds=200))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ async def ops_frontend(
     lines: PatientBusPort | None = None,
     taps: TapPort | None = None,
     timeouts: Timeouts | None = None,
-    patience: Patience = QUICK,
+    patience: StepPolicy = QUICK,
     at_once_max: int = 1000,
     list_every: timedelta = timedelta(seconds=30),
     reconciles: bool = True,
@@ -162,7 +162,7 @@ class ScriptedWorker:
         name = f"name-{self.node}"
         who = candidate(name=name, boot_id=boot_id, version=version, machine_id=f"machine-{self.node}")
 
-        def decide(known: Known) -> Admit:
+        def decide(known: KnownName) -> Admit:
             if known.node is None:
                 return Admit(admit(who, known.fleet.now, self.node, OPEN))
             return Admit(readmit(who, known.node, known.fleet.now, OPEN))
@@ -212,5 +212,5 @@ async def worker(bus: Bus, database: Database, node: str = "node-1", *, reports:
     return made
 
 
-def patient(**changes: Any) -> Patience:
+def patient(**changes: Any) -> StepPolicy:
     return replace(QUICK, **changes)

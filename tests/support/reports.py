@@ -2,7 +2,7 @@
 
 from remuda.core.ids import NodeId
 from remuda.fleet.identity import Caller
-from remuda.fleet.model import Report as StoredReport
+from remuda.fleet.model import StoredReport
 from remuda.gateway import views
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import Heartbeat, Report

@@ -11,8 +11,8 @@ import anyio.lowlevel
 
 from remuda.core.errors import ChildFailed
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Command, Recipe
-from remuda.worker.processes.ports import Listener
+from remuda.worker.processes.model import ProcessCommand, Recipe
+from remuda.worker.processes.ports import PortListener
 
 CALL_S = 0.005  # What a call to a backend takes, on whatever clock.
 SIGTERM = -15
@@ -49,7 +49,7 @@ class Said:
 class ScriptedProcess:
     key: ProcessKey
     instance: str
-    command: Command
+    command: ProcessCommand
     port: int
     pid: int
     script: Script
@@ -98,10 +98,10 @@ class ScriptedProcess:
     def stderr_tail(self, lines: int) -> Sequence[str]:
         return self.script.stderr[-lines:]
 
-    async def listener_on(self, port: int) -> Listener:
+    async def listener_on(self, port: int) -> PortListener:
         if port in self.foreign_ports:
-            return Listener.OTHERS
-        return Listener.OURS if port in self.listening() else Listener.NOBODY
+            return PortListener.OTHERS
+        return PortListener.OURS if port in self.listening() else PortListener.NOBODY
 
     def listening(self) -> frozenset[int]:
         return frozenset({self.port + 1000 if self.script.listens_elsewhere else self.port})
@@ -123,7 +123,7 @@ class ScriptedMachine:
 
     # Machine.
 
-    async def start(self, key: ProcessKey, instance: str, command: Command) -> ScriptedProcess:
+    async def start(self, key: ProcessKey, instance: str, command: ProcessCommand) -> ScriptedProcess:
         script = self._script_for(key)
         await anyio.lowlevel.checkpoint()
         if script.cannot_start:

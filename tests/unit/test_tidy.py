@@ -6,6 +6,7 @@ import inspect
 import pkgutil
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 600
+SOURCE = ROOT / "src/remuda"
+SHARED_CLASS_NAMES: dict[str, str] = {}  # Class names that may recur, each with its reason.
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "misc"}
 # In pieces, so that this file does not hold what it looks for.
 FOREIGN_PATH = re.compile(r"(?<![\w.)}/-])/(?:" + "|".join(("work", "root")) + r")(?![\w-])")
@@ -100,6 +103,56 @@ def test_no_file_is_too_long() -> None:
 def test_no_module_has_a_name_that_says_nothing() -> None:
     modules = [path.relative_to(ROOT) for path in syntax_trees()]
     assert [str(path) for path in modules if BANNED_NAMES & {*path.parts[:-1], path.stem}] == []
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    """Two things of one name on one path cost every reader a look at the imports."""
+    places = defaultdict[str, list[str]](list)
+    for path, tree in syntax_trees().items():
+        if path.is_relative_to(SOURCE) and not path.name.startswith("backend_pb2"):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(str(path.relative_to(SOURCE)))
+    recurring = {name: where for name, where in places.items() if len(where) > 1}
+    assert {name: where for name, where in recurring.items() if name not in SHARED_CLASS_NAMES} == {}
+
+
+def test_the_architecture_page_names_modules_that_exist() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    packages = "|".join(sorted(path.parent.name for path in SOURCE.glob("*/__init__.py")))
+    files = re.findall(r"(?<![\w/.])(?:[a-z_0-9]+/)*[a-z_0-9]+\.py\b", text)
+    paths = re.findall(rf"`((?:{packages})(?:/[a-z_0-9]+)+)`", text)
+    functions_named = re.findall(rf"`((?:{packages})(?:\.\w+){{2,}})(?:\(\))?`", text)
+    assert {name for name in {*files, *(f"{path}.py" for path in paths)} if not _is_module(name)} == set()
+    assert {name for name in functions_named if not _is_defined(name)} == set()
+
+
+def _is_module(name: str) -> bool:
+    """Whether a module or a package of ours is at this path, given whole or from anywhere below the top."""
+    folder = f"/{name.removesuffix('.py')}/__init__.py"
+    known = [f"/{path.relative_to(ROOT)}" for path in syntax_trees()]
+    return any(path.endswith((f"/{name}", folder)) for path in known)
+
+
+def _is_defined(dotted: str) -> bool:
+    parts = dotted.split(".")
+    path = SOURCE / parts[0]
+    for number, part in enumerate(parts[1:], 1):
+        path /= part
+        if path.with_suffix(".py").is_file():
+            tree = syntax_trees()[path.with_suffix(".py")]
+            return all(
+                any(getattr(node, "name", "") == name for node in ast.walk(tree))
+                for name in parts[number + 1 :]
+            )
+    return path.is_dir()
+
+
+def test_the_architecture_page_leaves_no_package_out() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    layout = text[text.index("src/remuda/\n") : text.index("tests/                unit/")]
+    packages = {path.parent for path in SOURCE.rglob("__init__.py")} - {SOURCE}
+    assert [str(one.relative_to(SOURCE)) for one in sorted(packages) if f"{one.name}/" not in layout] == []
 
 
 def test_migrations_are_numbered_one_after_the_other() -> None:

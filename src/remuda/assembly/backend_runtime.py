@@ -24,7 +24,7 @@ from remuda.worker.addresses import backends_bind
 from remuda.worker.backend_runtime import BackendRuntime, RuntimeSettings
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout
-from remuda.worker.inventory import Inventory
+from remuda.worker.inventory import HardwareInventory
 from remuda.worker.service import MakeRoom, Site, WorkerConfig
 
 _PORT_MAX = 65535
@@ -32,7 +32,7 @@ _PORT_MAX = 65535
 
 @asynccontextmanager
 async def open_backend_runtimes(
-    settings: WorkerSettings, folder: DataFolder, config: WorkerConfig, inventory: Inventory
+    settings: WorkerSettings, folder: DataFolder, config: WorkerConfig, inventory: HardwareInventory
 ) -> AsyncIterator[MakeRoom]:
     """Whatever an engine room needs is open within the block."""
     clock, entropy = SystemClock(), SystemEntropy()

@@ -33,7 +33,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import BusRefused, BusUnusable, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, NodeId
-from remuda.fleet.command_probe import CommandProber, Reply
+from remuda.fleet.command_probe import CommandProber, ProbeReply
 from remuda.fleet.health import Thresholds
 from remuda.fleet.model import NodeType
 from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore
@@ -158,15 +158,15 @@ def command_prober(
         long_enough = timedelta(seconds=limits.PROBE_BUS_STEADY_S)
         return isinstance(state, Connected) and clock.now() - state.since >= long_enough
 
-    async def ask(node: NodeId) -> Reply:
+    async def ask(node: NodeId) -> ProbeReply:
         limit = timedelta(seconds=limits.PROBE_S)
         try:
             await bus.request(subjects.backend_list(node), encode(BackendList()), limit)
         except NoResponders:
-            return Reply.NO_RESPONDERS
+            return ProbeReply.NO_RESPONDERS
         except RemudaError:
-            return Reply.UNKNOWN
-        return Reply.ANSWERED
+            return ProbeReply.UNKNOWN
+        return ProbeReply.ANSWERED
 
     return CommandProber(frontend, store, ask, steady=steady, bus=plan.described, thresholds=thresholds)
 

@@ -19,7 +19,7 @@ from remuda import __version__
 from remuda.accounts.keys import KeyScope
 from remuda.assembly import addresses
 from remuda.assembly.bus import BusPlan, BusPlanner, BusStopSender, command_prober
-from remuda.assembly.operations import Surroundings, open_ops
+from remuda.assembly.operations import FrontendParts, open_ops
 from remuda.assembly.running import Runner, background
 from remuda.assembly.serving import Ground, ServingRig
 from remuda.assembly.settings import FrontendSettings
@@ -192,7 +192,7 @@ class _Build:
         runners: list[Runner] = [keyring.run, intake.run, ear.run, *_dials(frontend, fleet, thresholds, plan)]
         runners += [prober.run] if self.probes_commands else []
         await self._stack.enter_async_context(background(*runners))
-        around = Surroundings(
+        around = FrontendParts(
             settings,
             self._folder,
             database,

@@ -12,10 +12,10 @@ from remuda.assembly.sources import galleries_of, registries_of
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
-from remuda.core.settings import Resolved
+from remuda.core.settings import ResolvedSettings
 from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
-from remuda.gallery.model import Gallery, Machine, Reading
+from remuda.gallery.model import Gallery, MachineProfile, Reading
 from remuda.gallery.sources import Sources
 from remuda.host.folder import DataFolder
 from remuda.oci.client import open_client
@@ -25,11 +25,11 @@ from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.gc import Collected, collect
 from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.hardware.host import SystemHost
-from remuda.worker.inventory import Inventory
+from remuda.worker.inventory import HardwareInventory
 
 
 @dataclass(frozen=True, slots=True)
-class LocalMachine:
+class LocalBackends:
     """This machine's settings, and what follows from them."""
 
     settings: WorkerSettings
@@ -37,7 +37,7 @@ class LocalMachine:
     places: DepotLayout
 
     @classmethod
-    def of(cls, resolved: Resolved[WorkerSettings]) -> "LocalMachine":
+    def of(cls, resolved: ResolvedSettings[WorkerSettings]) -> "LocalBackends":
         settings = resolved.values
         # What matters is told in words; whoever wants more asks for it.
         level = "error" if resolved.origins["log_level"] == "default" else settings.log_level
@@ -51,10 +51,10 @@ class LocalMachine:
     def galleries(self) -> tuple[Gallery, ...]:
         return galleries_of(self.settings)
 
-    async def hardware(self) -> Machine:
+    async def hardware(self) -> MachineProfile:
         """What the choice of a build depends on."""
         models = self.settings.models_path or self.data.models
-        return await gallery_machine(Inventory(SystemHost(), models))
+        return await gallery_machine(HardwareInventory(SystemHost(), models))
 
     async def readings(self, *, refresh: bool = False) -> tuple[Reading, ...]:
         """What the galleries offer; those that cannot be reached answer from their last copy. `refresh` asks
@@ -103,8 +103,8 @@ class LocalMachine:
             yield depot
 
 
-async def gallery_machine(inventory: Inventory) -> Machine:
+async def gallery_machine(inventory: HardwareInventory) -> MachineProfile:
     """This machine, as galleries choose by it."""
     found = await inventory.current()
     architecture = found.architecture or platform_of(platform.system(), platform.machine()).architecture
-    return Machine(found.os, architecture, found.capability, found.gpu_vendor, found.total_vram)
+    return MachineProfile(found.os, architecture, found.capability, found.gpu_vendor, found.total_vram)

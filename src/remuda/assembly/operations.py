@@ -36,7 +36,7 @@ from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.feed import Feed
 from remuda.ops.gallery_view import GalleryView
 from remuda.ops.inventories import Inventories
-from remuda.ops.model import Patience
+from remuda.ops.model import StepPolicy
 from remuda.ops.ports import Build, Figures, ModelWork, Pin, Pinner
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
@@ -95,7 +95,7 @@ _ONCE = RetryPolicy(attempts_max=1)  # An admin waits for the answer, and can do
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class FrontendParts:
     """What a frontend has before it has operations."""
 
     settings: FrontendSettings
@@ -132,7 +132,7 @@ MakeModelWork = Callable[[Workshop], ModelWork]
 
 
 @asynccontextmanager
-async def open_ops(around: Surroundings, make_model_work: MakeModelWork) -> AsyncIterator[Ops]:
+async def open_ops(around: FrontendParts, make_model_work: MakeModelWork) -> AsyncIterator[Ops]:
     """Operations are moved on for as long as the block lasts."""
     settings, clock, entropy = around.settings, around.clock, around.entropy
     keys = Keychain(docker_config_files(os.environ), os.environ)
@@ -154,7 +154,7 @@ async def open_ops(around: Surroundings, make_model_work: MakeModelWork) -> Asyn
 
 @asynccontextmanager
 async def _at_work(
-    around: Surroundings, galleries: GalleryView, pinner: Pinner, make_model_work: MakeModelWork
+    around: FrontendParts, galleries: GalleryView, pinner: Pinner, make_model_work: MakeModelWork
 ) -> AsyncIterator[Ops]:
     store, clock, bus, signal = SqlOpStore(around.database), around.clock, around.bus, around.signal
     board = ProgressBoard(store, clock)
@@ -197,7 +197,7 @@ async def _at_work(
         clock=clock,
         entropy=around.entropy,
         timeouts=around.timeouts,
-        patience=Patience(),
+        patience=StepPolicy(),
         bus_trouble=around.bus_trouble,
         figures=around.figures,
     )

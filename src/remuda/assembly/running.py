@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 from remuda.assembly.settings import CommonSettings
 from remuda.core.errors import RemudaError
 from remuda.core.log import configure
-from remuda.core.settings import Resolved, described
+from remuda.core.settings import ResolvedSettings, described
 from remuda.host.privacy import keep_private
 
 log = structlog.get_logger()
@@ -26,7 +26,7 @@ _NEW_OBJECTS = 20_000  # After so many more the garbage collector looks at them;
 _ECHO_S = 0.5  # A wrapper such as timeout(1) passes on a signal that the whole group was sent already.
 
 
-def log_style(resolved: Resolved[S]) -> tuple[str, Literal["console", "json"]]:
+def log_style(resolved: ResolvedSettings[S]) -> tuple[str, Literal["console", "json"]]:
     """The level and form of log lines. Where the terminal is left to choose: lines for people, and warnings
     only, since what matters is told in words; JSON elsewhere."""
     settings, at_terminal = resolved.values, sys.stderr.isatty()
@@ -68,7 +68,7 @@ class HeldBack(io.StringIO):
             self._stream.flush()
 
 
-def log_as(resolved: Resolved[S], stream: TextIO | None = None) -> None:
+def log_as(resolved: ResolvedSettings[S], stream: TextIO | None = None) -> None:
     """Log as the settings say, and name each setting that is given and has no effect."""
     configure(*log_style(resolved), stream)
     for item in described(type(resolved.values)):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from remuda.assembly.operations import Surroundings, Workshop
+from remuda.assembly.operations import FrontendParts, Workshop
 from remuda.assembly.running import background
 from remuda.assembly.settings import FrontendSettings
 from remuda.core.ids import MachineId
@@ -30,7 +30,7 @@ from remuda.router.peers import PeerLoads
 from remuda.router.stale_connections import close_stale_connections
 from remuda.router.suspects import Suspects
 from remuda.router.unknown_models import UnknownModels
-from remuda.scheduler.catalogue import Catalogue
+from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
@@ -58,7 +58,7 @@ from remuda.upstreams.pool import OpenUpstreams
 class Ground:
     """What a frontend has before it serves. `own_machines`: workers that share our folder of models."""
 
-    around: Surroundings
+    around: FrontendParts
     models_path: Path
     fleet: FleetStore
     registry: Registry
@@ -88,7 +88,7 @@ class ServingRig:
         settings, clock = ground.around.settings, ground.around.clock
         self._replicas = SqlReplicaStore(ground.around.database)
         self._model_store = SqlModelStore(ground.around.database)
-        self._catalogue = Catalogue(self._model_store, ground.models_path)
+        self._catalogue = ModelCatalogue(self._model_store, ground.models_path)
         self._tables, self._ledger = Tables(), Ledger()
         sources = TableSources(self._replicas, ground.registry.standings, self._catalogue, ground.tokens)
         self._keeper = TableKeeper(

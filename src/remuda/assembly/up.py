@@ -18,7 +18,7 @@ from remuda.core import limits
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import RemudaError
 from remuda.core.ids import MachineId
-from remuda.core.settings import Resolved, as_environment
+from remuda.core.settings import ResolvedSettings, as_environment
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.fleet.identity import hash_of
@@ -51,7 +51,9 @@ class RunningUp:
 
 
 @asynccontextmanager
-async def running_up(resolved: Resolved[UpSettings], show: Callable[[str], None]) -> AsyncIterator[RunningUp]:
+async def running_up(
+    resolved: ResolvedSettings[UpSettings], show: Callable[[str], None]
+) -> AsyncIterator[RunningUp]:
     """The frontend answers, and the worker's process is started, when the block begins. `show` gets the lines
     that the worker prints."""
     settings = resolved.values
@@ -79,7 +81,7 @@ async def running_up(resolved: Resolved[UpSettings], show: Callable[[str], None]
 
 
 def worker_environment(
-    resolved: Resolved[UpSettings], frontend: Reachable, environ: Mapping[str, str]
+    resolved: ResolvedSettings[UpSettings], frontend: Reachable, environ: Mapping[str, str]
 ) -> Mapping[str, str]:
     """This process's environment less all settings but those for backends, then just those that are a
     worker's business: it must not hold the database's password or the bus account's seed."""

@@ -41,7 +41,7 @@ from remuda.worker.addresses import AddressSettings
 from remuda.worker.enrolment import BusPolicy
 from remuda.worker.hardware.host import SystemHost
 from remuda.worker.identity import Introduction, boot_id, machine_id, node_name, node_secret
-from remuda.worker.inventory import Inventory
+from remuda.worker.inventory import HardwareInventory
 from remuda.worker.ports import BusTarget, Hear
 from remuda.worker.service import MakeRoom, Worker, WorkerConfig
 from remuda.worker.state import WorkerState
@@ -112,7 +112,7 @@ async def run_worker(
         folder.leaving.unlink(missing_ok=True)  # Of a `remuda leave` that was killed.
         login, entropy = _own_login(settings), SystemEntropy()
         config = _config(settings, folder, own_login=login is not None, entropy=entropy)
-        inventory = Inventory(SystemHost(), settings.models_path or folder.models)
+        inventory = HardwareInventory(SystemHost(), settings.models_path or folder.models)
         async with open_backend_runtimes(settings, folder, config, inventory) as make_room:
             worker = _assemble(settings, config, login, inventory, make_room)
             with _announced(folder, worker, config.frontend_url):
@@ -156,7 +156,7 @@ def _assemble(
     settings: WorkerSettings,
     config: WorkerConfig,
     login: AuthSource | None,
-    inventory: Inventory,
+    inventory: HardwareInventory,
     make_room: MakeRoom,
 ) -> Worker:
     clock, entropy = SystemClock(), SystemEntropy()

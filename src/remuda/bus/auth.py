@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import SecretStr
 
-from remuda.bus.credentials import Account, BusCredentials
+from remuda.bus.credentials import Account, BusUser
 from remuda.core.clock import Clock
 from remuda.core.errors import Misconfigured
 
@@ -78,7 +78,7 @@ def creds_file(path: Path) -> AuthSource:
     return read
 
 
-def issued(credentials: Callable[[], BusCredentials]) -> AuthSource:
+def issued(credentials: Callable[[], BusUser]) -> AuthSource:
     """Credentials that somebody renews: whatever the callable returns at that moment."""
 
     def read() -> Login:

@@ -41,14 +41,14 @@ _LOSS_NOTED_S = 0.1  # A link can be unusable a moment before its loss is noted:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class BusTimeouts:
     """How a connection is watched: one that falls silent is given up after both spans together."""
 
     ping_every: timedelta = timedelta(seconds=5)
     answer_within: timedelta = timedelta(seconds=8)
 
 
-PATIENCE = Patience()
+PATIENCE = BusTimeouts()
 BUS_BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(seconds=10))
 
 
@@ -65,7 +65,7 @@ class Bus:
         entropy: Entropy,
         clock: Clock,
         tls: TlsFiles | None = None,
-        patience: Patience = PATIENCE,
+        patience: BusTimeouts = PATIENCE,
         make_link: MakeLink = NatsLink,
     ) -> None:
         """Raises Misconfigured for an address or TLS files that cannot be used."""

@@ -32,7 +32,7 @@ _ACCOUNT_LIMITS: Claims = {
 
 
 @dataclass(frozen=True, slots=True)
-class BusCredentials:
+class BusUser:
     """One bus user: what it shows (jwt), what it signs with (seed), and how it is revoked (public_key)."""
 
     jwt: str = field(repr=False)
@@ -91,7 +91,7 @@ class Account:
     def public_key(self) -> str:
         return self._keys.public
 
-    def mint_frontend(self, name: str, *, now: datetime, ttl: timedelta | None = None) -> BusCredentials:
+    def mint_frontend(self, name: str, *, now: datetime, ttl: timedelta | None = None) -> BusUser:
         """A user without limits: frontends speak to everybody."""
         return self._mint(f"frontend/{name}", f"remuda-frontend-{name}", {}, now, ttl)
 
@@ -104,7 +104,7 @@ class Account:
         publish: Sequence[str],
         now: datetime,
         ttl: timedelta,
-    ) -> BusCredentials:
+    ) -> BusUser:
         """A user that hears and says only what is named."""
         limits: Claims = {"sub": {"allow": list(subscribe)}, "pub": {"allow": list(publish)}}
         return self._mint(_worker_label(node), f"localai-{node_type}-{node}", limits, now, ttl)
@@ -113,13 +113,11 @@ class Account:
         """Whom to revoke when a node is removed: derived, so that no row has to remember it."""
         return self._keys.derive_user(_worker_label(node)).public
 
-    def _mint(
-        self, label: str, name: str, limits: Claims, now: datetime, ttl: timedelta | None
-    ) -> BusCredentials:
+    def _mint(self, label: str, name: str, limits: Claims, now: datetime, ttl: timedelta | None) -> BusUser:
         user = self._keys.derive_user(label)
         expires_at = None if ttl is None else (now + ttl).replace(microsecond=0)
         jwt = self._keys.sign(user.public, name, now, {"type": "user", **_USER_LIMITS, **limits}, expires_at)
-        return BusCredentials(jwt, user.seed, user.public, expires_at)
+        return BusUser(jwt, user.seed, user.public, expires_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.pasting import pasted
 
 if TYPE_CHECKING:
-    from remuda.assembly.local_backends import LocalMachine
+    from remuda.assembly.local_backends import LocalBackends
     from remuda.worker.depot.depot import Depot, Installed
-    from remuda.worker.depot.listing import Backend
-    from remuda.worker.launching.manifest import Manifest
+    from remuda.worker.depot.listing import ListedBackend
+    from remuda.worker.launching.manifest import BackendManifest
 
 
 @click.command(
@@ -76,7 +76,7 @@ def switch_back(here: Here, name: str) -> None:
     click.echo(json.dumps({"name": folder}) if here.as_json else told)
 
 
-def _check_stands_alone(manifest: "Manifest", file: Path) -> None:
+def _check_stands_alone(manifest: "BackendManifest", file: Path) -> None:
     """A backend without an image has nothing in its folder that could be started."""
     from remuda.worker.processes.model import Protocol
 
@@ -104,7 +104,7 @@ async def _register(depot: "Depot", name: str, manifest: str) -> "Installed":
     return await depot.register(name, manifest)
 
 
-def _was_registered(found: "Backend", name: str) -> bool:
+def _was_registered(found: "ListedBackend", name: str) -> bool:
     """It is a folder of that name, not an alias, and came from nowhere else."""
     from remuda.worker.depot.layout import MANIFEST_FILE
 
@@ -112,7 +112,7 @@ def _was_registered(found: "Backend", name: str) -> bool:
     return own and found.runs == MANIFEST_FILE and not found.metadata.uri
 
 
-async def _switch_back(machine: "LocalMachine", name: str) -> str:
+async def _switch_back(machine: "LocalBackends", name: str) -> str:
     """The folder that was meant by the name."""
     depot = machine.depot()
     hardware = await machine.hardware()

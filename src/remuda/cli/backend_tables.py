@@ -8,10 +8,10 @@ from rich.table import Table
 from remuda.cli.render import UNKNOWN, Column, fitting, table_of
 from remuda.gallery.lookup import Found
 from remuda.gallery.model import Reading
-from remuda.gallery.resolve import Candidate, Refused, Resolved
+from remuda.gallery.resolve import BuildCandidate, ResolvedBuild, Unresolved
 from remuda.wire.sizes import install_size
 from remuda.worker.depot.gc import Leaving
-from remuda.worker.depot.listing import Backend
+from remuda.worker.depot.listing import ListedBackend
 
 _DIGEST_CHARS = 19  # `sha256:` and twelve more.
 _COMPLAINTS_MAX = 5  # Of one gallery.
@@ -47,7 +47,7 @@ def search_document(found: Found) -> Mapping[str, object]:
     }
 
 
-def candidate_table(candidates: Sequence[Candidate]) -> Table:
+def candidate_table(candidates: Sequence[BuildCandidate]) -> Table:
     return table_of(
         [
             Column("", ["*" if one.chosen else "" for one in candidates]),
@@ -58,7 +58,7 @@ def candidate_table(candidates: Sequence[Candidate]) -> Table:
     )
 
 
-def candidate_document(candidate: Candidate) -> Mapping[str, object]:
+def candidate_document(candidate: BuildCandidate) -> Mapping[str, object]:
     return {
         "name": candidate.name,
         "gallery": candidate.found.gallery.name if candidate.found else "",
@@ -69,15 +69,15 @@ def candidate_document(candidate: Candidate) -> Mapping[str, object]:
     }
 
 
-def answer_lines(answer: Resolved | Refused) -> list[str]:
+def answer_lines(answer: ResolvedBuild | Unresolved) -> list[str]:
     """What this machine gets and what is worth knowing about it, or why nothing fits and what does."""
-    if isinstance(answer, Refused):
+    if isinstance(answer, Unresolved):
         return [f"nothing fits: {answer.reason}", *([f"hint: {answer.hint}"] if answer.hint else [])]
     return [f"it gets: {answer.why}", *(f"warning: {warning}" for warning in answer.warnings)]
 
 
-def answer_document(answer: Resolved | Refused) -> Mapping[str, object]:
-    if isinstance(answer, Refused):
+def answer_document(answer: ResolvedBuild | Unresolved) -> Mapping[str, object]:
+    if isinstance(answer, Unresolved):
         return {"answer": answer.reason, "hint": answer.hint, "warnings": []}
     return {"answer": answer.why, "hint": "", "warnings": answer.warnings}
 
@@ -90,7 +90,7 @@ def complaint_lines(reading: Reading) -> list[str]:
     return [*told, f"gallery {gallery} has {more} more such entries"] if more > 0 else told
 
 
-def installed_table(backends: Sequence[Backend], output: Console) -> Table:
+def installed_table(backends: Sequence[ListedBackend], output: Console) -> Table:
     columns = [
         Column("NAME", [one.name for one in backends]),
         Column("RUNS", [one.folder.name for one in backends]),
@@ -112,7 +112,7 @@ def leaving_table(leaving: Sequence[Leaving]) -> Table:
     )
 
 
-def _owner(backend: Backend) -> str:
+def _owner(backend: ListedBackend) -> str:
     return "by the system" if backend.system else UNKNOWN
 
 

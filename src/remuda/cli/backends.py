@@ -19,7 +19,7 @@ from remuda.core.errors import Conflict, Invalid
 from remuda.core.pasting import pasted
 
 if TYPE_CHECKING:
-    from remuda.assembly.local_backends import LocalMachine
+    from remuda.assembly.local_backends import LocalBackends
     from remuda.gallery.model import Reading
     from remuda.worker.depot.depot import Installed
     from remuda.worker.depot.gc import Collected
@@ -36,12 +36,12 @@ class Here:
     data_dir: str | None
     as_json: bool
 
-    def machine(self) -> "LocalMachine":
-        from remuda.assembly.local_backends import LocalMachine
+    def machine(self) -> "LocalBackends":
+        from remuda.assembly.local_backends import LocalBackends
         from remuda.assembly.settings import WorkerSettings
         from remuda.cli.options import resolve_settings
 
-        return LocalMachine.of(
+        return LocalBackends.of(
             resolve_settings(WorkerSettings, {"config": self.config, "data_dir": self.data_dir})
         )
 
@@ -135,19 +135,21 @@ def show_backend(here: Here, name: str) -> None:
         candidate_table,
     )
     from remuda.cli.render import console, show
-    from remuda.gallery.resolve import Refused, Resolved, candidates, resolve
+    from remuda.gallery.resolve import ResolvedBuild, Unresolved, candidates, resolve
     from remuda.worker.depot.install_spec import spec_from_gallery
 
     machine = here.machine()
     readings, hardware = anyio.run(machine.readings), anyio.run(machine.hardware)
     answer = resolve(readings, name, hardware)
     builds = candidates(readings, name, hardware)
-    if isinstance(answer, Refused) and not builds:
+    if isinstance(answer, Unresolved) and not builds:
         readings = anyio.run(partial(machine.readings, refresh=True))
         answer, builds = resolve(readings, name, hardware), candidates(readings, name, hardware)
-    if isinstance(answer, Refused) and not builds:
+    if isinstance(answer, Unresolved) and not builds:
         spec_from_gallery(answer, readings)  # Raises what stands against it.
-    if isinstance(answer, Resolved):  # What is wrong with other galleries has nothing to do with this one.
+    if isinstance(
+        answer, ResolvedBuild
+    ):  # What is wrong with other galleries has nothing to do with this one.
         readings = tuple(reading for reading in readings if reading.gallery == answer.gallery)
     _tell_standing(readings)
     if here.as_json:
@@ -288,8 +290,8 @@ def collect_garbage(here: Here, dry_run: bool, budget: int | None, unused: timed
     click.echo(f"{install_size(freed)} {word}, {install_size(done.kept_bytes)} kept")
 
 
-async def _install_spec(machine: "LocalMachine", what: str, name: str, alias: str) -> "InstallSpec":
-    from remuda.gallery.resolve import Refused, Resolved, resolve
+async def _install_spec(machine: "LocalBackends", what: str, name: str, alias: str) -> "InstallSpec":
+    from remuda.gallery.resolve import ResolvedBuild, Unresolved, resolve
     from remuda.oci.reference import OciImage, parse_source
     from remuda.worker.depot.install_spec import is_source, spec_from_gallery, spec_from_source
 
@@ -304,11 +306,11 @@ async def _install_spec(machine: "LocalMachine", what: str, name: str, alias: st
         )
     readings, hardware = await machine.readings(), await machine.hardware()
     answer = resolve(readings, what, hardware)
-    if isinstance(answer, Refused):  # An index may be older than the name.
+    if isinstance(answer, Unresolved):  # An index may be older than the name.
         readings = await machine.readings(refresh=True)
         answer = resolve(readings, what, hardware)
     spec = spec_from_gallery(answer, readings)
-    assert isinstance(answer, Resolved), "others were refused"
+    assert isinstance(answer, ResolvedBuild), "others were refused"
     for warning in answer.warnings:
         click.echo(one_line(f"warning: {warning}"), err=True)
     click.echo(one_line(answer.why), err=True)

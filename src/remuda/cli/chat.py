@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import click
 
 from remuda.cli.commands import client_command, connect, examples
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.models import complete_models
 from remuda.cli.numbers import Amount, WholeNumber
 from remuda.cli.plain import as_text, one_line
@@ -23,7 +23,7 @@ _BYE = frozenset({"/bye", "/exit", "/quit"})
 
 
 @dataclass(slots=True)
-class Reply:
+class ChatReply:
     """What came back for one message."""
 
     text: str = ""
@@ -53,7 +53,7 @@ class Reply:
 @click.option("--temperature", type=Amount(), help="Sampling temperature. Default: the model's own.")
 @client_command
 def chat(
-    asked: Asked,
+    asked: ClientOptions,
     model: str | None,
     prompt: str | None,
     system: str,
@@ -84,7 +84,7 @@ def chat(
 
 
 def _converse(
-    asked: Asked, body: dict[str, object], messages: list[dict[str, str]], lines: Iterable[str]
+    asked: ClientOptions, body: dict[str, object], messages: list[dict[str, str]], lines: Iterable[str]
 ) -> None:
     for line in lines:
         said = {"role": "user", "content": line}
@@ -96,7 +96,7 @@ def _converse(
             messages += [said, {"role": "assistant", "content": reply.text}]
 
 
-def _once(asked: Asked, body: dict[str, object]) -> None:
+def _once(asked: ClientOptions, body: dict[str, object]) -> None:
     if not asked.as_json:
         _spoken(asked, body, about=False)
         return
@@ -105,11 +105,11 @@ def _once(asked: Asked, body: dict[str, object]) -> None:
         click.echo(client.call("POST", "v1", "chat", "completions", body=plain).body)
 
 
-def _spoken(asked: Asked, body: dict[str, object], *, about: bool = True) -> Reply:
+def _spoken(asked: ClientOptions, body: dict[str, object], *, about: bool = True) -> ChatReply:
     """The answer, shown as it comes."""
     from remuda.core.clock import SystemClock
 
-    clock, reply = SystemClock(), Reply()
+    clock, reply = SystemClock(), ChatReply()
     began_s = clock.monotonic()
     try:
         for text in _answer(asked, body, reply):
@@ -126,7 +126,7 @@ def _spoken(asked: Asked, body: dict[str, object], *, about: bool = True) -> Rep
     return reply
 
 
-def _answer(asked: Asked, body: dict[str, object], reply: Reply) -> Iterator[str]:
+def _answer(asked: ClientOptions, body: dict[str, object], reply: ChatReply) -> Iterator[str]:
     from remuda.core.sse import SseParser
 
     parser = SseParser()
@@ -148,7 +148,7 @@ def _answer(asked: Asked, body: dict[str, object], reply: Reply) -> Iterator[str
                 yield from _pieces(json.loads(event.data), reply)
 
 
-def _pieces(event: dict[str, object], reply: Reply) -> Iterator[str]:
+def _pieces(event: dict[str, object], reply: ChatReply) -> Iterator[str]:
     """The new text of one event. Events are OpenAI's, so anything may be in them."""
     error = event.get("error")
     if isinstance(error, dict):
@@ -164,7 +164,7 @@ def _pieces(event: dict[str, object], reply: Reply) -> Iterator[str]:
             yield text
 
 
-def _about(reply: Reply) -> str:
+def _about(reply: ChatReply) -> str:
     """Speed is that of the answer itself, from its first word on."""
     told = [f"from {reply.node}"] if reply.node else []
     if reply.tokens:
@@ -190,7 +190,7 @@ def _lines() -> Iterator[str]:
             yield line
 
 
-def _only_model(asked: Asked) -> str:
+def _only_model(asked: ClientOptions) -> str:
     """The model, where there is no choice."""
     with connect(asked) as client:
         listed = json.loads(client.get("v1", "models").body)

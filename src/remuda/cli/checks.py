@@ -17,9 +17,9 @@ from remuda import __version__
 from remuda.assembly.addresses import bind_host
 from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.cli import findings, service_unit
-from remuda.cli.client import AdminClient, Answer
+from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.findings import Finding, Holder, ok, problem, warning
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import data_folder, resolve_settings, unknown_variables
 from remuda.cli.target import EndedHere, NotRunningHere, Target, alive, find_target
 from remuda.core.clock import Clock
@@ -43,7 +43,7 @@ _OPS_MAX: Final = 20  # Operations that are looked at, the newest.
 class Patient:
     """The machine that is looked at, as the command line and the environment describe it."""
 
-    asked: Asked
+    asked: ClientOptions
     config: str | None
     environ: Mapping[str, str]
     clock: Clock
@@ -300,7 +300,7 @@ def _starting(folder: DataFolder) -> Finding | None:
     return findings.starting(int(text) if text.isdigit() else None)
 
 
-def _answering(url: str, answer: Answer) -> list[Finding]:
+def _answering(url: str, answer: ApiAnswer) -> list[Finding]:
     if answer.status == 200:
         return [ok("frontend", f"answers at {url}")]
     remedy = "check that --url or REMUDA_URL names a Remuda frontend"
@@ -333,7 +333,7 @@ def _why_own_worker_ended(folder: DataFolder) -> str:
     return ""
 
 
-def _reason(ready: Answer) -> str:
+def _reason(ready: ApiAnswer) -> str:
     if ready.status == 200:
         return ""
     try:

@@ -64,7 +64,7 @@ class _OpenAiError(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     status: int
     body: bytes
     date: datetime | None  # The frontend's clock.
@@ -100,12 +100,12 @@ class AdminClient:
     ) -> None:
         self._http.close()
 
-    def get(self, *path: str, **query: str) -> Answer:
+    def get(self, *path: str, **query: str) -> ApiAnswer:
         return self.call("GET", *path, query=query)
 
     def call(
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> ApiAnswer:
         """The answer of a success; anything else is raised as the error that fits."""
         answer = self.probe(method, *path, body=body, query=query)
         if not 200 <= answer.status < 300:
@@ -114,7 +114,7 @@ class AdminClient:
 
     def probe(
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> ApiAnswer:
         """The answer whatever its status; FrontendUnreachable when there is none."""
         try:
             reply = self._http.request(method, self._address(path), json=body, params=query or None)
@@ -157,7 +157,7 @@ class AdminClient:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error, quiet_s) from error
 
-    def nodes(self) -> tuple[Answer, list[NodeView]]:
+    def nodes(self) -> tuple[ApiAnswer, list[NodeView]]:
         answer = self.get("api", "nodes")
         return answer, answer.read(NodeViews).root
 
@@ -171,8 +171,8 @@ class AdminClient:
         )
 
 
-def _answer(reply: httpx.Response) -> Answer:
-    return Answer(reply.status_code, reply.content, _date(reply.headers.get("date", "")))
+def _answer(reply: httpx.Response) -> ApiAnswer:
+    return ApiAnswer(reply.status_code, reply.content, _date(reply.headers.get("date", "")))
 
 
 def _trust(target: Target) -> ssl.SSLContext:
@@ -187,7 +187,7 @@ def _trust(target: Target) -> ssl.SSLContext:
         ) from None
 
 
-def refusal_of(target: Target, answer: Answer) -> RemudaError:
+def refusal_of(target: Target, answer: ApiAnswer) -> RemudaError:
     url, kind = target.url, _KINDS.get(answer.status, PeerFailed)
     if 300 <= answer.status < 400:
         return PeerFailed(f"{url} redirects, which is not followed", hint="use the address it redirects to")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
 
-from remuda.cli.invocation import Asked, Role
+from remuda.cli.invocation import ClientOptions, Role
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
@@ -52,7 +52,7 @@ def settings_command(role: Role, *, without: Sequence[str] = ()) -> type[click.C
     return SettingsCommand
 
 
-def client_command(function: Callable[Concatenate[Asked, P], None]) -> Callable[..., None]:
+def client_command(function: Callable[Concatenate[ClientOptions, P], None]) -> Callable[..., None]:
     """Give a command the options that find the frontend, gathered into its first argument."""
 
     @functools.wraps(function)
@@ -65,14 +65,14 @@ def client_command(function: Callable[Concatenate[Asked, P], None]) -> Callable[
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        function(Asked(url, api_key, ca, data_dir, as_json), *args, **kwargs)
+        function(ClientOptions(url, api_key, ca, data_dir, as_json), *args, **kwargs)
 
     for option in reversed((*_TARGET_OPTIONS, data_dir_option, json_option)):
         gathered = option(gathered)
     return gathered
 
 
-def connect(asked: Asked, timeout_s: float | None = None) -> "AdminClient":
+def connect(asked: ClientOptions, timeout_s: float | None = None) -> "AdminClient":
     """A client of the frontend that is asked for."""
     from remuda.cli.client import TIMEOUT_S, AdminClient
     from remuda.cli.target import find_target

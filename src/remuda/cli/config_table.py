@@ -11,7 +11,7 @@ from rich.table import Table
 from remuda.cli.options import unknown_variables
 from remuda.cli.render import UNKNOWN, Column, table_of
 from remuda.core import durations
-from remuda.core.settings import Resolved, Settings, described
+from remuda.core.settings import ResolvedSettings, Settings, described
 
 S = TypeVar("S", bound=Settings)
 
@@ -24,7 +24,7 @@ class Row:
     note: str
 
 
-def rows(resolved: Resolved[S]) -> list[Row]:
+def rows(resolved: ResolvedSettings[S]) -> list[Row]:
     return [
         Row(
             item.field,

@@ -8,7 +8,7 @@ import click
 
 from remuda.cli.commands import client_command, config_option, examples
 from remuda.cli.exits import Exit
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.core.clock import SystemClock
 
 
@@ -19,7 +19,7 @@ from remuda.core.clock import SystemClock
 )
 @config_option
 @client_command
-def command(asked: Asked, config: str | None) -> None:
+def command(asked: ClientOptions, config: str | None) -> None:
     """Check settings, data folder, disk, ports, frontend, database, bus, clock, GPU driver, versions, nodes
     and operations."""
     from remuda.cli.checks import Patient, examine

@@ -29,7 +29,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class StreamTimeouts:
     until_s: float | None = None  # On the clock that never goes back; None: for as long as it takes.
     give_up_after: timedelta = GIVE_UP_AFTER  # Without a word from the frontend.
 
@@ -48,7 +48,7 @@ class EventStream:
         self._heard_s = 0.0
         self._failed = 0  # Times in a row.
 
-    def follow(self, patience: Patience) -> Iterator[SseEvent | Lost]:
+    def follow(self, patience: StreamTimeouts) -> Iterator[SseEvent | Lost]:
         """Each event once, in order. It ends at the time that `patience` says; else by an error that waiting
         does not cure, or that was not cured in time."""
         self._heard_s = self._clock.monotonic()
@@ -79,7 +79,7 @@ class EventStream:
         """None of it counts while the line stands: then the frontend says so, now and then."""
         return timedelta(seconds=self._clock.monotonic() - self._heard_s)
 
-    def _stay_s(self, patience: Patience) -> float:
+    def _stay_s(self, patience: StreamTimeouts) -> float:
         if patience.until_s is None:
             return STAY.total_seconds()
         return min(STAY.total_seconds(), patience.until_s - self._clock.monotonic())

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from remuda.cli.backends import Here, list_here, remove_here
 from remuda.cli.commands import client_command, config_option, connect, examples
 from remuda.cli.exits import Exit, Interrupted
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.numbers import WholeNumber, span_of
@@ -22,7 +22,7 @@ from remuda.cli.plain import one_line
 from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:
-    from remuda.cli.client import AdminClient, Answer
+    from remuda.cli.client import AdminClient, ApiAnswer
     from remuda.cli.ops_wait import Waiting
     from remuda.wire.operations import BackendItem, OpSubmitted, OpView, UncheckedItem
 
@@ -34,7 +34,7 @@ def complete_backends(ctx: click.Context, param: click.Parameter, incomplete: st
     """Backends that galleries offer or nodes have, where a frontend answers; none otherwise."""
     given = ctx.params.get
     try:
-        with connect(Asked(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
+        with connect(ClientOptions(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
             items = (*_items(client, "backends"), *_items(client, "backends", "available"))
     except RemudaError:
         return []
@@ -47,7 +47,7 @@ local_option = click.option("--local", is_flag=True, help="On this machine only;
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class NodeChoice:
     """Which nodes are meant, by at most one of these."""
 
     nodes: tuple[str, ...] = ()
@@ -67,8 +67,8 @@ class Which:
 class Terms:
     """How an operation is asked for, and whether it is waited for."""
 
-    asked: Asked
-    which: Which
+    asked: ClientOptions
+    which: NodeChoice
     waiting: "Waiting"
     expires: timedelta | None
     idempotency_key: str
@@ -80,7 +80,7 @@ def operation_command(function: Callable[Concatenate[Terms, P], None]) -> Callab
 
     @functools.wraps(function)
     def gathered(
-        asked: Asked,
+        asked: ClientOptions,
         nodes: tuple[str, ...],
         selector: str,
         everybody: bool,
@@ -95,7 +95,7 @@ def operation_command(function: Callable[Concatenate[Terms, P], None]) -> Callab
     ) -> None:
         from remuda.cli.ops_wait import Waiting
 
-        which = Which(_split(nodes), selector, everybody)
+        which = NodeChoice(_split(nodes), selector, everybody)
         if bool(which.nodes) + bool(selector) + everybody > 1:
             raise click.UsageError("give only one of --nodes, --selector and --all")
         waiting = Waiting(not no_wait, timeout, watch)
@@ -151,7 +151,7 @@ _OPERATION_OPTIONS = (
 @local_option
 @config_option
 @client_command
-def list_backends(asked: Asked, local: bool, config: str | None) -> None:
+def list_backends(asked: ClientOptions, local: bool, config: str | None) -> None:
     """List what is installed where: versions, digests, differences between nodes, and newer versions."""
     if local:
         list_here(Here(config, asked.data_dir, asked.as_json))
@@ -177,7 +177,7 @@ def list_backends(asked: Asked, local: bool, config: str | None) -> None:
 @click.argument("words", metavar="[TEXT]", nargs=-1)
 @click.option("--builds", is_flag=True, help="Also list the builds for specific hardware.")
 @client_command
-def list_available(asked: Asked, words: tuple[str, ...], builds: bool) -> None:
+def list_available(asked: ClientOptions, words: tuple[str, ...], builds: bool) -> None:
     """List what the frontend's galleries offer, and which nodes each backend fits."""
     from remuda.cli.fleet_tables import available_table, wanted_of
     from remuda.wire.operations import BackendFits
@@ -203,7 +203,7 @@ def list_available(asked: Asked, words: tuple[str, ...], builds: bool) -> None:
 )
 @click.option("--check", is_flag=True, help="Ask the registries now; takes a few seconds.")
 @client_command
-def list_upgrades(asked: Asked, check: bool) -> None:
+def list_upgrades(asked: ClientOptions, check: bool) -> None:
     """List what can be upgraded, where nodes differ, when galleries and registries were last asked, and which
     of them could not be reached."""
     from remuda.wire.operations import UpgradesReply
@@ -239,7 +239,7 @@ def _tell_unchecked(unchecked: "Sequence[UncheckedItem]") -> None:
         click.echo(one_line(f"warning: {told}"), err=True)
 
 
-def _listed(answer: "Answer") -> list[object]:
+def _listed(answer: "ApiAnswer") -> list[object]:
     """The upgrades as a list; frontends have them by name, and each has its name."""
     return list(json.loads(answer.body).values())
 
@@ -349,7 +349,7 @@ def _ask(terms: Terms, wish: Mapping[str, object], *, warn_first: bool = False) 
     click.get_current_context().exit(code)
 
 
-def _warned(asked: Asked, client: "AdminClient", body: Mapping[str, object]) -> Sequence[str]:
+def _warned(asked: ClientOptions, client: "AdminClient", body: Mapping[str, object]) -> Sequence[str]:
     """What was warned of."""
     from remuda.wire.operations import OpPlan
 
@@ -389,7 +389,7 @@ def _upgrade_all(terms: Terms, roll_out: Mapping[str, object]) -> None:
     click.get_current_context().exit(code or (Exit.NOT_EVERYWHERE if submitted.refused else Exit.DONE))
 
 
-def _submit(client: "AdminClient", *path: str, body: Mapping[str, object]) -> "Answer":
+def _submit(client: "AdminClient", *path: str, body: Mapping[str, object]) -> "ApiAnswer":
     try:
         return client.call("POST", *path, body=body)
     except KeyboardInterrupt:
@@ -425,7 +425,7 @@ def _joined(op: "OpView") -> str:
     )
 
 
-def _tell_plan(asked: Asked, body: bytes) -> None:
+def _tell_plan(asked: ClientOptions, body: bytes) -> None:
     if asked.as_json:
         click.echo(body)
         return

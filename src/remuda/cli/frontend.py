@@ -6,10 +6,10 @@ from remuda.assembly.frontend import admission_policy, running_frontend
 from remuda.assembly.running import Stop, log_as, run_until_signal, settle
 from remuda.assembly.settings import FrontendSettings
 from remuda.cli.banner import show_frontend
-from remuda.core.settings import Resolved
+from remuda.core.settings import ResolvedSettings
 
 
-def run(resolved: Resolved[FrontendSettings]) -> int:
+def run(resolved: ResolvedSettings[FrontendSettings]) -> int:
     log_as(resolved)
     return run_until_signal(partial(_serve, resolved.values))
 

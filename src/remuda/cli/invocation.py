@@ -8,7 +8,7 @@ ROLES: Final[tuple[Role, ...]] = ("up", "frontend", "worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClientOptions:
     """What the options of a client command say: where the frontend is, and how to answer."""
 
     url: str | None = None

@@ -14,12 +14,12 @@ from remuda.cli.service_unit import Service
 from remuda.cli.worker import work
 from remuda.core import limits
 from remuda.core.errors import FrontendUnreachable, RemudaError
-from remuda.core.settings import Resolved
+from remuda.core.settings import ResolvedSettings
 from remuda.host.folder import DataFolder, write_json, write_private
 from remuda.worker.service import Worker
 
 
-def run(resolved: Resolved[WorkerSettings], service: bool) -> int:
+def run(resolved: ResolvedSettings[WorkerSettings], service: bool) -> int:
     """Stays in the foreground, unless a service is to do the work. Nothing is kept of an attempt that the
     frontend refuses."""
     log_as(resolved)
@@ -83,7 +83,7 @@ class _Attempt:
         worker.stop("the service takes over")
 
 
-def to_remember(resolved: Resolved[WorkerSettings]) -> dict[str, object]:
+def to_remember(resolved: ResolvedSettings[WorkerSettings]) -> dict[str, object]:
     """What was given, by whatever means, so that `remuda worker` alone resumes, wherever it is started; a
     token file's content too, for the file may have been meant for this once."""
     once = ("data_dir", "registration_token_file")

@@ -3,7 +3,7 @@
 import click
 
 from remuda.cli.commands import client_command, connect, examples
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 
 
 @click.command(
@@ -12,7 +12,7 @@ from remuda.cli.invocation import Asked
     epilog=examples("remuda join-line", "remuda join-line --json"),
 )
 @client_command
-def command(asked: Asked) -> None:
+def command(asked: ClientOptions) -> None:
     """Show the command that makes another machine join this frontend. It contains the registration token."""
     from remuda.wire.admin import JoinLines
 

@@ -5,7 +5,7 @@ import json
 import click
 
 from remuda.cli.commands import ListByDefault, client_command, connect, examples
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.naming import pick
 from remuda.cli.plain import one_line
 
@@ -22,7 +22,7 @@ def group() -> None:
 
 @group.command("list", epilog=examples("remuda keys", "remuda keys list --json"))
 @client_command
-def list_keys(asked: Asked) -> None:
+def list_keys(asked: ClientOptions) -> None:
     """List active keys. The keys themselves are not stored, only their first characters."""
     with connect(asked) as client:
         answer = client.get("api", "keys")
@@ -68,7 +68,7 @@ def list_keys(asked: Asked) -> None:
     "--model", "models", multiple=True, metavar="MODEL", help="Allow only this model; may be repeated."
 )
 @client_command
-def create_key(asked: Asked, name: str, scope: str, models: tuple[str, ...]) -> None:
+def create_key(asked: ClientOptions, name: str, scope: str, models: tuple[str, ...]) -> None:
     """Create a key. It is shown only once."""
     if scope == "admin" and models:
         raise click.UsageError("an admin key is for everything; leave out --model or --scope admin")
@@ -90,7 +90,7 @@ def create_key(asked: Asked, name: str, scope: str, models: tuple[str, ...]) -> 
 @group.command("revoke", epilog=examples("remuda keys revoke laptop"))
 @click.argument("name", metavar="NAME|ID")
 @client_command
-def revoke_key(asked: Asked, name: str) -> None:
+def revoke_key(asked: ClientOptions, name: str) -> None:
     """Revoke a key: it stops working at once."""
     from remuda.wire.admin import KeyViews
 

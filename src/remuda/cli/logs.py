@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from remuda.cli.commands import client_command, connect, examples
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.numbers import WholeNumber
 from remuda.cli.plain import one_line
 from remuda.core import limits
@@ -28,7 +28,7 @@ WAIT_S: Final = limits.NODE_LOGS_S + 5  # The frontend asks a node for so long; 
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogSource:
     """The log of one model or process on one node."""
 
     node_id: str
@@ -45,7 +45,7 @@ class Source:
 @click.option("--follow", "-f", is_flag=True, help="Keep showing new lines as they come.")
 @click.option("--tail", type=WholeNumber(0), default=100, show_default=True, help="Last lines of each log.")
 @client_command
-def command(asked: Asked, what: str, follow: bool, tail: int) -> None:
+def command(asked: ClientOptions, what: str, follow: bool, tail: int) -> None:
     """Show what the processes of a node, a model or a backend wrote."""
     with connect(asked, WAIT_S) as client:
         sources = _sources(client, what)
@@ -62,7 +62,7 @@ def command(asked: Asked, what: str, follow: bool, tail: int) -> None:
             click.echo(_as_text(source, line, alone=len(logs) == 1))
 
 
-def _sources(client: "AdminClient", what: str) -> list[Source]:
+def _sources(client: "AdminClient", what: str) -> list[LogSource]:
     """NotFound, with the names there are, when nothing of that name has a log."""
     from remuda.core.errors import NotFound
     from remuda.wire.serving import ReplicaViews
@@ -73,9 +73,9 @@ def _sources(client: "AdminClient", what: str) -> list[Source]:
         names = _names(client, wanted[0], strict=True)
         if not names:
             raise NotFound(f"no backend has written anything on {what} yet")
-        return [Source(wanted[0].id, wanted[0].name, name) for name in names]
+        return [LogSource(wanted[0].id, wanted[0].name, name) for name in names]
     replicas = client.get("api", "replicas").read(ReplicaViews).replicas
-    there = [Source(node.id, node.name, name) for node in nodes for name in _names(client, node)]
+    there = [LogSource(node.id, node.name, name) for node in nodes for name in _names(client, node)]
     found = matching(what, there, replicas)
     if not found:
         known = sorted({source.name for source in there} | {node.name for node in nodes})
@@ -86,11 +86,11 @@ def _sources(client: "AdminClient", what: str) -> list[Source]:
     return found
 
 
-def matching(what: str, there: Sequence[Source], replicas: Sequence["ReplicaView"]) -> list[Source]:
+def matching(what: str, there: Sequence[LogSource], replicas: Sequence["ReplicaView"]) -> list[LogSource]:
     """Those of a model, of one of its processes (`model#replica`), or of the models that a backend serves."""
     served = {(row.node_id, row.model) for row in replicas if row.backend == what}
 
-    def is_meant(source: Source) -> bool:
+    def is_meant(source: LogSource) -> bool:
         model = source.name.rpartition("#")[0] or source.name
         return what in (source.name, model) or (source.node_id, model) in served
 
@@ -113,7 +113,7 @@ def _names(client: "AdminClient", node: "NodeView", *, strict: bool = False) -> 
         return ()
 
 
-def _lines(client: "AdminClient", source: Source, tail: int) -> Sequence["LogLine"]:
+def _lines(client: "AdminClient", source: LogSource, tail: int) -> Sequence["LogLine"]:
     from remuda.wire.logs import LogLines
 
     path = ("api", "nodes", source.node_id, "backend-logs", source.name)
@@ -123,7 +123,7 @@ def _lines(client: "AdminClient", source: Source, tail: int) -> Sequence["LogLin
 # Following.
 
 
-def _follow_all(asked: Asked, sources: Sequence[Source], tail: int) -> None:
+def _follow_all(asked: ClientOptions, sources: Sequence[LogSource], tail: int) -> None:
     """Each log in a thread of its own, until all of them end or the command is interrupted."""
     from remuda.cli.log_follow import followed
     from remuda.core.errors import Invalid, RemudaError
@@ -135,7 +135,7 @@ def _follow_all(asked: Asked, sources: Sequence[Source], tail: int) -> None:
         )
     printing = threading.Lock()
 
-    def follow(source: Source) -> None:
+    def follow(source: LogSource) -> None:
         def tell(words: str) -> None:
             with printing:
                 click.echo(f"{source.node}: {one_line(words)}", err=True)
@@ -157,7 +157,7 @@ def _follow_all(asked: Asked, sources: Sequence[Source], tail: int) -> None:
 
 
 @contextmanager
-def _stream(asked: Asked, source: Source, tail: int) -> Iterator[Iterator[bytes]]:
+def _stream(asked: ClientOptions, source: LogSource, tail: int) -> Iterator[Iterator[bytes]]:
     """With a client of its own: a frontend that was started again may have another address and key."""
     path = ("api", "nodes", source.node_id, "backend-logs", source.name)
     query = {"follow": "true", "tail": str(tail)}
@@ -168,12 +168,12 @@ def _stream(asked: Asked, source: Source, tail: int) -> Iterator[Iterator[bytes]
         yield chunks
 
 
-def _as_text(source: Source, line: "LogLine", *, alone: bool) -> str:
+def _as_text(source: LogSource, line: "LogLine", *, alone: bool) -> str:
     where = "" if alone else f"{source.node} {source.name}: "
     return f"{one_line(where)}{one_line(line.text)}"
 
 
-def as_json_line(source: Source, line: "LogLine") -> dict[str, str | None]:
+def as_json_line(source: LogSource, line: "LogLine") -> dict[str, str | None]:
     return {
         "node": source.node,
         "name": source.name,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import data_folder
 from remuda.cli.target import checked_url
 from remuda.core.errors import Invalid
@@ -40,7 +40,7 @@ def refuse_url(text: str) -> None:
     raise Invalid(words, hint=f"curl -L -o {file} {pasted(text)}, then: remuda models add {file}")
 
 
-def model_text(file: Path, name: str | None, context: int | None, asked: Asked) -> str:
+def model_text(file: Path, name: str | None, context: int | None, asked: ClientOptions) -> str:
     """The YAML of the model in this file. A GGUF file is brought to this machine's folder of models."""
     file = file.expanduser()
     if file.suffix.lower() == ".gguf":
@@ -64,7 +64,7 @@ def _reason(error: OSError) -> str:
     return "it is a folder" if isinstance(error, IsADirectoryError) else os_reason(error)
 
 
-def _models_folder(asked: Asked, environ: Mapping[str, str], file: str) -> Path:
+def _models_folder(asked: ClientOptions, environ: Mapping[str, str], file: str) -> Path:
     """Of the frontend that runs on this machine, or will, or of this machine's worker. Raises Invalid if the
     frontend that is asked is elsewhere, and nothing here works for it: it would never see the file."""
     folder = data_folder({"data_dir": asked.data_dir}, environ)

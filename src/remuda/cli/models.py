@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from remuda.cli.commands import ListByDefault, client_command, connect, examples
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.numbers import WholeNumber
 from remuda.cli.plain import one_line
 from remuda.core.errors import RemudaError
@@ -26,7 +26,7 @@ def complete_models(ctx: click.Context, param: click.Parameter, incomplete: str)
     """Configured models, where a frontend answers; none otherwise."""
     given = ctx.params.get
     try:
-        with connect(Asked(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
+        with connect(ClientOptions(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
             names = [model.name for model in _models(client)]
     except RemudaError:
         return []
@@ -48,7 +48,7 @@ def group() -> None:
 
 @group.command("list", epilog=examples("remuda models", "remuda models list --json"))
 @client_command
-def list_models(asked: Asked) -> None:
+def list_models(asked: ClientOptions) -> None:
     """List the models, where their files are, and whether they are loaded."""
     with connect(asked) as client:
         answer = client.get("api", "models")
@@ -66,7 +66,7 @@ def list_models(asked: Asked) -> None:
 
 @group.command("ps", epilog=examples("remuda models ps", "remuda models ps --json"))
 @client_command
-def list_replicas(asked: Asked) -> None:
+def list_replicas(asked: ClientOptions) -> None:
     """List loaded models: on which node, how busy, and when they are unloaded if idle."""
     with connect(asked) as client:
         answer = client.get("api", "replicas")
@@ -94,7 +94,7 @@ def list_replicas(asked: Asked) -> None:
 @click.option("--name", help="Name of the model in requests. Default: the one in the file.")
 @click.option("--context", type=WholeNumber(1), help="Context size in tokens, for a GGUF file.")
 @client_command
-def add_model(asked: Asked, file: str, name: str | None, context: int | None) -> None:
+def add_model(asked: ClientOptions, file: str, name: str | None, context: int | None) -> None:
     """Add a model from a YAML file, or from a GGUF file alone: its header has the rest.
 
     A GGUF file is linked into this machine's models folder, or copied where it cannot be linked. URLs are not
@@ -124,7 +124,7 @@ def add_model(asked: Asked, file: str, name: str | None, context: int | None) ->
 @group.command("remove", epilog=examples("remuda models remove smollm2-135m-instruct"))
 @model_argument
 @client_command
-def remove_model(asked: Asked, name: str) -> None:
+def remove_model(asked: ClientOptions, name: str) -> None:
     """Remove a model, and unload it. Its files stay where they are."""
     with connect(asked) as client:
         answer = client.call("DELETE", "api", "models", name)
@@ -137,7 +137,7 @@ def remove_model(asked: Asked, name: str) -> None:
 @model_argument
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is loaded.")
 @client_command
-def load_model(asked: Asked, name: str, no_wait: bool) -> None:
+def load_model(asked: ClientOptions, name: str, no_wait: bool) -> None:
     """Load one more replica of a model, ahead of requests.
 
     Where it is loaded and no node can take another replica, that is said, and nothing is done.
@@ -171,7 +171,7 @@ def load_model(asked: Asked, name: str, no_wait: bool) -> None:
 @click.option("--node", default="", help="Only on this node.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until it is gone.")
 @client_command
-def unload_model(asked: Asked, name: str | None, everything: bool, node: str, no_wait: bool) -> None:
+def unload_model(asked: ClientOptions, name: str | None, everything: bool, node: str, no_wait: bool) -> None:
     """Unload a model's replicas. Requests in progress finish first."""
     if (name is None) is not everything:
         raise click.UsageError("name one model, or give --all")

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from remuda.cli.commands import ListByDefault, client_command, confirm, connect, examples
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.naming import pick
 from remuda.cli.plain import one_line
 from remuda.core.clock import SystemClock
@@ -23,7 +23,7 @@ def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
     """Node names, where a frontend answers; none otherwise."""
     given = ctx.params.get
     try:
-        with connect(Asked(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
+        with connect(ClientOptions(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
             nodes = client.nodes()[1]
     except RemudaError:
         return []
@@ -53,7 +53,7 @@ def group() -> None:
 
 @group.command("list", epilog=examples("remuda nodes", "remuda nodes list --json"))
 @client_command
-def list_nodes(asked: Asked) -> None:
+def list_nodes(asked: ClientOptions) -> None:
     """List nodes: status, memory, disk, and why a node gets no work."""
     with connect(asked) as client:
         answer, nodes = client.nodes()
@@ -70,7 +70,7 @@ def list_nodes(asked: Asked) -> None:
 @group.command("show", epilog=examples("remuda nodes show attic", "remuda nodes show 3f2a --json"))
 @name_argument
 @client_command
-def show_node(asked: Asked, name: str) -> None:
+def show_node(asked: ClientOptions, name: str) -> None:
     """Show everything known about one node, with its labels and history."""
     from remuda.wire.admin import History
 
@@ -93,7 +93,7 @@ def show_node(asked: Asked, name: str) -> None:
 @group.command("approve", epilog=examples("remuda nodes approve attic", "remuda nodes approve a b c"))
 @names_argument
 @client_command
-def approve_nodes(asked: Asked, names: tuple[str, ...]) -> None:
+def approve_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
     """Approve nodes that wait for it.
 
     Where another machine wants the name of a node that is gone, approval lets it replace that node; `remuda
@@ -106,7 +106,7 @@ def approve_nodes(asked: Asked, names: tuple[str, ...]) -> None:
 @click.argument("name")
 @click.option("--withdraw", is_flag=True, help="Withdraw the invite: its node loses access.")
 @client_command
-def invite_node(asked: Asked, name: str, withdraw: bool) -> None:
+def invite_node(asked: ClientOptions, name: str, withdraw: bool) -> None:
     """Print a registration token for one machine, valid under this name only.
 
     For LocalAI workers, which have no other way to prove who they are. It counts as approval and stays valid,
@@ -131,7 +131,7 @@ def invite_node(asked: Asked, name: str, withdraw: bool) -> None:
 @group.command("drain", epilog=examples("remuda nodes drain attic"))
 @names_argument
 @client_command
-def drain_nodes(asked: Asked, names: tuple[str, ...]) -> None:
+def drain_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
     """Give nodes no new work until they are resumed, even if their workers restart."""
     _each(asked, names, "POST", "drain", said="draining")
 
@@ -139,7 +139,7 @@ def drain_nodes(asked: Asked, names: tuple[str, ...]) -> None:
 @group.command("resume", epilog=examples("remuda nodes resume attic"))
 @names_argument
 @client_command
-def resume_nodes(asked: Asked, names: tuple[str, ...]) -> None:
+def resume_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
     """Let drained nodes take work again."""
     _each(asked, names, "POST", "resume", said="resumed")
 
@@ -148,7 +148,7 @@ def resume_nodes(asked: Asked, names: tuple[str, ...]) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @names_argument
 @client_command
-def remove_nodes(asked: Asked, names: tuple[str, ...], yes: bool) -> None:
+def remove_nodes(asked: ClientOptions, names: tuple[str, ...], yes: bool) -> None:
     """Stop these nodes' workers and remove the nodes. One that comes back needs approval again."""
     if not yes:
         with connect(asked) as client:
@@ -165,7 +165,7 @@ def remove_nodes(asked: Asked, names: tuple[str, ...], yes: bool) -> None:
 @name_argument
 @click.argument("changes", metavar="KEY=VALUE|KEY-...", nargs=-1, required=True)
 @client_command
-def label_node(asked: Asked, name: str, changes: tuple[str, ...]) -> None:
+def label_node(asked: ClientOptions, name: str, changes: tuple[str, ...]) -> None:
     """Set labels of a node (KEY=VALUE) or remove them (KEY-)."""
     wanted, unwanted = label_changes(changes)
     with connect(asked) as client:
@@ -218,7 +218,7 @@ def _own_id(node: "NodeView") -> str:
 
 
 def _each(
-    asked: Asked,
+    asked: ClientOptions,
     names: Sequence[str],
     method: str,
     *verb: str,

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from remuda.cli.commands import ListByDefault, client_command, connect, examples
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.naming import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.numbers import WholeNumber, span_of
@@ -35,7 +35,7 @@ def complete_ids(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
     given = ctx.params.get
     try:
-        with connect(Asked(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
+        with connect(ClientOptions(given("url"), given("api_key"), given("ca"), given("data_dir"))) as client:
             ops = beginning_with(client, incomplete)
     except RemudaError:
         return []
@@ -89,7 +89,7 @@ all_option = click.option("--all", "everything", is_flag=True, help="List all of
 @limit_option
 @all_option
 @client_command
-def list_ops(asked: Asked, /, limit: int, everything: bool, **only: str | None) -> None:
+def list_ops(asked: ClientOptions, /, limit: int, everything: bool, **only: str | None) -> None:
     """List operations, newest first: progress, and who asked for each. Dismissed ones are in `history`."""
     _list(asked, {name: value for name, value in only.items() if value}, None if everything else limit)
 
@@ -99,7 +99,7 @@ def list_ops(asked: Asked, /, limit: int, everything: bool, **only: str | None) 
 @limit_option
 @all_option
 @client_command
-def show_history(asked: Asked, clear: bool, limit: int, everything: bool) -> None:
+def show_history(asked: ClientOptions, clear: bool, limit: int, everything: bool) -> None:
     """List finished operations, dismissed ones included."""
     if clear:
         with connect(asked) as client:
@@ -109,7 +109,7 @@ def show_history(asked: Asked, clear: bool, limit: int, everything: bool) -> Non
     _list(asked, {"state": "finished", "dismissed": "true"}, None if everything else limit)
 
 
-def _list(asked: Asked, query: Mapping[str, str], limit: int | None) -> None:
+def _list(asked: ClientOptions, query: Mapping[str, str], limit: int | None) -> None:
     from remuda.cli.ops_pages import read_pages
     from remuda.wire.codec import encode
 
@@ -132,7 +132,7 @@ def _list(asked: Asked, query: Mapping[str, str], limit: int | None) -> None:
 @group.command("show", epilog=examples("remuda ops show 3f2a", "remuda ops show 3f2a --json"))
 @id_argument
 @client_command
-def show_op(asked: Asked, id: str) -> None:
+def show_op(asked: ClientOptions, id: str) -> None:
     """Show one operation: each node's state, attempts, problems, and what to do about them."""
     from remuda.wire.operations import OpView
 
@@ -155,7 +155,7 @@ def show_op(asked: Asked, id: str) -> None:
 @click.option("--timeout", metavar="SPAN", callback=span_of, help="Watch this long, such as 10m.")
 @client_command
 @click.pass_context
-def watch_ops(ctx: click.Context, asked: Asked, id: str | None, timeout: timedelta | None) -> None:
+def watch_ops(ctx: click.Context, asked: ClientOptions, id: str | None, timeout: timedelta | None) -> None:
     """Follow one operation until it finishes, or all of them until Ctrl-C. Reconnects if the frontend
     restarts. With --json: one line for each change."""
     if id is None:
@@ -169,7 +169,7 @@ def watch_ops(ctx: click.Context, asked: Asked, id: str | None, timeout: timedel
     ctx.exit(see_through(asked, [op], Waiting(within=timeout, watch=True)))
 
 
-def _watch_all(asked: Asked, timeout: timedelta | None) -> None:
+def _watch_all(asked: ClientOptions, timeout: timedelta | None) -> None:
     from remuda.cli.ops_watch import displaying, follow
 
     with displaying(as_json=asked.as_json, watch=True, file=sys.stdout) as display:
@@ -180,7 +180,7 @@ def _watch_all(asked: Asked, timeout: timedelta | None) -> None:
 @group.command("cancel", epilog=examples("remuda ops cancel 3f2a"))
 @ids_argument
 @client_command
-def cancel_ops(asked: Asked, ids: tuple[str, ...]) -> None:
+def cancel_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
     """Cancel operations on every node. Workers keep what they have downloaded so far."""
     _each(asked, ids, "cancel")
 
@@ -188,7 +188,7 @@ def cancel_ops(asked: Asked, ids: tuple[str, ...]) -> None:
 @group.command("pause", epilog=examples("remuda ops pause 3f2a"))
 @ids_argument
 @client_command
-def pause_ops(asked: Asked, ids: tuple[str, ...]) -> None:
+def pause_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
     """Pause operations until they are resumed."""
     _each(asked, ids, "pause")
 
@@ -196,7 +196,7 @@ def pause_ops(asked: Asked, ids: tuple[str, ...]) -> None:
 @group.command("resume", epilog=examples("remuda ops resume 3f2a"))
 @ids_argument
 @client_command
-def resume_ops(asked: Asked, ids: tuple[str, ...]) -> None:
+def resume_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
     """Continue paused operations."""
     _each(asked, ids, "resume")
 
@@ -204,7 +204,7 @@ def resume_ops(asked: Asked, ids: tuple[str, ...]) -> None:
 @group.command("dismiss", epilog=examples("remuda ops dismiss 3f2a"))
 @ids_argument
 @client_command
-def dismiss_ops(asked: Asked, ids: tuple[str, ...]) -> None:
+def dismiss_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
     """Dismiss finished operations. `history` still shows them."""
     _each(asked, ids, "dismiss")
 
@@ -215,12 +215,12 @@ def dismiss_ops(asked: Asked, ids: tuple[str, ...]) -> None:
     "--node", "nodes", metavar="NAME", multiple=True, shell_complete=complete_names, help="Only this one."
 )
 @client_command
-def retry_op(asked: Asked, id: str, nodes: tuple[str, ...]) -> None:
+def retry_op(asked: ClientOptions, id: str, nodes: tuple[str, ...]) -> None:
     """Retry an operation's failed nodes now, or those waiting to retry: all, or those named."""
     _each(asked, [id], "retry", body={"nodes": nodes})
 
 
-def _each(asked: Asked, ids: Sequence[str], verb: str, body: object = None) -> None:
+def _each(asked: ClientOptions, ids: Sequence[str], verb: str, body: object = None) -> None:
     """The same for each. All ids are looked up first: a slip of the pen changes nothing."""
     from remuda.cli.ops_picture import short_id, title
     from remuda.wire.operations import OpView

@@ -12,12 +12,12 @@ _PAGE_MAX: Final = 1000  # What a frontend gives at once.
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedOperations:
     views: OpViews  # Its `next`: there are more.
     at: datetime | None  # By the frontend's clock, when the last page was made.
 
 
-def read_pages(client: AdminClient, query: Mapping[str, str], limit: int | None) -> Listed:
+def read_pages(client: AdminClient, query: Mapping[str, str], limit: int | None) -> ListedOperations:
     """The newest of these; without a limit all of them. What is asked for meanwhile is newer than the first
     page, and shifts nothing."""
     got = OpViews()
@@ -28,5 +28,5 @@ def read_pages(client: AdminClient, query: Mapping[str, str], limit: int | None)
         page = answer.read(OpViews)
         got = OpViews(operations=(*got.operations, *page.operations), next=page.next)
         if page.next is None or len(got.operations) == limit:
-            return Listed(got, answer.date)
+            return ListedOperations(got, answer.date)
         place = {"before": str(page.next)}

@@ -11,7 +11,7 @@ import click
 
 from remuda.cli.exits import Exit, Interrupted, Unfinished, report
 from remuda.cli.fleet_tables import some_of
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_picture import Picture, short_id, steps_of, title
 from remuda.cli.ops_tables import outcome_lines
 from remuda.cli.ops_watch import displaying, follow
@@ -32,7 +32,9 @@ class Waiting:
     watch: bool = False
 
 
-def see_through(asked: Asked, ops: Sequence[OpView], waiting: Waiting, *, together: bool = False) -> Exit:
+def see_through(
+    asked: ClientOptions, ops: Sequence[OpView], waiting: Waiting, *, together: bool = False
+) -> Exit:
     """Wait until these operations are over, and tell it. `together`: programs get one document about all.
 
     Interrupted or Unfinished, with how to look at them, when that is not waited for."""
@@ -55,7 +57,7 @@ def see_through(asked: Asked, ops: Sequence[OpView], waiting: Waiting, *, togeth
     return _judged(asked, ended)
 
 
-def _wait(asked: Asked, picture: Picture, waiting: Waiting) -> Picture:
+def _wait(asked: ClientOptions, picture: Picture, waiting: Waiting) -> Picture:
     """The last that was seen of these operations."""
     wanted = tuple(picture.ops)
     if picture.over(wanted):
@@ -70,7 +72,7 @@ def _wait(asked: Asked, picture: Picture, waiting: Waiting) -> Picture:
     return picture
 
 
-def _judged(asked: Asked, ended: Sequence[OpView]) -> Exit:
+def _judged(asked: ClientOptions, ended: Sequence[OpView]) -> Exit:
     problems = [problem for op in ended if (problem := _problem(op, as_json=asked.as_json)) is not None]
     if asked.as_json and len(problems) > 1:  # Programs get one document.
         messages, hints = (
@@ -105,7 +107,7 @@ def _again(op: OpView) -> str:
     return f"{first}try those nodes again with: remuda ops retry {short_id(op.id)}"
 
 
-def _tell_begun(asked: Asked, ops: Sequence[OpView], together: bool) -> None:
+def _tell_begun(asked: ClientOptions, ops: Sequence[OpView], together: bool) -> None:
     if asked.as_json:
         _print_json(ops, together)
         return
@@ -117,7 +119,7 @@ def _tell_begun(asked: Asked, ops: Sequence[OpView], together: bool) -> None:
         )
 
 
-def _tell_ended(asked: Asked, ops: Sequence[OpView], waiting: Waiting, together: bool) -> None:
+def _tell_ended(asked: ClientOptions, ops: Sequence[OpView], waiting: Waiting, together: bool) -> None:
     if asked.as_json:
         _print_json(ops, together, as_event=waiting.watch)
         return

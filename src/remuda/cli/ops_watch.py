@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from remuda.cli.commands import connect
-from remuda.cli.event_stream import EventStream, Lost, Patience
-from remuda.cli.invocation import Asked
+from remuda.cli.event_stream import EventStream, Lost, StreamTimeouts
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_picture import AT_WORK, Picture, steps_of, title
 from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
 from remuda.cli.options import ask_for
@@ -47,7 +47,7 @@ class Display(Protocol):
 
 
 def follow(
-    asked: Asked, ops: Collection[str] | None, within: timedelta | None, display: Display
+    asked: ClientOptions, ops: Collection[str] | None, within: timedelta | None, display: Display
 ) -> Iterator[Picture]:
     """The picture of these operations, or of all, after each change; shown before it is given. It ends when
     the time is over."""
@@ -67,7 +67,7 @@ def follow(
     clock, picture = SystemClock(), Picture(only=None if ops is None else frozenset(ops))
     stream = EventStream(open_after, clock, SystemEntropy(), Event().wait)
     until_s = None if within is None else clock.monotonic() + within.total_seconds()
-    for heard in stream.follow(Patience(until_s)):
+    for heard in stream.follow(StreamTimeouts(until_s)):
         if isinstance(heard, Lost):
             display.lost(heard)
             continue
@@ -104,16 +104,16 @@ def displaying(
         with displaying(as_json=False, watch=watch, file=file) as display:
             yield WithoutOutcomes(display)
     elif file.isatty():
-        bars = Bars(Console(file=file, highlight=False, markup=False, emoji=False), SystemClock())
+        bars = OperationBars(Console(file=file, highlight=False, markup=False, emoji=False), SystemClock())
         with Live(get_renderable=bars.render, console=bars.console, refresh_per_second=8):
             yield bars
     else:
-        with _looked_at(Lines(file, SystemClock())) as lines:
+        with _looked_at(OperationLines(file, SystemClock())) as lines:
             yield lines
 
 
 @contextmanager
-def _looked_at(lines: "Lines") -> Iterator["Lines"]:
+def _looked_at(lines: "OperationLines") -> Iterator["OperationLines"]:
     """Watches from another thread: the one that reads the stream is blocked while nothing arrives."""
     over = Event()
 
@@ -184,7 +184,7 @@ class _Wait:
     retry_in_s: float
 
 
-class Bars:
+class OperationBars:
     """What was over before anybody looked is not shown. Bars that nothing is heard about say so, and for how
     long: the line to the frontend may be dead, or a node's."""
 
@@ -254,7 +254,7 @@ def _marks(ops: Sequence[OpView]) -> Iterator[tuple[Place, object]]:
                 )
 
 
-class Lines:
+class OperationLines:
     """One for each change of state or phase of a node, and each tenth of its way. The reason of a failure is
     told in full once, however often it is met again."""
 

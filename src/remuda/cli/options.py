@@ -12,7 +12,7 @@ from pydantic import create_model
 
 from remuda.assembly.settings import CommonSettings, FrontendSettings, UpSettings, WorkerSettings
 from remuda.core.errors import Misconfigured
-from remuda.core.settings import Resolved, Settings, described, read_file, resolve
+from remuda.core.settings import ResolvedSettings, Settings, described, read_file, resolve
 from remuda.core.settings import unknown_variables as unknown_among
 from remuda.host.folder import DataFolder, read_json
 
@@ -35,7 +35,7 @@ _READ_ELSEWHERE: Final = frozenset(
 )
 
 
-def resolve_settings(model: type[S], flags: Flags, environ: Environ = os.environ) -> Resolved[S]:
+def resolve_settings(model: type[S], flags: Flags, environ: Environ = os.environ) -> ResolvedSettings[S]:
     """Every setting of `model` and where it came from. `flags` are by field, `config` among them.
 
     Raises Misconfigured, naming what cannot be used and what could.

@@ -11,14 +11,18 @@ from rich.text import Text
 from remuda.cli.plain import one_line
 from remuda.cli.render import span
 from remuda.core.clock import Clock, SystemClock
-from remuda.oci.progress import FileProgress, Meter, Overall, Phase
+from remuda.oci.progress import FileProgress, Meter, Overall, PullPhase
 from remuda.wire.sizes import install_size
 from remuda.worker.depot.progress import OnStep, ProgressStep, ignore_steps
 
 _LINE_EVERY_PERCENT = 10
 _DIGEST_CHARS = 12
 _STALLED_S = 5.0
-_WORDS = {Phase.RESOLVING: "resolving", Phase.DOWNLOADING: "downloading", Phase.EXTRACTING: "unpacking"}
+_WORDS = {
+    PullPhase.RESOLVING: "resolving",
+    PullPhase.DOWNLOADING: "downloading",
+    PullPhase.EXTRACTING: "unpacking",
+}
 
 
 @contextmanager
@@ -29,12 +33,12 @@ def watching(name: str, *, quiet: bool) -> Iterator[OnStep]:
     elif sys.stderr.isatty():
         clock = SystemClock()
         with _bars(clock) as progress:
-            yield Bars(progress, clock).show
+            yield PullBars(progress, clock).show
     else:
-        yield Lines(name).show
+        yield PullLines(name).show
 
 
-class Bars:
+class PullBars:
     def __init__(self, progress: Progress, clock: Clock) -> None:
         self._progress = progress
         self._clock = clock
@@ -46,9 +50,9 @@ class Bars:
     def show(self, step: ProgressStep) -> None:
         """Layers are unpacked while they arrive; a bar shows one after the other."""
         file = step.file
-        if file is None or (file.phase is Phase.EXTRACTING and file.file not in self._fetched):
+        if file is None or (file.phase is PullPhase.EXTRACTING and file.file not in self._fetched):
             return
-        if file.phase is Phase.DOWNLOADING and file.done_bytes >= file.total_bytes:
+        if file.phase is PullPhase.DOWNLOADING and file.done_bytes >= file.total_bytes:
             self._fetched.add(file.file)
         if file.file not in self._tasks:
             self._tasks[file.file] = self._progress.add_task("", total=file.total_bytes)
@@ -70,7 +74,7 @@ class Bars:
     def _measured(self, file: FileProgress) -> Meter | None:
         """Only what travels is measured, and only from its first bytes on: a layer that is resumed has most
         of its bytes at once, which made nothing faster."""
-        if file.phase is not Phase.DOWNLOADING or not file.done_bytes:
+        if file.phase is not PullPhase.DOWNLOADING or not file.done_bytes:
             return None
         total, meter = self._meters.get(file.file, (0, None))
         if meter is None or total != file.total_bytes:  # An archive's size is known late, or never.
@@ -80,7 +84,7 @@ class Bars:
         return meter
 
 
-class Pace(ProgressColumn):
+class RateColumn(ProgressColumn):
     """Rate and time left, as they are now: what stalls is not shown as fast."""
 
     def __init__(self, clock: Clock) -> None:
@@ -98,12 +102,12 @@ class Pace(ProgressColumn):
         return Text(_pace(overall))
 
 
-class Lines:
+class PullLines:
     """One for each phase and each tenth."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._told: tuple[Phase, int] | None = None
+        self._told: tuple[PullPhase, int] | None = None
 
     def show(self, step: ProgressStep) -> None:
         mark = step.phase, int(step.percentage) // _LINE_EVERY_PERCENT
@@ -124,7 +128,7 @@ def _bars(clock: Clock) -> Progress:
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
-        Pace(clock),
+        RateColumn(clock),
         console=console,
     )
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from remuda.assembly.settings.forms import base_url
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.options import ask_for, data_folder
 from remuda.core.errors import FrontendUnreachable, Misconfigured
 from remuda.host.folder import DataFolder, read_json
@@ -33,7 +33,7 @@ class EndedHere(NotRunningHere):
     """The one that ran there was killed or lost its machine: a clean shutdown removes its endpoint file."""
 
 
-def find_target(asked: Asked, environ: Mapping[str, str]) -> Target:
+def find_target(asked: ClientOptions, environ: Mapping[str, str]) -> Target:
     """Raises NotRunningHere when there is nothing to talk to, Misconfigured when what is set is no use."""
     key = _given_key(asked, environ)
     # A key that is given as an argument is moved to the environment, where other users cannot read it.
@@ -63,7 +63,7 @@ def checked_url(text: str, source: str) -> str:
     return base_url(text)
 
 
-def _given_key(asked: Asked, environ: Mapping[str, str]) -> SecretStr | None:
+def _given_key(asked: ClientOptions, environ: Mapping[str, str]) -> SecretStr | None:
     key = ask_for("API key") if asked.api_key == "-" else asked.api_key or environ.get("REMUDA_API_KEY")
     if not key:
         return None

@@ -11,10 +11,10 @@ from remuda.assembly.settings import UpSettings
 from remuda.assembly.up import RunningUp, running_up
 from remuda.cli.banner import show_up
 from remuda.core import limits
-from remuda.core.settings import Resolved
+from remuda.core.settings import ResolvedSettings
 
 
-def run(resolved: Resolved[UpSettings]) -> int:
+def run(resolved: ResolvedSettings[UpSettings]) -> int:
     shown = HeldBack(sys.stderr)
     if not sys.stderr.isatty():
         shown.release()
@@ -25,7 +25,7 @@ def run(resolved: Resolved[UpSettings]) -> int:
         shown.release()
 
 
-async def _up(resolved: Resolved[UpSettings], shown: HeldBack, stop: Stop) -> int:
+async def _up(resolved: ResolvedSettings[UpSettings], shown: HeldBack, stop: Stop) -> int:
     async with (
         background(partial(_release_later, shown)),
         running_up(resolved, shown.line) as running,

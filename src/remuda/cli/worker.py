@@ -12,13 +12,13 @@ from remuda.assembly.running import Stop, log_as, run_until_signal
 from remuda.assembly.settings import WorkerSettings
 from remuda.assembly.worker import run_worker
 from remuda.core.pasting import pasted
-from remuda.core.settings import Resolved
+from remuda.core.settings import ResolvedSettings
 from remuda.worker.identity import node_name
 from remuda.worker.service import Worker
-from remuda.worker.state import Phase, WorkerState
+from remuda.worker.state import WorkerPhase, WorkerState
 
 
-def run(resolved: Resolved[WorkerSettings]) -> int:
+def run(resolved: ResolvedSettings[WorkerSettings]) -> int:
     log_as(resolved)
     return run_until_signal(partial(work, resolved.values))
 
@@ -40,13 +40,13 @@ def in_words(state: WorkerState, settings: WorkerSettings) -> str:
     name = node_name(settings.node_name, socket.gethostname(), os.getpid())
     reason = f": {state.reason}" if state.reason else ""
     match state.phase:
-        case Phase.REGISTERING:
+        case WorkerPhase.REGISTERING:
             return f"Registering with {settings.register_to}{reason}"
-        case Phase.WAITING_FOR_APPROVAL:
+        case WorkerPhase.WAITING_FOR_APPROVAL:
             return f"Waiting for approval. On the frontend: remuda nodes approve {pasted(name)}{reason}"
-        case Phase.CONNECTING:
+        case WorkerPhase.CONNECTING:
             return f"Connecting to the bus{reason}"
-        case Phase.READY:
+        case WorkerPhase.READY:
             return f"Ready: this machine is node {name}. Ctrl-C stops it; remuda worker resumes it.{reason}"
-        case Phase.STOPPING:
+        case WorkerPhase.STOPPING:
             return f"Stopping{reason}"

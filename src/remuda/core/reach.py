@@ -11,7 +11,7 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 
-class Range(StrEnum):
+class AddressRange(StrEnum):
     """Where an address lies, as far as that matters here."""
 
     ORDINARY = "ordinary"
@@ -20,27 +20,27 @@ class Range(StrEnum):
     NOWHERE = "reserved"  # Multicast, broadcast, or nothing at all.
 
 
-def range_of(address: str) -> Range:
+def range_of(address: str) -> AddressRange:
     """Of an IP address as it is written, with or without brackets and a zone. NOWHERE for what is none."""
     try:
         ip: IPv4Address | IPv6Address = ip_address(address.strip("[]").partition("%")[0])
     except ValueError:
-        return Range.NOWHERE
+        return AddressRange.NOWHERE
     if isinstance(ip, IPv6Address):
         ip = _embedded(ip) or ip
     if ip.is_loopback or ip.is_unspecified or (isinstance(ip, IPv4Address) and ip.packed[0] == 0):
-        return Range.LOOPBACK
+        return AddressRange.LOOPBACK
     if ip.is_link_local:
-        return Range.LINK_LOCAL
+        return AddressRange.LINK_LOCAL
     if ip.is_multicast or ip == IPv4Address("255.255.255.255"):
-        return Range.NOWHERE
-    return Range.ORDINARY
+        return AddressRange.NOWHERE
+    return AddressRange.ORDINARY
 
 
-def refused(address: str, near: Range = Range.ORDINARY) -> str:
+def refused(address: str, near: AddressRange = AddressRange.ORDINARY) -> str:
     """Why this resolved address is not dialled for somebody in the range `near`; empty: it is."""
     lies = range_of(address)
-    if lies in (Range.ORDINARY, near) and lies is not Range.NOWHERE:
+    if lies in (AddressRange.ORDINARY, near) and lies is not AddressRange.NOWHERE:
         return ""
     return f"it leads to {address}, a {lies.value} address, which is only dialled for those who are there too"
 

@@ -41,7 +41,7 @@ S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved(Generic[S]):
+class ResolvedSettings(Generic[S]):
     values: S
     origins: Mapping[str, str]  # Field name to where its value came from, in words.
     given: Mapping[str, object] = field(repr=False)  # Values as they were given; defaults are not among them.
@@ -88,7 +88,7 @@ def resolve(
     saved_in: str = "",
     file: Mapping[str, object] | None = None,
     file_name: str = "",
-) -> Resolved[S]:
+) -> ResolvedSettings[S]:
     """Read every setting of `model` from its sources; Misconfigured names each value that does not do."""
     chosen: dict[str, object] = {}
     origins: dict[str, str] = {}
@@ -98,7 +98,7 @@ def resolve(
         if found is not None:
             chosen[item.field] = found[1]
     try:
-        return Resolved(model.model_validate(chosen), origins, chosen)
+        return ResolvedSettings(model.model_validate(chosen), origins, chosen)
     except ValidationError as error:
         raise Misconfigured(_explain(model, error, origins, chosen)) from None
 

@@ -13,14 +13,14 @@ from remuda.fleet import labels as labelling
 from remuda.fleet.budget import ceiling
 from remuda.fleet.identity import Caller, may_speak
 from remuda.fleet.model import (
-    BusTrouble,
     Candidate,
     Identification,
     Label,
     LabelSource,
     Node,
-    Report,
     Resources,
+    StoredBusTrouble,
+    StoredReport,
 )
 
 
@@ -47,10 +47,10 @@ class Beat:
     available_disk: int | None = None
     total_disk: int | None = None
     gpu_vendor: str | None = None
-    report: Report | None = None
+    report: StoredReport | None = None
 
 
-class Heard(StrEnum):
+class HeartbeatOutcome(StrEnum):
     """What became of a heartbeat."""
 
     TAKEN = "taken"
@@ -168,18 +168,18 @@ def without_invite(node: Node) -> Node:
     return replace(node, secret_hash="", approved=False)
 
 
-def hears(beat: Beat, node: Node | None) -> Heard:
+def hears(beat: Beat, node: Node | None) -> HeartbeatOutcome:
     """Whether the heartbeat is the node's own, and of the boot that registered last, as far as it says.
 
     Another boot's is late, or its sender was overtaken by a late registration: neither is a sign of life of
     this node, and a sender that lives has to register again.
     """
     if node is None:
-        return Heard.STRANGE
+        return HeartbeatOutcome.STRANGE
     if not may_speak(beat.caller, node):
-        return Heard.UNPROVEN
+        return HeartbeatOutcome.UNPROVEN
     same_boot = beat.report is None or beat.report.boot_id == node.boot_id
-    return Heard.TAKEN if same_boot else Heard.STRANGE
+    return HeartbeatOutcome.TAKEN if same_boot else HeartbeatOutcome.STRANGE
 
 
 def leave(node: Node, boot_id: BootId | None) -> Node:
@@ -219,7 +219,7 @@ def heard(node: Node, beat: Beat, now: datetime) -> Node:
     return replace(alive, resources=resources, report=_newer(node.report, beat.report))
 
 
-def cut_off(node: Node, trouble: BusTrouble, now: datetime) -> Node:
+def cut_off(node: Node, trouble: StoredBusTrouble, now: datetime) -> Node:
     """The worker says that commands cannot reach it. It was heard, but the time of its last heartbeat stays
     as it is: its last report is as old as before. Raises NotFound for a boot that is over."""
     known = _still(node, trouble.boot_id).bus_trouble
@@ -350,7 +350,7 @@ def _said(new: int | None, old: int) -> int:
     return old if new is None else new
 
 
-def _newer(held: Report | None, report: Report | None) -> Report | None:
+def _newer(held: StoredReport | None, report: StoredReport | None) -> StoredReport | None:
     """A report that was overtaken on the way changes nothing."""
     if held is None or report is None:
         return report or held

@@ -21,7 +21,7 @@ from remuda.fleet.ports import FleetStore
 log = structlog.get_logger()
 
 
-class Reply(StrEnum):
+class ProbeReply(StrEnum):
     ANSWERED = "answered"
     NO_RESPONDERS = "no responders"  # The bus itself says that nobody is subscribed.
     UNKNOWN = "unknown"  # No answer in time, or our own connection was lost: says nothing about the worker.
@@ -75,17 +75,17 @@ def _is_due(node: Node, last: LastProbe | None, now: datetime) -> bool:
     return now - last.at >= timedelta(seconds=limits.PROBE_EVERY_S)
 
 
-def after_probe(node: Node, before: LastProbe | None, reply: Reply, now: datetime) -> LastProbe:
+def after_probe(node: Node, before: LastProbe | None, reply: ProbeReply, now: datetime) -> LastProbe:
     if before is None or before.boot_id != node.boot_id:
         before = LastProbe(node.boot_id, now)
     match reply:
-        case Reply.ANSWERED:
+        case ProbeReply.ANSWERED:
             return LastProbe(node.boot_id, now, 0, before.recorded)
-        case Reply.NO_RESPONDERS:
+        case ProbeReply.NO_RESPONDERS:
             if before.unheard_at is None or node.last_heartbeat > before.unheard_at:
                 return LastProbe(node.boot_id, now, before.unheard + 1, before.recorded, now)
             return replace(before, at=now)
-        case Reply.UNKNOWN:
+        case ProbeReply.UNKNOWN:
             return replace(before, at=now)
 
 
@@ -107,7 +107,7 @@ class CommandProber:
         self,
         frontend: FrontendId,
         store: FleetStore,
-        ask: Callable[[NodeId], Awaitable[Reply]],
+        ask: Callable[[NodeId], Awaitable[ProbeReply]],
         *,
         steady: Callable[[], bool],
         bus: Callable[[], str],
@@ -153,8 +153,8 @@ class CommandProber:
             self._last[node.id] = after_probe(node, self._last.get(node.id), replies[node.id], fleet.now)
         await self._record([node for node in nodes if self._is_news(node)], fleet.now)
 
-    async def _replies(self, nodes: Sequence[Node]) -> Mapping[NodeId, Reply]:
-        replies: dict[NodeId, Reply] = {}
+    async def _replies(self, nodes: Sequence[Node]) -> Mapping[NodeId, ProbeReply]:
+        replies: dict[NodeId, ProbeReply] = {}
         limiter = anyio.CapacityLimiter(limits.PROBES_AT_ONCE_MAX)
 
         async def ask(node: Node) -> None:

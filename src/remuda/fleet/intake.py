@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from remuda.core import limits
 from remuda.core.errors import NotFound, Rejected, RemudaError, Unauthorized, Unavailable
 from remuda.core.ids import NodeId
-from remuda.fleet.admission import Beat, Heard
+from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.identity import Caller
 from remuda.fleet.ports import FleetStore
 
@@ -94,9 +94,11 @@ class HeartbeatIntake:
         taken: list[Beat] = []
         for waiting, what in zip(group, heard, strict=True):
             waiting.settle(_refusal(what))
-            if what is Heard.TAKEN:
+            if what is HeartbeatOutcome.TAKEN:
                 taken.append(waiting.beat)
-            elif what is Heard.UNPROVEN and self.has_heard(waiting.beat.node_id, waiting.beat.caller):
+            elif what is HeartbeatOutcome.UNPROVEN and self.has_heard(
+                waiting.beat.node_id, waiting.beat.caller
+            ):
                 del self._proven[waiting.beat.node_id]  # It was the node's own until its token was withdrawn.
         self._remember(taken)
         if any([self._is_news(beat) for beat in taken]):
@@ -127,11 +129,11 @@ class HeartbeatIntake:
             await self._write([waiting])
 
 
-def _refusal(heard: Heard) -> RemudaError | None:
+def _refusal(heard: HeartbeatOutcome) -> RemudaError | None:
     match heard:
-        case Heard.TAKEN:
+        case HeartbeatOutcome.TAKEN:
             return None
-        case Heard.STRANGE:
+        case HeartbeatOutcome.STRANGE:
             return NotFound("node not found")
-        case Heard.UNPROVEN:
+        case HeartbeatOutcome.UNPROVEN:
             return Unauthorized("this heartbeat is not authenticated as the node it names")

@@ -93,7 +93,7 @@ class Identification(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StoredReport:
     """A worker's latest account of itself. `body` is its JSON; the fence is (boot, sequence)."""
 
     boot_id: BootId
@@ -102,7 +102,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class BusTrouble:
+class StoredBusTrouble:
     """A worker's own word that commands cannot reach it. It shares the numbering of its reports."""
 
     boot_id: BootId
@@ -134,10 +134,10 @@ class Node:
     created_at: datetime
     updated_at: datetime
     labels: Mapping[str, Label] = field(default_factory=dict)
-    report: Report | None = None
+    report: StoredReport | None = None
     registered_at: datetime | None = None  # Its last registration; None: before this was noted.
     registration_hash: str = ""  # Of the body it registered with; empty: it was not noted.
-    bus_trouble: BusTrouble | None = None  # The latest; see `cut_off` for whether it still holds.
+    bus_trouble: StoredBusTrouble | None = None  # The latest; see `cut_off` for whether it still holds.
     source: str = ""  # Where its last registration came from; empty in rows of releases that did not note it.
     secret_hash: str = field(default="", repr=False)  # Of what its worker proves itself with; empty: nothing.
     invite: str = ""  # The nonce of the invite it came with last; without a secret hash it was withdrawn.

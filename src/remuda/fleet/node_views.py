@@ -9,9 +9,8 @@ from remuda.core.errors import Rejected
 from remuda.core.ids import NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import is_its_own
-from remuda.fleet.model import Node
-from remuda.fleet.model import Report as StoredReport
-from remuda.fleet.verdicts import Inventory, NodeView
+from remuda.fleet.model import Node, StoredReport
+from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.wire.codec import decode
 from remuda.wire.nodes import Report, RunningReplica
 
@@ -58,19 +57,19 @@ def _is_its_own(told: RunningReplica, node: Node) -> bool:
     return is_its_own(told.address, node, http=told.protocol == "http")
 
 
-class NodeViews:
+class ObservedNodes:
     def __init__(self) -> None:
         self._read: dict[NodeId, tuple[StoredReport, Report | None]] = {}
 
     def of(
-        self, standings: Iterable[Standing], inventories: Iterable[Inventory]
-    ) -> Mapping[NodeId, NodeView]:
+        self, standings: Iterable[Standing], inventories: Iterable[BackendInventory]
+    ) -> Mapping[NodeId, ObservedNode]:
         listed = {inventory.node: inventory for inventory in inventories}
-        views: dict[NodeId, NodeView] = {}
+        views: dict[NodeId, ObservedNode] = {}
         for standing in standings:
             node = standing.node
             reports = bool(node.version) or node.report is not None
-            views[node.id] = NodeView(standing, reports, self._report(node), listed.get(node.id))
+            views[node.id] = ObservedNode(standing, reports, self._report(node), listed.get(node.id))
         self._read = {node: read for node, read in self._read.items() if node in views}
         return views
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from remuda.core.ids import FrontendId, NodeId
-from remuda.fleet.admission import Beat, Heard
+from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node, NodeType
 from remuda.fleet.reception import Decision, Pending, Supersede
@@ -30,7 +30,7 @@ class BusCredentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownName:
     """What is known of a name. The fleet carries `now` and the hearing; its nodes are not filled in."""
 
     node: Node | None
@@ -41,7 +41,7 @@ class Known:
 
 
 class FleetStore(Protocol):
-    async def register(self, name: str, decide: Callable[[Known], Decision]) -> Decision:
+    async def register(self, name: str, decide: Callable[[KnownName], Decision]) -> Decision:
         """Carry out what `decide` makes of what is known of that name, and answer it. What happened to nodes
         is noted in the history."""
         ...
@@ -80,7 +80,7 @@ class FleetStore(Protocol):
         revoked bus keys."""
         ...
 
-    async def beat(self, beats: Sequence[Beat]) -> Sequence[Heard]:
+    async def beat(self, beats: Sequence[Beat]) -> Sequence[HeartbeatOutcome]:
         """Take in heartbeats, all in one transaction; answers for each of them what became of it."""
         ...
 

@@ -18,10 +18,10 @@ from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.health import Thresholds
 from remuda.fleet.identity import Caller, proven
 from remuda.fleet.intake import HeartbeatIntake
-from remuda.fleet.model import BusTrouble, Candidate, HistoryEntry, Identification, Node
-from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, Known, Note, StopSender
+from remuda.fleet.model import Candidate, HistoryEntry, Identification, Node, StoredBusTrouble
+from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, KnownName, Note, StopSender
 from remuda.fleet.reception import Admit, Decision, Desk, Hold, Refuse, Supersede, receive, succeeded
-from remuda.fleet.tokens import NodeTokens, WorkerTokens
+from remuda.fleet.tokens import DerivedTokens, NodeTokens
 
 log = structlog.get_logger()
 _NOBODY = AdmissionPolicy(auto_approve=False)
@@ -31,7 +31,7 @@ _NOBODY = AdmissionPolicy(auto_approve=False)
 class Admitted:
     node: Node
     credentials: BusCredentials | None  # None while it waits for approval, or where the bus needs none.
-    tokens: WorkerTokens | None = None  # Its own; None while it waits, and for one that proved nothing.
+    tokens: DerivedTokens | None = None  # Its own; None while it waits, and for one that proved nothing.
 
 
 class Registry:
@@ -61,7 +61,7 @@ class Registry:
         that is not let in."""
         new_id = NodeId(self._entropy.uuid())
 
-        def decide(known: Known) -> Decision:
+        def decide(known: KnownName) -> Decision:
             decision = receive(candidate, self._desk(known), new_id, self._policy)
             return self._with_keys(decision) if isinstance(decision, Supersede) else decision
 
@@ -83,7 +83,7 @@ class Registry:
         async with self._removal_told(beat.node_id):
             await self._intake.take(beat)
 
-    async def cut_off(self, node_id: NodeId, caller: Caller, trouble: BusTrouble) -> None:
+    async def cut_off(self, node_id: NodeId, caller: Caller, trouble: StoredBusTrouble) -> None:
         """The worker says that commands cannot reach it."""
         async with self._removal_told(node_id):
             await self._callers.prove(node_id, caller)
@@ -258,7 +258,7 @@ class Registry:
     async def _one(self, node_id: NodeId) -> Node:
         return (await self._store.one(node_id)).nodes[0]
 
-    def _desk(self, known: Known) -> Desk:
+    def _desk(self, known: KnownName) -> Desk:
         now, node = known.fleet.now, known.node
         if node is None:
             return Desk(now, None, invite=known.invite, pending=known.pending, names=known.names)

@@ -15,7 +15,7 @@ _HTTP, _GRPC, _INVITE = "worker-http", "worker-grpc", "invite"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerTokens:
+class DerivedTokens:
     """What opens a worker: `http` its HTTP server, `grpc` its gRPC backends."""
 
     http: str = field(repr=False)
@@ -28,14 +28,14 @@ class NodeTokens:
         self._key = key.encode()
         self._shared = shared
 
-    def of(self, node: Node) -> WorkerTokens:
+    def of(self, node: Node) -> DerivedTokens:
         """What to present to this node: its own tokens, its invite, or else what all workers share."""
         if node.invite:  # Even a withdrawn one: that node was never told the shared token.
             invite = self.invite(node.name, node.invite)
-            return WorkerTokens(invite, invite)
+            return DerivedTokens(invite, invite)
         if node.identified_by is Identification.SECRET:
-            return WorkerTokens(self._derived(_HTTP, node.id), self._derived(_GRPC, node.id))
-        return WorkerTokens(self._shared, self._shared)
+            return DerivedTokens(self._derived(_HTTP, node.id), self._derived(_GRPC, node.id))
+        return DerivedTokens(self._shared, self._shared)
 
     def invite(self, name: str, nonce: str) -> str:
         """The registration token of this invite."""

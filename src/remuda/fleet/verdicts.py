@@ -20,7 +20,7 @@ _REPORT_UNDER_WAY: Final = timedelta(seconds=5)  # What it says may be older tha
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class BackendInventory:
     """What a worker without reports answered when it was asked what it has."""
 
     node: NodeId
@@ -30,13 +30,13 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
+class ObservedNode:
     """One node with what it has told. `report` is that of its present life, or None."""
 
     standing: Standing
     reports: bool
     report: Report | None
-    inventory: Inventory | None
+    inventory: BackendInventory | None
 
     @property
     def boot(self) -> BootId:
@@ -51,7 +51,7 @@ def is_localai(node: Node) -> bool:
 # What it has.
 
 
-def installed(view: NodeView, since: datetime | None = None) -> Sequence[InstalledArtifact] | None:
+def installed(view: ObservedNode, since: datetime | None = None) -> Sequence[InstalledArtifact] | None:
     """What it has, as far as its present life has told; None when it has not, or not after `since`."""
     if view.reports:
         told_at = view.standing.node.last_heartbeat - _REPORT_UNDER_WAY
@@ -64,7 +64,7 @@ def installed(view: NodeView, since: datetime | None = None) -> Sequence[Install
     return None if since is not None and told_at <= since else told
 
 
-def is_counted(view: NodeView) -> bool:
+def is_counted(view: ObservedNode) -> bool:
     """What it has is part of the picture: it was let in, and is neither away for long nor about to leave."""
     standing = view.standing
     return standing.node.node_type is NodeType.BACKEND and standing.status in _COUNTED

@@ -31,7 +31,7 @@ _HEADERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class FetchTimeouts:
     """How long one address may take."""
 
     connect: timedelta = timedelta(seconds=10)
@@ -64,7 +64,7 @@ class Unchanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CachedCopy:
     """The copy we have: where it came from, and what to ask with."""
 
     source: str
@@ -78,7 +78,7 @@ class Fetcher:
         self,
         outbound: Outbound,
         *,
-        patience: Patience,
+        patience: FetchTimeouts,
         file_roots: tuple[Path, ...] | None = None,
         github_raw: str = GITHUB_RAW,
     ) -> None:
@@ -87,7 +87,7 @@ class Fetcher:
         self._file_roots = file_roots
         self._github_raw = github_raw
 
-    async def fetch(self, address: str, known: Known | None = None) -> Fetched | Unchanged:
+    async def fetch(self, address: str, known: CachedCopy | None = None) -> Fetched | Unchanged:
         """The index at `address`, or word that `known` is still it. PeerFailed or Rejected otherwise."""
         with _deadline(self._patience.whole, address):
             target = located(address, self._github_raw)
@@ -97,13 +97,13 @@ class Fetcher:
                 target = referred(target, reference.content)
             return await self._get(target, known if known and known.source == target else None, LIMITS.bytes)
 
-    async def _get(self, target: str, known: Known | None, bytes_max: int) -> Fetched | Unchanged:
+    async def _get(self, target: str, known: CachedCopy | None, bytes_max: int) -> Fetched | Unchanged:
         if target.startswith("file:"):
             content = await to_thread.run_sync(_read_file, target, self._file_roots, bytes_max)
             return Fetched(target, content, Validators())
         return await self._get_http(target, known, bytes_max)
 
-    async def _get_http(self, target: str, known: Known | None, bytes_max: int) -> Fetched | Unchanged:
+    async def _get_http(self, target: str, known: CachedCopy | None, bytes_max: int) -> Fetched | Unchanged:
         url, named_by = target, ""
         for _ in range(REDIRECTS_MAX + 1):
             async with self._answer(url, known, target, named_by) as answer:
@@ -124,7 +124,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def _answer(
-        self, url: str, known: Known | None, target: str, named_by: str
+        self, url: str, known: CachedCopy | None, target: str, named_by: str
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         asked = _HEADERS | (known.validators.headers() if known else {})
         timeout = aiohttp.ClientTimeout(
@@ -158,7 +158,7 @@ class Fetcher:
 @asynccontextmanager
 async def open_fetcher(
     *,
-    patience: Patience | None = None,
+    patience: FetchTimeouts | None = None,
     file_roots: tuple[Path, ...] | None = None,
     github_raw: str = GITHUB_RAW,
 ) -> AsyncIterator[Fetcher]:
@@ -172,7 +172,9 @@ async def open_fetcher(
         )
 
     async with open_outbound(make_session) as outbound:
-        yield Fetcher(outbound, patience=patience or Patience(), file_roots=file_roots, github_raw=github_raw)
+        yield Fetcher(
+            outbound, patience=patience or FetchTimeouts(), file_roots=file_roots, github_raw=github_raw
+        )
 
 
 def _host(url: str) -> tuple[str, bool]:

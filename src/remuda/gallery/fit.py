@@ -7,7 +7,7 @@ that `amd64` is no AMD build, `chip` no HIP build and `intelligence` no Intel on
 import re
 from typing import Final
 
-from remuda.gallery.model import Entry, Machine
+from remuda.gallery.model import GalleryEntry, MachineProfile
 
 DISABLED: Final = "disable"
 """The capability of a machine whose operator wants no filter at all."""
@@ -44,7 +44,7 @@ _ARCHITECTURES: Final = (
 )
 
 
-def misfit(entry: Entry, machine: Machine) -> str:
+def misfit(entry: GalleryEntry, machine: MachineProfile) -> str:
     """Why this build does not run on that machine, to follow its name in a sentence; empty when it does."""
     capability = machine.effective_capability
     if capability == DISABLED:
@@ -61,7 +61,7 @@ def misfit(entry: Entry, machine: Machine) -> str:
     return ""
 
 
-def architectures(entry: Entry) -> tuple[str, ...]:
+def architectures(entry: GalleryEntry) -> tuple[str, ...]:
     """Those that the build's name or the last part of its URI spell out; empty: it does not say."""
     looks = f"{entry.name} {entry.uri.rpartition('/')[2]}".lower()
     return tuple(name for pattern, name in _ARCHITECTURES if pattern.search(looks))
@@ -72,7 +72,7 @@ def preferred_tokens(capability: str) -> tuple[str, ...]:
     return next((tokens for prefix, tokens in _PREFERENCES if capability.startswith(prefix)), ("cpu",))
 
 
-def unsuited(entry: Entry, capability: str) -> bool:
+def unsuited(entry: GalleryEntry, capability: str) -> bool:
     """It needs what this capability does not promise. Whoever asks for it by name gets it all the same."""
     tokens = preferred_tokens(capability)
     looks = f"{entry.name} {entry.uri}".lower()
@@ -81,7 +81,7 @@ def unsuited(entry: Entry, capability: str) -> bool:
     )
 
 
-def same_cuda(entry: Entry, capability: str) -> bool:
+def same_cuda(entry: GalleryEntry, capability: str) -> bool:
     """The build's name has the CUDA release that the machine reports."""
     release = re.search(r"cuda-(\d+)", capability)
     return release is not None and f"cuda{release[1]}" in entry.name.lower().replace("-", "")
@@ -91,6 +91,6 @@ def has_gpu(capability: str) -> bool:
     return capability.startswith(_GPU_CAPABILITIES)
 
 
-def uses_gpu(entry: Entry) -> bool:
+def uses_gpu(entry: GalleryEntry) -> bool:
     looks = f"{entry.name} {entry.uri}".lower()
     return "vulkan" in looks or any(pattern.search(looks) for pattern, _, _ in _RULES)

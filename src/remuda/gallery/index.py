@@ -14,7 +14,7 @@ from yaml import events
 
 from remuda.core.errors import Invalid
 from remuda.core.yaml_tree import List, Malformed, Map, Merger, Node, Text, YamlLimits, parse
-from remuda.gallery.model import Complaint, Entry, Index
+from remuda.gallery.model import Complaint, GalleryEntry, GalleryIndex
 
 _WORD: Final = re.compile(r"[A-Za-z_][\w-]*")
 DEPTH_MAX: Final = 16
@@ -96,7 +96,7 @@ _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}")
 _URI: Final = re.compile(r"[!-~]+")
 
 
-def read_index(content: bytes) -> Index:
+def read_index(content: bytes) -> GalleryIndex:
     """The usable entries. Invalid, naming the line, when the document as a whole cannot be read."""
     root = parse(content, LIMITS, more_documents=True)  # As peers do, who read the first one.
     if root is None:
@@ -106,7 +106,7 @@ def read_index(content: bytes) -> Index:
     if len(root.items) > ENTRIES_MAX:
         raise Invalid(f"it has {len(root.items)} entries, more than the {ENTRIES_MAX} allowed")
     merger = Merger(LIMITS.depth)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, GalleryEntry] = {}
     complaints: list[Complaint] = []
     for number, node in enumerate(root.items, 1):
         try:
@@ -117,7 +117,7 @@ def read_index(content: bytes) -> Index:
             complaints.append(Complaint(_called(node, number), problem.line, problem.reason))
         else:
             entries[entry.name.lower()] = entry
-    return Index(tuple(entries.values()), tuple(complaints))
+    return GalleryIndex(tuple(entries.values()), tuple(complaints))
 
 
 def _called(node: Node, number: int) -> str:
@@ -129,11 +129,11 @@ def _called(node: Node, number: int) -> str:
     return f"entry {number}"
 
 
-def _entry(node: Node, merger: Merger) -> Entry:
+def _entry(node: Node, merger: Merger) -> GalleryEntry:
     if not isinstance(node, Map):
         raise Malformed(node.line, "an entry is a map of fields")
     fields = _Fields(node, merger)
-    entry = Entry(
+    entry = GalleryEntry(
         name=fields.word("name"),
         line=node.line,
         alias=fields.word("alias", required=False),

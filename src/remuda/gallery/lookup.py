@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from remuda.gallery.model import Entry, Gallery, Reading
+from remuda.gallery.model import Gallery, GalleryEntry, Reading
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     gallery: Gallery
-    entry: Entry
+    entry: GalleryEntry
 
 
 def everything(readings: Sequence[Reading]) -> Iterator[Found]:
@@ -23,7 +23,7 @@ def search(readings: Sequence[Reading], text: str) -> tuple[Found, ...]:
     """Entries that have every word of `text` in their name, alias, tags or description; all for no words."""
     words = text.lower().split()
 
-    def matches(entry: Entry) -> bool:
+    def matches(entry: GalleryEntry) -> bool:
         told = " ".join((entry.name, entry.alias, *entry.tags, entry.description)).lower()
         return all(word in told for word in words)
 
@@ -58,7 +58,7 @@ def similar(readings: Sequence[Reading], name: str) -> tuple[str, ...]:
     return tuple(known[match] for match in get_close_matches(_folded(name), known, n=3, cutoff=0.7))
 
 
-def _first(readings: Sequence[Reading], called: Callable[[Entry], str], name: str) -> Found | None:
+def _first(readings: Sequence[Reading], called: Callable[[GalleryEntry], str], name: str) -> Found | None:
     wanted = _folded(name)
     for reading in readings:
         gallery = f"{_folded(reading.gallery.name)}@"

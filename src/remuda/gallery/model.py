@@ -67,7 +67,7 @@ def galleries_to_json(galleries: tuple[Gallery, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class GalleryEntry:
     """One backend of an index. A *meta* backend names builds by capability; a *concrete* one is a build."""
 
     name: str
@@ -118,16 +118,16 @@ class Complaint:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
-    entries: tuple[Entry, ...]  # Names are unique, letter case aside.
+class GalleryIndex:
+    entries: tuple[GalleryEntry, ...]  # Names are unique, letter case aside.
     complaints: tuple[Complaint, ...] = ()
 
 
-NO_ENTRIES: Final = Index(())
+NO_ENTRIES: Final = GalleryIndex(())
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineProfile:
     """What the choice of a build depends on."""
 
     os: str  # linux, darwin.
@@ -155,7 +155,7 @@ class Reading:
     """What one gallery offers, and how far that can be trusted to be current."""
 
     gallery: Gallery
-    index: Index = NO_ENTRIES
+    index: GalleryIndex = NO_ENTRIES
     trouble: str = ""  # Why it could not be read just now; empty: it could.
     confirmed_at: datetime | None = None  # When the index was last known current; None: there is none.
 

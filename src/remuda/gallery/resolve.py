@@ -12,7 +12,7 @@ from typing import Final
 
 from remuda.gallery import fit
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias, similar
-from remuda.gallery.model import BUILTIN, Entry, Gallery, Machine, Reading
+from remuda.gallery.model import BUILTIN, Gallery, GalleryEntry, MachineProfile, Reading
 
 _RELEASED: Final = "latest-"
 _NIGHTLY: Final = "master-"
@@ -20,7 +20,7 @@ _DEVELOPMENT: Final = "-development"
 _NOT_AN_IMAGE: Final = re.compile(rf"{BUILTIN}|https?://|file:|ocifile://|[./~]")
 
 
-def uris_of(entry: Entry) -> tuple[str, ...]:
+def uris_of(entry: GalleryEntry) -> tuple[str, ...]:
     """The entry's own URI, its mirrors, then the nightly image and that image's development form.
 
     Published indexes name images that were never pushed under their release tag: hence the last two.
@@ -42,12 +42,12 @@ _FALLBACKS: Final = ("default", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedBuild:
     """One concrete build. Only its name, never an alias or a meta backend's, is installed and reported."""
 
     requested: str
     gallery: Gallery
-    entry: Entry
+    entry: GalleryEntry
     why: str
     warnings: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Unresolved:
     requested: str
     reason: str
     hint: str = ""
@@ -65,7 +65,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class BuildCandidate:
     """A build of a backend, as one machine sees it."""
 
     name: str
@@ -75,12 +75,12 @@ class Candidate:
     why: str
 
 
-def resolve(readings: Sequence[Reading], name: str, machine: Machine) -> Resolved | Refused:
+def resolve(readings: Sequence[Reading], name: str, machine: MachineProfile) -> ResolvedBuild | Unresolved:
     """The build of `name` for `machine`. What is returned always fits the machine."""
     return _Request(readings, name, machine).answer()
 
 
-def candidates(readings: Sequence[Reading], name: str, machine: Machine) -> tuple[Candidate, ...]:
+def candidates(readings: Sequence[Reading], name: str, machine: MachineProfile) -> tuple[BuildCandidate, ...]:
     """Every build that `name` could mean, with the one this machine gets and why not the others."""
     request = _Request(readings, name, machine)
     answer = request.answer()
@@ -97,14 +97,14 @@ class _Build:
 class _Request:
     """One question, with what is needed again and again to answer it."""
 
-    def __init__(self, readings: Sequence[Reading], name: str, machine: Machine) -> None:
+    def __init__(self, readings: Sequence[Reading], name: str, machine: MachineProfile) -> None:
         self.readings = readings
         self.name = name
         self.machine = machine
         self.capability = machine.effective_capability
         self.entry = find(readings, name)
 
-    def answer(self) -> Resolved | Refused:
+    def answer(self) -> ResolvedBuild | Unresolved:
         if self.entry is None:
             return self._by_alias()
         return self._from_meta(self.entry) if self.entry.entry.meta else self._concrete(self.entry)
@@ -119,10 +119,10 @@ class _Request:
             keys[build].append(capability)
         return tuple(_Build(build, self._named(build), tuple(keys[build])) for build in keys)
 
-    def seen(self, build: _Build, answer: Resolved | Refused) -> Candidate:
-        chosen = isinstance(answer, Resolved) and build.found == Found(answer.gallery, answer.entry)
-        why = answer.why if isinstance(answer, Resolved) and chosen else self._why_not(build)
-        return Candidate(build.name, build.found, build.capabilities, chosen, why)
+    def seen(self, build: _Build, answer: ResolvedBuild | Unresolved) -> BuildCandidate:
+        chosen = isinstance(answer, ResolvedBuild) and build.found == Found(answer.gallery, answer.entry)
+        why = answer.why if isinstance(answer, ResolvedBuild) and chosen else self._why_not(build)
+        return BuildCandidate(build.name, build.found, build.capabilities, chosen, why)
 
     def _why_not(self, build: _Build) -> str:
         if build.found is None:
@@ -131,9 +131,9 @@ class _Request:
 
     # A concrete entry, asked for by its name.
 
-    def _concrete(self, found: Found) -> Resolved | Refused:
+    def _concrete(self, found: Found) -> ResolvedBuild | Unresolved:
         if reason := self._unfit(found):
-            return Refused(self.name, reason, hint=self._what_fits(found))
+            return Unresolved(self.name, reason, hint=self._what_fits(found))
         return self._resolved(found, "because it was asked for by name")
 
     def _what_fits(self, found: Found) -> str:
@@ -144,11 +144,11 @@ class _Request:
 
     # A meta backend: its map decides.
 
-    def _from_meta(self, meta: Found) -> Resolved | Refused:
+    def _from_meta(self, meta: Found) -> ResolvedBuild | Unresolved:
         named = dict(meta.entry.capabilities)
         key = next((key for key in (self.capability, *_FALLBACKS) if key in named), None)
         if key is None:
-            return Refused(
+            return Unresolved(
                 self.name,
                 f"{meta.entry.name} has no build for this machine, which reports {self.capability}",
                 hint=f"it has builds for {_listed(meta.entry)}",
@@ -157,7 +157,7 @@ class _Request:
         obstacle = self._missing(named[key]) if found is None else self._unfit(found)
         if found is not None and not obstacle:
             return self._resolved(found, self._because(meta.entry, key), self._slower(found, obstacle=""))
-        return self._builtin_instead(meta, obstacle) or Refused(
+        return self._builtin_instead(meta, obstacle) or Unresolved(
             self.name,
             f"{meta.entry.name} names {named[key]} for machines that report {key}; {obstacle}",
             hint=f"{meta.entry.name} has builds for {_listed(meta.entry)}",
@@ -173,12 +173,12 @@ class _Request:
         reason = fit.misfit(found.entry, self.machine)
         return f"{found.entry.name} {reason}" if reason else ""
 
-    def _because(self, meta: Entry, key: str) -> str:
+    def _because(self, meta: GalleryEntry, key: str) -> str:
         if key == self.capability:
             return f"because this machine reports {key}"
         return f"because this machine reports {self.capability}, for which {meta.name} names its {key} build"
 
-    def _builtin_instead(self, meta: Found, obstacle: str) -> Resolved | None:
+    def _builtin_instead(self, meta: Found, obstacle: str) -> ResolvedBuild | None:
         """What ships with Remuda needs no gallery, so it stands in for a build that cannot be had."""
         named = dict(meta.entry.capabilities)
         for build in (named[key] for key in _FALLBACKS if key in named):
@@ -190,14 +190,14 @@ class _Request:
 
     # An alias: the builds' names decide.
 
-    def _by_alias(self) -> Resolved | Refused:
+    def _by_alias(self) -> ResolvedBuild | Unresolved:
         sharing = sharing_alias(self.readings, self.name)
         if not sharing:
             return self._unknown()
         ranked = [(self._rank(one.entry), one) for one in sharing if not self._why_unsuited(one)]
         if not ranked:
             reasons = sorted(self._why_unsuited(found) for found in sharing)
-            return Refused(
+            return Unresolved(
                 self.name,
                 f"no build of {self.name} fits this machine, which reports {self.capability}",
                 hint="; ".join(reasons),
@@ -209,7 +209,7 @@ class _Request:
             self._slower(best, obstacle=""),
         )
 
-    def _rank(self, entry: Entry) -> tuple[bool, int, bool, str]:
+    def _rank(self, entry: GalleryEntry) -> tuple[bool, int, bool, str]:
         """Released before development, then by token, then the same CUDA; the name settles the rest."""
         tokens = fit.preferred_tokens(self.capability)
         if self.capability.startswith("nvidia-l4t"):
@@ -225,8 +225,10 @@ class _Request:
 
     # Words.
 
-    def _resolved(self, found: Found, because: str, warnings: tuple[str, ...] = ()) -> Resolved:
-        return Resolved(self.name, found.gallery, found.entry, f"{found.entry.name}, {because}", warnings)
+    def _resolved(self, found: Found, because: str, warnings: tuple[str, ...] = ()) -> ResolvedBuild:
+        return ResolvedBuild(
+            self.name, found.gallery, found.entry, f"{found.entry.name}, {because}", warnings
+        )
 
     def _slower(self, found: Found, obstacle: str) -> tuple[str, ...]:
         """A GPU that will stay idle is worth a warning, whatever the reason."""
@@ -239,7 +241,7 @@ class _Request:
         unread = self._unread()
         return f"no gallery has {build}" + (f" ({unread})" if unread else "")
 
-    def _unknown(self) -> Refused:
+    def _unknown(self) -> Unresolved:
         unread = self._unread()
         told = [
             f"no gallery has a backend called {self.name}",
@@ -247,7 +249,7 @@ class _Request:
             *self._outdated(),
         ]
         reason = "; ".join(told)
-        return Refused(self.name, reason, self._where_to_look(), retryable=bool(unread))
+        return Unresolved(self.name, reason, self._where_to_look(), retryable=bool(unread))
 
     def _where_to_look(self) -> str:
         gallery, at, _ = self.name.partition("@")
@@ -275,5 +277,5 @@ class _Request:
         ]
 
 
-def _listed(meta: Entry) -> str:
+def _listed(meta: GalleryEntry) -> str:
     return ", ".join(f"{capability} ({build})" for capability, build in sorted(meta.capabilities))

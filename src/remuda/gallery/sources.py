@@ -16,9 +16,9 @@ from anyio import to_thread
 from remuda.core.clock import Clock
 from remuda.core.errors import PeerFailed, RemudaError
 from remuda.gallery.cache import Cache, Copy
-from remuda.gallery.fetch import Fetched, Fetcher, Known, shown
+from remuda.gallery.fetch import CachedCopy, Fetched, Fetcher, shown
 from remuda.gallery.index import read_index
-from remuda.gallery.model import Gallery, Index, Reading
+from remuda.gallery.model import Gallery, GalleryIndex, Reading
 
 REMUDA: Final = Gallery(name="remuda", url="builtin:gallery")
 LOCALAI: Final = Gallery(
@@ -49,7 +49,7 @@ class _Held:
 @dataclass(frozen=True, slots=True)
 class _Kept:
     copy: Copy
-    index: Index
+    index: GalleryIndex
 
 
 class Sources:
@@ -139,7 +139,7 @@ class Sources:
         return Reading(gallery, kept.index, trouble=trouble, confirmed_at=kept.copy.confirmed_at)
 
     async def _current(self, address: str, kept: _Kept | None) -> _Kept:
-        known = Known(kept.copy.source, kept.copy.validators) if kept else None
+        known = CachedCopy(kept.copy.source, kept.copy.validators) if kept else None
         answer = await self._fetcher.fetch(address, known)
         now = self._clock.now()
         if isinstance(answer, Fetched):

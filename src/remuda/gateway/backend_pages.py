@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from remuda.fleet.verdicts import NodeView, is_counted
+from remuda.fleet.verdicts import ObservedNode, is_counted
 from remuda.gallery.fetch import shown
 from remuda.gallery.lookup import Found, everything, find, search
 from remuda.gallery.model import Reading
@@ -19,7 +19,7 @@ from remuda.wire.operations import BackendItem, BackendsPage, InstalledItem, Nod
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BackendQuery:
     term: str = ""
     tag: str = ""
     page: int = 1
@@ -28,11 +28,11 @@ class Wanted:
     descending: bool = False
 
 
-class Catalogue:
+class BackendCatalogue:
     """Everything there is at one moment."""
 
     def __init__(
-        self, readings: Sequence[Reading], nodes: Sequence[NodeView], at_work: Iterable[View]
+        self, readings: Sequence[Reading], nodes: Sequence[ObservedNode], at_work: Iterable[View]
     ) -> None:
         self._readings = readings
         self._held = holdings(nodes)
@@ -41,7 +41,7 @@ class Catalogue:
         self._at_work = {_key(view): view for view in at_work}
         self._jobs = {element(view.operation): view for view in self._at_work.values()}
 
-    def page(self, wanted: Wanted) -> BackendsPage:
+    def page(self, wanted: BackendQuery) -> BackendsPage:
         listed = tuple(everything(self._readings))
         tagged = [one for one in search(self._readings, wanted.term) if _has_tag(one, wanted.tag)]
         found = self._sorted(tagged, wanted)
@@ -71,7 +71,7 @@ class Catalogue:
         """What nodes have, whether a gallery offers it or not."""
         return [self._installed(name, held) for name, held in self._held.items()]
 
-    def _sorted(self, found: list[Found], wanted: Wanted) -> list[Found]:
+    def _sorted(self, found: list[Found], wanted: BackendQuery) -> list[Found]:
         """In the galleries' order, unless another is asked for."""
         keys: dict[str, Callable[[Found], tuple[object, ...]]] = {
             "name": lambda one: (one.entry.name,),

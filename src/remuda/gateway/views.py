@@ -14,7 +14,16 @@ from remuda.fleet.admission import Beat
 from remuda.fleet.budget import node_ceiling, usable_vram
 from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import Caller, hash_of
-from remuda.fleet.model import BusTrouble, Candidate, Claim, Invite, Node, NodeType, Report, Resources
+from remuda.fleet.model import (
+    Candidate,
+    Claim,
+    Invite,
+    Node,
+    NodeType,
+    Resources,
+    StoredBusTrouble,
+    StoredReport,
+)
 from remuda.wire.codec import encode
 from remuda.wire.nodes import BusTrouble as WorkerBusTrouble
 from remuda.wire.nodes import (
@@ -97,7 +106,7 @@ def beat(node_id: NodeId, caller: Caller, message: Heartbeat) -> Beat:
     )
 
 
-def bus_trouble(message: WorkerBusTrouble, bus_url: str, host: str) -> BusTrouble:
+def bus_trouble(message: WorkerBusTrouble, bus_url: str, host: str) -> StoredBusTrouble:
     """The worker's word in the fleet's own; Invalid when it does not say of which boot, or why. `bus_url` is
     what a worker that reaches us as `host` is told."""
     if not message.boot_id or not message.reason:
@@ -107,7 +116,7 @@ def bus_trouble(message: WorkerBusTrouble, bus_url: str, host: str) -> BusTroubl
     where = message.unreached
     unreached = None if where is None else UnreachedBus(_shown(where.address), _shown(where.why))
     seen = seen_from_frontend(_shown(message.reason), unreached, bus_url, host)
-    return BusTrouble(BootId(message.boot_id), message.sequence, seen)
+    return StoredBusTrouble(BootId(message.boot_id), message.sequence, seen)
 
 
 def _shown(text: str) -> str:
@@ -115,12 +124,12 @@ def _shown(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in cut)
 
 
-def _report(report: WorkerReport | None) -> Report | None:
+def _report(report: WorkerReport | None) -> StoredReport | None:
     """Its number is kept apart, so that two reports that tell the same have the same body."""
     if report is None:
         return None
     body = encode(report.model_copy(update={"sequence": 0})).decode()
-    return Report(BootId(report.boot_id), report.sequence, body)
+    return StoredReport(BootId(report.boot_id), report.sequence, body)
 
 
 def node_view(standing: Standing) -> NodeView:

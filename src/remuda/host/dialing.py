@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import psutil
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from remuda.core.reach import Range, is_ip, range_of, refused
+from remuda.core.reach import AddressRange, is_ip, range_of, refused
 from remuda.host.outbound import AddressRefused
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def far_claim(host: str, source: str, here: str) -> str:
     """
     if not source:
         return ""
-    if source == here or range_of(source) is Range.LOOPBACK:
+    if source == here or range_of(source) is AddressRange.LOOPBACK:
         return _far_from_here(host)
     if host.lower() in _own_names():
         return f"{host} is the machine of the frontend, and the node calls from {source}"
@@ -39,7 +39,7 @@ def far_claim(host: str, source: str, here: str) -> str:
 def _far_from_here(host: str) -> str:
     """Why a node on this machine cannot be at this host. Of link-local addresses it has the machine's own:
     behind others are neighbours, such as the service that holds a cloud machine's credentials."""
-    if not is_ip(host) or range_of(host) is not Range.LINK_LOCAL or _is_own_address(host):
+    if not is_ip(host) or range_of(host) is not AddressRange.LINK_LOCAL or _is_own_address(host):
         return ""
     return f"{refused(host)}; the node calls from this machine"
 

@@ -16,10 +16,10 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
-from remuda.core.reach import Range, is_ip, numeric_alias, range_of, refused
+from remuda.core.reach import AddressRange, is_ip, numeric_alias, range_of, refused
 
 _HOSTS_KNOWN_MAX: Final = 1000
-_NEAR: Final = (Range.LOOPBACK, Range.LINK_LOCAL)
+_NEAR: Final = (AddressRange.LOOPBACK, AddressRange.LINK_LOCAL)
 
 MakeSession = Callable[[AbstractResolver], aiohttp.ClientSession]
 
@@ -42,7 +42,7 @@ class Resolver(AbstractResolver):
     """Notes in which range each host lies, and with `near` hands out only what may be dialled from there."""
 
     def __init__(
-        self, near: Range | None, seen: dict[str, Range], inner: AbstractResolver | None = None
+        self, near: AddressRange | None, seen: dict[str, AddressRange], inner: AbstractResolver | None = None
     ) -> None:
         self._near = near
         self._seen = seen
@@ -55,7 +55,7 @@ class Resolver(AbstractResolver):
         ranges = {range_of(one["host"]) for one in found}
         if len(self._seen) >= _HOSTS_KNOWN_MAX:
             self._seen.clear()
-        self._seen[host] = next((near for near in _NEAR if near in ranges), Range.ORDINARY)
+        self._seen[host] = next((near for near in _NEAR if near in ranges), AddressRange.ORDINARY)
         if self._near is None:
             return found
         reasons = [refused(one["host"], self._near) for one in found]
@@ -74,11 +74,11 @@ class Outbound:
     def __init__(self, stack: AsyncExitStack, make_session: MakeSession) -> None:
         self._stack = stack
         self._make_session = make_session
-        self._sessions: dict[Range | None, aiohttp.ClientSession] = {}
-        self._seen: dict[str, Range] = {}
+        self._sessions: dict[AddressRange | None, aiohttp.ClientSession] = {}
+        self._seen: dict[str, AddressRange] = {}
 
     async def session(
-        self, host: str, named_from: Range | None, *, proxied: bool = False
+        self, host: str, named_from: AddressRange | None, *, proxied: bool = False
     ) -> aiohttp.ClientSession:
         """For a request to `host`, which somebody in the range `named_from` has named; None: an admin has.
 
@@ -95,11 +95,11 @@ class Outbound:
             self._sessions[key] = await self._stack.enter_async_context(session)
         return self._sessions[key]
 
-    def range_of(self, host: str, *, proxied: bool = False) -> Range:
+    def range_of(self, host: str, *, proxied: bool = False) -> AddressRange:
         """Where a host lies that was just asked. One behind a proxy is not here, whatever it is called."""
         if proxied:
-            return Range.ORDINARY
-        return range_of(host) if is_ip(host) else self._seen.get(host, Range.ORDINARY)
+            return AddressRange.ORDINARY
+        return range_of(host) if is_ip(host) else self._seen.get(host, AddressRange.ORDINARY)
 
 
 @asynccontextmanager

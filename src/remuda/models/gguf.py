@@ -84,14 +84,14 @@ class CutOff(Invalid):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class GgufList:
     """A list in the metadata: how long it is, and its numbers if they are few."""
 
     count: int
     numbers: tuple[Number, ...] = ()
 
 
-Found = Number | str | Listed
+Found = Number | str | GgufList
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class _Source:
             return self.number(_NUMBERS[kind], key)
         raise Invalid(f"it is damaged: {key} is of a kind {kind} that there is not")
 
-    def _list(self, key: str) -> Listed:
+    def _list(self, key: str) -> GgufList:
         kind = int(self.number(_U32, key))
         count = int(self.number(_U64, key))
         if kind == _TEXT:
@@ -259,14 +259,14 @@ class _Source:
                 raise Invalid(f"it is damaged: {key} claims to have {count} texts")
             for _ in range(count):
                 self.skip(int(self.number(_U64, key)), key)
-            return Listed(count)
+            return GgufList(count)
         form = _NUMBERS.get(kind)
         if form is None:
             raise Invalid(f"it is damaged: {key} is a list of a kind {kind} that there is not")
         if count > KEPT_ITEMS_MAX:
             self.skip(count * form.size, key)
-            return Listed(count)
-        return Listed(count, tuple(self.number(form, key) for _ in range(count)))
+            return GgufList(count)
+        return GgufList(count, tuple(self.number(form, key) for _ in range(count)))
 
 
 def _header(found: Mapping[str, Found], tensors: int) -> GgufHeader:
@@ -290,11 +290,11 @@ def _header(found: Mapping[str, Found], tensors: int) -> GgufHeader:
         head_counts_kv=_numbers(own, "attention.head_count_kv") or _numbers(own, "attention.head_count"),
         key_length=_number(own, "attention.key_length") or head_width,
         value_length=_number(own, "attention.value_length") or head_width,
-        vocab_size=tokens.count if isinstance(tokens, Listed) else _number(own, "vocab_size") or 0,
+        vocab_size=tokens.count if isinstance(tokens, GgufList) else _number(own, "vocab_size") or 0,
         expert_count=_number(own, "expert_count") or 0,
         file_type=_number(found, "general.file_type"),
         pooling_type=_number(own, "pooling_type"),
-        label_count=labels.count if isinstance(labels, Listed) else 0,
+        label_count=labels.count if isinstance(labels, GgufList) else 0,
         has_chat_template=bool(found.get("tokenizer.chat_template")),
         split_count=_number(found, "split.count") or 0,
     )
@@ -308,7 +308,7 @@ def _text(found: Mapping[str, Found], key: str) -> str:
 def _numbers(found: Mapping[str, Found], key: str) -> tuple[int, ...]:
     """Of a list, or of one number. What is no sound count is as good as not said."""
     value = found.get(key)
-    several = value.numbers if isinstance(value, Listed) else (value,)
+    several = value.numbers if isinstance(value, GgufList) else (value,)
     sound = [item for item in several if isinstance(item, int) and 0 <= item < _NUMBER_MAX]
     return tuple(sound) if len(sound) == len(several) else ()
 

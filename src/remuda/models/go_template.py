@@ -36,12 +36,12 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TemplateCall:
     function: str
     arguments: tuple["Expression", ...]
 
 
-Expression = Constant | Path | Call
+Expression = Constant | Path | TemplateCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class If:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RangeAction:
     items: Expression
     variables: tuple[str, ...]  # None, the item's, or the number's and the item's.
     body: "Block"
@@ -66,11 +66,11 @@ class Range:
     line: int
 
 
-Block = tuple["str | Expression | Set | If | Range", ...]
+Block = tuple["str | Expression | Set | If | RangeAction", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class GoTemplate:
     """Compiled, and safe to be used by many at once."""
 
     block: Block
@@ -87,11 +87,11 @@ class Template:
 
 
 @functools.lru_cache(maxsize=_CACHED_MAX)
-def compile_template(text: str) -> Template:
+def compile_template(text: str) -> GoTemplate:
     """Misconfigured names the construct that is not understood, and its line."""
     if len(text) > TEMPLATE_CHARS_MAX:
         raise Misconfigured(f"it has more than {TEMPLATE_CHARS_MAX >> 10} Ki characters")
-    return Template(_Parser(take_apart(text)).whole())
+    return GoTemplate(_Parser(take_apart(text)).whole())
 
 
 class _Parser:
@@ -111,7 +111,7 @@ class _Parser:
 
     def _block(self) -> tuple[Block, Action | None]:
         """Up to an `else` or `end`, which is returned too, or to the end of the template."""
-        block: list[str | Expression | Set | If | Range] = []
+        block: list[str | Expression | Set | If | RangeAction] = []
         known = len(self._known)
         for part in self._parts:
             if isinstance(part, str):
@@ -133,7 +133,9 @@ class _Parser:
                     block.append(self._pipeline(words))
         return tuple(block), None
 
-    def _nested(self, parse: Callable[[Sequence[Word]], If | Range], words: Sequence[Word]) -> If | Range:
+    def _nested(
+        self, parse: Callable[[Sequence[Word]], If | RangeAction], words: Sequence[Word]
+    ) -> If | RangeAction:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise refuse(self._line, f"it is nested more than {DEPTH_MAX} deep")
@@ -155,7 +157,7 @@ class _Parser:
                 return If(condition, then, self._last_block("if", line))
         raise refuse(self._line, "else is followed by something other than if")
 
-    def _range(self, words: Sequence[Word]) -> Range:
+    def _range(self, words: Sequence[Word]) -> RangeAction:
         line, names = self._line, list[str]()
         match words:
             case (Word("variable", item), Word("mark", ":="), *rest):
@@ -174,9 +176,9 @@ class _Parser:
         del self._known[len(self._known) - len(names) :]
         match self._words_of(ended, "range", line):
             case (Word("word", "end"),):
-                return Range(items, tuple(names), body, (), line)
+                return RangeAction(items, tuple(names), body, (), line)
             case (Word("word", "else"),):
-                return Range(items, tuple(names), body, self._last_block("range", line), line)
+                return RangeAction(items, tuple(names), body, self._last_block("range", line), line)
         raise refuse(self._line, "else of a range is followed by something")
 
     def _last_block(self, what: str, line: int) -> Block:
@@ -235,7 +237,7 @@ class _Expressions:
         least, most = _FUNCTIONS[function]
         if not least <= len(arguments) <= most:
             raise refuse(self._line, f"{function} cannot have {len(arguments)} values")
-        return Call(function, arguments)
+        return TemplateCall(function, arguments)
 
     def _operands(self, depth: int) -> Iterator[Expression]:
         while self._at < len(self._words):
@@ -304,12 +306,12 @@ class _Rendering:
                     variables[name] = self._value(value, dot, variables)
                 case If(condition, then, otherwise):
                     self.block(then if self._value(condition, dot, variables) else otherwise, dot, variables)
-                case Range():
+                case RangeAction():
                     self._range(node, dot, variables)
-                case Constant() | Path() | Call():
+                case Constant() | Path() | TemplateCall():
                     self._write(_shown(self._value(node, dot, variables)))
 
-    def _range(self, node: Range, dot: object, variables: Mapping[str, object]) -> None:
+    def _range(self, node: RangeAction, dot: object, variables: Mapping[str, object]) -> None:
         found = self._value(node.items, dot, variables)
         match found:
             case Mapping():
@@ -337,7 +339,7 @@ class _Rendering:
                 for name in fields:
                     found = _field(found, name, line)
                 return found
-            case Call(function, arguments):
+            case TemplateCall(function, arguments):
                 return self._call(function, arguments, dot, variables)
 
     def _call(

@@ -52,7 +52,7 @@ _UNKEPT: Final[Mapping[str, tuple[JsonValue, ...]]] = {
 }
 
 
-class Range(NamedTuple):
+class NumberRange(NamedTuple):
     """From `least` to `most`; None: without a bound. `exact` is False where more was asked for than that."""
 
     least: int | None
@@ -86,7 +86,7 @@ def is_of_type(value: JsonValue, kinds: Collection[str]) -> bool:
     return "object" in kinds
 
 
-def whole_range(schema: Mapping[str, JsonValue]) -> Range:
+def whole_range(schema: Mapping[str, JsonValue]) -> NumberRange:
     """Of whole numbers. Invalid for bounds that are no numbers, or that no number keeps."""
     lows, highs = _limits(schema)
     least = max((math.floor(low) + 1 if beyond else math.ceil(low) for low, beyond in lows), default=None)
@@ -94,7 +94,7 @@ def whole_range(schema: Mapping[str, JsonValue]) -> Range:
     return _possible(least, most, exact=True)
 
 
-def number_range(schema: Mapping[str, JsonValue]) -> Range:
+def number_range(schema: Mapping[str, JsonValue]) -> NumberRange:
     """Of any numbers: bounds that are whole and may be reached are kept."""
     lows, highs = _limits(schema)
     kept = all(bound == int(bound) and not beyond for bound, beyond in (*lows, *highs))
@@ -103,12 +103,12 @@ def number_range(schema: Mapping[str, JsonValue]) -> Range:
     return _possible(least, most, exact=kept)
 
 
-def whole_numbers(wanted: Range) -> str:
+def whole_numbers(wanted: NumberRange) -> str:
     """A grammar's text for the whole numbers in this range."""
     return " | ".join(_signed(wanted))
 
 
-def numbers(wanted: Range) -> str:
+def numbers(wanted: NumberRange) -> str:
     """For the numbers in this range, written without an exponent."""
     ways = []
     if wanted.most is None or wanted.most >= 0:
@@ -142,7 +142,7 @@ def _side(schema: Mapping[str, JsonValue], found: Mapping[str, float], side: str
     return limits
 
 
-def _possible(least: int | None, most: int | None, *, exact: bool) -> Range:
+def _possible(least: int | None, most: int | None, *, exact: bool) -> NumberRange:
     if least is not None and least <= -LARGEST:
         least = None
     if most is not None and most >= LARGEST:
@@ -150,10 +150,10 @@ def _possible(least: int | None, most: int | None, *, exact: bool) -> Range:
     beyond = (least is not None and least > LARGEST) or (most is not None and most < -LARGEST)
     if beyond or (least is not None and most is not None and least > most):
         raise Invalid(f"no number of at most {DIGITS_MAX} digits is within minimum and maximum")
-    return Range(least, most, exact)
+    return NumberRange(least, most, exact)
 
 
-def _signed(wanted: Range) -> Iterator[str]:
+def _signed(wanted: NumberRange) -> Iterator[str]:
     if wanted.least is None or wanted.least < 0:
         far = LARGEST if wanted.least is None else -wanted.least
         near = 1 if wanted.most is None or wanted.most >= 0 else -wanted.most

@@ -13,9 +13,9 @@ from pydantic import JsonValue
 from remuda.core.errors import Invalid, Misconfigured
 from remuda.core.slices import Budget, Sliced
 from remuda.models.config import ModelConfig
-from remuda.models.go_template import Data, Template, compile_template
+from remuda.models.go_template import Data, GoTemplate, compile_template
 
-__all__ = ["ChatMessage", "Template", "compile_template", "render_chat", "render_completion"]
+__all__ = ["ChatMessage", "GoTemplate", "compile_template", "render_chat", "render_completion"]
 
 STEPS_MAX: Final = 500_000  # Of all messages of a chat together; a step takes a microsecond or two.
 _MESSAGE_STEPS: Final = 5  # What a message costs beside its template.

@@ -28,7 +28,7 @@ OnBytes = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBlob:
     """Bytes to bring. Without a digest they are named by `key` until they are all there."""
 
     name: str
@@ -92,7 +92,7 @@ class BlobStore:
             os.close(descriptor)
 
     @asynccontextmanager
-    async def claim(self, wanted: Wanted, on_bytes: OnBytes) -> AsyncIterator[Partial | Path]:
+    async def claim(self, wanted: WantedBlob, on_bytes: OnBytes) -> AsyncIterator[Partial | Path]:
         """The finished blob, or the right to finish it, which nobody else has while the block runs.
 
         Waits as long as somebody else is at it and gets ahead; `on_bytes` hears how far they are.
@@ -172,13 +172,13 @@ class BlobStore:
         """Let go of one blob; False when it is not there, or somebody holds it. Blocks on the disk."""
         return _remove_unless_held(self.path(digest))
 
-    def _found(self, wanted: Wanted) -> Path | None:
+    def _found(self, wanted: WantedBlob) -> Path | None:
         return self.find(wanted.digest) if wanted.digest is not None else None
 
     def _partial_path(self, key: str) -> Path:
         return self._partials / key.replace(":", "-")
 
-    def _try_claim(self, wanted: Wanted) -> Partial | None:
+    def _try_claim(self, wanted: WantedBlob) -> Partial | None:
         with disk_trouble_explained(wanted.name, self.root, wanted.size or 0):
             self._partials.mkdir(parents=True, exist_ok=True)
             algorithm = wanted.digest.partition(":")[0] if wanted.digest is not None else "sha256"

@@ -22,8 +22,8 @@ from remuda.oci.model import (
     Descriptor,
     Image,
     ImageConfig,
-    Index,
-    Manifest,
+    ImageIndex,
+    ImageManifest,
     Platform,
     checked_digest,
     digest_of_bytes,
@@ -33,8 +33,8 @@ from remuda.oci.model import (
 from remuda.oci.platforms import Unfit, choose, fits, why_unfit
 from remuda.oci.reference import Reference, parse_digest
 from remuda.oci.registries import Endpoint, Registries
-from remuda.oci.responses import Stream, raise_for_status, range_header, stream_of
-from remuda.oci.retrying import Patience, RetryPolicy
+from remuda.oci.responses import BodyStream, raise_for_status, range_header, stream_of
+from remuda.oci.retrying import RetryBudget, RetryPolicy
 from remuda.oci.transport import Response, Transport, open_transport
 
 log = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ class RegistryClient:
         platform_digest = digest
         for _ in range(limits.INDEX_DEPTH_MAX):
             match document:
-                case Manifest() as manifest:
+                case ImageManifest() as manifest:
                     config = await self._config(reference, manifest.config, platform)
                     return Image(
                         str(reference),
@@ -95,7 +95,7 @@ class RegistryClient:
                         manifest.layers,
                         reference.pinned(digest),
                     )
-                case Index(builds):
+                case ImageIndex(builds):
                     chosen = choose(builds, platform)
                     if isinstance(chosen, Unfit):
                         raise PlatformMissing(f"{reference}: {chosen.reason}")
@@ -106,7 +106,7 @@ class RegistryClient:
     @asynccontextmanager
     async def open_blob(
         self, reference: Reference, blob: Descriptor, offset: int, turn: int, avoid: Set[str] = frozenset()
-    ) -> AsyncIterator[Stream]:
+    ) -> AsyncIterator[BodyStream]:
         """The blob's bytes from `offset`, or from the start where ranges are not understood.
 
         `turn` says which of the registry's places is asked first; others follow when it has nothing to give.
@@ -139,10 +139,10 @@ class RegistryClient:
             assert failure is not None, "somebody was asked"
             raise failure
 
-    async def _document(self, reference: Reference) -> tuple[str, Manifest | Index]:
+    async def _document(self, reference: Reference) -> tuple[str, ImageManifest | ImageIndex]:
         """A manifest or index and its digest, checked."""
 
-        async def get(endpoint: Endpoint) -> tuple[str, Manifest | Index]:
+        async def get(endpoint: Endpoint) -> tuple[str, ImageManifest | ImageIndex]:
             path = _manifest_path(reference)
             async with self._exchange(endpoint, "GET", path, reference, _ACCEPT) as answer:
                 body = await answer.body(limits.MANIFEST_BYTES_MAX, f"the manifest of {reference}")
@@ -169,7 +169,7 @@ class RegistryClient:
 
     async def _from_any(self, reference: Reference, call: Callable[[Endpoint], Awaitable[T]]) -> T:
         """The first good answer of a mirror or the registry itself, whose verdict is the one that counts."""
-        patience = Patience(self.retry, self.entropy, str(reference))
+        patience = RetryBudget(self.retry, self.entropy, str(reference))
         endpoints = self._registries.endpoints(reference.registry)
         unusable: Misconfigured | None = None  # A mirror that could help if it were configured rightly.
         while True:

@@ -16,19 +16,19 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import NotFound, RemudaError
 from remuda.core.events import Notifier
 from remuda.oci import limits
-from remuda.oci.blobs import BlobStore, OnBytes, Wanted
+from remuda.oci.blobs import BlobStore, OnBytes, WantedBlob
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import require_headroom
 from remuda.oci.errors import ContentRefused, RegistryFailed
 from remuda.oci.model import Descriptor, Image
 from remuda.oci.partial import GrowingFile, Partial, appending
 from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
-from remuda.oci.responses import Stream
-from remuda.oci.retrying import Patience, RetryPolicy
+from remuda.oci.responses import BodyStream
+from remuda.oci.retrying import RetryBudget, RetryPolicy
 
 log = structlog.get_logger(__name__)
 
-Open = Callable[[int, int, Set[str]], AbstractAsyncContextManager[Stream]]
+Open = Callable[[int, int, Set[str]], AbstractAsyncContextManager[BodyStream]]
 """Bytes from an offset on, at the given turn of trying, without asking these mirrors."""
 
 
@@ -131,7 +131,7 @@ async def _bring(
     def on_bytes(done: int) -> None:
         on_progress(FileProgress(layer.digest, done, layer.size))
 
-    def opened(offset: int, turn: int, avoid: Set[str]) -> AbstractAsyncContextManager[Stream]:
+    def opened(offset: int, turn: int, avoid: Set[str]) -> AbstractAsyncContextManager[BodyStream]:
         if image.reference is None:
             raise NotFound(f"layer {layer.digest} of {image.name} is no longer on this machine")
         return client.open_blob(image.reference, layer, offset, turn, avoid)
@@ -139,7 +139,7 @@ async def _bring(
     def began(partial: Partial) -> None:
         fetched._began(layer.digest, partial)
 
-    wanted = Wanted(f"layer {layer.digest} of {image.name}", layer.digest, layer.digest, layer.size)
+    wanted = WantedBlob(f"layer {layer.digest} of {image.name}", layer.digest, layer.digest, layer.size)
     try:
         async with slots:
             path = None
@@ -154,7 +154,7 @@ async def _bring(
 
 async def fetch_blob(
     opened: Open,
-    wanted: Wanted,
+    wanted: WantedBlob,
     store: BlobStore,
     retry: RetryPolicy,
     entropy: Entropy,
@@ -171,7 +171,7 @@ async def fetch_blob(
             assert wanted.digest is not None, "only blobs with a known digest are found"
             return wanted.digest
         on_claimed(claimed)
-        download = _Download(opened, wanted, claimed, Patience(retry, entropy, wanted.name), on_bytes)
+        download = _Download(opened, wanted, claimed, RetryBudget(retry, entropy, wanted.name), on_bytes)
         await download.run()
         await run_sync(store.commit, claimed, claimed.digest)
         return claimed.digest
@@ -182,9 +182,9 @@ class _Download:
     """One claimed partial on its way to being whole."""
 
     opened: Open
-    wanted: Wanted
+    wanted: WantedBlob
     partial: Partial
-    patience: Patience
+    patience: RetryBudget
     on_bytes: OnBytes
     most: int = 0
     """The furthest any attempt came: only more than that is getting ahead."""
@@ -251,7 +251,7 @@ class _Download:
                     self.patience.renew()
                 await self.patience.pause(failure)
 
-    async def _read(self, stream: Stream) -> bool:
+    async def _read(self, stream: BodyStream) -> bool:
         """Whether the end was reached."""
         self._check_offer(stream)
         if stream.offset > self.partial.size:
@@ -271,7 +271,7 @@ class _Download:
                     self.on_bytes(appender.size)
         return stream.total in (None, self.partial.size)
 
-    def _check_offer(self, stream: Stream) -> None:
+    def _check_offer(self, stream: BodyStream) -> None:
         """A mirror that has something else under this name is left out; what others sent stays."""
         try:
             self._check_total(stream.total)

@@ -68,14 +68,14 @@ class Descriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class ImageIndex:
     """A choice of builds."""
 
     builds: tuple[Descriptor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ImageManifest:
     """One build."""
 
     config: Descriptor
@@ -149,11 +149,11 @@ class _ConfigDocument(_PlatformPart):
 D = TypeVar("D", bound=_Document)
 
 
-def parse_manifest(body: bytes, name: str) -> Manifest | Index:
+def parse_manifest(body: bytes, name: str) -> ImageManifest | ImageIndex:
     """ContentRefused, naming `name` and the field, when it is neither."""
     document = _parse(_ManifestDocument, body, f"the manifest of {name}")
     if document.manifests is not None:
-        return Index(tuple(_descriptor(part) for part in document.manifests))
+        return ImageIndex(tuple(_descriptor(part) for part in document.manifests))
     if document.schema_version == 1:
         raise ContentRefused(
             f"the manifest of {name} is of the old form 1, without verifiable layers",
@@ -168,7 +168,7 @@ def parse_manifest(body: bytes, name: str) -> Manifest | Index:
                 f"layer {number} of {name} is {layer.media_type!r}, not a file system layer that can be read",
                 hint="this is no container image, or it is encrypted",
             )
-    return Manifest(_descriptor(document.config), layers)
+    return ImageManifest(_descriptor(document.config), layers)
 
 
 def parse_config(body: bytes, name: str) -> ImageConfig:

@@ -14,7 +14,7 @@ _WINDOW_S = 10.0
 _SAMPLES_MAX = 200
 
 
-class Phase(StrEnum):
+class PullPhase(StrEnum):
     """Words of the install protocol."""
 
     RESOLVING = "resolving"
@@ -29,7 +29,7 @@ class FileProgress:
     file: str
     done_bytes: int
     total_bytes: int
-    phase: Phase = Phase.DOWNLOADING
+    phase: PullPhase = PullPhase.DOWNLOADING
 
 
 OnProgress = Callable[[FileProgress], None]
@@ -63,7 +63,7 @@ class Meter:
     def observe(self, event: FileProgress, at: float) -> Overall:
         """The state after this event; `at` is in seconds of a clock that never goes back."""
         total = self._totals.get(event.file)
-        if total is not None and event.phase is Phase.DOWNLOADING:
+        if total is not None and event.phase is PullPhase.DOWNLOADING:
             done = min(max(event.done_bytes, 0), total)
             # The first word of a file says where it was resumed; only what follows was measured.
             self._travelled += max(done - self._done.get(event.file, done), 0)

@@ -22,7 +22,7 @@ class RetryPolicy:
     retry_after_max: timedelta = limits.RETRY_AFTER_MAX
 
 
-class Patience:
+class RetryBudget:
     """Of one piece of work. Attempts that bring something forward do not wear it out."""
 
     def __init__(self, policy: RetryPolicy, entropy: Entropy, what: str) -> None:

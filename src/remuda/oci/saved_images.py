@@ -20,8 +20,8 @@ from remuda.oci import limits
 from remuda.oci.errors import ContentRefused, PlatformMissing
 from remuda.oci.model import (
     ImageConfig,
-    Index,
-    Manifest,
+    ImageIndex,
+    ImageManifest,
     Platform,
     checked_digest,
     digest_of_bytes,
@@ -94,14 +94,14 @@ def _oci_layout(contents: _Contents, path: Path, platform: Platform) -> SavedIma
     digests: list[str] = []
     for _ in range(limits.INDEX_DEPTH_MAX + 1):  # The file's own index is one more than a registry has.
         match parse_manifest(body, str(path)):
-            case Index(builds):
+            case ImageIndex(builds):
                 chosen = choose(builds, platform)
                 if isinstance(chosen, Unfit):
                     raise PlatformMissing(f"{path}: {chosen.reason}")
                 digests.append(chosen.digest)
                 body = _read(contents, _blob(chosen.digest), limits.MANIFEST_BYTES_MAX, path)
                 checked_digest(body, chosen.digest, f"{_blob(chosen.digest)} in {path}")
-            case Manifest() as manifest if digests:
+            case ImageManifest() as manifest if digests:
                 config = _config(contents, _blob(manifest.config.digest), path, platform)
                 layers = tuple(
                     SavedLayer(

@@ -12,14 +12,14 @@ from yarl import URL
 
 from remuda.core.errors import NotFound
 from remuda.oci import limits
-from remuda.oci.blobs import BlobStore, Wanted
+from remuda.oci.blobs import BlobStore, WantedBlob
 from remuda.oci.client import RegistryClient
 from remuda.oci.disk import require_headroom
 from remuda.oci.fetch import Open, fetch_blob
 from remuda.oci.model import Descriptor, Image, ImageConfig, Platform
 from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
 from remuda.oci.reference import Archive, Folder, parse_digest
-from remuda.oci.responses import Stream, raise_for_status, range_header, stream_of
+from remuda.oci.responses import BodyStream, raise_for_status, range_header, stream_of
 from remuda.oci.saved_images import SavedLayer, open_saved
 
 _ANY_PLATFORM = ImageConfig(Platform("", ""))
@@ -37,7 +37,7 @@ async def fetch_archive(
     if isinstance(archive.location, Path):
         return await _copy_archive(client, archive.location, digest, store, on_progress)
     remote = _Remote(client, URL(archive.location, encoded=True), digest is not None, store)
-    wanted = Wanted(remote.name, digest or _key(remote.name), digest, None)
+    wanted = WantedBlob(remote.name, digest or _key(remote.name), digest, None)
 
     def on_bytes(done: int) -> None:
         on_progress(FileProgress(remote.name, done, remote.total or done))
@@ -82,7 +82,7 @@ class _Remote:
         self._validator = ""
 
     @asynccontextmanager
-    async def opened(self, offset: int, turn: int, avoid: Set[str]) -> AsyncIterator[Stream]:
+    async def opened(self, offset: int, turn: int, avoid: Set[str]) -> AsyncIterator[BodyStream]:
         headers = dict(range_header(offset)) if self._checked or self._validator else {}
         if headers and not self._checked:
             headers["If-Range"] = self._validator
@@ -106,7 +106,7 @@ async def _copy_archive(
     def on_bytes(done: int) -> None:
         on_progress(FileProgress(str(path), done, size))
 
-    wanted = Wanted(str(path), digest or _key(str(path)), digest, size)
+    wanted = WantedBlob(str(path), digest or _key(str(path)), digest, size)
     opened = _local_stream(lambda: path.open("rb"), size)
     await run_sync(require_headroom, store.root, size, str(path))
     return _of_one_layer(
@@ -121,7 +121,7 @@ async def _import_layer(
         on_progress(FileProgress(layer.name, done, layer.size))
 
     key = layer.digest or _key(f"{path}/{layer.name}")
-    wanted = Wanted(f"{layer.name} in {path}", key, layer.digest, layer.size)
+    wanted = WantedBlob(f"{layer.name} in {path}", key, layer.digest, layer.size)
     await run_sync(require_headroom, store.root, layer.size, str(path))
     opened = _local_stream(layer.open, layer.size)
     digest = await fetch_blob(opened, wanted, store, client.retry, client.entropy, on_bytes)
@@ -130,7 +130,7 @@ async def _import_layer(
 
 def _local_stream(opener: Callable[[], BinaryIO], size: int) -> Open:
     @asynccontextmanager
-    async def opened(offset: int, turn: int, avoid: Set[str]) -> AsyncIterator[Stream]:
+    async def opened(offset: int, turn: int, avoid: Set[str]) -> AsyncIterator[BodyStream]:
         file = await run_sync(opener)
 
         async def chunks() -> AsyncIterator[bytes]:
@@ -139,7 +139,7 @@ def _local_stream(opener: Callable[[], BinaryIO], size: int) -> Open:
 
         try:
             await run_sync(file.seek, offset)
-            yield Stream(offset, size, chunks)
+            yield BodyStream(offset, size, chunks)
         finally:
             file.close()
 

@@ -166,7 +166,7 @@ EXTENSIONS_MAX = 8  # Long names and pax headers in front of one entry; writers 
 SPARSE_PIECE = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")  # Repeated, in the oldest pax form.
 
 
-class Kind(Enum):
+class TarKind(Enum):
     FILE = "file"
     DIRECTORY = "directory"
     SYMLINK = "symbolic link"
@@ -174,23 +174,23 @@ class Kind(Enum):
 
 
 KINDS = {
-    b"0": Kind.FILE,
-    b"\0": Kind.FILE,
-    b"7": Kind.FILE,  # Contiguous, where that ever meant something.
-    b"S": Kind.FILE,
-    b"1": Kind.HARDLINK,
-    b"2": Kind.SYMLINK,
-    b"5": Kind.DIRECTORY,
+    b"0": TarKind.FILE,
+    b"\0": TarKind.FILE,
+    b"7": TarKind.FILE,  # Contiguous, where that ever meant something.
+    b"S": TarKind.FILE,
+    b"1": TarKind.HARDLINK,
+    b"2": TarKind.SYMLINK,
+    b"5": TarKind.DIRECTORY,
 }
 REFUSED = {b"3": "a character device", b"4": "a block device", b"6": "a fifo"}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TarEntry:
     """One member of the archive. Names are as written, nothing about them was checked."""
 
     name: bytes
-    kind: Kind
+    kind: TarKind
     size: int  # Of the file once unpacked; 0 for other kinds.
     mode: int
     mtime_ns: int
@@ -217,7 +217,7 @@ class TarReader:
         self._name = b""
         self._between = True  # Reading headers: the entry's name is not known yet.
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[TarEntry]:
         """All entries. Reads on to the end of the stream after the last."""
         while (entry := self._next_entry()) is not None:
             yield entry
@@ -240,7 +240,7 @@ class TarReader:
             return shown(self._name)
         return f"what follows {shown(self._name)}" if self._name else "the start of the archive"
 
-    def _next_entry(self) -> Entry | None:
+    def _next_entry(self) -> TarEntry | None:
         self._between = True
         extension = Extension({})
         for _ in range(EXTENSIONS_MAX + 1):
@@ -283,7 +283,7 @@ class TarReader:
         ):  # Global ones are comments in practice, and the tools that make images ignore them.
             extension.records.update(pax_records(content))
 
-    def _entry(self, header: bytes, flag: bytes, extension: Extension) -> Entry:
+    def _entry(self, header: bytes, flag: bytes, extension: Extension) -> TarEntry:
         records = extension.records
         name = _name(header, extension)
         self._name, self._between = name, False
@@ -293,14 +293,14 @@ class TarReader:
             )
         kind = KINDS[flag]
         if (
-            name.endswith(b"/") and kind is Kind.FILE
+            name.endswith(b"/") and kind is TarKind.FILE
         ):  # As directories were written before there was a type for them.
-            kind = Kind.DIRECTORY
+            kind = TarKind.DIRECTORY
         size = 0
-        if kind is Kind.FILE:
+        if kind is TarKind.FILE:
             size = self._file_size(header, flag, records)
         mtime = records.get(b"mtime")
-        return Entry(
+        return TarEntry(
             name,
             kind,
             size,

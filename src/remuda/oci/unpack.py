@@ -15,7 +15,7 @@ from pathlib import Path
 
 from remuda.oci.errors import DiskFull
 from remuda.oci.layer_stream import ByteStream, Readable, watched_chunks
-from remuda.oci.tar_reader import Entry, Kind, TarReader
+from remuda.oci.tar_reader import TarEntry, TarKind, TarReader
 from remuda.oci.unpack_rules import (
     WHITEOUT,
     ArchiveRefused,
@@ -153,9 +153,9 @@ def unpack_layer(
     return None
 
 
-def _apply(entry: Entry, reader: TarReader, target: DirectoryTree, limits: UnpackLimits) -> None:
+def _apply(entry: TarEntry, reader: TarReader, target: DirectoryTree, limits: UnpackLimits) -> None:
     path = components(entry.name, limits)
-    if not path and entry.kind is not Kind.DIRECTORY:
+    if not path and entry.kind is not TarKind.DIRECTORY:
         raise Refusal(f"it is a {entry.kind.value} without a name")
     if WHITEOUT in entry.name:
         if is_bookkeeping(path):
@@ -164,15 +164,15 @@ def _apply(entry: Entry, reader: TarReader, target: DirectoryTree, limits: Unpac
             target.hide(*hidden)
             return
     match entry.kind:
-        case Kind.DIRECTORY:
+        case TarKind.DIRECTORY:
             target.add_folder(path, entry.mode, entry.mtime_ns)
-        case Kind.FILE:
+        case TarKind.FILE:
             _claim(entry.size, target, limits)
             target.add_file(path, entry.mode, entry.mtime_ns, entry.size, reader.data())
-        case Kind.SYMLINK:
+        case TarKind.SYMLINK:
             check_symlink(path, entry.link, limits)
             target.add_symlink(path, entry.link, entry.mtime_ns)
-        case Kind.HARDLINK:
+        case TarKind.HARDLINK:
             target.add_hardlink(path, _hardlink_target(entry, limits))
 
 
@@ -187,7 +187,7 @@ def _claim(size: int, target: DirectoryTree, limits: UnpackLimits) -> None:
         raise Refusal(f"with it the image unpacks to more than {install_size(limits.bytes_max)}")
 
 
-def _hardlink_target(entry: Entry, limits: UnpackLimits) -> tuple[bytes, ...]:
+def _hardlink_target(entry: TarEntry, limits: UnpackLimits) -> tuple[bytes, ...]:
     try:
         return components(entry.link, limits)
     except Refusal as refusal:

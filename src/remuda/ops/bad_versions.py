@@ -12,7 +12,7 @@ from remuda.core.errors import Conflict
 from remuda.ops.model import Kind, Stage, State, Step
 from remuda.ops.pacing import proven
 from remuda.ops.steps import LOST, PROOF_FAILED
-from remuda.ops.targets import Draft, Plan
+from remuda.ops.targets import Draft, OperationPlan
 from remuda.ops.upgrades import Upgrade
 
 _DOES_NOT_START: Final = "the new version does not start: "
@@ -80,7 +80,7 @@ def _why_bad(step: Step) -> str:
     return ""
 
 
-def without_bad(plan: Plan, kind: Kind, known: BadVersions) -> Plan:
+def without_bad(plan: OperationPlan, kind: Kind, known: BadVersions) -> OperationPlan:
     """An upgrade leaves out nodes that would get such a version, or might; KnownBadVersion if that is all of
     them. Who installs one names it, and is only told."""
     found = {draft.step.node: _objection(draft, known) for draft in plan.drafts}

@@ -17,7 +17,7 @@ from remuda.core.events import AutoResetEvent
 from remuda.core.retry import Backoff
 from remuda.core.tasks import TaskOwner
 from remuda.ops import replies
-from remuda.ops.model import Dispatch, Ending, Kind, NotNeeded, Outcome, Patience, Stage, Step, Verb
+from remuda.ops.model import Dispatch, Ending, Kind, NotNeeded, Outcome, Stage, Step, StepPolicy, Verb
 from remuda.ops.ports import ModelWork, OpStore, PatientBusPort
 from remuda.ops.progress_board import AttemptKey, ProgressBoard, ProgressSubscription
 
@@ -59,7 +59,7 @@ class Timeouts:
             Kind.UNLOAD: self.unload,
         }[step.kind]
 
-    def patience(self, step: Step, patience: Patience) -> Patience:
+    def patience(self, step: Step, patience: StepPolicy) -> StepPolicy:
         if step.kind.of_model:  # Somebody waits: it is taken over soon, and not for ever.
             return replace(
                 patience,
@@ -260,7 +260,7 @@ class BusCommander:
                 return problem
         return None
 
-    async def _say(self, step: Step, call: replies.Call) -> bytes:
+    async def _say(self, step: Step, call: replies.WorkerRequest) -> bytes:
         known = await self._replicas_known()
         doubt = partial(self._doubt, (step.op, step.node, step.attempt))
         reply = await self._lines.request(call.subject, call.payload, _REPLY_MOST, on_gap=doubt)

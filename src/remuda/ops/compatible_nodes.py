@@ -8,25 +8,25 @@ from collections.abc import Sequence
 
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
-from remuda.fleet.verdicts import NodeView, is_localai, why_no_target
+from remuda.fleet.verdicts import ObservedNode, is_localai, why_no_target
 from remuda.gallery.lookup import everything
-from remuda.gallery.model import Machine, Reading
+from remuda.gallery.model import MachineProfile, Reading
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.selection import Selection
-from remuda.ops.targets import Surroundings, Wanted, machine_of, plan
+from remuda.ops.targets import PlanningContext, WantedOperation, machine_of, plan
 
 _NOBODYS = OpId("nobodys")
 
 
-def fits(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> dict[str, list[str]]:
+def fits(nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> dict[str, list[str]]:
     """For each backend, as gallery@name, the names of the nodes that can run a build of it."""
-    alike = defaultdict[tuple[Machine, bool], list[NodeView]](list)
+    alike = defaultdict[tuple[MachineProfile, bool], list[ObservedNode]](list)
     for node in nodes:
         if not why_no_target(node.standing):
             known = node.standing.node
             alike[machine_of(known), is_localai(known)].append(node)
     groups = {same[0].standing.node.id: same for same in alike.values()}
-    around = Surroundings([same[0] for same in groups.values()], readings)
+    around = PlanningContext([same[0] for same in groups.values()], readings)
     names = (f"{found.gallery.name}@{found.entry.name}" for found in everything(readings))
     return {
         name: sorted(node.standing.node.name for one in _able(name, around) for node in groups[one])
@@ -34,9 +34,9 @@ def fits(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> dict[str, li
     }
 
 
-def _able(name: str, around: Surroundings) -> list[NodeId]:
+def _able(name: str, around: PlanningContext) -> list[NodeId]:
     ids = tuple(node.standing.node.id for node in around.nodes)
-    wanted = Wanted(Kind.INSTALL, Source(name), Selection(names=ids), RollOut(1))
+    wanted = WantedOperation(Kind.INSTALL, Source(name), Selection(names=ids), RollOut(1))
     try:
         drafts = plan(wanted, around, _NOBODYS).drafts
     except RemudaError:  # None of them can.

@@ -55,12 +55,12 @@ class Board(Overlay, Protocol):
     def changed(self) -> anyio.Event: ...
 
 
-class Signal(Protocol):
+class ChangeSource(Protocol):
     @property
     def changed(self) -> anyio.Event: ...
 
 
-class Line(Protocol):
+class ProgressSource(Protocol):
     def listening(self) -> AbstractAsyncContextManager[None]:
         """How far workers are is heard while the block lasts."""
         ...
@@ -72,7 +72,9 @@ _Seen = dict[NodeId, tuple[int, Progress | None]]
 class Feed:
     """`run` must be running while anybody reads."""
 
-    def __init__(self, store: OpStore, signal: Signal, board: Board, progress: Line, clock: Clock) -> None:
+    def __init__(
+        self, store: OpStore, signal: ChangeSource, board: Board, progress: ProgressSource, clock: Clock
+    ) -> None:
         self._store = store
         self._signal = signal
         self._board = board

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
-from remuda.fleet.verdicts import NodeView, installed, is_counted, is_localai
+from remuda.fleet.verdicts import ObservedNode, installed, is_counted, is_localai
 from remuda.gallery.lookup import Found
 from remuda.gallery.references import is_image, same_repository
 from remuda.gallery.resolve import uris_of
@@ -33,7 +33,7 @@ def from_reference(artifact: InstalledArtifact, entry: Found | None) -> bool:
     return not any(same_repository(artifact.uri, uri) for uri in known)
 
 
-def to_ask(nodes: Iterable[NodeView]) -> list[tuple[NodeId, BootId]]:
+def to_ask(nodes: Iterable[ObservedNode]) -> list[tuple[NodeId, BootId]]:
     """Those that tell only when they are asked."""
     return [
         (node.standing.node.id, node.boot)
@@ -42,7 +42,7 @@ def to_ask(nodes: Iterable[NodeView]) -> list[tuple[NodeId, BootId]]:
     ]
 
 
-def holdings(nodes: Sequence[NodeView]) -> Mapping[str, tuple[Holding, ...]]:
+def holdings(nodes: Sequence[ObservedNode]) -> Mapping[str, tuple[Holding, ...]]:
     """Every installed backend by its own name, with the nodes that have it."""
     held = defaultdict[str, list[Holding]](list)
     for node in nodes:
@@ -51,7 +51,7 @@ def holdings(nodes: Sequence[NodeView]) -> Mapping[str, tuple[Holding, ...]]:
     return {name: tuple(held[name]) for name in sorted(held)}
 
 
-def found(node: NodeView, names: Iterable[str]) -> tuple[InstalledArtifact, ...]:
+def found(node: ObservedNode, names: Iterable[str]) -> tuple[InstalledArtifact, ...]:
     """What it has under any of these names, letter case aside."""
     wanted = {name.lower() for name in names}
     return tuple(

@@ -248,7 +248,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class StepPolicy:
     """How long what is waited for."""
 
     answer: timedelta = timedelta(minutes=15)  # For the reply to a request; after it the worker is just slow.
@@ -268,7 +268,7 @@ class Moment:
 
     now: datetime
     fraction: float
-    patience: Patience = Patience()
+    patience: StepPolicy = StepPolicy()
 
 
 @dataclass(frozen=True, slots=True)

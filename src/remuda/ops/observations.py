@@ -6,7 +6,7 @@ from typing import Final
 
 from remuda.core.errors import Problem
 from remuda.fleet.health import NodeStatus, Reachability
-from remuda.fleet.verdicts import NodeView, installed, why_no_commands
+from remuda.fleet.verdicts import ObservedNode, installed, why_no_commands
 from remuda.gallery.references import same_source
 from remuda.ops.model import Kind, Observation, Outcome, Step
 from remuda.ops.ports import Request
@@ -17,7 +17,7 @@ _ABOUT_TO_END: Final = timedelta(seconds=30)  # What a connection broke off in i
 
 def sight(
     step: Step,
-    node: NodeView | None,
+    node: ObservedNode | None,
     request: Request | None,
     blocked: str,
     now: datetime,
@@ -46,7 +46,7 @@ def sight(
 
 
 def _sight_of_model(
-    step: Step, node: NodeView, request: Request | None, blocked: str, now: datetime
+    step: Step, node: ObservedNode, request: Request | None, blocked: str, now: datetime
 ) -> Observation:
     """A frontend carries it out, and holds its request open for as long as it is at it. A load is not waited
     for on a node that went away, or that knows nothing of it any more: another node may take the model."""
@@ -67,7 +67,7 @@ def _sight_of_model(
     )
 
 
-def _listed_later(node: NodeView, request: Request | None, now: datetime) -> bool:
+def _listed_later(node: ObservedNode, request: Request | None, now: datetime) -> bool:
     """Whether its list is so much younger than the missed reply that what was about to be done is in it."""
     if request is None or request.ended or request.awaited(now) or node.inventory is None:
         return False
@@ -106,7 +106,7 @@ def _meant(step: Step, artifact: InstalledArtifact, reports: bool) -> bool:
     return not artifact.uri or same_source(artifact.uri, step.source.uri)
 
 
-def _working(step: Step, node: NodeView, request: Request | None, now: datetime) -> bool:
+def _working(step: Step, node: ObservedNode, request: Request | None, now: datetime) -> bool:
     if node.reports:
         works = () if node.report is None else node.report.work
         return any((work.op_id, work.attempt) == (step.op, step.attempt) for work in works)

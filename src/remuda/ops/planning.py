@@ -9,7 +9,7 @@ from typing import Final
 
 from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.verdicts import NodeView, is_up, why_no_commands
+from remuda.fleet.verdicts import ObservedNode, is_up, why_no_commands
 from remuda.ops import pacing
 from remuda.ops.intents import wish_for
 from remuda.ops.model import Dispatch, Kind, Moment, OpId, Stage, State, Step
@@ -34,7 +34,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PassPlan:
     changes: tuple[tuple[Step, Step], ...] = ()  # Before and after; only those worth writing.
     dispatches: Mapping[Key, Dispatch] = field(default_factory=dict)  # Each after its step is written.
     list_from: frozenset[tuple[NodeId, BootId]] = frozenset()  # Only their list can tell now.
@@ -44,11 +44,11 @@ class Plan:
 
 def plan(
     live: Live,
-    nodes: Mapping[NodeId, NodeView],
+    nodes: Mapping[NodeId, ObservedNode],
     moment_for: Callable[[Step], Moment],
     room: Room,
     heard_of: Collection[AttemptKey] = (),
-) -> Plan:
+) -> PassPlan:
     """Those at work first: one that fails stops its roll-out before the next begins. `heard_of` are attempts
     whose workers have lately told how far they are."""
     moves = _Moves(live, nodes, moment_for, room, heard_of)
@@ -74,7 +74,7 @@ class _Moves:
     def __init__(
         self,
         live: Live,
-        nodes: Mapping[NodeId, NodeView],
+        nodes: Mapping[NodeId, ObservedNode],
         moment_for: Callable[[Step], Moment],
         room: Room,
         heard_of: Collection[AttemptKey],
@@ -119,13 +119,13 @@ class _Moves:
             if (why := pacing.halted(operation, steps[operation.id]))
         }
 
-    def plan(self) -> Plan:
+    def plan(self) -> PassPlan:
         changes = tuple(
             (step, after)
             for step in self._live.steps
             if _worth_writing(step, after := self._after[step.key]) or step.key in self._dispatches
         )
-        return Plan(changes, self._dispatches, self._list_from(), self._list_anew(), self._wake_at())
+        return PassPlan(changes, self._dispatches, self._list_from(), self._list_anew(), self._wake_at())
 
     def _advanced(self, step: Step, blocked: str) -> Change:
         request = self._requests.get((step.op, step.node, step.attempt))
@@ -146,7 +146,7 @@ class _Moves:
         first = next(others, None)
         return "" if first is None else f"its worker is still busy with operation {first.op_id}"
 
-    def _view(self, step: Step, request: Request | None) -> NodeView | None:
+    def _view(self, step: Step, request: Request | None) -> ObservedNode | None:
         """A list that was asked for before an attempt began may be older than what others did there since:
         it says nothing about a step that is not at work."""
         view = self._nodes.get(step.node)
@@ -219,7 +219,7 @@ def telling(steps: Iterable[Step]) -> bool:
 
 
 def to_hold(
-    live: Live, nodes: Mapping[NodeId, NodeView], awaited: Collection[AttemptKey], open_for: timedelta
+    live: Live, nodes: Mapping[NodeId, ObservedNode], awaited: Collection[AttemptKey], open_for: timedelta
 ) -> list[AttemptKey]:
     """The requests whose reply we wait for that are soon no longer known to be open. Only where nothing but
     the open request shows that the worker is at it; and each is a write, so not before half is used up."""
@@ -235,7 +235,7 @@ def to_hold(
     ]
 
 
-def unwanted(live: Live, nodes: Mapping[NodeId, NodeView]) -> frozenset[AttemptKey]:
+def unwanted(live: Live, nodes: Mapping[NodeId, ObservedNode]) -> frozenset[AttemptKey]:
     """What workers report to have in hand though its step is over, or waits. `live` must be the younger of
     the two, or what has just begun would look unwanted.
 
@@ -251,7 +251,7 @@ def unwanted(live: Live, nodes: Mapping[NodeId, NodeView]) -> frozenset[AttemptK
     )
 
 
-def _lost(step: Step, view: NodeView | None) -> bool:
+def _lost(step: Step, view: ObservedNode | None) -> bool:
     """Whether others that wait for this step wait no longer: its node has been away for long, or is kept from
     beginning by an admin, who may never change that."""
     if view is None or not why_no_commands(view.standing):
@@ -260,7 +260,7 @@ def _lost(step: Step, view: NodeView | None) -> bool:
     return kept or view.standing.silence >= _CANARY_AWAY
 
 
-def _unprovable(step: Step, view: NodeView | None) -> bool:
+def _unprovable(step: Step, view: ObservedNode | None) -> bool:
     """Its worker says that it has nothing to start such a backend with."""
     if not step.proves or view is None or view.report is None:
         return False

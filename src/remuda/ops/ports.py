@@ -1,12 +1,12 @@
 """What operations need of the store, the bus and the registries, as data and protocols."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.fleet.verdicts import Inventory
+from remuda.fleet.verdicts import BackendInventory
 from remuda.gallery.references import registry
 from remuda.ops.model import Attempt, Dispatch, Ending, Kind, Operation, OpId, Outcome, State, Step, Wish
 from remuda.wire.nodes import InstalledArtifact
@@ -64,7 +64,7 @@ class Live:
     operations: tuple[Operation, ...]
     steps: tuple[Step, ...]  # All steps of these operations, final ones too.
     requests: tuple[Request, ...]  # Of the attempts that are at work.
-    inventories: tuple[Inventory, ...]
+    inventories: tuple[BackendInventory, ...]
     ended_at: Mapping[NodeId, datetime] = field(default_factory=dict)  # When a step was last over on it.
 
 
@@ -287,4 +287,10 @@ class TapPort(Protocol):
 
     async def tap(self, subject: str, take: Callable[[BusMessage], None]) -> Callable[[], Awaitable[None]]:
         """Returns when the server has confirmed it, however long that takes; answers how to end it."""
+        ...
+
+
+class InventoryLister(Protocol):
+    def want(self, nodes: Iterable[tuple[NodeId, BootId]], *, anew: bool = False) -> None:
+        """Ask these nodes soon what they have; `anew`: though their list is young. Returns at once."""
         ...

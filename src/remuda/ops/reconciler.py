@@ -1,7 +1,7 @@
 """Brings what is wanted and what is true together, pass by pass. It takes no input: a signal only wakes it,
 and several frontends may run it at once. What to do is decided in `planning`."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -13,15 +13,15 @@ from anyio.abc import TaskStatus
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
-from remuda.core.ids import BootId, FrontendId, NodeId
+from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.fleet import Standing
-from remuda.fleet.node_views import NodeViews
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.node_views import ObservedNodes
+from remuda.fleet.verdicts import ObservedNode
 from remuda.ops import planning
 from remuda.ops.commander import Timeouts
-from remuda.ops.model import Dispatch, Moment, Patience, State, Step
-from remuda.ops.planning import AttemptKey, Plan, Room
-from remuda.ops.ports import UNCOUNTED, Commander, Figures, Live, OpStore
+from remuda.ops.model import Dispatch, Moment, State, Step, StepPolicy
+from remuda.ops.planning import AttemptKey, PassPlan, Room
+from remuda.ops.ports import UNCOUNTED, Commander, Figures, InventoryLister, Live, OpStore
 
 log = structlog.get_logger(__name__)
 
@@ -56,11 +56,7 @@ class RequestKeeper(Commander, Protocol):
     def cancel(self, key: AttemptKey) -> None: ...
 
 
-class Lister(Protocol):
-    def want(self, nodes: Iterable[tuple[NodeId, BootId]], *, anew: bool = False) -> None: ...
-
-
-class Signal(Protocol):
+class WakeSignal(Protocol):
     @property
     def changed(self) -> anyio.Event: ...
 
@@ -75,14 +71,14 @@ class Reconciler:
         store: OpStore,
         standings: Callable[[], Awaitable[Sequence[Standing]]],
         commander: RequestKeeper,
-        inventories: Lister,
-        signal: Signal,
+        inventories: InventoryLister,
+        signal: WakeSignal,
         *,
         frontend: FrontendId,
         clock: Clock,
         entropy: Entropy,
         timeouts: Timeouts,
-        patience: Patience,
+        patience: StepPolicy,
         bus_trouble: Callable[[], str],
         pace: Pace = _AS_SHIPPED,
         figures: Figures = UNCOUNTED,
@@ -101,7 +97,7 @@ class Reconciler:
         self._bus_trouble = bus_trouble
         self._pace = pace
         self._figures = figures
-        self._views = NodeViews()
+        self._views = ObservedNodes()
         self._unwanted_since: dict[AttemptKey, datetime] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -142,7 +138,7 @@ class Reconciler:
         await self._cancel_unwanted(live, nodes)
         return self._until_next(decided, live)
 
-    async def _write_and_send(self, decided: Plan) -> None:
+    async def _write_and_send(self, decided: PassPlan) -> None:
         if not decided.changes:
             return
         before = {step.key: step for step, _ in decided.changes}
@@ -167,12 +163,12 @@ class Reconciler:
         log.info("dispatched", op=step.op, node=step.node_name, verb=dispatch.verb, attempt=dispatch.attempt)
         await self._commander.send(dispatch, step)
 
-    async def _hold(self, live: Live, nodes: Mapping[NodeId, NodeView]) -> None:
+    async def _hold(self, live: Live, nodes: Mapping[NodeId, ObservedNode]) -> None:
         open_for = self._pace.open_for
         for op, node, attempt in planning.to_hold(live, nodes, self._commander.awaited, open_for):
             await self._store.hold(op, node, attempt, open_for)
 
-    async def _cancel_unwanted(self, live: Live, nodes: Mapping[NodeId, NodeView]) -> None:
+    async def _cancel_unwanted(self, live: Live, nodes: Mapping[NodeId, ObservedNode]) -> None:
         found = planning.unwanted(live, nodes)
         since = self._unwanted_since
         self._unwanted_since = {key: since.get(key, live.now) for key in sorted(found)}
@@ -193,7 +189,7 @@ class Reconciler:
             return Room(0, f"nothing can be sent now: {trouble}")
         return Room(self._commander.room)
 
-    def _until_next(self, decided: Plan, live: Live) -> timedelta:
+    def _until_next(self, decided: PassPlan, live: Live) -> timedelta:
         longest = self._pace.busy_every if live.operations else self._pace.idle_every
         if decided.wake_at is None:
             return longest

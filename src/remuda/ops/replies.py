@@ -65,12 +65,12 @@ UNREACHABLE: Final = Problem(
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WorkerRequest:
     subject: str
     payload: bytes
 
 
-def call(verb: Verb, step: Step) -> Call:
+def call(verb: Verb, step: Step) -> WorkerRequest:
     """What to say; for REMOVE the first thing, and `other_names` follow."""
     match verb:
         case Verb.INSTALL:
@@ -89,26 +89,26 @@ def call(verb: Verb, step: Step) -> Call:
             raise AssertionError("frontends carry these out themselves")
 
 
-def forced_install(step: Step) -> Call:
+def forced_install(step: Step) -> WorkerRequest:
     """An upgrade, to workers that do not know the word."""
     return _install(step, force=True)
 
 
-def other_names(step: Step) -> tuple[Call, ...]:
+def other_names(step: Step) -> tuple[WorkerRequest, ...]:
     """The rest of a removal: a meta backend may be on the disk in several builds, or under a build's name
     alone."""
     names = dict.fromkeys(name for name in step.goal.names if name != step.source.backend)
     return tuple(_delete(step, name) for name in names)
 
 
-def cancel(op: OpId, node: NodeId) -> Call:
-    return Call(subjects.backend_cancel(node), encode(BackendCancel(op_id=op)))
+def cancel(op: OpId, node: NodeId) -> WorkerRequest:
+    return WorkerRequest(subjects.backend_cancel(node), encode(BackendCancel(op_id=op)))
 
 
-def stop_proof(step: Step) -> Call:
+def stop_proof(step: Step) -> WorkerRequest:
     """End the one process that the proof has started, and no other."""
     key = ProcessKey(_asked_name(step), 0)
-    return Call(subjects.backend_stop(step.node), encode(BackendStop(backend=str(key))))
+    return WorkerRequest(subjects.backend_stop(step.node), encode(BackendStop(backend=str(key))))
 
 
 def problem_in(verb: Verb, payload: bytes, step: Step) -> Problem | None:
@@ -183,7 +183,7 @@ def _asked_name(step: Step) -> str:
     return source.name if source.uri and source.name else source.backend
 
 
-def _install(step: Step, *, force: bool, prove: bool = False) -> Call:
+def _install(step: Step, *, force: bool, prove: bool = False) -> WorkerRequest:
     source = step.source
     message = BackendInstall(
         backend=_asked_name(step),
@@ -197,10 +197,10 @@ def _install(step: Step, *, force: bool, prove: bool = False) -> Call:
         digest=step.goal.digest,
         prove=prove,
     )
-    return Call(subjects.backend_install(step.node), encode(message))
+    return WorkerRequest(subjects.backend_install(step.node), encode(message))
 
 
-def _upgrade(step: Step) -> Call:
+def _upgrade(step: Step) -> WorkerRequest:
     source = step.source
     message = BackendUpgrade(
         backend=_asked_name(step),
@@ -212,16 +212,16 @@ def _upgrade(step: Step) -> Call:
         attempt=step.attempt,
         digest=step.goal.digest,
     )
-    return Call(subjects.backend_upgrade(step.node), encode(message))
+    return WorkerRequest(subjects.backend_upgrade(step.node), encode(message))
 
 
-def _delete(step: Step, name: str) -> Call:
+def _delete(step: Step, name: str) -> WorkerRequest:
     message = BackendDelete(backend=name, op_id=step.op, attempt=step.attempt)
-    return Call(subjects.backend_delete(step.node), encode(message))
+    return WorkerRequest(subjects.backend_delete(step.node), encode(message))
 
 
-def _rollback(step: Step) -> Call:
+def _rollback(step: Step) -> WorkerRequest:
     message = BackendRollback(
         backend=_asked_name(step), op_id=step.op, attempt=step.attempt, from_digest=step.goal.digest
     )
-    return Call(subjects.backend_rollback(step.node), encode(message))
+    return WorkerRequest(subjects.backend_rollback(step.node), encode(message))

@@ -12,10 +12,10 @@ from remuda.core.batching import Batcher, BatchLimits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Conflict, Invalid, NotFound, Rejected
-from remuda.core.ids import BootId, NodeId
+from remuda.core.ids import NodeId
 from remuda.fleet.fleet import Standing
-from remuda.fleet.node_views import NodeViews
-from remuda.fleet.verdicts import Inventory, NodeView
+from remuda.fleet.node_views import ObservedNodes
+from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.gallery.model import Reading, galleries_to_json
 from remuda.ops import targets
 from remuda.ops.bad_versions import BadVersions, bad_versions, without_bad
@@ -25,25 +25,19 @@ from remuda.ops.installed_backends import to_ask
 from remuda.ops.live_progress import Overlay, overlaid
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
 from remuda.ops.pinning import pin_all
-from remuda.ops.ports import UNCOUNTED, Figures, Filter, OpStore, Pinner, View
+from remuda.ops.ports import UNCOUNTED, Figures, Filter, InventoryLister, OpStore, Pinner, View
 from remuda.ops.selection import ALL, Selection
-from remuda.ops.targets import Plan, Surroundings, Wanted
+from remuda.ops.targets import OperationPlan, PlanningContext, WantedOperation
 from remuda.ops.upgrades import Upgrade
 
 
 class Books(OpStore, Protocol):
-    async def inventories(self) -> Sequence[Inventory]:
+    async def inventories(self) -> Sequence[BackendInventory]:
         """What workers without reports answered when they were asked last, all of them."""
         ...
 
     async def tried(self) -> Sequence[tuple[Step, datetime]]:
         """The steps of upgrades that could not start a new version, and those that could since; with when."""
-        ...
-
-
-class Lister(Protocol):
-    def want(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None:
-        """Ask these nodes soon what they have. Returns at once."""
         ...
 
 
@@ -57,7 +51,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OperationRequest:
     kind: Kind
     source: Source
     selection: Selection = ALL
@@ -86,7 +80,7 @@ class Operations:
         standings: Callable[[], Awaitable[Sequence[Standing]]],
         galleries: GalleryView,
         pinner: Pinner,
-        lister: Lister,
+        lister: InventoryLister,
         board: Overlay,
         *,
         clock: Clock,
@@ -106,7 +100,7 @@ class Operations:
         self._policy = policy
         self._changed = changed
         self._figures = figures
-        self._node_views = NodeViews()
+        self._node_views = ObservedNodes()
         turn = anyio.Lock(fast_acquire=True)
         self._looks = Batcher(
             self._look_at_fleet,
@@ -123,12 +117,12 @@ class Operations:
 
     # Asking.
 
-    async def plan(self, asked: Asked) -> Plan:
+    async def plan(self, asked: OperationRequest) -> OperationPlan:
         """What would be done, and what to know before."""
         plan, _ = await self._planned(asked, OpId(self._entropy.uuid()))
         return plan
 
-    async def submit(self, asked: Asked) -> Accepted:
+    async def submit(self, asked: OperationRequest) -> Accepted:
         """Record what is wanted. The same wish under way, or sent before under its key, is joined."""
         op = OpId(self._entropy.uuid())
         plan, wanted = await self._planned(asked, op)
@@ -152,7 +146,7 @@ class Operations:
         view = overlaid(submitted.view, self._board, self._clock.now())
         return Accepted(view, submitted.joined, plan.warnings)
 
-    async def _planned(self, asked: Asked, op: OpId) -> tuple[Plan, Wanted]:
+    async def _planned(self, asked: OperationRequest, op: OpId) -> tuple[OperationPlan, WantedOperation]:
         if not asked.source.backend and not asked.source.uri:
             raise Invalid("backend: must not be empty")
         try:
@@ -163,7 +157,9 @@ class Operations:
         # An index may be older than the name.
         return await self._planned_by(asked, op, afresh=True)
 
-    async def _planned_by(self, asked: Asked, op: OpId, *, afresh: bool) -> tuple[Plan, Wanted]:
+    async def _planned_by(
+        self, asked: OperationRequest, op: OpId, *, afresh: bool
+    ) -> tuple[OperationPlan, WantedOperation]:
         source, readings = asked.source, tuple[Reading, ...]()
         if asked.kind is Kind.INSTALL and source.uri:  # The same wish, whichever of its names were given.
             source = external(source, local_sources=self._policy.local_sources).source
@@ -173,15 +169,17 @@ class Operations:
         if not source.uri and not source.galleries:
             # Whole, so that a retry next week means the same galleries.
             source = replace(source, galleries=galleries_to_json(tuple(one.gallery for one in readings)))
-        wanted = Wanted(asked.kind, source, asked.selection, self._roll_out(asked), asked.concrete_for_all)
-        around = Surroundings(tuple(nodes), readings, self._policy.local_sources)
+        wanted = WantedOperation(
+            asked.kind, source, asked.selection, self._roll_out(asked), asked.concrete_for_all
+        )
+        around = PlanningContext(tuple(nodes), readings, self._policy.local_sources)
         drafted = targets.plan(wanted, around, op)
         planned = targets.pinned(drafted, await pin_all(self._pinner, drafted.builds))
         if asked.kind is Kind.REMOVE or asked.force:
             return planned, wanted
         return without_bad(planned, asked.kind, await self.bad_versions()), wanted
 
-    def _roll_out(self, asked: Asked) -> RollOut:
+    def _roll_out(self, asked: OperationRequest) -> RollOut:
         if asked.rolling and asked.kind is not Kind.UPGRADE:
             raise Invalid("roll_out: only upgrades are rolled out with a canary")
         if asked.rolling:
@@ -195,7 +193,7 @@ class Operations:
         accepted: list[Accepted] = []
         refused: list[str] = []
         for one in upgrades:
-            asked = Asked(Kind.UPGRADE, Source(one.backend), by=by, rolling=rolling, batch=batch)
+            asked = OperationRequest(Kind.UPGRADE, Source(one.backend), by=by, rolling=rolling, batch=batch)
             try:
                 accepted.append(await self.submit(asked))
             except Rejected as error:  # One that cannot be done keeps nobody else from being done.
@@ -208,12 +206,12 @@ class Operations:
         """Those that failed to start when they were rolled out."""
         return bad_versions(await self._store.tried())
 
-    async def nodes(self) -> list[NodeView]:
+    async def nodes(self) -> list[ObservedNode]:
         """The fleet as operations see it. Nodes that tell nothing by themselves are asked, for next time.
         Whoever asks meanwhile shares the next look."""
         return await self._looks.ask(None)
 
-    async def _look_at_fleet(self, askers: Sequence[None]) -> Sequence[list[NodeView]]:
+    async def _look_at_fleet(self, askers: Sequence[None]) -> Sequence[list[ObservedNode]]:
         standings, inventories = await self._standings(), await self._store.inventories()
         nodes = list(self._node_views.of(standings, inventories).values())
         self._lister.want(to_ask(nodes))
@@ -222,7 +220,7 @@ class Operations:
     async def readings(self) -> tuple[Reading, ...]:
         return await self._galleries.readings()
 
-    async def look(self, *, afresh: bool = False) -> tuple[list[NodeView], tuple[Reading, ...]]:
+    async def look(self, *, afresh: bool = False) -> tuple[list[ObservedNode], tuple[Reading, ...]]:
         """The fleet, and what galleries offer; `afresh`: whatever copies there are."""
         return await self.nodes(), await self._galleries.readings(afresh=afresh)
 

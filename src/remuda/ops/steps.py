@@ -13,10 +13,10 @@ from remuda.ops.model import (
     Moment,
     NotNeeded,
     Observation,
-    Patience,
     Stage,
     State,
     Step,
+    StepPolicy,
     Verb,
     Wish,
 )
@@ -145,7 +145,7 @@ def _verb(step: Step) -> Verb:
             return Verb.ROLL_BACK
 
 
-def _tolerated(seen: Observation, patience: Patience) -> timedelta:
+def _tolerated(seen: Observation, patience: StepPolicy) -> timedelta:
     """Silence that proves nothing. A reporting worker soon shows what it has in hand; others only reply."""
     return patience.lease if seen.reports else patience.answer + patience.silence
 
@@ -246,7 +246,7 @@ def _as_told(step: Step) -> Step:
     return replace(_idle(step), state=State.PENDING)
 
 
-def _patience_with(step: Step, problem: Problem, patience: Patience) -> Patience:
+def _patience_with(step: Step, problem: Problem, patience: StepPolicy) -> StepPolicy:
     most = patience.failures_max
     if problem.code in DOUBTFUL:
         most = min(most, patience.doubtful_failures_max)

@@ -11,11 +11,11 @@ from remuda.core.errors import Conflict, NotFound, Unavailable
 from remuda.core.near_names import did_you_mean
 from remuda.core.pasting import pasted
 from remuda.fleet.model import Node
-from remuda.fleet.verdicts import NodeView, is_localai
+from remuda.fleet.verdicts import ObservedNode, is_localai
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias
-from remuda.gallery.model import Machine, Reading, galleries_to_json
+from remuda.gallery.model import MachineProfile, Reading, galleries_to_json
 from remuda.gallery.references import for_peers, is_image, same_source
-from remuda.gallery.resolve import Refused, Resolved, resolve
+from remuda.gallery.resolve import ResolvedBuild, Unresolved, resolve
 from remuda.ops.external_sources import External, external
 from remuda.ops.installed_backends import found, from_reference, holdings
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
@@ -23,7 +23,7 @@ from remuda.ops.ports import Build, Pin
 from remuda.ops.selection import Selection, select
 from remuda.wire.nodes import ARCHITECTURE_LABEL, OS_LABEL, InstalledArtifact
 
-_ANYTHING: Final = Machine("linux", "amd64", "disable")
+_ANYTHING: Final = MachineProfile("linux", "amd64", "disable")
 _NAMED_MAX: Final = 5  # Nodes that an error names, out of many.
 
 
@@ -43,7 +43,7 @@ class ConcreteBackend(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedOperation:
     """What somebody asked for, checked for its form only."""
 
     kind: Kind
@@ -63,7 +63,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OperationPlan:
     drafts: tuple[Draft, ...]
     warnings: tuple[str, ...] = ()
 
@@ -73,23 +73,23 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    nodes: Sequence[NodeView]
+class PlanningContext:
+    nodes: Sequence[ObservedNode]
     readings: Sequence[Reading]
     local_sources: bool = False  # Files and folders of the nodes may be named.
 
 
-def plan(wanted: Wanted, around: Surroundings, op: OpId) -> Plan:
+def plan(wanted: WantedOperation, around: PlanningContext, op: OpId) -> OperationPlan:
     """One step for each node that is meant. Raises Rejected or Unavailable when there is nothing to do."""
     return pinned(proposal(wanted, around, op), {})
 
 
-def proposal(wanted: Wanted, around: Surroundings, op: OpId) -> Plan:
+def proposal(wanted: WantedOperation, around: PlanningContext, op: OpId) -> OperationPlan:
     """As `plan`, also when no node can do it: then every step is skipped, with its node's own reason."""
     return _Planner(wanted, around, op).plan()
 
 
-def pinned(drafted: Plan, pins: Mapping[Build, Pin]) -> Plan:
+def pinned(drafted: OperationPlan, pins: Mapping[Build, Pin]) -> OperationPlan:
     """The same with what registries said. Where they said nothing, steps stay unpinned, which is legal."""
     drafts = tuple(_pinned(draft, pins) for draft in drafted.drafts)
     if all(draft.step.state is State.SKIPPED for draft in drafts):
@@ -99,7 +99,7 @@ def pinned(drafted: Plan, pins: Mapping[Build, Pin]) -> Plan:
     return replace(drafted, drafts=drafts, warnings=(*drafted.warnings, *_unpinned(drafted, pins)))
 
 
-def _unpinned(drafted: Plan, pins: Mapping[Build, Pin]) -> list[str]:
+def _unpinned(drafted: OperationPlan, pins: Mapping[Build, Pin]) -> list[str]:
     """What a reference stands for now is not known: then whoever has something from it keeps that."""
     steps = ((draft.build, draft.step) for draft in drafted.drafts if draft.build is not None)
     asked = {
@@ -121,7 +121,7 @@ def _pinned(draft: Draft, pins: Mapping[Build, Pin]) -> Draft:
     return replace(draft, step=replace(step, goal=replace(step.goal, digest=pin.digest)), trouble=trouble)
 
 
-def machine_of(node: Node) -> Machine:
+def machine_of(node: Node) -> MachineProfile:
     """What is known of its hardware. Some capabilities say which platform it is; else its labels may."""
     capability, resources = node.resources.capability, node.resources
     os, architecture = _PLATFORMS.get(capability, ("linux", ""))
@@ -130,7 +130,7 @@ def machine_of(node: Node) -> Machine:
     labels = node.labels
     os = labels[OS_LABEL].value if OS_LABEL in labels else os
     architecture = labels[ARCHITECTURE_LABEL].value if ARCHITECTURE_LABEL in labels else architecture
-    return Machine(os, architecture, capability, resources.gpu_vendor, resources.total_vram)
+    return MachineProfile(os, architecture, capability, resources.gpu_vendor, resources.total_vram)
 
 
 _PLATFORMS: Final = {"metal": ("darwin", "arm64"), "darwin-x86": ("darwin", "amd64")}
@@ -146,14 +146,14 @@ def builds_of(readings: Sequence[Reading], name: str) -> tuple[str, ...]:
 
 
 class _Planner:
-    def __init__(self, wanted: Wanted, around: Surroundings, op: OpId) -> None:
+    def __init__(self, wanted: WantedOperation, around: PlanningContext, op: OpId) -> None:
         self.wanted, self.around, self.op = wanted, around, op
         self.nodes = {node.standing.node.id: node for node in around.nodes}
         self.readings = preferring(around.readings, wanted.source.backend)
         self.bare = wanted.source.backend.rpartition("@")[2]
         self.warnings: list[str] = []
 
-    def plan(self) -> Plan:
+    def plan(self) -> OperationPlan:
         meant = select(self.wanted.selection, [node.standing for node in self.around.nodes])
         nodes = [self.nodes[one.node.id] for one in meant]
         match self.wanted.kind:
@@ -166,11 +166,11 @@ class _Planner:
             case Kind.REMOVE:
                 drafts = self._remove(nodes)
         self._warn_of_no_way_back(drafts)
-        return Plan(tuple(drafts), tuple(dict.fromkeys(self.warnings)))
+        return OperationPlan(tuple(drafts), tuple(dict.fromkeys(self.warnings)))
 
     # Install.
 
-    def _install(self, nodes: Sequence[NodeView]) -> list[Draft]:
+    def _install(self, nodes: Sequence[ObservedNode]) -> list[Draft]:
         self._require_known()
         entry = find(self.readings, self.wanted.source.backend)
         plain = "@" not in self.wanted.source.backend
@@ -184,7 +184,7 @@ class _Planner:
         known = find(self.readings, self.wanted.source.backend) or sharing_alias(
             self.readings, self.wanted.source.backend
         )
-        if isinstance(answer, Refused) and not known:
+        if isinstance(answer, Unresolved) and not known:
             raise (Unavailable if answer.retryable else NotFound)(answer.reason, hint=answer.hint)
 
     def _require_for_all(self, found: Found) -> None:
@@ -194,10 +194,10 @@ class _Planner:
         if not entry.meta and (meta or not entry.builtin):
             raise ConcreteBackend(entry.name, meta)
 
-    def _installed_on(self, node: NodeView) -> Draft:
+    def _installed_on(self, node: ObservedNode) -> Draft:
         known = node.standing.node
         answer = self._resolved(known)
-        if isinstance(answer, Refused):
+        if isinstance(answer, Unresolved):
             hint = f" ({answer.hint})" if answer.hint else ""
             return Draft(self._skipped(node, f"{answer.reason}{hint}"))
         self.warnings += [f"{known.name}: {warning}" for warning in answer.warnings]
@@ -209,14 +209,16 @@ class _Planner:
         step = self._step(node, source, Goal(names, version=entry.version))
         return Draft(step, _build(entry.uri, known))
 
-    def _resolved(self, node: Node) -> Resolved | Refused:
+    def _resolved(self, node: Node) -> ResolvedBuild | Unresolved:
         name, readings = self.wanted.source.backend, self._readable_by(node)
         answer = _for_machine(readings, name, machine_of(node))
-        if not is_localai(node) or isinstance(answer, Resolved):
+        if not is_localai(node) or isinstance(answer, ResolvedBuild):
             return answer
         ours = _for_machine(self.readings, name, machine_of(node))
-        if isinstance(ours, Resolved) and ours.entry.builtin:
-            return Refused(name, f"{ours.entry.name} ships with Remuda, and this node's worker is LocalAI's")
+        if isinstance(ours, ResolvedBuild) and ours.entry.builtin:
+            return Unresolved(
+                name, f"{ours.entry.name} ships with Remuda, and this node's worker is LocalAI's"
+            )
         return answer
 
     def _readable_by(self, node: Node) -> tuple[Reading, ...]:
@@ -236,11 +238,11 @@ class _Planner:
 
     # From outside the galleries.
 
-    def _external(self, nodes: Sequence[NodeView]) -> list[Draft]:
+    def _external(self, nodes: Sequence[ObservedNode]) -> list[Draft]:
         given = external(self.wanted.source, local_sources=self.around.local_sources)
         return [self._external_on(node, given) for node in nodes]
 
-    def _external_on(self, node: NodeView, given: External) -> Draft:
+    def _external_on(self, node: ObservedNode, given: External) -> Draft:
         known = node.standing.node
         source = given.peer_source if is_localai(known) else given.source
         if source is None:
@@ -250,7 +252,7 @@ class _Planner:
         goal = Goal(_distinct(source.name, source.alias), replaces=self._must_replace(node, source))
         return Draft(self._step(node, source, goal), _build(given.source.uri, known) if given.image else None)
 
-    def _must_replace(self, node: NodeView, source: Source) -> bool:
+    def _must_replace(self, node: ObservedNode, source: Source) -> bool:
         """LocalAI's workers leave what has the name as it is, wherever it came from."""
         known = node.standing.node
         has = next(iter(found(node, (source.name,))), None) if is_localai(known) else None
@@ -267,7 +269,7 @@ class _Planner:
 
     # Upgrade.
 
-    def _upgrade(self, nodes: Sequence[NodeView]) -> list[Draft]:
+    def _upgrade(self, nodes: Sequence[ObservedNode]) -> list[Draft]:
         names = builds_of(self.readings, self.wanted.source.backend)
         holders = [(node, found(node, names)) for node in nodes]
         having = [(node, has) for node, has in holders if has]
@@ -287,7 +289,7 @@ class _Planner:
             "the roll-out stops; run a model with it on one node first, or upgrade without --rolling"
         )
 
-    def _upgraded_on(self, node: NodeView, has: InstalledArtifact) -> Draft:
+    def _upgraded_on(self, node: ObservedNode, has: InstalledArtifact) -> Draft:
         """The build that it has, whatever it would be given today."""
         known, name = node.standing.node, has.name
         entry = find(self._readable_by(known), name)
@@ -303,7 +305,7 @@ class _Planner:
         goal = Goal(_distinct(name, has.alias, self.bare), version=entry.entry.version)
         return Draft(self._upgrade_step(node, source, goal), _build(entry.entry.uri, known))
 
-    def _from_reference_again(self, node: NodeView, has: InstalledArtifact) -> Draft:
+    def _from_reference_again(self, node: ObservedNode, has: InstalledArtifact) -> Draft:
         """What was installed from a reference is upgraded from it: no gallery has to know it."""
         known = node.standing.node
         uri = for_peers(has.uri) if is_localai(known) else has.uri
@@ -312,7 +314,7 @@ class _Planner:
         build = _build(has.uri, known) if is_image(has.uri) else None
         return Draft(self._upgrade_step(node, source, goal), build)
 
-    def _upgrade_step(self, node: NodeView, source: Source, goal: Goal) -> Step:
+    def _upgrade_step(self, node: ObservedNode, source: Source, goal: Goal) -> Step:
         proves, rolls_back = self.wanted.roll_out.proves, not is_localai(node.standing.node)
         return replace(self._step(node, source, goal), proves=proves, rolls_back=rolls_back)
 
@@ -331,7 +333,7 @@ class _Planner:
 
     # Remove.
 
-    def _remove(self, nodes: Sequence[NodeView]) -> list[Draft]:
+    def _remove(self, nodes: Sequence[ObservedNode]) -> list[Draft]:
         """Every node that is meant, away or not: one that returns must not bring it back."""
         names = builds_of(self.readings, self.wanted.source.backend)
         known = find(self.readings, self.wanted.source.backend) or len(names) > 1
@@ -342,7 +344,7 @@ class _Planner:
             )
         return [self._removed_from(node, names) for node in nodes]
 
-    def _removed_from(self, node: NodeView, names: tuple[str, ...]) -> Draft:
+    def _removed_from(self, node: ObservedNode, names: tuple[str, ...]) -> Draft:
         """All that goes by the name, every build of a meta backend; by a build's own name that one alone."""
         has = found(node, names)
         own = next((one for one in has if one.name.lower() == self.bare.lower()), None)
@@ -364,22 +366,24 @@ class _Planner:
 
     # Steps.
 
-    def _step(self, node: NodeView, source: Source, goal: Goal) -> Step:
+    def _step(self, node: ObservedNode, source: Source, goal: Goal) -> Step:
         known = node.standing.node
         goal = replace(goal, tag_decides=is_localai(known))
         return Step(self.op, known.id, known.name, self.wanted.kind, source, goal)
 
-    def _skipped(self, node: NodeView, reason: str, name: str = "") -> Step:
+    def _skipped(self, node: ObservedNode, reason: str, name: str = "") -> Step:
         step = self._step(node, self.wanted.source, Goal((name or self.bare,)))
         return replace(step, state=State.SKIPPED, reason=reason)
 
 
-def _for_machine(readings: Sequence[Reading], name: str, machine: Machine) -> Resolved | Refused:
+def _for_machine(
+    readings: Sequence[Reading], name: str, machine: MachineProfile
+) -> ResolvedBuild | Unresolved:
     """Of a machine whose platform is not known the worker itself decides: what fits any, may fit it."""
     if machine.architecture:
         return resolve(readings, name, machine)
     answers = [resolve(readings, name, replace(machine, architecture=one)) for one in ("amd64", "arm64")]
-    return next((one for one in answers if isinstance(one, Resolved)), answers[0])
+    return next((one for one in answers if isinstance(one, ResolvedBuild)), answers[0])
 
 
 def _why_no_upgrade(has: InstalledArtifact) -> str:

@@ -11,14 +11,14 @@ from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.bad_versions import BadVersions, Withheld, offered
 from remuda.ops.pinning import pin_all
 from remuda.ops.ports import Build, Pinner
 from remuda.ops.upgrades import (
     CheckedSource,
-    Heard,
+    ImageStatus,
     Unchecked,
     Upgrade,
     candidates,
@@ -36,7 +36,7 @@ AGAIN: Final = timedelta(minutes=1)  # After a look that failed.
 
 
 class Look(Protocol):
-    async def __call__(self, *, afresh: bool = False) -> tuple[Sequence[NodeView], Sequence[Reading]]: ...
+    async def __call__(self, *, afresh: bool = False) -> tuple[Sequence[ObservedNode], Sequence[Reading]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class UpgradeCheck:
         self._clock = clock
         self._first = first
         self._every = every
-        self._heard: dict[str, Heard] = {}
+        self._heard: dict[str, ImageStatus] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
@@ -98,19 +98,19 @@ class UpgradeCheck:
         """What could be upgraded, as far as was heard of galleries and registries."""
         return await self._checked(*await self._look())
 
-    async def _checked(self, nodes: Sequence[NodeView], readings: Sequence[Reading]) -> Checked:
+    async def _checked(self, nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> Checked:
         found, withheld = offered(upgrades(nodes, readings, self._heard), await self._bad_versions())
         unasked = tuple(unchecked(nodes, readings, self._heard))
         sources = tuple(checked_sources(nodes, readings, self._heard))
         return Checked(found, unasked, tuple(unread(readings, unasked)), sources, withheld)
 
-    async def _ask(self, uris: Collection[str]) -> Mapping[str, Heard]:
+    async def _ask(self, uris: Collection[str]) -> Mapping[str, ImageStatus]:
         """A registry that cannot be asked takes nothing back of what it said before."""
         asked_at = self._clock.now()
         pins = await pin_all(self._pinner, [Build(uri) for uri in uris])
         return {
-            build.uri: Heard(pin.digest, at=asked_at)
+            build.uri: ImageStatus(pin.digest, at=asked_at)
             if pin.digest
-            else replace(self._heard.get(build.uri, Heard()), trouble=pin.trouble)
+            else replace(self._heard.get(build.uri, ImageStatus()), trouble=pin.trouble)
             for build, pin in pins.items()
         }

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from remuda.fleet.verdicts import NodeView, is_counted, is_localai
+from remuda.fleet.verdicts import ObservedNode, is_counted, is_localai
 from remuda.gallery.lookup import Found, find
-from remuda.gallery.model import Entry, Reading
+from remuda.gallery.model import GalleryEntry, Reading
 from remuda.gallery.references import is_image, registry
 from remuda.ops.installed_backends import Holding, from_reference, holdings
 
@@ -31,7 +31,7 @@ class Upgrade:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ImageStatus:
     """What was last heard of an image. A digest may be older than the trouble."""
 
     digest: str = ""
@@ -63,7 +63,7 @@ class _Installed:
     """One name on the nodes: those whose gallery decides, and those that came from references."""
 
     name: str
-    entry: Entry | None
+    entry: GalleryEntry | None
     holders: tuple[Holding, ...]
     by_reference: tuple[Holding, ...] = ()
 
@@ -83,13 +83,13 @@ class _Installed:
         return named
 
 
-def candidates(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> dict[str, frozenset[str]]:
+def candidates(nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> dict[str, frozenset[str]]:
     """The installed backends that only a digest can tell apart, with the images to ask about."""
     return {one.name: one.images for one in _compared(nodes, readings) if one.images}
 
 
 def upgrades(
-    nodes: Sequence[NodeView], readings: Sequence[Reading], heard: Mapping[str, Heard]
+    nodes: Sequence[ObservedNode], readings: Sequence[Reading], heard: Mapping[str, ImageStatus]
 ) -> dict[str, Upgrade]:
     """By name. `heard` has what each image's tag stands for now, where that is known."""
     judged = {one.name: _judge(one, heard) for one in _compared(nodes, readings)}
@@ -97,7 +97,7 @@ def upgrades(
 
 
 def unchecked(
-    nodes: Sequence[NodeView], readings: Sequence[Reading], heard: Mapping[str, Heard]
+    nodes: Sequence[ObservedNode], readings: Sequence[Reading], heard: Mapping[str, ImageStatus]
 ) -> list[Unchecked]:
     """Whom nobody could ask, so that what is not listed as an upgrade may be one all the same."""
     reasons: dict[str, str] = {}
@@ -126,7 +126,7 @@ def unchecked(
 
 
 def checked_sources(
-    nodes: Sequence[NodeView], readings: Sequence[Reading], heard: Mapping[str, Heard]
+    nodes: Sequence[ObservedNode], readings: Sequence[Reading], heard: Mapping[str, ImageStatus]
 ) -> list[CheckedSource]:
     """Whom what is said rests on, and when each was asked: the longest ago, where it was asked several times.
     Those of `unchecked` are left out."""
@@ -162,7 +162,7 @@ def unread(readings: Sequence[Reading], told: Sequence[Unchecked]) -> list[Unche
     return [one for one in lost if one.source not in known]
 
 
-def _from_gallery(nodes: Sequence[NodeView], reading: Reading) -> set[str]:
+def _from_gallery(nodes: Sequence[ObservedNode], reading: Reading) -> set[str]:
     """What came from it, or from a gallery that an older worker does not name."""
     held = holdings([node for node in nodes if is_counted(node)])
     return {
@@ -175,7 +175,7 @@ def _from_gallery(nodes: Sequence[NodeView], reading: Reading) -> set[str]:
     }
 
 
-def _compared(nodes: Sequence[NodeView], readings: Sequence[Reading]) -> list[_Installed]:
+def _compared(nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> list[_Installed]:
     held = holdings([node for node in nodes if is_counted(node)])
     compared = (_installed(name, holders, find(readings, name)) for name, holders in held.items())
     return [one for one in compared if one is not None and not _superseded(one.name, held)]
@@ -195,7 +195,7 @@ def _installed(name: str, holders: tuple[Holding, ...], found: Found | None) -> 
     return _Installed(name, entry, holders, by_reference)
 
 
-def _judge(one: _Installed, heard: Mapping[str, Heard]) -> Upgrade | None:
+def _judge(one: _Installed, heard: Mapping[str, ImageStatus]) -> Upgrade | None:
     told = [holder for holder in one.holders if not _never_told(one, holder)]
     if not told:
         return None
@@ -222,16 +222,16 @@ def _judge(one: _Installed, heard: Mapping[str, Heard]) -> Upgrade | None:
     return Upgrade(one.name, installed_digest=digest, available_digest=available, drift=drift)
 
 
-_UNHEARD: Final = Heard()
+_UNHEARD: Final = ImageStatus()
 
 
-def _moved(holder: Holding, heard: Heard) -> bool:
+def _moved(holder: Holding, heard: ImageStatus) -> bool:
     """The tag it comes from stands for something else now than what is installed."""
     other = bool(heard.digest) and holder.artifact.digest != heard.digest
     return other and not _outran(holder, heard)
 
 
-def _outran(holder: Holding, heard: Heard) -> bool:
+def _outran(holder: Holding, heard: ImageStatus) -> bool:
     """What it has was installed after the tag was last looked at: then what was heard may be the older."""
     if not heard.digest or holder.artifact.digest == heard.digest or heard.at is None:
         return False

@@ -19,7 +19,7 @@ from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.router.live_table import Tables
 from remuda.router.table import Route, RouteId
-from remuda.scheduler.ports import ReplicaEngine, WorkerBus, WorkerHttp
+from remuda.scheduler.ports import ReplicaEngine, WorkerCommands, WorkerHttp
 from remuda.wire.models import ModelsRunningReply
 
 log = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ class Confirming:
     def __init__(
         self,
         tables: Tables,
-        worker: WorkerBus,
+        worker: WorkerCommands,
         worker_http: WorkerHttp,
         engine: ReplicaEngine,
         clock: Clock,

@@ -20,15 +20,15 @@ from remuda.core.errors import RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.fleet import Standing
-from remuda.fleet.node_views import NodeViews
+from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.tokens import NodeTokens
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.models.memory import effective_context
 from remuda.ops.broadcast import Broadcast, ChangeMessage
 from remuda.ops.ports import BusPort
 from remuda.router.ledger import Ledger
 from remuda.router.table import Configured, Route, RoutedModel, RouteId, Table, build
-from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire import subjects
 from remuda.wire.codec import OMIT_EMPTY, Many, Message
@@ -161,7 +161,7 @@ class TableSources:
 
     replicas: ReplicaReader
     standings: Callable[[], Awaitable[Sequence[Standing]]]
-    catalogue: Catalogue
+    catalogue: ModelCatalogue
     tokens: NodeTokens
 
 
@@ -188,8 +188,8 @@ class TableKeeper:
         self._every_s = every_s
         self._table: Table | None = None
         self._rows: Replicas | None = None
-        self._views = NodeViews()
-        self._fleet: tuple[int, float, Mapping[NodeId, NodeView]] | None = None
+        self._views = ObservedNodes()
+        self._fleet: tuple[int, float, Mapping[NodeId, ObservedNode]] | None = None
         self._fleet_news = 0  # How often nodes were said to have changed.
         self._reading = anyio.Lock()
         self._begun = 0  # Looks so far, and the last of them that came to an end.
@@ -307,7 +307,7 @@ class TableKeeper:
             self._rows = await replicas.replicas()
         return self._rows
 
-    async def _read_fleet(self, rows: Replicas) -> Mapping[NodeId, NodeView]:
+    async def _read_fleet(self, rows: Replicas) -> Mapping[NodeId, ObservedNode]:
         """Read after the rows, so that of a worker that was started anew no former replica is believed."""
         news = self._fleet_news
         if self._fleet is not None:
@@ -344,7 +344,7 @@ def _is_meant(route: Route, told: Unloading | None) -> bool:
     return told.address in ("", route.endpoint.address)
 
 
-def _knows_all(nodes: Mapping[NodeId, NodeView], rows: Replicas) -> bool:
+def _knows_all(nodes: Mapping[NodeId, ObservedNode], rows: Replicas) -> bool:
     """No replica was loaded in a life of its worker that began since these nodes were read."""
     return all(
         row.boot is None or ((view := nodes.get(row.node)) is not None and view.boot == row.boot)

@@ -17,7 +17,7 @@ from remuda.fleet.health import Reachability
 from remuda.fleet.identity import is_its_own
 from remuda.fleet.labels import matches
 from remuda.fleet.tokens import NodeTokens
-from remuda.fleet.verdicts import NodeView, takes_requests
+from remuda.fleet.verdicts import ObservedNode, takes_requests
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.scheduler.model import HTTP, Replica, Replicas, ReplicaState, endpoint_of, worker_endpoint
@@ -79,7 +79,10 @@ class Configured:
 
 
 def build(
-    replicas: Replicas, nodes: Mapping[NodeId, NodeView], models: Mapping[str, Configured], tokens: NodeTokens
+    replicas: Replicas,
+    nodes: Mapping[NodeId, ObservedNode],
+    models: Mapping[str, Configured],
+    tokens: NodeTokens,
 ) -> Table:
     """`models` by each name that requests may use; `tokens` open replicas and their workers' doors."""
     configs = {(model.config.id, model.config.revision): model.config for model in models.values()}
@@ -102,14 +105,14 @@ def _entry(model: Configured, routes: list[Route], told: Collection[str]) -> Rou
     return RoutedModel(model.config, tuple(routes), listed, model.created, model.context)
 
 
-def _told_files(nodes: Iterable[NodeView]) -> Collection[str]:
+def _told_files(nodes: Iterable[ObservedNode]) -> Collection[str]:
     """All files of models that nodes have told of, and the folders they are in."""
     files = {file.path for view in nodes if view.report is not None for file in view.report.model_files}
     folders = {path[:place] for path in files for place, char in enumerate(path) if char == "/"}
     return files | folders
 
 
-def _route(row: Replica, view: NodeView, tokens: NodeTokens) -> Route:
+def _route(row: Replica, view: ObservedNode, tokens: NodeTokens) -> Route:
     node = view.standing.node
     return Route(
         key=row.key,
@@ -125,7 +128,7 @@ def _route(row: Replica, view: NodeView, tokens: NodeTokens) -> Route:
     )
 
 
-def _routable(row: Replica, view: NodeView, selector: Mapping[str, str]) -> bool:
+def _routable(row: Replica, view: ObservedNode, selector: Mapping[str, str]) -> bool:
     """The selector is no part of the revision, and labels change: both are looked at anew each time."""
     node = view.standing.node
     may_be_used = takes_requests(view.standing) and matches(node.labels, selector)
@@ -135,7 +138,7 @@ def _routable(row: Replica, view: NodeView, selector: Mapping[str, str]) -> bool
     return row.state is ReplicaState.LOADED and usable and not _gone(row, view)
 
 
-def _gone(row: Replica, view: NodeView) -> bool:
+def _gone(row: Replica, view: ObservedNode) -> bool:
     """Whether its report says so. That a process is missing counts only if it was to be there by then."""
     if view.report is None or not row.instance:
         return False

@@ -66,7 +66,7 @@ def names_file(config: ModelConfig) -> bool:
     return config.file.endswith((".gguf", ".bin", ".safetensors", ".onnx"))
 
 
-class Catalogue:
+class ModelCatalogue:
     """`models_path` is this machine's folder of models."""
 
     def __init__(self, store: ModelStore, models_path: Path) -> None:

@@ -17,7 +17,7 @@ from remuda.core.ids import NodeId
 from remuda.ops.live_progress import Overlay, overlaid
 from remuda.ops.model import Kind, Operation, OpId, Step, Wish
 from remuda.ops.ports import Filter, OpStore, View
-from remuda.scheduler.catalogue import Catalogue, Catalogued
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
 from remuda.scheduler.ports import OutOfReach, ReplicaStore, RoutingTable
 from remuda.scheduler.single_flight import SingleFlight, StillLooking
@@ -79,7 +79,7 @@ class Demand:
         self,
         replicas: ReplicaStore,
         operations: OpStore,
-        catalogue: Catalogue,
+        catalogue: ModelCatalogue,
         placer: Placer,
         clock: Clock,
         *,

@@ -12,7 +12,7 @@ from typing import Final
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node
-from remuda.fleet.verdicts import NodeView, is_up
+from remuda.fleet.verdicts import ObservedNode, is_up
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire.models import RunningModel
 from remuda.wire.nodes import RunningReplica
@@ -78,12 +78,12 @@ class Scene:
     replicas run there, and answered."""
 
     replicas: Replicas
-    nodes: Mapping[NodeId, NodeView]
+    nodes: Mapping[NodeId, ObservedNode]
     loading: Collection[tuple[NodeId, ReplicaKey]] = ()
     answers: Mapping[NodeId, Sequence[RunningModel]] = field(default_factory=dict)
 
 
-def to_ask(replicas: Replicas, nodes: Mapping[NodeId, NodeView], memory: DriftMemory) -> list[NodeId]:
+def to_ask(replicas: Replicas, nodes: Mapping[NodeId, ObservedNode], memory: DriftMemory) -> list[NodeId]:
     """Nodes without reports, with replicas of which nobody has heard for a while, or since it registered
     again: that may have been a restart."""
     return sorted(
@@ -186,7 +186,7 @@ def _asked(
     return Drop(row, f"the worker on {node} says that it does not run")
 
 
-def _reported_since(row: Replica, view: NodeView) -> bool:
+def _reported_since(row: Replica, view: ObservedNode) -> bool:
     """Its report was taken after the row was written."""
     written = row.updated_at
     return written is not None and view.standing.node.last_heartbeat - _SAID_UNDER_WAY > written

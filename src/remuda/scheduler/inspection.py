@@ -16,7 +16,7 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.failures import Fault
 from remuda.inference.model import ReplicaEndpoint
 from remuda.scheduler.model import Replica
-from remuda.scheduler.ports import NodeHistory, ReplicaEngine, ReplicaStore, RoutingTable, WorkerBus
+from remuda.scheduler.ports import NodeHistory, ReplicaEngine, ReplicaStore, RoutingTable, WorkerCommands
 from remuda.scheduler.worker_calls import stop_process
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ class Inspector:
         self,
         store: ReplicaStore,
         engine: ReplicaEngine,
-        worker: WorkerBus,
+        worker: WorkerCommands,
         *,
         table: RoutingTable,
         history: NodeHistory,

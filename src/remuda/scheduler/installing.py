@@ -18,7 +18,7 @@ from remuda.inference.model import ReplicaEndpoint
 from remuda.ops.model import Step
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.lost_answers import AnswerMemory, AnswerVerdict, Lists, by_lists, by_report
-from remuda.scheduler.ports import LoadProgress, WorkerBus, WorkerHttp
+from remuda.scheduler.ports import LoadProgress, WorkerCommands, WorkerHttp
 from remuda.wire.backends import BackendInstall, BackendInstallReply
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ class Installing:
 
     def __init__(
         self,
-        worker: WorkerBus,
+        worker: WorkerCommands,
         step: Step,
         standing: Callable[[], Awaitable[Standing]],
         progress: LoadProgress,
@@ -109,7 +109,7 @@ class Installing:
 
 
 async def until_vanished(
-    node: NodeId, server: ReplicaEndpoint, worker: WorkerBus, worker_http: WorkerHttp
+    node: NodeId, server: ReplicaEndpoint, worker: WorkerCommands, worker_http: WorkerHttp
 ) -> None:
     """Until the machine answers neither over HTTP nor over the bus. Nothing else says so for a long time: the
     bus goes on taking messages for a client that sends no goodbye, and the fleet waits for heartbeats. A
@@ -123,7 +123,9 @@ async def until_vanished(
             await anyio.sleep(_PING_EVERY_S)
 
 
-async def _answers(node: NodeId, server: ReplicaEndpoint, worker: WorkerBus, worker_http: WorkerHttp) -> bool:
+async def _answers(
+    node: NodeId, server: ReplicaEndpoint, worker: WorkerCommands, worker_http: WorkerHttp
+) -> bool:
     if await worker_http.answers(server):
         return True
     with anyio.move_on_after(limits.CONFIRMATION_S):

@@ -27,7 +27,7 @@ from remuda.models.config import ModelConfig
 from remuda.models.memory import effective_context
 from remuda.models.reading import check_absolute_paths
 from remuda.ops.model import Ending, Kind, NotNeeded, Step
-from remuda.scheduler.catalogue import Catalogue, Catalogued, names_file
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.installing import Installing, until_vanished
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.model import HTTP, Replica, ReplicaState, endpoint_of, worker_endpoint
@@ -37,7 +37,7 @@ from remuda.scheduler.ports import (
     ReplicaEngine,
     ReplicaStore,
     RoutingTable,
-    WorkerBus,
+    WorkerCommands,
     WorkerHttp,
 )
 from remuda.scheduler.unloader import Unloader
@@ -71,10 +71,10 @@ class LoaderDeps:
     """What a load needs. `tokens` open backends. `shared`: nodes have our folder of models."""
 
     store: ReplicaStore
-    worker: WorkerBus
+    worker: WorkerCommands
     worker_http: WorkerHttp
     engine: ReplicaEngine
-    catalogue: Catalogue
+    catalogue: ModelCatalogue
     standings: Callable[[], Awaitable[Sequence[Standing]]]
     progress: LoadProgress
     table: RoutingTable

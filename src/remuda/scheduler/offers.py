@@ -17,7 +17,7 @@ from remuda.fleet.budget import node_ceiling
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.fleet.model import Node, Resources
-from remuda.fleet.verdicts import NodeView, installed, is_localai, why_no_replicas
+from remuda.fleet.verdicts import ObservedNode, installed, is_localai, why_no_replicas
 from remuda.models.gguf import parts_of
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Replica, Replicas, ReplicaState, Resident
 from remuda.wire.nodes import CutOffFile
@@ -31,7 +31,7 @@ _SETTLING: Final = timedelta(seconds=10)  # Whoever waited for a replica gets th
 class PlacementFacts:
     """All that is known when a replica is to be placed."""
 
-    nodes: Sequence[NodeView]
+    nodes: Sequence[ObservedNode]
     replicas: Replicas
     in_flight: Callable[[ReplicaKey], int]  # Of all frontends together.
     pinned: Collection[str]  # Models that never leave to make room.
@@ -49,7 +49,7 @@ def offers(need: Need, fleet: PlacementFacts) -> list[NodeOffer]:
     return [_offer(need, view, by_node[view.standing.node.id], fleet) for view in fleet.nodes]
 
 
-def _offer(need: Need, view: NodeView, rows: Sequence[Replica], fleet: PlacementFacts) -> NodeOffer:
+def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: PlacementFacts) -> NodeOffer:
     node = view.standing.node
     figures = node.resources
     ceiling = node_ceiling(node)
@@ -98,7 +98,7 @@ def _raises_slots(node: Node) -> str:
     return f"{node.setting('--max-replicas-per-model', 'LOCALAI_MAX_REPLICAS_PER_MODEL')} on its worker"
 
 
-def has_file(view: NodeView, file: str) -> bool:
+def has_file(view: ObservedNode, file: str) -> bool:
     """Whether the node has told of such a file with all its parts, or of a folder of that name with something
     in it."""
     if view.report is None or not file:
@@ -114,7 +114,7 @@ def _parts(file: str) -> tuple[str, ...]:
         return (file,)
 
 
-def _cut_off(view: NodeView, file: str) -> CutOffFile | None:
+def _cut_off(view: ObservedNode, file: str) -> CutOffFile | None:
     """The part of that file that the node has not got to its end."""
     if view.report is None or not file or not view.report.model_files_cut_off:
         return None
@@ -122,7 +122,7 @@ def _cut_off(view: NodeView, file: str) -> CutOffFile | None:
     return next((one for one in view.report.model_files_cut_off if one.path in parts), None)
 
 
-def _files_told(view: NodeView) -> FilesTold:
+def _files_told(view: ObservedNode) -> FilesTold:
     if not view.reports:
         return FilesTold.NEVER
     if view.report is None:

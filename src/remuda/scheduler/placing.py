@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.ids import MachineId, NodeId, ReplicaKey
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
-from remuda.scheduler.catalogue import Catalogue, Catalogued
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import NOBODY
 from remuda.scheduler.load_ops import UnloadRequests, load_operation
 from remuda.scheduler.model import (
@@ -28,7 +28,7 @@ from remuda.scheduler.ports import OpSignal, ReplicaStore, RoutingTable
 from remuda.scheduler.supplies import NOWHERE, Supply, supplies
 
 Supplies = Mapping[NodeId, Supply]
-ReadFleet = Callable[[], Awaitable[tuple[Sequence[NodeView], Sequence[Reading]]]]
+ReadFleet = Callable[[], Awaitable[tuple[Sequence[ObservedNode], Sequence[Reading]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ReplicaPlacer:
     def __init__(
         self,
         store: ReplicaStore,
-        catalogue: Catalogue,
+        catalogue: ModelCatalogue,
         by: PlacementInputs,
         unloads: UnloadRequests,
         *,
@@ -108,7 +108,7 @@ class ReplicaPlacer:
         self,
         need: Need,
         model: Catalogued,
-        nodes: Sequence[NodeView],
+        nodes: Sequence[ObservedNode],
         seen: Replicas,
         supply: Supplies,
         avoid: Mapping[NodeId, str],
@@ -172,7 +172,7 @@ class _Survey:
     """What was seen when a place was looked for, and what was found."""
 
     need: Need
-    nodes: Sequence[NodeView]
+    nodes: Sequence[ObservedNode]
     seen: Replicas
     supply: Supplies
     placed: Placed | Unplaceable
@@ -183,7 +183,7 @@ def _free_index(model: str, seen: Replicas) -> int:
     return next(index for index in range(len(taken) + 1) if index not in taken)
 
 
-def _size_elsewhere(nodes: Sequence[NodeView], model: Catalogued) -> int:
+def _size_elsewhere(nodes: Sequence[ObservedNode], model: Catalogued) -> int:
     """Of its file, as some node tells."""
     reports = (view.report for view in nodes if view.report is not None)
     sizes = (one.size for report in reports for one in report.model_files if one.path == model.config.file)

@@ -75,7 +75,7 @@ class Frontends(Protocol):
     def in_flight(self, frontend: FrontendId, key: ReplicaKey) -> int: ...
 
 
-class WorkerBus(Protocol):
+class WorkerCommands(Protocol):
     """A worker, over the bus. NodeUnreachable, PeerFailed and BusUnusable as the bus raises them."""
 
     async def install(self, node: NodeId, request: BackendInstall) -> BackendInstallReply: ...

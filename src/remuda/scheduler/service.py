@@ -18,7 +18,7 @@ from remuda.models.near_keys import misspelled
 from remuda.models.reading import check_absolute_paths, check_file, check_new_name, read_model
 from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, OpStore, View
-from remuda.scheduler.catalogue import Catalogue, Catalogued
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import Placer, loads_present
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel, Unplaceable
@@ -73,7 +73,7 @@ class Models:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: ModelCatalogue,
         store: ModelStore,
         replicas: ReplicaStore,
         operations: OpStore,

@@ -10,13 +10,13 @@ from typing import Final
 
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
-from remuda.fleet.verdicts import NodeView, installed, why_no_target
+from remuda.fleet.verdicts import ObservedNode, installed, why_no_target
 from remuda.gallery.fit import preferred_tokens, uses_gpu
-from remuda.gallery.model import Entry, Reading, galleries_to_json
+from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
 from remuda.ops.installed_backends import found
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.selection import Selection
-from remuda.ops.targets import Draft, Surroundings, Wanted, builds_of, machine_of, proposal
+from remuda.ops.targets import Draft, PlanningContext, WantedOperation, builds_of, machine_of, proposal
 from remuda.wire.nodes import InstalledArtifact
 
 _NOBODYS = OpId("nobodys")
@@ -45,7 +45,9 @@ _NONE_NAMED = Supply(
 )
 
 
-def supplies(backend: str, nodes: Sequence[NodeView], readings: Sequence[Reading]) -> Mapping[NodeId, Supply]:
+def supplies(
+    backend: str, nodes: Sequence[ObservedNode], readings: Sequence[Reading]
+) -> Mapping[NodeId, Supply]:
     """For every node that installs may go to at all."""
     meant = [node for node in nodes if not why_no_target(node.standing)]
     if not backend:
@@ -57,8 +59,8 @@ def supplies(backend: str, nodes: Sequence[NodeView], readings: Sequence[Reading
     source = Source(backend, galleries_to_json(tuple(one.gallery for one in readings)))
     try:
         drafts = proposal(
-            Wanted(Kind.INSTALL, source, Selection(names=tuple(known)), RollOut(1)),
-            Surroundings(meant, readings),
+            WantedOperation(Kind.INSTALL, source, Selection(names=tuple(known)), RollOut(1)),
+            PlanningContext(meant, readings),
             _NOBODYS,
         ).drafts
     except RemudaError as error:  # No gallery knows such a backend.
@@ -68,13 +70,13 @@ def supplies(backend: str, nodes: Sequence[NodeView], readings: Sequence[Reading
     return {draft.step.node: _supplied(known[draft.step.node], draft) for draft in drafts}
 
 
-def _held(node: NodeView, names: Sequence[str]) -> Supply:
+def _held(node: ObservedNode, names: Sequence[str]) -> Supply:
     has = found(node, names)
     told = installed(node) is not None
     return _of_build(Supply(True, told), *_started(node, has)) if has else Supply(False, told)
 
 
-def _started(node: NodeView, has: Sequence[InstalledArtifact]) -> tuple[str, str]:
+def _started(node: ObservedNode, has: Sequence[InstalledArtifact]) -> tuple[str, str]:
     """Name and origin of the build that a worker with several of them starts: the best for its hardware."""
     tokens = preferred_tokens(machine_of(node.standing.node).effective_capability)
 
@@ -98,7 +100,7 @@ def _supplied(held: Supply, draft: Draft) -> Supply:
 
 def _of_build(supply: Supply, name: str, uri: str) -> Supply:
     """Whoever has a GPU and a build that says nothing of it is taken to use it."""
-    entry = Entry(name, line=0, uri=uri)
+    entry = GalleryEntry(name, line=0, uri=uri)
     says_cpu = _CPU.search(f"{name} {uri}".lower()) is not None and not uses_gpu(entry)
     return replace(supply, on_cpu=entry.builtin or says_cpu, builtin=entry.builtin)
 

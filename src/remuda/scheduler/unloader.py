@@ -16,7 +16,7 @@ from remuda.ops.model import Ending, Kind, NotNeeded, Operation, OpId, Step, Unl
 from remuda.ops.ports import Live
 from remuda.scheduler.load_ops import target_of
 from remuda.scheduler.model import Replica, ReplicaState
-from remuda.scheduler.ports import Frontends, ReplicaStore, RoutingTable, WorkerBus
+from remuda.scheduler.ports import Frontends, ReplicaStore, RoutingTable, WorkerCommands
 from remuda.scheduler.upkeep_rules import used_since
 from remuda.scheduler.worker_calls import stop_key
 from remuda.wire.models import ModelStop
@@ -41,7 +41,7 @@ class Unloader:
     def __init__(
         self,
         store: ReplicaStore,
-        worker: WorkerBus,
+        worker: WorkerCommands,
         frontends: Frontends,
         live: Callable[[], Awaitable[Live]],
         table: RoutingTable,

@@ -12,14 +12,14 @@ from anyio.abc import TaskStatus
 
 from remuda.core.errors import Conflict, RemudaError
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import Kind, UnloadReason
 from remuda.ops.ports import Live
-from remuda.scheduler.catalogue import Catalogue
+from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.drift import DriftMemory, Drop, Scene, Stray, compare, to_ask
 from remuda.scheduler.load_ops import UnloadRequests, target_of
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
-from remuda.scheduler.ports import NodeHistory, ReplicaStore, RoutingTable, WorkerBus
+from remuda.scheduler.ports import NodeHistory, ReplicaStore, RoutingTable, WorkerCommands
 from remuda.scheduler.upkeep_rules import Forget, Unload, UpkeepInputs, actions, idle_next
 from remuda.wire.models import ModelStop, RunningModel
 
@@ -46,7 +46,7 @@ class Upkeep:
         self,
         store: ReplicaStore,
         live: Callable[[], Awaitable[Live]],
-        catalogue: Catalogue,
+        catalogue: ModelCatalogue,
         drift: "DriftRepair",
         unloads: UnloadRequests,
         *,
@@ -139,8 +139,8 @@ class DriftRepair:
     def __init__(
         self,
         store: ReplicaStore,
-        worker: WorkerBus,
-        nodes: Callable[[], Awaitable[Sequence[NodeView]]],
+        worker: WorkerCommands,
+        nodes: Callable[[], Awaitable[Sequence[ObservedNode]]],
         live: Callable[[], Awaitable[Live]],
         table: RoutingTable,
         models: ModelLoads,

@@ -10,7 +10,7 @@ from remuda.core.errors import BackendFailed
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.ops.ports import BusPort
 from remuda.scheduler.model import Replica
-from remuda.scheduler.ports import WorkerBus
+from remuda.scheduler.ports import WorkerCommands
 from remuda.wire import subjects
 from remuda.wire.backends import (
     BackendInstall,
@@ -58,7 +58,7 @@ class BusWorker:
 # Stopping a process.
 
 
-async def stop_given_up(worker: WorkerBus, replica: Replica) -> None:
+async def stop_given_up(worker: WorkerCommands, replica: Replica) -> None:
     """As `stop_process`; also what its worker may have started without anybody having heard of it."""
     if replica.address or replica.instance:
         await stop_process(worker, replica)
@@ -66,7 +66,7 @@ async def stop_given_up(worker: WorkerBus, replica: Replica) -> None:
         await worker.stop_unheard(replica.node, replica.key)
 
 
-async def stop_key(worker: WorkerBus, replica: Replica) -> None:
+async def stop_key(worker: WorkerCommands, replica: Replica) -> None:
     """Whatever its worker runs under this key, also a process that it started when the one we knew crashed.
     Only while the row stands: then nobody else may use the key."""
     order = _stop_order(replica)
@@ -80,7 +80,7 @@ async def stop_key(worker: WorkerBus, replica: Replica) -> None:
     _check_stopped(replica, reply)
 
 
-async def stop_process(worker: WorkerBus, replica: Replica) -> None:
+async def stop_process(worker: WorkerCommands, replica: Replica) -> None:
     """This very process, if there is one. BackendFailed when it does not end."""
     if replica.address or replica.instance:
         _check_stopped(replica, await worker.stop(replica.node, _stop_order(replica)))

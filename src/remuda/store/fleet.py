@@ -12,10 +12,10 @@ from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet import admission
-from remuda.fleet.admission import Beat, Heard
+from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
-from remuda.fleet.ports import Known, Note
+from remuda.fleet.ports import KnownName, Note
 from remuda.fleet.reception import Admit, Decision, Hold, Refuse, Supersede, new_name_problem
 from remuda.store import liveness
 from remuda.store.database import Database
@@ -108,7 +108,7 @@ DIALS = Findings(node_dials, Dial)
 PROBES = Findings(command_probes, CommandProbe)
 
 
-Decide = Callable[[Known], Decision]
+Decide = Callable[[KnownName], Decision]
 Succeed = Callable[[Node, Fleet], Supersede]
 Change = Callable[[Node], Node]
 KeysOf = Callable[[NodeId], Sequence[str]]
@@ -148,7 +148,7 @@ class SqlFleetStore:
     async def remove(self, node_id: NodeId, note: Note, revoke: Sequence[str] = ()) -> Node:
         return await self._database.transact(lambda c, now: _remove(c, now, node_id, note, frozenset(revoke)))
 
-    async def beat(self, beats: Sequence[Beat]) -> Sequence[Heard]:
+    async def beat(self, beats: Sequence[Beat]) -> Sequence[HeartbeatOutcome]:
         if not beats:
             return ()
         return await self._database.transact(lambda c, now: _beat(c, now, beats))
@@ -185,7 +185,7 @@ def _register(connection: Connection, now: datetime, name: str, decide: Decide) 
     held = read_nodes(connection, BY_NAME, {"node_name": name}, lock=True)
     known = held[0] if held else None
     decision = decide(
-        Known(
+        KnownName(
             known,
             Fleet(now, liveness.read_hearing(connection), ()),
             invite=invite,
@@ -326,14 +326,14 @@ def _revoke(connection: Connection, now: datetime, keys: Collection[str]) -> Non
     )
 
 
-def _beat(connection: Connection, now: datetime, beats: Sequence[Beat]) -> list[Heard]:
+def _beat(connection: Connection, now: datetime, beats: Sequence[Beat]) -> list[HeartbeatOutcome]:
     known = lock_without_labels(connection, {beat.node_id for beat in beats})
     heard: dict[NodeId, Node] = {}
-    outcomes: list[Heard] = []
+    outcomes: list[HeartbeatOutcome] = []
     for beat in beats:
         node = heard.get(beat.node_id) or known.get(beat.node_id)
         outcomes.append(admission.hears(beat, node))
-        if node is not None and outcomes[-1] is Heard.TAKEN:
+        if node is not None and outcomes[-1] is HeartbeatOutcome.TAKEN:
             heard[node.id] = admission.heard(node, beat, now)
     update_heard(connection, [replace(node, updated_at=now) for node in heard.values()])
     return outcomes

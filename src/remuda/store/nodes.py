@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, delete
 
 from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet.model import BusTrouble, Label, LabelSource, Node, NodeType, Report, Resources
+from remuda.fleet.model import Label, LabelSource, Node, NodeType, Resources, StoredBusTrouble, StoredReport
 from remuda.fleet.reception import Pending
 from remuda.store.schema import node_labels, nodes
 
@@ -33,7 +33,7 @@ _INSERT_LABELS = insert(node_labels)
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class NodeQuery:
     """Some of the nodes, by values that are given when they are read."""
 
     rows: Select[Any]
@@ -41,7 +41,7 @@ class Which:
     labels: Select[Any]
 
     @classmethod
-    def meet(cls, condition: ColumnElement[bool]) -> "Which":
+    def meet(cls, condition: ColumnElement[bool]) -> "NodeQuery":
         these = select(nodes.c.id).where(condition)
         rows = _NODES.where(condition)
         # Not the strongest lock: labels, dials and history may refer to the row meanwhile.
@@ -49,10 +49,10 @@ class Which:
         return cls(rows, locked, _LABELS.where(node_labels.c.node_id.in_(these)))
 
 
-BY_ID: Final = Which.meet(nodes.c.id == bindparam("node"))
-BY_NAME: Final = Which.meet(nodes.c.name == bindparam("node_name"))
-CLAIMED: Final = Which.meet(nodes.c.claim.is_not(None))
-_AMONG: Final = Which.meet(nodes.c.id.in_(bindparam("ids", expanding=True)))
+BY_ID: Final = NodeQuery.meet(nodes.c.id == bindparam("node"))
+BY_NAME: Final = NodeQuery.meet(nodes.c.name == bindparam("node_name"))
+CLAIMED: Final = NodeQuery.meet(nodes.c.claim.is_not(None))
+_AMONG: Final = NodeQuery.meet(nodes.c.id.in_(bindparam("ids", expanding=True)))
 
 
 class KnownNodes:
@@ -73,7 +73,7 @@ class KnownNodes:
         return [node for _, _, node in now.values()]
 
 
-def read_nodes(connection: Connection, which: Which, values: Values, *, lock: bool = False) -> list[Node]:
+def read_nodes(connection: Connection, which: NodeQuery, values: Values, *, lock: bool = False) -> list[Node]:
     """The nodes of these values; with `lock` they stay as read until the transaction ends."""
     rows = connection.execute(which.locked if lock else which.rows, values).all()
     labels = _labels(connection, which.labels, values)
@@ -180,7 +180,7 @@ def _columns(node: Node) -> Values:
     }
 
 
-def _bus_trouble_columns(trouble: BusTrouble | None) -> Values:
+def _bus_trouble_columns(trouble: StoredBusTrouble | None) -> Values:
     return {
         "bus_trouble_boot_id": None if trouble is None else trouble.boot_id,
         "bus_trouble_sequence": None if trouble is None else trouble.sequence,
@@ -261,15 +261,15 @@ def _resources(row: Row[tuple[object]]) -> Resources:
     )
 
 
-def _bus_trouble(row: Row[tuple[object]]) -> BusTrouble | None:
+def _bus_trouble(row: Row[tuple[object]]) -> StoredBusTrouble | None:
     if row.bus_trouble_boot_id is None:
         return None
-    return BusTrouble(
+    return StoredBusTrouble(
         BootId(row.bus_trouble_boot_id), row.bus_trouble_sequence, row.bus_trouble, row.bus_trouble_heard_at
     )
 
 
-def _report(row: Row[tuple[object]]) -> Report | None:
+def _report(row: Row[tuple[object]]) -> StoredReport | None:
     if row.report_boot_id is None:
         return None
-    return Report(BootId(row.report_boot_id), row.report_sequence, row.report_body)
+    return StoredReport(BootId(row.report_boot_id), row.report_sequence, row.report_body)

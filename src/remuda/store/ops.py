@@ -12,13 +12,13 @@ from remuda.core import limits
 from remuda.core.batching import Batcher, BatchLimits
 from remuda.core.errors import RemudaError
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.fleet.verdicts import Inventory
+from remuda.fleet.verdicts import BackendInventory
 from remuda.ops.model import Operation, OpId, Outcome, Step, Wish
 from remuda.ops.ports import Filter, Live, Progress, Submitted, View
 from remuda.store import ops_attempts, ops_intents, ops_views
 from remuda.store.database import Database, Work
 from remuda.store.failures import unusable
-from remuda.store.ops_attempts import AttemptKey, Claim
+from remuda.store.ops_attempts import AttemptKey, RequestHolder
 from remuda.store.ops_intents import Wished
 from remuda.store.ops_views import KnownSteps
 from remuda.wire.nodes import InstalledArtifact
@@ -59,7 +59,7 @@ class SqlOpStore:
     ) -> Collection[Step]:
         if not changes:
             return ()
-        claim = Claim(owner, open_for)
+        claim = RequestHolder(owner, open_for)
         return await self._change(lambda c, now: ops_attempts.commit(c, now, changes, claim))
 
     async def hold(self, op: OpId, node: NodeId, attempt: int, open_for: timedelta) -> None:
@@ -86,7 +86,7 @@ class SqlOpStore:
             lambda c, now: ops_attempts.note_inventory(c, now - age, node, boot, backends)
         )
 
-    async def inventories(self) -> Sequence[Inventory]:
+    async def inventories(self) -> Sequence[BackendInventory]:
         return await self._database.read(lambda c, now: ops_views.inventories(c))
 
     async def tried(self) -> Sequence[tuple[Step, datetime]]:

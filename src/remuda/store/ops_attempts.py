@@ -42,14 +42,16 @@ AttemptKey = tuple[OpId, NodeId, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class RequestHolder:
     """Whose the requests are that a commit makes, and for how long they are taken to be open."""
 
     owner: FrontendId
     open_for: timedelta
 
 
-def commit(connection: Connection, now: datetime, changes: Sequence[Step], claim: Claim) -> list[Step]:
+def commit(
+    connection: Connection, now: datetime, changes: Sequence[Step], claim: RequestHolder
+) -> list[Step]:
     latest = take_turn(connection)
     held = _held(connection, changes)
     won = [step for step in changes if step.key in held and held[step.key].version == step.version]
@@ -99,7 +101,9 @@ def _what_failed(held: Held, step: Step) -> Problem | None:
     return step.problem if failed else None
 
 
-def _begin_attempts(connection: Connection, now: datetime, begun: Sequence[Step], claim: Claim) -> None:
+def _begin_attempts(
+    connection: Connection, now: datetime, begun: Sequence[Step], claim: RequestHolder
+) -> None:
     for batch in batches(begun):
         connection.execute(
             insert(attempts),

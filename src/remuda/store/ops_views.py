@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, or_, select, tuple_
 
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.verdicts import Inventory
+from remuda.fleet.verdicts import BackendInventory
 from remuda.ops.model import Attempt, Kind, Operation, OpId, Stage, State, Step
 from remuda.ops.ports import Filter, Live, Progress, Request, View
 from remuda.store.ops_attempts import AT_WORK, ending_of
@@ -135,12 +135,12 @@ def _request(step: Step, row: Found) -> Request:
     )
 
 
-def inventories(connection: Connection) -> tuple[Inventory, ...]:
+def inventories(connection: Connection) -> tuple[BackendInventory, ...]:
     return tuple(map(_inventory, connection.execute(select(node_inventories))))
 
 
-def _inventory(row: Found) -> Inventory:
-    return Inventory(NodeId(row.node_id), BootId(row.boot), row.listed_at, row.backends)
+def _inventory(row: Found) -> BackendInventory:
+    return BackendInventory(NodeId(row.node_id), BootId(row.boot), row.listed_at, row.backends)
 
 
 def tried(connection: Connection, now: datetime) -> list[tuple[Step, datetime]]:

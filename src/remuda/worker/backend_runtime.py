@@ -16,7 +16,7 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.events import AutoResetEvent
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.gallery.model import Gallery, Machine
+from remuda.gallery.model import Gallery, MachineProfile
 from remuda.gallery.sources import Sources
 from remuda.host.orphans import adopt_orphans, reap_orphans
 from remuda.host.warden import Warden
@@ -35,7 +35,7 @@ from remuda.worker.ports import Hear, Publish
 from remuda.worker.processes.calls import BackendCalls
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
-from remuda.worker.processes.model import USUAL, Patience, Phase, Protocol
+from remuda.worker.processes.model import USUAL, BackendTimeouts, ProcessPhase, Protocol
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.supervisor import Supervisor
 from remuda.worker.processes.survivors import end_survivors
@@ -61,7 +61,7 @@ class RuntimeSettings:
     backend_env: tuple[str, ...] = ()
     blobs_bytes_max: int = 50 << 30
     blobs_unused: timedelta = timedelta(days=14)
-    patience: Patience = USUAL
+    patience: BackendTimeouts = USUAL
 
 
 class BackendRuntime:
@@ -73,7 +73,7 @@ class BackendRuntime:
         depot: Depot,
         galleries: Sources,
         open_galleries: Callable[[tuple[Gallery, ...]], Sources],
-        machine: Callable[[], Awaitable[Machine]],
+        machine: Callable[[], Awaitable[MachineProfile]],
         *,
         reached_at: Callable[[], Advertised],
         changed: Callable[[], None],
@@ -184,7 +184,10 @@ class BackendRuntime:
 
     def _port_of(self, key: ProcessKey) -> int | None:
         for replica in self._supervisor.replicas():
-            serves = replica.protocol is Protocol.HTTP and replica.phase in (Phase.READY, Phase.UNRESPONSIVE)
+            serves = replica.protocol is Protocol.HTTP and replica.phase in (
+                ProcessPhase.READY,
+                ProcessPhase.UNRESPONSIVE,
+            )
             if replica.key == key and serves:
                 return replica.port
         return None

@@ -17,8 +17,8 @@ from remuda.core.events import ObservableValue
 from remuda.core.ids import NodeId
 from remuda.core.retry import Backoff
 from remuda.wire import subjects
-from remuda.worker.enrolment import Enrolment, Standing
-from remuda.worker.ports import BusTarget, Hear, Incoming, Listener, OpenBus, Publish, WorkerBus
+from remuda.worker.enrolment import Enrolment, EnrolmentStatus
+from remuda.worker.ports import BusHandlers, BusRequest, BusTarget, Hear, OpenBus, Publish, WorkerBus
 from remuda.worker.registration import Registration
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ class BusSession:
         registration: Registration,
         on_stop: Callable[[], None],
         entropy: Entropy,
-        listener: Listener | None = None,
+        listener: BusHandlers | None = None,
     ) -> None:
         self.reachable_as: ObservableValue[NodeId | None] = ObservableValue(None)
         self.trouble = ObservableValue(
@@ -106,7 +106,7 @@ class BusSession:
             attempt += 1  # Other credentials may come with the next registration.
             await anyio.sleep(_RESUBSCRIBE.delay(attempt, self._entropy.fraction()).total_seconds())
 
-    async def _stop_heard(self, _: Incoming) -> None:
+    async def _stop_heard(self, _: BusRequest) -> None:
         self._on_stop()
 
     async def _watch(self, bus: WorkerBus, node: NodeId) -> None:
@@ -147,7 +147,7 @@ class BusSession:
             self._registration.bus_lost()
 
 
-def _session(standing: Standing) -> tuple[NodeId, str] | None:
+def _session(standing: EnrolmentStatus) -> tuple[NodeId, str] | None:
     """What a connection belongs to; None while there is no use in connecting."""
     enrolment = standing.enrolment
     return (enrolment.node_id, enrolment.bus_url) if enrolment and enrolment.bus_usable else None

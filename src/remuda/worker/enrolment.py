@@ -19,7 +19,7 @@ _PENDING = "pending"
 
 
 @dataclass(frozen=True, slots=True)
-class BusCredentials:
+class IssuedBusUser:
     """A bus user as the registration brought it."""
 
     jwt: str = field(repr=False)
@@ -42,7 +42,7 @@ class Enrolment:
     node_id: NodeId
     approved: bool
     bus_url: str = field(repr=False)  # Empty: not known before approval.
-    credentials: BusCredentials | None
+    credentials: IssuedBusUser | None
     credentials_awaited: bool  # There is no use in connecting to the bus yet.
     takes_bus_trouble: bool = False  # The frontend wants to hear why commands cannot reach us.
     tokens: WorkerTokens | None = None  # What opens this worker; None: the frontend knows no such thing.
@@ -53,7 +53,7 @@ class Enrolment:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EnrolmentStatus:
     """How things are between us and the frontend."""
 
     enrolment: Enrolment | None = None
@@ -115,10 +115,10 @@ def refresh_after(jwt: str, now: datetime) -> timedelta | None:
     return max(remaining * limits.CREDENTIALS_REFRESH_AT, timedelta(seconds=limits.CREDENTIALS_REFRESH_MIN_S))
 
 
-def _credentials(reply: RegisterReply, policy: BusPolicy) -> BusCredentials | None:
+def _credentials(reply: RegisterReply, policy: BusPolicy) -> IssuedBusUser | None:
     if policy.own_login or not (reply.nats_jwt and reply.nats_user_seed):
         return None
-    return BusCredentials(reply.nats_jwt, reply.nats_user_seed)
+    return IssuedBusUser(reply.nats_jwt, reply.nats_user_seed)
 
 
 def _claims(jwt: str) -> Mapping[str, object]:

@@ -32,7 +32,7 @@ _UNKNOWN = Hardware(
 )
 
 
-class Inventory:
+class HardwareInventory:
     """Keeps the last figures: a driver that does not answer costs their freshness, not the heartbeat."""
 
     def __init__(self, host: Host, models_dir: Path) -> None:

@@ -18,11 +18,11 @@ from remuda.core.events import ObservableValue
 from remuda.core.ids import BootId, NodeId
 from remuda.wire.nodes import Farewell
 from remuda.worker.bus_session import BusSession
-from remuda.worker.enrolment import BusPolicy, Enrolment, Standing
-from remuda.worker.ports import FrontendCalls, HardwareSource, Listener, OpenBus, ReportSource
+from remuda.worker.enrolment import BusPolicy, Enrolment, EnrolmentStatus
+from remuda.worker.ports import BusHandlers, FrontendCalls, HardwareSource, OpenBus, ReportSource
 from remuda.worker.registration import Describe, Registration
 from remuda.worker.reporter import Reporter
-from remuda.worker.state import Phase, WorkerState, describe
+from remuda.worker.state import WorkerPhase, WorkerState, describe
 
 log = structlog.get_logger(__name__)
 
@@ -95,11 +95,11 @@ class Membership:
         bus: BusPolicy,
         clock: Clock,
         entropy: Entropy,
-        listener: Listener | None = None,
+        listener: BusHandlers | None = None,
         enrolled: Callable[[Enrolment], None] = lambda _: None,
         leaves_for_good: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.state: ObservableValue[WorkerState] = ObservableValue(WorkerState(Phase.REGISTERING))
+        self.state: ObservableValue[WorkerState] = ObservableValue(WorkerState(WorkerPhase.REGISTERING))
         self._frontend = frontend
         self._boot_id = boot_id
         self._leaves_for_good = leaves_for_good
@@ -205,12 +205,12 @@ class Membership:
 
     def _bus_trouble(self) -> tuple[NodeId, str, UnreachedBus | None] | None:
         enrolment, state = self._registration.standing.value.enrolment, self.state.value
-        if enrolment is None or not enrolment.takes_bus_trouble or state.phase is not Phase.CONNECTING:
+        if enrolment is None or not enrolment.takes_bus_trouble or state.phase is not WorkerPhase.CONNECTING:
             return None
         return (enrolment.node_id, state.reason, self._line.unreached) if state.reason else None
 
     async def _show_each(
-        self, part: ObservableValue[Standing] | ObservableValue[str] | ObservableValue[NodeId | None]
+        self, part: ObservableValue[EnrolmentStatus] | ObservableValue[str] | ObservableValue[NodeId | None]
     ) -> None:
         async for _ in part.changes():
             self._show_state()

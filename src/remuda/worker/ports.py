@@ -19,7 +19,7 @@ from remuda.wire.nodes import (
     RegisterRequest,
     Report,
 )
-from remuda.worker.enrolment import BusCredentials
+from remuda.worker.enrolment import IssuedBusUser
 from remuda.worker.hardware.model import Hardware
 
 
@@ -44,10 +44,10 @@ class BusTarget:
     """Where the bus is, and who we are to it."""
 
     url: str = field(repr=False)  # May hold a password.
-    credentials: Callable[[], BusCredentials | None]  # Asked at each connect; None: the frontend issued none.
+    credentials: Callable[[], IssuedBusUser | None]  # Asked at each connect; None: the frontend issued none.
 
 
-class Incoming(Protocol):
+class BusRequest(Protocol):
     """A message. `respond` is None when the sender expects no answer."""
 
     @property
@@ -57,7 +57,7 @@ class Incoming(Protocol):
     def respond(self) -> Callable[[bytes], Awaitable[None]] | None: ...
 
 
-Hear = Callable[[Incoming], Awaitable[None]]
+Hear = Callable[[BusRequest], Awaitable[None]]
 Publish = Callable[[str, bytes], Awaitable[None]]
 
 
@@ -103,7 +103,7 @@ class WorkerBus(Protocol):
 OpenBus = Callable[[BusTarget], WorkerBus]
 
 
-class Listener(Protocol):
+class BusHandlers(Protocol):
     def handlers(self, node: NodeId, publish: Publish) -> Mapping[str, Hear]:
         """Who hears what is said to this node, by subject. From now on `publish` is the way to answer back
         beyond replies."""

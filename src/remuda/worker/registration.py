@@ -17,7 +17,7 @@ from remuda.core.errors import FrontendUnreachable
 from remuda.core.events import AutoResetEvent, ObservableValue
 from remuda.core.retry import Backoff
 from remuda.wire.nodes import RegisterReply, RegisterRequest
-from remuda.worker.enrolment import BusCredentials, BusPolicy, Enrolment, Standing, Verdict, judge
+from remuda.worker.enrolment import BusPolicy, Enrolment, EnrolmentStatus, IssuedBusUser, Verdict, judge
 from remuda.worker.ports import FrontendCalls
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class Registration:
         enrolled: Callable[[Enrolment], None] = lambda _: None,
     ) -> None:
         """`enrolled` is called with each answer before anybody else can act on it."""
-        self.standing = ObservableValue(Standing())
+        self.standing = ObservableValue(EnrolmentStatus())
         self._frontend = frontend
         self._describe = describe
         self._policy = policy
@@ -54,7 +54,7 @@ class Registration:
         self._pending_replies = 0
 
     @property
-    def credentials(self) -> BusCredentials | None:
+    def credentials(self) -> IssuedBusUser | None:
         enrolment = self.standing.value.enrolment
         return enrolment.credentials if enrolment else None
 
@@ -108,7 +108,7 @@ class Registration:
     def _adopt(self, enrolment: Enrolment) -> None:
         known = self.standing.value.enrolment
         self._enrolled(enrolment)
-        if self.standing.set(Standing(enrolment)) and known != enrolment:
+        if self.standing.set(EnrolmentStatus(enrolment)) and known != enrolment:
             same_node = known is not None and known.node_id == enrolment.node_id
             log.info("registered", node=enrolment.node_id, approved=enrolment.approved, renewed=same_node)
 

@@ -32,7 +32,7 @@ from remuda.worker.http.asgi import App
 from remuda.worker.http.server import serve
 from remuda.worker.identity import Introduction, register_request
 from remuda.worker.membership import Membership
-from remuda.worker.ports import HardwareSource, Listener, OpenBus, ReportSource
+from remuda.worker.ports import BusHandlers, HardwareSource, OpenBus, ReportSource
 from remuda.worker.reporter import NothingYet
 from remuda.worker.state import WorkerState
 from remuda.worker.tokens import OpeningTokens
@@ -83,7 +83,7 @@ class Worker:
         clock: Clock,
         entropy: Entropy,
         reports: ReportSource | None = None,
-        listener: Listener | None = None,
+        listener: BusHandlers | None = None,
         make_room: MakeRoom | None = None,
     ) -> None:
         """Raises Misconfigured for addresses, a frontend URL or a CA file that cannot be used."""

@@ -13,7 +13,7 @@ import pytest
 
 from remuda.bus.auth import AuthSource, account_user, issued
 from remuda.bus.client import Bus
-from remuda.bus.credentials import BusCredentials, ClusterKeys
+from remuda.bus.credentials import BusUser, ClusterKeys
 from remuda.bus.link import MakeLink
 from remuda.bus.nats import NatsLink
 from remuda.core.ids import NodeId
@@ -68,7 +68,7 @@ class Served:
             yield bus
 
 
-def mint(node: NodeId, ttl: timedelta = timedelta(hours=1)) -> BusCredentials:
+def mint(node: NodeId, ttl: timedelta = timedelta(hours=1)) -> BusUser:
     allowed = subjects.permissions("backend", node)
     return KEYS.account.mint_worker(
         "backend", node, subscribe=allowed.subscribe, publish=allowed.publish, now=CLOCK.now(), ttl=ttl

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Table, func, select, type_coerce, update
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import AdmissionPolicy, admit
 from remuda.fleet.model import Candidate, Node, NodeType, Resources
-from remuda.fleet.ports import FleetStore, Known
+from remuda.fleet.ports import FleetStore, KnownName
 from remuda.fleet.reception import Admit
 from remuda.store.database import Database
 from remuda.store.schema import hearing_spans
@@ -34,10 +34,10 @@ def candidate(
     )
 
 
-def admitting(wanted: Candidate, node_id: str) -> Callable[[Known], Admit]:
+def admitting(wanted: Candidate, node_id: str) -> Callable[[KnownName], Admit]:
     """A decision that takes a new node in and leaves a known one as it is."""
 
-    def decide(known: Known) -> Admit:
+    def decide(known: KnownName) -> Admit:
         return Admit(known.node or admit(wanted, known.fleet.now, NodeId(node_id), OPEN_HOUSE))
 
     return decide

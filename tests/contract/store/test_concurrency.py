@@ -7,7 +7,7 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import FrontendId, NodeId
-from remuda.fleet.admission import Heard
+from remuda.fleet.admission import HeartbeatOutcome
 from remuda.fleet.model import Dial, Node
 from remuda.fleet.ports import FleetStore, Note
 from remuda.fleet.reception import Admit
@@ -68,7 +68,7 @@ async def test_beats_of_two_frontends_in_opposite_order_do_not_deadlock(
     async def beat(store: FleetStore, order: list[NodeId]) -> None:
         for value in range(20):
             heard = await store.beat([beat_of(node_id, available_ram=value) for node_id in order])
-            assert set(heard) == {Heard.TAKEN}
+            assert set(heard) == {HeartbeatOutcome.TAKEN}
 
     async def dial(store: FleetStore, order: list[NodeId]) -> None:
         frontend = FrontendId("frontend-1")
@@ -89,7 +89,7 @@ async def test_what_one_frontend_wrote_the_other_reads(stores: tuple[FleetStore,
     node = await registered(stores[0])
     assert (await stores[1].fleet()).nodes == [node]
     await stores[1].remove(node.id, Note("removed"))
-    assert await stores[0].beat([beat_of(node.id)]) == [Heard.STRANGE]
+    assert await stores[0].beat([beat_of(node.id)]) == [HeartbeatOutcome.STRANGE]
 
 
 async def test_of_frontends_starting_at_once_one_migrates(empty_database_url: str) -> None:

@@ -8,10 +8,10 @@ from sqlalchemy import Engine, event
 
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.fleet.admission import Heard, approve, with_admin_labels, without_label
+from remuda.fleet.admission import HeartbeatOutcome, approve, with_admin_labels, without_label
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.model import BusTrouble, CommandProbe, Dial, Label, LabelSource, Node, Report
-from remuda.fleet.ports import FleetStore, Known, Note
+from remuda.fleet.model import CommandProbe, Dial, Label, LabelSource, Node, StoredBusTrouble, StoredReport
+from remuda.fleet.ports import FleetStore, KnownName, Note
 from remuda.fleet.reception import Admit, Refuse
 from remuda.store.database import Database
 from remuda.store.schema import history, node_dials, node_labels, nodes
@@ -57,7 +57,7 @@ async def test_decision_is_given_the_known_node(fleet_store: FleetStore) -> None
     first = await registered(fleet_store, labels={"zone": "attic"})
     given: list[Node | None] = []
 
-    def decide(known: Known) -> Admit:
+    def decide(known: KnownName) -> Admit:
         given.append(known.node)
         assert known.node is not None
         return Admit(known.node)
@@ -70,7 +70,7 @@ async def test_registration_is_noted_once_and_each_new_boot_again(fleet_store: F
     await registered(fleet_store)
     await registered(fleet_store)
 
-    def restart(known: Known) -> Admit:
+    def restart(known: KnownName) -> Admit:
         assert known.node is not None
         return Admit(replace(known.node, boot_id=BootId("boot-2")))
 
@@ -88,7 +88,7 @@ async def test_registration_is_judged_by_the_hearing(fleet_store: FleetStore) ->
     await fleet_store.listen(FRONTEND, resumed=False)
     hearings: list[Fleet] = []
 
-    def decide(known: Known) -> Admit:
+    def decide(known: KnownName) -> Admit:
         hearings.append(known.fleet)
         return admitting(candidate(), "id")(known)
 
@@ -200,8 +200,10 @@ async def test_keys_of_removed_nodes_stay_revoked(fleet_store: FleetStore) -> No
 async def test_beat_changes_what_it_says_and_nothing_else(fleet_store: FleetStore) -> None:
     node = await registered(fleet_store, labels={"zone": "attic"})
     await fleet_store.amend(node.id, lambda known: replace(known, departed=True, drained=True))
-    report = Report(BootId("boot-1"), 7, '{"replicas": []}')
-    assert await fleet_store.beat([beat(node.id, available_vram=3 * GIB, report=report)]) == [Heard.TAKEN]
+    report = StoredReport(BootId("boot-1"), 7, '{"replicas": []}')
+    assert await fleet_store.beat([beat(node.id, available_vram=3 * GIB, report=report)]) == [
+        HeartbeatOutcome.TAKEN
+    ]
     after = await only_node(fleet_store)
     assert after.last_heartbeat > node.last_heartbeat
     assert after.updated_at == after.last_heartbeat
@@ -219,17 +221,17 @@ async def test_bus_trouble_is_kept_through_heartbeats_and_ended_by_their_reports
     fleet_store: FleetStore,
 ) -> None:
     node = await registered(fleet_store)
-    trouble = BusTrouble(node.boot_id, 3, "no answer", heard_at=node.updated_at)
+    trouble = StoredBusTrouble(node.boot_id, 3, "no answer", heard_at=node.updated_at)
     await fleet_store.amend(node.id, lambda known: replace(known, bus_trouble=trouble))
     assert (await only_node(fleet_store)).cut_off == "no answer"
-    await fleet_store.beat([beat(node.id, report=Report(node.boot_id, 4, "{}"))])
+    await fleet_store.beat([beat(node.id, report=StoredReport(node.boot_id, 4, "{}"))])
     after = await only_node(fleet_store)
     assert (after.bus_trouble, after.cut_off) == (trouble, "")
 
 
 async def test_beats_of_one_node_are_applied_in_order(fleet_store: FleetStore) -> None:
     node = await registered(fleet_store)
-    newer, older = Report(node.boot_id, 2, "{}"), Report(node.boot_id, 1, "{}")
+    newer, older = StoredReport(node.boot_id, 2, "{}"), StoredReport(node.boot_id, 1, "{}")
     await fleet_store.beat(
         [
             beat(node.id, available_vram=1, available_ram=5, report=newer),
@@ -244,14 +246,14 @@ async def test_beats_of_one_node_are_applied_in_order(fleet_store: FleetStore) -
 async def test_unknown_nodes_are_named_and_the_others_still_heard(fleet_store: FleetStore) -> None:
     node = await registered(fleet_store)
     heard = await fleet_store.beat([beat(UNKNOWN), beat(node.id, available_ram=9)])
-    assert heard == [Heard.STRANGE, Heard.TAKEN]
+    assert heard == [HeartbeatOutcome.STRANGE, HeartbeatOutcome.TAKEN]
     assert (await only_node(fleet_store)).resources.available_ram == 9
 
 
 async def test_sender_of_another_boot_has_to_register_and_is_no_sign_of_life(fleet_store: FleetStore) -> None:
     node = await registered(fleet_store)
-    overtaken = beat(node.id, available_ram=9, report=Report(BootId("another"), 7, "{}"))
-    assert await fleet_store.beat([overtaken]) == [Heard.STRANGE]
+    overtaken = beat(node.id, available_ram=9, report=StoredReport(BootId("another"), 7, "{}"))
+    assert await fleet_store.beat([overtaken]) == [HeartbeatOutcome.STRANGE]
     assert await only_node(fleet_store) == node
 
 
@@ -272,7 +274,7 @@ async def test_what_was_found_before_a_restart_says_nothing_of_the_worker_now(
     assert found.dials == {node.id: [replace(refused, boot_id=None)]}
     assert found.probes == {node.id: [replace(unheard, boot_id=None)]} == (await fleet_store.fleet()).probes
 
-    def restart(known: Known) -> Admit:
+    def restart(known: KnownName) -> Admit:
         assert known.node is not None
         return Admit(replace(known.node, boot_id=BootId("boot-2")))
 

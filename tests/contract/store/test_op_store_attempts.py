@@ -11,7 +11,7 @@ from remuda.core import limits
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.ports import FleetStore, Note
-from remuda.fleet.verdicts import Inventory
+from remuda.fleet.verdicts import BackendInventory
 from remuda.ops.model import Attempt, Ending, Kind, NotNeeded, OpId, Outcome, Stage, State, Step
 from remuda.ops.ports import OpStore, Progress, Request
 from remuda.store.database import Database
@@ -359,7 +359,7 @@ async def test_progress_after_the_end_is_ignored(op_store: OpStore) -> None:
 # Inventories.
 
 
-async def inventories(store: OpStore) -> Sequence[Inventory]:
+async def inventories(store: OpStore) -> Sequence[BackendInventory]:
     return (await store.live()).inventories
 
 
@@ -382,7 +382,7 @@ async def test_latest_inventory_of_a_node_with_something_to_do_is_live(
         await op_store.note_inventory(node.id, BOOT, [])
     await op_store.note_inventory(busy.id, BootId("boot-2"), listed)
     (found,) = await inventories(op_store)
-    assert found == Inventory(busy.id, BootId("boot-2"), found.listed_at, listed)
+    assert found == BackendInventory(busy.id, BootId("boot-2"), found.listed_at, listed)
     assert timedelta() <= (await op_store.live()).now - found.listed_at < timedelta(minutes=1)
 
 

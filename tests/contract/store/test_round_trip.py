@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet.model import Candidate, Claim, Invite, Label, LabelSource, Node, NodeType, Report, Resources
+from remuda.fleet.model import (
+    Candidate,
+    Claim,
+    Invite,
+    Label,
+    LabelSource,
+    Node,
+    NodeType,
+    Resources,
+    StoredReport,
+)
 from remuda.fleet.ports import Note
 from remuda.fleet.reception import Admit
 from remuda.store.fleet import SqlFleetStore
@@ -46,7 +56,7 @@ all_nodes = st.builds(
     created_at=instants,
     updated_at=instants,
     labels=st.dictionaries(words, st.builds(Label, words, st.sampled_from(LabelSource)), max_size=5),
-    report=st.none() | st.builds(Report, words.map(BootId), sizes, words),
+    report=st.none() | st.builds(StoredReport, words.map(BootId), sizes, words),
     source=words,
     secret_hash=words,
     invite=words,

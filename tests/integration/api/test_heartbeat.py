@@ -7,7 +7,7 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.ids import NodeId
-from remuda.fleet.node_views import NodeViews
+from remuda.fleet.node_views import ObservedNodes
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 from tests.support.frontends import LiveFrontend
@@ -57,7 +57,7 @@ async def test_report_is_read_back_from_the_store_under_its_own_number(frontend:
     same."""
     node = await frontend.register(remuda={"boot_id": "boot-1", "version": "0.1.0"})
     database = await open_database(f"sqlite:///{frontend.data_dir}/remuda.db", clock=SystemClock())
-    store, views = SqlFleetStore(database), NodeViews()
+    store, views = SqlFleetStore(database), ObservedNodes()
     fences = []
     for sequence in (41, 42):
         await frontend.heartbeat(node["id"], report={"boot_id": "boot-1", "sequence": sequence})

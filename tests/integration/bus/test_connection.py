@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from remuda.bus.auth import TlsFiles, UserPassword, account_user, anonymous, creds_file, fixed, issued
-from remuda.bus.credentials import BusCredentials, ClusterKeys
+from remuda.bus.credentials import BusUser, ClusterKeys
 from remuda.bus.messages import Connected, Down, Incoming, NoResponders
 from remuda.core.errors import BusUnusable
 from remuda.core.ids import NodeId
@@ -171,7 +171,7 @@ async def test_work_begun_before_a_rotation_is_answered_after_it(tmp_path: Path)
         await rotated.wait()
         await echo(message)
 
-    def credentials() -> BusCredentials:
+    def credentials() -> BusUser:
         return keys.account.mint_worker(
             "backend",
             NodeId("1"),
@@ -202,7 +202,7 @@ async def test_credentials_that_ran_out_are_replaced_by_what_the_callable_return
     keys = ClusterKeys.create(ENTROPY)
     lifetimes = [timedelta(hours=1), timedelta(seconds=2), timedelta(seconds=-5)]
 
-    def credentials() -> BusCredentials:
+    def credentials() -> BusUser:
         return keys.account.mint_frontend("f", now=CLOCK.now(), ttl=lifetimes.pop())
 
     async with operator_server(tmp_path, keys) as server:

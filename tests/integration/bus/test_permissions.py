@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from remuda.bus.auth import account_user, issued
 from remuda.bus.client import Bus
-from remuda.bus.credentials import BusCredentials, ClusterKeys
+from remuda.bus.credentials import BusUser, ClusterKeys
 from remuda.bus.messages import Connected, Down, Incoming
 from remuda.bus.server import NatsServer
 from remuda.core.errors import BusRefused
@@ -37,7 +37,7 @@ async def ignore(message: Incoming) -> None:
     pass
 
 
-def mint(node: NodeId) -> BusCredentials:
+def mint(node: NodeId) -> BusUser:
     allowed = subjects.permissions("backend", node)
     return KEYS.account.mint_worker(
         "backend",

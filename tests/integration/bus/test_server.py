@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from remuda.bus.auth import account_user, issued
-from remuda.bus.credentials import BusCredentials, ClusterKeys
+from remuda.bus.credentials import BusUser, ClusterKeys
 from remuda.bus.messages import Connected
 from remuda.bus.server import NatsServer, find_binary
 from remuda.core.errors import Misconfigured
@@ -44,7 +44,7 @@ def is_taken(port: int) -> bool:
     return free_port(HOST, [port]) != port
 
 
-def worker_user(node: str) -> BusCredentials:
+def worker_user(node: str) -> BusUser:
     return KEYS.account.mint_worker(
         "backend",
         NodeId(node),
@@ -55,7 +55,7 @@ def worker_user(node: str) -> BusCredentials:
     )
 
 
-async def refuses(server: NatsServer, user: BusCredentials) -> bool:
+async def refuses(server: NatsServer, user: BusUser) -> bool:
     async with connecting(server.url, issued(lambda: user)) as bus:
         return "does not accept our credentials" in await until_down(bus)
 

@@ -38,7 +38,7 @@ from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
 from remuda.worker.addresses import Listening
 from remuda.worker.hardware.host import SystemHost
-from remuda.worker.inventory import Inventory
+from remuda.worker.inventory import HardwareInventory
 from tests.support.object_graph import Attributes, attributes, running_things
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -343,7 +343,7 @@ async def of_worker(settings: WorkerSettings) -> Attributes:
     folder.prepare()
     login = _own_login(settings)
     config = _config(settings, folder, own_login=login is not None, entropy=SystemEntropy())
-    inventory = Inventory(SystemHost(), folder.models)
+    inventory = HardwareInventory(SystemHost(), folder.models)
     async with open_backend_runtimes(settings, folder, config, inventory) as rooms:
         worker = _assemble(settings, config, login, inventory, rooms)
         found = attributes(worker, config, folder)

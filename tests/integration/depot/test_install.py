@@ -10,7 +10,7 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import RemudaError, Unavailable
 from remuda.oci.client import RegistryClient
 from remuda.oci.errors import ContentRefused, SignatureRequired
-from remuda.oci.progress import Phase
+from remuda.oci.progress import PullPhase
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import InstallSpec, spec_from_source
 from remuda.worker.depot.layout import DepotLayout
@@ -130,9 +130,13 @@ async def test_progress_never_falls_and_ends_at_100(registry: RegistryServer, de
     percentages = [step.percentage for step in steps]
     assert percentages == sorted(percentages)
     assert percentages[-1] == 100
-    spec = list(Phase)
+    spec = list(PullPhase)
     assert [spec.index(step.phase) for step in steps] == sorted(spec.index(step.phase) for step in steps)
-    assert {step.phase for step in steps} == {Phase.RESOLVING, Phase.DOWNLOADING, Phase.EXTRACTING}
+    assert {step.phase for step in steps} == {
+        PullPhase.RESOLVING,
+        PullPhase.DOWNLOADING,
+        PullPhase.EXTRACTING,
+    }
 
 
 async def test_cancelling_keeps_what_was_fetched_and_lists_nothing(

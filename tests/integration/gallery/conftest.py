@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from remuda.gallery.cache import Cache
-from remuda.gallery.fetch import Fetcher, Patience, open_fetcher
+from remuda.gallery.fetch import Fetcher, FetchTimeouts, open_fetcher
 from remuda.gallery.model import Gallery
 from remuda.gallery.sources import Sources
 from tests.integration.gallery.servers import Server, serving
 from tests.support.clocks import HandClock
 
-SHORT = Patience(
+SHORT = FetchTimeouts(
     connect=timedelta(seconds=5), idle=timedelta(milliseconds=300), whole=timedelta(milliseconds=900)
 )
 

@@ -9,9 +9,9 @@ from aiohttp import web
 
 from remuda.core.errors import Invalid, PeerFailed, RemudaError, TooLarge
 from remuda.gallery.fetch import (
+    CachedCopy,
     Fetched,
     Fetcher,
-    Known,
     Unchanged,
     Validators,
     located,
@@ -74,7 +74,7 @@ async def test_a_file_is_read(fetcher: Fetcher, tmp_path: Path) -> None:
 async def test_an_unchanged_index_is_not_sent_again(fetcher: Fetcher, server: Server) -> None:
     server.serve(b"- a", etag='"1"')
 
-    answer = await fetcher.fetch(server.url(), Known(server.url(), Validators('"1"')))
+    answer = await fetcher.fetch(server.url(), CachedCopy(server.url(), Validators('"1"')))
 
     assert answer == Unchanged(server.url())
 
@@ -82,7 +82,7 @@ async def test_an_unchanged_index_is_not_sent_again(fetcher: Fetcher, server: Se
 async def test_validators_of_one_address_are_not_used_on_another(fetcher: Fetcher, server: Server) -> None:
     server.serve(b"- a", etag='"1"')
 
-    answer = await fetcher.fetch(server.url(), Known("https://elsewhere.example/", Validators('"1"')))
+    answer = await fetcher.fetch(server.url(), CachedCopy("https://elsewhere.example/", Validators('"1"')))
 
     assert isinstance(answer, Fetched)
 

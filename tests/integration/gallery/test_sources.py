@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from remuda.gallery.model import Gallery, Machine, Reading, Verification
-from remuda.gallery.resolve import Resolved, resolve
+from remuda.gallery.model import Gallery, MachineProfile, Reading, Verification
+from remuda.gallery.resolve import ResolvedBuild, resolve
 from remuda.gallery.sources import REMUDA
 from tests.integration.gallery.conftest import MakeSources
 from tests.integration.gallery.servers import Server
@@ -354,9 +354,9 @@ async def test_with_nothing_reachable_the_shipped_gallery_answers(
     elsewhere = Gallery(name="localai", url=f"{free_address}/backends", mirrors=(f"{free_address}/mirror",))
 
     readings = await sources(REMUDA, elsewhere).read()
-    answer = resolve(readings, "llama-cpp", Machine("linux", "amd64", "nvidia"))
+    answer = resolve(readings, "llama-cpp", MachineProfile("linux", "amd64", "nvidia"))
 
-    assert isinstance(answer, Resolved)
+    assert isinstance(answer, ResolvedBuild)
     assert answer.entry.uri == "builtin:llama-cpp"
     assert "runs on the CPU" in answer.warnings[0]
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from remuda.bus.client import PATIENCE, Bus, Patience
+from remuda.bus.client import PATIENCE, Bus, BusTimeouts
 from remuda.bus.messages import Connected, Incoming
 from remuda.core.errors import BusUnusable
 from tests.support.fault_proxy import FaultProxy, fault_proxy
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 SOON = timedelta(seconds=10)
 AT_ONCE = timedelta(milliseconds=100)
-SLOW_TO_PING = Patience(ping_every=timedelta(hours=1), answer_within=timedelta(milliseconds=300))
+SLOW_TO_PING = BusTimeouts(ping_every=timedelta(hours=1), answer_within=timedelta(milliseconds=300))
 
 
 async def echo(message: Incoming) -> None:
@@ -31,7 +31,7 @@ async def echo(message: Incoming) -> None:
 
 
 @asynccontextmanager
-async def linked(folder: Path, patience: Patience = PATIENCE) -> AsyncIterator[tuple[FaultProxy, Bus]]:
+async def linked(folder: Path, patience: BusTimeouts = PATIENCE) -> AsyncIterator[tuple[FaultProxy, Bus]]:
     """A bus with a proxy between it and its server."""
     async with (
         plain_server(folder) as server,

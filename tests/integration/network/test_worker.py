@@ -18,7 +18,7 @@ from remuda.cli.worker import work
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.host.ports import free_port
-from remuda.worker.state import Phase
+from remuda.worker.state import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, running, wait_for_phase
 from tests.support.fault_proxy import HOST, FaultProxy, fault_proxy
 from tests.support.frontends import LiveFrontend, live_frontend
@@ -117,8 +117,8 @@ async def test_a_link_that_resets_the_first_connections_is_got_through(tmp_path:
     async with site(tmp_path) as far:
         far.http.reset_next = far.bus.reset_next = 2
         async with running(far.url, token=far.token) as worker:
-            await wait_for_phase(worker, Phase.REGISTERING, because="cannot be reached")
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.REGISTERING, because="cannot be reached")
+            await wait_for_phase(worker, WorkerPhase.READY)
             await far.wait_for(NodeStatus.HEALTHY)
 
 
@@ -134,11 +134,11 @@ async def test_after_many_resets_it_is_the_same_healthy_node(tmp_path: Path) -> 
         site(tmp_path) as far,
         running(far.url, token=far.token, heartbeat_interval=OFTEN) as worker,
     ):
-        node_id = (await wait_for_phase(worker, Phase.READY)).node_id
+        node_id = (await wait_for_phase(worker, WorkerPhase.READY)).node_id
         for _ in range(8):
             await cut(far.bus)
             await cut(far.http)
-        await wait_for_phase(worker, Phase.READY)
+        await wait_for_phase(worker, WorkerPhase.READY)
         await far.wait_for_heartbeats(3)
         assert (await far.wait_for(NodeStatus.HEALTHY)).node.id == node_id
         history = await far.frontend.running.registry.history(NAME, 100)
@@ -151,16 +151,16 @@ async def test_a_bus_in_a_black_hole_silences_the_worker_until_it_opens(tmp_path
         running(far.url, patience=IMPATIENT, token=far.token, heartbeat_interval=OFTEN) as worker,
         httpx.AsyncClient(trust_env=False) as client,
     ):
-        await wait_for_phase(worker, Phase.READY)
+        await wait_for_phase(worker, WorkerPhase.READY)
         healthy = await far.wait_for(NodeStatus.HEALTHY)
         ready = f"http://{healthy.node.http_address}/readyz"
         assert (await client.get(ready)).status_code == 200
         far.bus.stall()
-        await wait_for_phase(worker, Phase.CONNECTING, because="did not answer")
+        await wait_for_phase(worker, WorkerPhase.CONNECTING, because="did not answer")
         assert (await client.get(ready)).status_code == 503
         await far.wait_for(NodeStatus.UNHEALTHY)
         far.bus.resume()
-        await wait_for_phase(worker, Phase.READY)
+        await wait_for_phase(worker, WorkerPhase.READY)
         assert (await client.get(ready)).status_code == 200
         assert (await far.wait_for(NodeStatus.HEALTHY)).node.id == healthy.node.id
 
@@ -176,7 +176,7 @@ async def test_a_worker_that_cannot_connect_to_the_bus_says_so_on_both_machines(
             assert answer.status_code == 503
             assert f"nats://{HOST}:{far.bus.port}" in answer.text
             far.bus.reset_next = 0
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             assert (await far.wait_for(NodeStatus.HEALTHY)).reasons == ()
 
 
@@ -186,14 +186,14 @@ async def test_a_frontend_in_a_black_hole_is_given_up_call_by_call_until_it_open
         site(tmp_path) as far,
         running(far.url, token=far.token, heartbeat_interval=OFTEN, call_limit=short) as worker,
     ):
-        await wait_for_phase(worker, Phase.READY)
+        await wait_for_phase(worker, WorkerPhase.READY)
         healthy = await far.wait_for(NodeStatus.HEALTHY)
         with capture_logs() as logs:
             far.http.stall()
             await far.wait_for(NodeStatus.UNHEALTHY)
         failures = [entry for entry in logs if entry["event"] == "heartbeat_failed"]
         assert ["did not answer" in entry["reason"] for entry in failures] == [True]
-        assert worker.state.value.phase is Phase.READY, "commands reach it all the same"
+        assert worker.state.value.phase is WorkerPhase.READY, "commands reach it all the same"
         far.http.resume()
         assert (await far.wait_for(NodeStatus.HEALTHY)).node.id == healthy.node.id
         await wait_until(lambda: far.http.connections <= 1, what="the given-up connections to be closed")
@@ -202,7 +202,7 @@ async def test_a_frontend_in_a_black_hole_is_given_up_call_by_call_until_it_open
 async def test_a_stop_in_a_black_hole_does_not_last(tmp_path: Path) -> None:
     async with site(tmp_path) as far:
         async with running(far.url, token=far.token) as worker:
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             far.http.stall()
             far.bus.stall()
             stopping = anyio.current_time()

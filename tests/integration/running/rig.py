@@ -25,7 +25,7 @@ from remuda.core.errors import Misconfigured
 from remuda.core.ids import BootId, MachineId
 from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import Fetcher, open_fetcher
-from remuda.gallery.model import Gallery, Machine
+from remuda.gallery.model import Gallery, MachineProfile
 from remuda.gallery.sources import REMUDA, Sources
 from remuda.host.descendants import Seen, everyone
 from remuda.host.ports import listen
@@ -39,9 +39,9 @@ from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout
 from remuda.worker.depot.versions import try_lock
 from remuda.worker.identity import Introduction
-from remuda.worker.processes.model import Patience
+from remuda.worker.processes.model import BackendTimeouts
 from remuda.worker.service import MakeRoom, Site, Worker, WorkerConfig
-from remuda.worker.state import Phase
+from remuda.worker.state import WorkerPhase
 from tests.conftest import WORKERS_MOST
 from tests.integration.worker.rig import FixedHardware, Impatient, opening_bus, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
@@ -57,7 +57,7 @@ _PORTS_TAKEN_MOST = 8  # By most tests.
 CLOCK = SystemClock()
 
 # Real programs start with what is left of two cores; everything else is quick.
-QUICK = Patience(
+QUICK = BackendTimeouts(
     start=timedelta(seconds=30),
     call=timedelta(seconds=1),
     watch=timedelta(milliseconds=200),
@@ -82,7 +82,7 @@ class Yard:
     """Where a worker keeps its things, and how it differs from others."""
 
     folder: Path
-    patience: Patience = QUICK
+    patience: BackendTimeouts = QUICK
     ports_count: int = 60
     owner: MachineId = field(default_factory=lambda: MachineId(SystemEntropy().uuid()))
     boot: BootId = field(default_factory=lambda: BootId(SystemEntropy().uuid()))
@@ -227,7 +227,7 @@ async def working(yard: Yard, nats: PlainServer) -> AsyncIterator[Rig]:
 
             worker = _worker(yard, frontend.url, make_room)
             await tasks.start(worker.run)
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             server = frontend.node(NAME).registrations[0]["http_address"]
             async with httpx.AsyncClient(base_url=f"http://{server}", trust_env=False, timeout=30) as http:
                 yield Rig(frontend, bus, yard, worker, rooms[0], http, accounts)
@@ -284,8 +284,8 @@ def _room(yard: Yard, site: Site, client: RegistryClient, fetcher: Fetcher) -> B
     def sources(galleries: tuple[Gallery, ...]) -> Sources:
         return Sources(galleries, fetcher=fetcher, cache=Cache(yard.folder / "cache"), clock=CLOCK)
 
-    async def machine() -> Machine:
-        return Machine("linux", "amd64", "default", "", 0)
+    async def machine() -> MachineProfile:
+        return MachineProfile("linux", "amd64", "default", "", 0)
 
     first = site.listening.base_port
     settings = RuntimeSettings(

@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from remuda.wire.nodes import NODE_SECRET
-from remuda.worker.state import Phase
+from remuda.worker.state import WorkerPhase
 from tests.integration.running.rig import NAME, TOKEN, Rig
 from tests.integration.worker.rig import wait_for_phase
 from tests.peers.backend_client import BackendClient, CallFailed
@@ -50,7 +50,7 @@ async def test_backends_that_another_token_opens_are_started_anew(rig: Rig) -> N
     rig.worker.report_changed()  # It hears that it is not known, and registers again.
     await wait_until(lambda: not psutil.pid_exists(before.pid), what="the old process to be gone")
 
-    await wait_for_phase(rig.worker, Phase.READY)
+    await wait_for_phase(rig.worker, WorkerPhase.READY)
     again = await rig.installed("echo", model_id="parrot")
     assert await opened_by(again["address"], *all_tokens) == [OWN["grpc"]]
     assert await logs_opened_by(rig, *all_tokens) == [OWN["http"]]

@@ -17,7 +17,7 @@ from remuda.host.warden import Warden
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
-from remuda.worker.processes.model import Command
+from remuda.worker.processes.model import ProcessCommand
 
 BACKEND = """
 import os, signal, subprocess, sys, time
@@ -46,7 +46,7 @@ async def main(owner: str, boot: BootId, folder: Path) -> None:
         await tasks.start(warden.run)
         tasks.start_soon(reap_orphans)
         machine = LocalMachine(owner, boot, logs, warden)
-        command = Command((sys.executable, "-c", BACKEND), folder, {"PATH": os.environ["PATH"]})
+        command = ProcessCommand((sys.executable, "-c", BACKEND), folder, {"PATH": os.environ["PATH"]})
         with logs.follow("model") as lines:
             await machine.start(ProcessKey("model", 0), "instance", command)
             async for line in lines:

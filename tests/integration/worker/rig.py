@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from pydantic import SecretStr
 
 from remuda.bus.auth import Anonymous, Login, UserJwt
-from remuda.bus.client import PATIENCE, Bus, Patience
+from remuda.bus.client import PATIENCE, Bus, BusTimeouts
 from remuda.bus.messages import Connected, Down
 from remuda.core.bus_reach import UnreachedBus
 from remuda.core.clock import SystemClock
@@ -20,9 +20,9 @@ from remuda.core.ids import BootId, MachineId
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.hardware.model import Hardware
 from remuda.worker.identity import Introduction
-from remuda.worker.ports import BusTarget, Hear, Listener, OpenBus, ReportSource, WorkerBus
+from remuda.worker.ports import BusHandlers, BusTarget, Hear, OpenBus, ReportSource, WorkerBus
 from remuda.worker.service import MakeRoom, Worker, WorkerConfig
-from remuda.worker.state import Phase, WorkerState
+from remuda.worker.state import WorkerPhase, WorkerState
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.hardware import machine
 from tests.support.nats_servers import make_bus
@@ -82,7 +82,7 @@ class RealBus:
         self._bus.rotate()
 
 
-def opening_bus(patience: Patience) -> OpenBus:
+def opening_bus(patience: BusTimeouts) -> OpenBus:
     def open_bus(target: BusTarget) -> WorkerBus:
         def login() -> Login:
             held = target.credentials()
@@ -95,9 +95,9 @@ def opening_bus(patience: Patience) -> OpenBus:
 
 def make_worker(
     frontend_url: str,
-    patience: Patience = PATIENCE,
+    patience: BusTimeouts = PATIENCE,
     *,
-    listener: Listener | None = None,
+    listener: BusHandlers | None = None,
     reports: ReportSource | None = None,
     make_room: MakeRoom | None = None,
     **changes: Any,
@@ -126,7 +126,9 @@ def make_worker(
 
 
 @asynccontextmanager
-async def running(frontend_url: str, patience: Patience = PATIENCE, **changes: Any) -> AsyncIterator[Worker]:
+async def running(
+    frontend_url: str, patience: BusTimeouts = PATIENCE, **changes: Any
+) -> AsyncIterator[Worker]:
     """A worker that runs when the block begins and has stopped in good order when it ends."""
     worker = make_worker(frontend_url, patience, **changes)
     async with anyio.create_task_group() as tasks:
@@ -138,10 +140,10 @@ async def running(frontend_url: str, patience: Patience = PATIENCE, **changes: A
 @asynccontextmanager
 async def ready(frontend: LocalAiFrontend, **changes: Any) -> AsyncIterator[Worker]:
     async with running(frontend.url, **changes) as worker:
-        await wait_for_phase(worker, Phase.READY)
+        await wait_for_phase(worker, WorkerPhase.READY)
         yield worker
 
 
-async def wait_for_phase(worker: Worker, phase: Phase, *, because: str = "") -> WorkerState:
+async def wait_for_phase(worker: Worker, phase: WorkerPhase, *, because: str = "") -> WorkerState:
     with anyio.fail_after(20):
         return await worker.state.until(lambda state: state.phase is phase and because in state.reason)

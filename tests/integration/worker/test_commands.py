@@ -16,7 +16,7 @@ from remuda.bus.client import Bus
 from remuda.bus.messages import Incoming
 from remuda.core.ids import NodeId
 from remuda.wire import subjects
-from remuda.worker.state import Phase
+from remuda.worker.state import WorkerPhase
 from tests.integration.worker.rig import NAME, ready, running, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.commands_rig import Rig, rigged
@@ -182,7 +182,7 @@ async def test_worker_that_cannot_hear_one_of_its_subjects_is_not_ready(tmp_path
     ):
         frontend.extra_reply = {"nats_url": nats.url}
         async with running(frontend.url, listener=rig.commands) as worker:
-            state = await wait_for_phase(worker, Phase.CONNECTING, because="models.running")
+            state = await wait_for_phase(worker, WorkerPhase.CONNECTING, because="models.running")
 
     assert "refuses" in state.reason
     assert frontend.of("heartbeat") == []

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from remuda.worker.state import Phase
+from remuda.worker.state import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, SELDOM, ready, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, plain_server
@@ -47,7 +47,7 @@ async def test_no_heartbeat_while_the_bus_is_down_and_one_at_once_when_it_is_bac
     async with ready(frontend, heartbeat_interval=OFTEN) as worker:
         await wait_until(lambda: frontend.of("heartbeat"))
         nats.kill()
-        await wait_for_phase(worker, Phase.CONNECTING)
+        await wait_for_phase(worker, WorkerPhase.CONNECTING)
         before = len(frontend.of("heartbeat"))
         await wait_until(lambda: len(frontend.of("register")) > 1, what="the worker to ask about the bus")
         assert len(frontend.of("heartbeat")) <= before + 1  # One may have been on its way.
@@ -62,11 +62,11 @@ async def test_readiness_follows_the_bus(
         url = f"http://{frontend.of('register')[0].body['http_address']}"
         assert (await client.get(f"{url}/readyz")).status_code == 200
         nats.kill()
-        await wait_for_phase(worker, Phase.CONNECTING)
+        await wait_for_phase(worker, WorkerPhase.CONNECTING)
         assert (await client.get(f"{url}/readyz")).status_code == 503
         assert (await client.get(f"{url}/healthz")).status_code == 200
         async with plain_server(tmp_path, port=urlsplit(nats.url).port):
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             assert (await client.get(f"{url}/readyz")).status_code == 200
 
 

@@ -20,11 +20,11 @@ from remuda.core.ids import BootId
 from remuda.host.descendants import Identity, everyone
 from remuda.host.ports import free_port, listen
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.log_lines import Stream
+from remuda.worker.processes.log_lines import OutputStream
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
-from remuda.worker.processes.model import Command
-from remuda.worker.processes.ports import Listener, Machine, Process
+from remuda.worker.processes.model import ProcessCommand
+from remuda.worker.processes.ports import Machine, PortListener, Process
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -67,7 +67,7 @@ class Yard:
 
     async def start(self, *argv: str, key: ProcessKey = KEY, **env: str) -> Process:
         environ = {"PATH": os.environ["PATH"], **env}
-        command = Command(argv, self.folder, environ)
+        command = ProcessCommand(argv, self.folder, environ)
         return await self.machine.start(key, SystemEntropy().uuid(), command)
 
     async def python(self, code: str, key: ProcessKey = KEY) -> Process:
@@ -141,7 +141,7 @@ async def test_what_cannot_be_started_says_so_and_leaves_nothing_open(yard: Yard
     before = open_files()
     with pytest.raises(ChildFailed, match=r"\./run\.sh cannot be started: there is no such executable file"):
         await yard.start("./run.sh")
-    command = Command((sys.executable,), yard.folder / "missing", {})
+    command = ProcessCommand((sys.executable,), yard.folder / "missing", {})
     with pytest.raises(ChildFailed, match="cannot be started: No such file or directory"):
         await yard.machine.start(KEY, "instance", command)
     assert open_files() == before
@@ -163,7 +163,7 @@ async def test_output_is_told_apart_and_the_tail_is_of_stderr_alone(yard: Yard) 
     assert await process.wait() == 3
     assert process.stderr_tail(1) == ["two"]
     streams = {line.text: line.stream for line in yard.logs.lines(str(KEY))}
-    assert streams == {"out": Stream.STDOUT, "one": Stream.STDERR, "two": Stream.STDERR}
+    assert streams == {"out": OutputStream.STDOUT, "one": OutputStream.STDERR, "two": OutputStream.STDERR}
     assert await process.end(SHORT)
 
 
@@ -349,8 +349,8 @@ async def test_ports_of_a_grandchild_count_as_those_of_the_process(yard: Yard) -
     port = await yard.number("port")
     with listen("127.0.0.1", 0) as foreign:
         assert process.listening() == frozenset({port})
-        assert await process.listener_on(port) is Listener.OURS
-        assert await process.listener_on(foreign.getsockname()[1]) is Listener.OTHERS
+        assert await process.listener_on(port) is PortListener.OURS
+        assert await process.listener_on(foreign.getsockname()[1]) is PortListener.OTHERS
     assert await process.end(SHORT)
 
 
@@ -364,11 +364,11 @@ async def test_a_port_that_is_shared_with_another_program_is_not_ours(yard: Yard
             f"s.bind(('127.0.0.1', {port})); s.listen(); say('listens'); sleep()"
         )
         await yard.hear("listens")
-        assert await process.listener_on(port) is Listener.OURS
+        assert await process.listener_on(port) is PortListener.OURS
         foreign.listen()
-        assert await process.listener_on(port) is Listener.OTHERS
+        assert await process.listener_on(port) is PortListener.OTHERS
     assert await process.end(SHORT)
-    assert await process.listener_on(port) is Listener.NOBODY
+    assert await process.listener_on(port) is PortListener.NOBODY
 
 
 async def test_a_folder_put_in_the_place_of_another_is_noticed(yard: Yard) -> None:

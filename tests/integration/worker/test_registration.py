@@ -15,7 +15,7 @@ from remuda.core.ids import NodeId
 from remuda.host.ports import free_port
 from remuda.wire import subjects
 from remuda.worker.enrolment import BusPolicy
-from remuda.worker.state import Phase
+from remuda.worker.state import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, make_worker, ready, running, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend, Mint
 from tests.support.nats_servers import CLOCK, PlainServer, connected, operator_server, plain_server
@@ -62,9 +62,9 @@ async def test_a_frontend_that_comes_up_later_is_found(nats: PlainServer) -> Non
     frontend = LocalAiFrontend(port=free_port("127.0.0.1"))
     frontend.extra_reply = {"nats_url": nats.url}
     async with running(frontend.url) as worker:
-        await wait_for_phase(worker, Phase.REGISTERING, because="cannot be reached")
+        await wait_for_phase(worker, WorkerPhase.REGISTERING, because="cannot be reached")
         async with frontend:
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             worker.stop("seen enough")
             await wait_until(lambda: frontend.of("deregister"))
 
@@ -90,9 +90,9 @@ async def test_a_refused_node_stops_at_once_with_the_frontends_words(
 async def test_a_failing_frontend_is_asked_again(frontend: LocalAiFrontend) -> None:
     frontend.misbehaviour["register"] = 500
     async with running(frontend.url) as worker:
-        await wait_for_phase(worker, Phase.REGISTERING, because="answered 500: told to fail")
+        await wait_for_phase(worker, WorkerPhase.REGISTERING, because="answered 500: told to fail")
         del frontend.misbehaviour["register"]
-        await wait_for_phase(worker, Phase.READY)
+        await wait_for_phase(worker, WorkerPhase.READY)
 
 
 async def test_without_a_bus_address_the_setting_is_named(frontend: LocalAiFrontend) -> None:
@@ -105,35 +105,35 @@ async def test_a_pending_worker_waits_and_gets_in_once_approved(frontend: LocalA
     frontend.auto_approve = False
     frontend.extra_reply |= OURS
     async with running(frontend.url) as worker:
-        await wait_for_phase(worker, Phase.WAITING_FOR_APPROVAL)
+        await wait_for_phase(worker, WorkerPhase.WAITING_FOR_APPROVAL)
         assert frontend.node(NAME).heartbeats == []
         frontend.approve(NAME)
-        await wait_for_phase(worker, Phase.READY)
+        await wait_for_phase(worker, WorkerPhase.READY)
 
 
 async def test_with_a_localai_frontend_a_pending_worker_reports_already(frontend: LocalAiFrontend) -> None:
     frontend.auto_approve = False
     async with running(frontend.url) as worker:
         await wait_until(lambda: frontend.of("heartbeat"))
-        assert worker.state.value.phase is Phase.WAITING_FOR_APPROVAL
+        assert worker.state.value.phase is WorkerPhase.WAITING_FOR_APPROVAL
         frontend.approve(NAME)
-        await wait_for_phase(worker, Phase.READY)
+        await wait_for_phase(worker, WorkerPhase.READY)
 
 
 async def test_a_forgotten_node_registers_again_and_hears_under_its_new_id(
     frontend: LocalAiFrontend, nats: PlainServer
 ) -> None:
     async with running(frontend.url, heartbeat_interval=OFTEN) as worker:
-        first = (await wait_for_phase(worker, Phase.READY)).node_id
+        first = (await wait_for_phase(worker, WorkerPhase.READY)).node_id
         frontend.forget(NAME)
         with anyio.fail_after(20):
             state = await worker.state.until(
-                lambda state: state.phase is Phase.READY and state.node_id != first
+                lambda state: state.phase is WorkerPhase.READY and state.node_id != first
             )
         assert state.node_id is not None
         async with connected(nats.url) as bus:
             await bus.publish(subjects.node_stop(state.node_id), b"null")
-            await wait_for_phase(worker, Phase.STOPPING)
+            await wait_for_phase(worker, WorkerPhase.STOPPING)
 
 
 async def test_a_bus_that_moved_is_found_through_the_frontend(
@@ -142,8 +142,8 @@ async def test_a_bus_that_moved_is_found_through_the_frontend(
     async with ready(frontend) as worker, plain_server(tmp_path) as elsewhere:
         frontend.extra_reply = {"nats_url": elsewhere.url}
         nats.kill()
-        await wait_for_phase(worker, Phase.CONNECTING)
-        await wait_for_phase(worker, Phase.READY)
+        await wait_for_phase(worker, WorkerPhase.CONNECTING)
+        await wait_for_phase(worker, WorkerPhase.READY)
 
 
 async def test_a_bus_named_by_the_settings_is_not_asked_about(
@@ -182,11 +182,11 @@ async def test_credentials_are_renewed_before_they_expire(tmp_path: Path) -> Non
         async with ready(frontend) as worker:
             await wait_until(lambda: CLOCK.now() > expiries[0] + timedelta(seconds=1), within=20)
             state = worker.state.value
-            assert state.phase is Phase.READY
+            assert state.phase is WorkerPhase.READY
             assert state.node_id is not None
             async with connected(server.url, account_user(keys.account, "f", CLOCK)) as bus:
                 await bus.publish(subjects.node_stop(state.node_id), b"null")
-                await wait_for_phase(worker, Phase.STOPPING)
+                await wait_for_phase(worker, WorkerPhase.STOPPING)
     assert len(expiries) >= 2
 
 
@@ -195,8 +195,8 @@ async def test_a_pending_worker_that_went_ahead_gets_onto_the_bus_once_approved(
     async with operator_server(tmp_path, keys) as server, LocalAiFrontend(auto_approve=False) as frontend:
         frontend.mint = minting(keys, timedelta(hours=1), [])
         async with running(frontend.url, bus=BusPolicy(url=server.url)) as worker:
-            await wait_for_phase(worker, Phase.WAITING_FOR_APPROVAL)
+            await wait_for_phase(worker, WorkerPhase.WAITING_FOR_APPROVAL)
             assert frontend.of("heartbeat") == []
             frontend.approve(NAME)
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             await wait_until(lambda: frontend.of("heartbeat"))

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from remuda.core import log
 from remuda.worker.enrolment import BusPolicy
-from remuda.worker.state import Phase
+from remuda.worker.state import WorkerPhase
 from tests.integration.worker.rig import OFTEN, running, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import password_settings, plain_server
@@ -41,11 +41,11 @@ async def test_bus_password_and_token_stay_out_of_the_log(tmp_path: Path, lines:
         url = nats.url.replace("nats://", f"nats://w:{BUS_PASSWORD}@")
         bus, token = BusPolicy(url=url), SecretStr(TOKEN)
         async with running(frontend.url, bus=bus, token=token, heartbeat_interval=OFTEN) as worker:
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             frontend.misbehaviour["heartbeat"] = 500
             await wait_until(lambda: "heartbeat_failed" in lines.getvalue())
             nats.kill()
-            await wait_for_phase(worker, Phase.CONNECTING)
+            await wait_for_phase(worker, WorkerPhase.CONNECTING)
     assert "bus_lost" in lines.getvalue()
     assert BUS_PASSWORD not in lines.getvalue()
     assert TOKEN not in lines.getvalue()

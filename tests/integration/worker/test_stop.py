@@ -17,7 +17,7 @@ from remuda.worker.http.app import probes
 from remuda.worker.http.asgi import App
 from remuda.worker.reporter import NothingYet
 from remuda.worker.service import Worker
-from remuda.worker.state import Phase
+from remuda.worker.state import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, make_worker, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, connected
@@ -38,7 +38,7 @@ async def by_bus(worker: Worker, tasks: TaskGroup, nats: PlainServer) -> None:
     assert node is not None
     async with connected(nats.url) as bus:
         await bus.publish(subjects.node_stop(node), b"null")
-        await wait_for_phase(worker, Phase.STOPPING)
+        await wait_for_phase(worker, WorkerPhase.STOPPING)
 
 
 async def by_cancelling(worker: Worker, tasks: TaskGroup, nats: PlainServer) -> None:
@@ -59,7 +59,7 @@ async def stopped(
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             await tasks.start(worker.run)
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             await wait_until(lambda: len(frontend.of("heartbeat")) > 1)
             await trigger(worker, tasks)
     return frontend.actions[frontend.actions.index("drain") :] if frontend.of("drain") else []
@@ -147,7 +147,7 @@ async def test_backends_end_after_the_requests_that_are_in_flight(frontend: Loca
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             await tasks.start(worker.run)
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             frontend.node(NAME).in_flight_polls = [1, 0]
             worker.stop("SIGTERM")
 
@@ -166,6 +166,6 @@ async def test_a_worker_that_never_got_in_stops_without_a_word(frontend: LocalAi
     with anyio.fail_after(10):
         async with anyio.create_task_group() as tasks:
             await tasks.start(worker.run)
-            await wait_for_phase(worker, Phase.REGISTERING, because="500")
+            await wait_for_phase(worker, WorkerPhase.REGISTERING, because="500")
             worker.stop("SIGTERM")
     assert set(frontend.actions) == {"register"}

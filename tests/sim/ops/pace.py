@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from remuda.ops.commander import Timeouts
-from remuda.ops.model import Patience
+from remuda.ops.model import StepPolicy
 from remuda.ops.reconciler import Pace as Looks
 
 
@@ -21,7 +21,7 @@ class Pace:
     look_every_s: float  # At what is left to do, once it is calm.
     looks: Looks
     timeouts: Timeouts
-    patience: Patience
+    patience: StepPolicy
     list_every: timedelta
     write_progress_every: timedelta
     signal_gap: timedelta
@@ -54,7 +54,7 @@ BRISK = Pace(
     look_every_s=20.0,
     looks=Looks(timedelta(seconds=20), timedelta(seconds=60), timedelta(seconds=60)),
     timeouts=Timeouts(install=timedelta(seconds=60), upgrade=timedelta(seconds=60)),
-    patience=Patience(
+    patience=StepPolicy(
         silence=timedelta(minutes=8),
         failures_max=6,
         backoff_first=timedelta(seconds=5),
@@ -75,7 +75,7 @@ SLOW = Pace(
     look_every_s=900.0,
     looks=Looks(timedelta(minutes=15), timedelta(minutes=60), timedelta(minutes=20)),
     timeouts=Timeouts(),
-    patience=Patience(lease=timedelta(minutes=20), failures_max=6),
+    patience=StepPolicy(lease=timedelta(minutes=20), failures_max=6),
     list_every=timedelta(minutes=15),
     write_progress_every=timedelta(minutes=5),
     signal_gap=timedelta(seconds=10),

@@ -12,7 +12,7 @@ from remuda.core.errors import Problem
 from remuda.ops import steps
 from remuda.ops.model import Kind, Moment, Observation, Stage, State, Step, Wish
 from remuda.store import ops_attempts
-from remuda.store.ops_attempts import Claim
+from remuda.store.ops_attempts import RequestHolder
 from tests.sim.ops.simulation import run_seed
 
 SEEDS_MOST = 10
@@ -26,7 +26,7 @@ _goal_met = steps._goal_met
 
 
 def commit_over_what_is_newer(
-    connection: Connection, now: datetime, changes: Sequence[Step], claim: Claim
+    connection: Connection, now: datetime, changes: Sequence[Step], claim: RequestHolder
 ) -> list[Step]:
     held = _held(connection, changes)
     latest = [replace(step, version=held[step.key].version) for step in changes if step.key in held]
@@ -34,7 +34,7 @@ def commit_over_what_is_newer(
 
 
 def commit_and_say_that_all_was_written(
-    connection: Connection, now: datetime, changes: Sequence[Step], claim: Claim
+    connection: Connection, now: datetime, changes: Sequence[Step], claim: RequestHolder
 ) -> list[Step]:
     _commit(connection, now, changes, claim)
     return list(changes)

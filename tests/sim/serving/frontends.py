@@ -9,8 +9,8 @@ import anyio
 
 from remuda.core.errors import RemudaError
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
-from remuda.fleet.node_views import NodeViews
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.node_views import ObservedNodes
+from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import ChatRequest, RequestMessage
@@ -29,7 +29,7 @@ from remuda.router.live_table import TableKeeper, Tables, TableSources
 from remuda.router.peers import PeerLoads
 from remuda.router.ports import LoadStatus
 from remuda.router.suspects import Suspects
-from remuda.scheduler.catalogue import Catalogue
+from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
@@ -185,7 +185,7 @@ class Parts:
         self._operations = SqlOpStore(host.database)
         self._replicas = SqlReplicaStore(host.database)
         self._model_store = SqlModelStore(host.database)
-        self._catalogue = Catalogue(self._model_store, Path("/nowhere"))
+        self._catalogue = ModelCatalogue(self._model_store, Path("/nowhere"))
         self._worker, self._engine = BusWorker(lines), SimulatedEngine(world, host)
         self._worker_http = SimulatedWorkerHttp(world)
         self.signal = ChangeSignal(lines, host.id, world.pace.signal_gap)
@@ -389,12 +389,12 @@ class Parts:
             habits=Habits(self._world.keep_alive),
         )
 
-    async def _nodes(self) -> Sequence[NodeView]:
-        return list(NodeViews().of(await self._host.standings(), ()).values())
+    async def _nodes(self) -> Sequence[ObservedNode]:
+        return list(ObservedNodes().of(await self._host.standings(), ()).values())
 
-    async def _look(self) -> tuple[Sequence[NodeView], Sequence[Reading]]:
+    async def _look(self) -> tuple[Sequence[ObservedNode], Sequence[Reading]]:
         listed = await self._operations.inventories()
-        nodes = list(NodeViews().of(await self._host.standings(), listed).values())
+        nodes = list(ObservedNodes().of(await self._host.standings(), listed).values())
         self._inventories.want(to_ask(nodes))
         return nodes, ()
 

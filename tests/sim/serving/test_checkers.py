@@ -13,22 +13,22 @@ from remuda.core.errors import NoCapacity
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import Step
 from remuda.router import table
 from remuda.router.table import Table
 from remuda.scheduler import placement
-from remuda.scheduler.catalogue import Catalogue, Catalogued
+from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.loader import _Load
 from remuda.scheduler.lost_answers import AnswerMemory, AnswerVerdict, Lists
 from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_attempts
-from remuda.store.ops_attempts import Claim
+from remuda.store.ops_attempts import RequestHolder
 from tests.sim.serving.simulation import run_seed
 
 SEEDS_MOST = 20
 _routable, _build, _offered = table._routable, table.build, placement._out_of_the_question
-_refresh, _read, _commit = Catalogue.refresh, Catalogue._read, ops_attempts.commit
+_refresh, _read, _commit = ModelCatalogue.refresh, ModelCatalogue._read, ops_attempts.commit
 
 
 async def at_once(*_: object, **__: object) -> None:
@@ -39,7 +39,7 @@ async def for_ever(*_: object, **__: object) -> None:
     await anyio.sleep_forever()
 
 
-def routed_though_drained(row: Replica, view: NodeView, selector: Mapping[str, str]) -> bool:
+def routed_though_drained(row: Replica, view: ObservedNode, selector: Mapping[str, str]) -> bool:
     undrained = replace(view.standing.node, drained=False)
     return _routable(row, replace(view, standing=replace(view.standing, node=undrained)), selector)
 
@@ -53,12 +53,12 @@ def built_of_any_revision(replicas: Replicas, nodes: object, models: Mapping[str
     return _build(replace(replicas, rows=tuple(rows)), nodes, models, token)  # type: ignore[arg-type]
 
 
-async def read_once(catalogue: Catalogue) -> None:
+async def read_once(catalogue: ModelCatalogue) -> None:
     if not catalogue.configured:
         await _refresh(catalogue)
 
 
-def never_forgotten(catalogue: Catalogue, stored: Sequence[StoredModel]) -> Mapping[str, Catalogued]:
+def never_forgotten(catalogue: ModelCatalogue, stored: Sequence[StoredModel]) -> Mapping[str, Catalogued]:
     return {**catalogue.configured, **_read(catalogue, stored)}
 
 
@@ -71,7 +71,7 @@ def unfit_only_if_away(standing: Standing) -> str:
 
 
 def commit_and_say_that_all_was_written(
-    connection: Connection, now: datetime, changes: Sequence[Step], claim: Claim
+    connection: Connection, now: datetime, changes: Sequence[Step], claim: RequestHolder
 ) -> list[Step]:
     _commit(connection, now, changes, claim)
     return list(changes)
@@ -171,10 +171,10 @@ BREAKS = {
         first_seed=2,
     ),
     "models are read once": Break(
-        {"remuda.scheduler.catalogue.Catalogue.refresh": read_once}, "what_is_loaded_is_configured"
+        {"remuda.scheduler.catalogue.ModelCatalogue.refresh": read_once}, "what_is_loaded_is_configured"
     ),
     "removed models are remembered": Break(
-        {"remuda.scheduler.catalogue.Catalogue._read": never_forgotten},
+        {"remuda.scheduler.catalogue.ModelCatalogue._read": never_forgotten},
         "what_is_loaded_is_configured",
         first_seed=4,
     ),

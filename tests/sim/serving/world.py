@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from remuda.ops.commander import Timeouts
-from remuda.ops.model import Patience
+from remuda.ops.model import StepPolicy
 from remuda.ops.reconciler import Pace as Looks
 from tests.sim.ops.pace import Pace
 from tests.sim.ops.world import Weather, World
@@ -28,7 +28,7 @@ SERVING = Pace(
     look_every_s=5.0,
     looks=Looks(timedelta(seconds=10), timedelta(seconds=60), timedelta(seconds=40)),
     timeouts=Timeouts(),
-    patience=Patience(),
+    patience=StepPolicy(),
     list_every=timedelta(seconds=30),
     write_progress_every=timedelta(seconds=10),
     signal_gap=timedelta(seconds=1),

@@ -12,7 +12,7 @@ import pytest
 from nacl.signing import VerifyKey
 from pydantic import SecretStr
 
-from remuda.bus.credentials import Account, BusCredentials, ClusterKeys, revocations
+from remuda.bus.credentials import Account, BusUser, ClusterKeys, revocations
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Invalid, Misconfigured
 from remuda.core.ids import NodeId
@@ -31,7 +31,7 @@ def claims(jwt: str) -> Mapping[str, Any]:
     return read
 
 
-def worker(node: NodeId = NODE) -> BusCredentials:
+def worker(node: NodeId = NODE) -> BusUser:
     return KEYS.account.mint_worker(
         "backend", node, subscribe=["nodes.1.>"], publish=["nodes.1.p"], now=NOW, ttl=timedelta(hours=24)
     )

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from remuda.cli import chat
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.plain import as_text
 from remuda.core.errors import Invalid, PeerFailed
 
@@ -18,7 +18,7 @@ class Model:
         self.script = list(script)
         self.heard: list[list[str]] = []
 
-    def answer(self, asked: Asked, body: dict[str, object], reply: chat.Reply) -> Iterator[str]:
+    def answer(self, asked: ClientOptions, body: dict[str, object], reply: chat.ChatReply) -> Iterator[str]:
         messages = body["messages"]
         assert isinstance(messages, list)
         self.heard.append([message["content"] for message in messages])
@@ -36,7 +36,7 @@ def test_answer_that_fails_does_not_end_the_conversation(
 ) -> None:
     model = Model("hello", PeerFailed("qwen is being loaded"), "yes")
     monkeypatch.setattr(chat, "_answer", model.answer)
-    chat._converse(Asked(), {"model": "qwen"}, [], ["hi", "are you there?", "are you well?"])
+    chat._converse(ClientOptions(), {"model": "qwen"}, [], ["hi", "are you there?", "are you well?"])
 
     shown = capsys.readouterr()
     assert "qwen is being loaded" in shown.err
@@ -47,7 +47,7 @@ def test_model_cannot_steer_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(chat, "_answer", Model("one\n\ttwo\x1b]0;owned\x07\r").answer)
-    chat._converse(Asked(), {"model": "qwen"}, [], ["hi"])
+    chat._converse(ClientOptions(), {"model": "qwen"}, [], ["hi"])
 
     assert capsys.readouterr().out == "one\n\ttwo ]0;owned  \n"
 

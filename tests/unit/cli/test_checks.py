@@ -16,7 +16,7 @@ from remuda.cli import checks
 from remuda.cli.checks import Patient, examine
 from remuda.cli.exits import Exit
 from remuda.cli.findings import Finding, Level, ok
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.main import root
 from remuda.core.clock import SystemClock
 from remuda.host.folder import DataFolder, write_json
@@ -29,8 +29,8 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {"REMUDA_DATA_DIR": str(tmp_path / "data"), "REMUDA_PORT": str(free_port("127.0.0.1"))}
 
 
-def patient(environ: dict[str, str], asked: Asked | None = None) -> Patient:
-    return Patient(asked or Asked(), None, environ, SystemClock())
+def patient(environ: dict[str, str], asked: ClientOptions | None = None) -> Patient:
+    return Patient(asked or ClientOptions(), None, environ, SystemClock())
 
 
 def test_a_check_that_fails_or_hangs_does_not_touch_the_others(environ: dict[str, str]) -> None:
@@ -207,7 +207,7 @@ def test_a_frontend_that_is_still_starting_is_said_to_be(environ: dict[str, str]
 
 
 def test_a_frontend_that_was_named_and_does_not_answer_is_a_problem(environ: dict[str, str]) -> None:
-    asked = Asked(url=f"http://127.0.0.1:{free_port('127.0.0.1')}")
+    asked = ClientOptions(url=f"http://127.0.0.1:{free_port('127.0.0.1')}")
 
     found = checks.check_frontend(patient(environ, asked))
 

@@ -12,7 +12,7 @@ import pytest
 import trustme
 from pydantic import SecretStr
 
-from remuda.cli.client import AdminClient, Answer, refusal_of
+from remuda.cli.client import AdminClient, ApiAnswer, refusal_of
 from remuda.cli.target import Target
 from remuda.core.errors import (
     Conflict,
@@ -117,7 +117,7 @@ def test_a_refusal_keeps_the_frontends_code_and_hint(error: RemudaError, code: s
     told = error.problem()
     body = encode(NodeError.of(error.http_status, str(error), told.code, told.hint))
 
-    refused = refusal_of(Target("http://frontend"), Answer(error.http_status, body, None)).problem()
+    refused = refusal_of(Target("http://frontend"), ApiAnswer(error.http_status, body, None)).problem()
 
     assert (refused.code, refused.message, refused.hint) == (code, error.message, hint)
 

@@ -3,12 +3,12 @@
 import pytest
 
 from remuda.cli.client import TIMEOUT_S
-from remuda.cli.logs import WAIT_S, Source, as_json_line, matching
+from remuda.cli.logs import WAIT_S, LogSource, as_json_line, matching
 from remuda.core import limits
 from remuda.wire.logs import LogLine
 from remuda.wire.serving import ReplicaView
 
-THERE = [Source("n1", "attic", "qwen"), Source("n1", "attic", "bge"), Source("n2", "cellar", "qwen")]
+THERE = [LogSource("n1", "attic", "qwen"), LogSource("n1", "attic", "bge"), LogSource("n2", "cellar", "qwen")]
 REPLICAS = [
     ReplicaView(model="qwen", node_id="n1", backend="llama-cpp"),
     ReplicaView(model="bge", node_id="n1", backend="embeddings"),

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from remuda.cli import models
-from remuda.cli.chat import Reply, _about, _pieces
-from remuda.cli.client import AdminClient, Answer
+from remuda.cli.chat import ChatReply, _about, _pieces
+from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.exits import Exit
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.main import root
 from remuda.cli.model_files import model_text
 from remuda.cli.model_tables import model_table, replica_table, size
@@ -32,11 +32,11 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Asked:
-    return Asked(data_dir=str(tmp_path / "data"))
+def asked(tmp_path: Path) -> ClientOptions:
+    return ClientOptions(data_dir=str(tmp_path / "data"))
 
 
-def models_of(asked: Asked) -> Path:
+def models_of(asked: ClientOptions) -> Path:
     assert asked.data_dir is not None
     return Path(asked.data_dir) / "models"
 
@@ -48,7 +48,9 @@ def shown(table: object) -> str:
     return output.file.getvalue()
 
 
-def test_gguf_file_alone_becomes_a_model_and_lies_where_models_are(tmp_path: Path, asked: Asked) -> None:
+def test_gguf_file_alone_becomes_a_model_and_lies_where_models_are(
+    tmp_path: Path, asked: ClientOptions
+) -> None:
     file = tmp_path / "Tiny-Test.Q4_1.gguf"
     os.link(tiny_model(), file)
     config = read_model(model_text(file, None, None, asked))
@@ -65,7 +67,7 @@ def test_file_is_not_kept_here_for_a_frontend_that_is_elsewhere(
     os.link(tiny_model(), file)
     monkeypatch.setattr("remuda.cli.model_files.data_folder", lambda flags, environ: data)
     monkeypatch.delenv("REMUDA_DATA_DIR", raising=False)
-    elsewhere = Asked(url="http://192.0.2.7:8080")
+    elsewhere = ClientOptions(url="http://192.0.2.7:8080")
     with pytest.raises(Invalid, match="would not see the file"):
         model_text(file, None, None, elsewhere)
     assert not data.models.exists()
@@ -75,17 +77,19 @@ def test_file_is_not_kept_here_for_a_frontend_that_is_elsewhere(
     assert (data.models / file.name).exists(), "this machine is one of its nodes"
     write_json(data.joined, {})
     write_json(data.endpoint, {"port": 8090})
-    model_text(file, None, None, Asked(url="http://localhost:8090"))
+    model_text(file, None, None, ClientOptions(url="http://localhost:8090"))
     with pytest.raises(Invalid, match="would not see the file"):
-        model_text(file, None, None, Asked(url="http://localhost:8091"))
+        model_text(file, None, None, ClientOptions(url="http://localhost:8091"))
 
 
-def test_name_and_context_can_be_given(tmp_path: Path, asked: Asked) -> None:
+def test_name_and_context_can_be_given(tmp_path: Path, asked: ClientOptions) -> None:
     config = read_model(model_text(tiny_model(), "mine", 512, asked))
     assert (config.id, config.context_size) == ("mine", 512)
 
 
-def test_adding_the_same_file_or_a_copy_of_it_again_is_no_trouble(tmp_path: Path, asked: Asked) -> None:
+def test_adding_the_same_file_or_a_copy_of_it_again_is_no_trouble(
+    tmp_path: Path, asked: ClientOptions
+) -> None:
     model_text(tiny_model(), None, None, asked)
     model_text(tiny_model(), None, None, asked)
     copy = tmp_path / tiny_model().name
@@ -119,11 +123,11 @@ class Taking(AdminClient):
 
     def call(
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> ApiAnswer:
         assert isinstance(body, dict)
         name = read_model(body["config"]).id
         problem = "no node can take it" if name == "nowhere" else ""
-        return Answer(201, encode(ModelAdded(model=ModelItem(name=name, problem=problem))), None)
+        return ApiAnswer(201, encode(ModelAdded(model=ModelItem(name=name, problem=problem))), None)
 
 
 @pytest.mark.parametrize(
@@ -158,16 +162,16 @@ class Serving(AdminClient):
 
     unloads: ClassVar[list[tuple[str, ...]]] = []
 
-    def get(self, *path: str, **query: str) -> Answer:
+    def get(self, *path: str, **query: str) -> ApiAnswer:
         models = (ModelItem(name="qwen"), ModelItem(name="phi"), ModelItem(name="gpt", alias="qwen"))
-        return Answer(200, encode(ModelItems(models=models)), None)
+        return ApiAnswer(200, encode(ModelItems(models=models)), None)
 
     def call(
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> ApiAnswer:
         self.unloads.append(path)
         ops = (an_op(),) if "qwen" in path else ()
-        return Answer(202, encode(ModelOps(operations=ops)), None)
+        return ApiAnswer(202, encode(ModelOps(operations=ops)), None)
 
 
 @pytest.fixture
@@ -198,9 +202,9 @@ class Loaded(AdminClient):
 
     def call(
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> ApiAnswer:
         told = ModelLoaded(model=path[2], nodes=("attic",), others=("barn: it has no file",))
-        return Answer(200, encode(told), None)
+        return ApiAnswer(200, encode(told), None)
 
 
 def test_loading_what_is_loaded_already_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +238,9 @@ def test_a_model_that_failed_says_how_long_ago() -> None:
 
 
 @pytest.mark.parametrize("same_size", [False, True])
-def test_another_file_of_a_models_name_is_refused(tmp_path: Path, asked: Asked, same_size: bool) -> None:
+def test_another_file_of_a_models_name_is_refused(
+    tmp_path: Path, asked: ClientOptions, same_size: bool
+) -> None:
     model_text(tiny_model(), None, None, asked)
     other, content = tmp_path / tiny_model().name, tiny_model().read_bytes()
     changed = content[:-1] + bytes([content[-1] ^ 1])
@@ -244,7 +250,7 @@ def test_another_file_of_a_models_name_is_refused(tmp_path: Path, asked: Asked, 
         model_text(other, None, None, asked)
 
 
-def test_yaml_is_checked_before_it_is_sent(tmp_path: Path, asked: Asked) -> None:
+def test_yaml_is_checked_before_it_is_sent(tmp_path: Path, asked: ClientOptions) -> None:
     file = tmp_path / "qwen.yaml"
     file.write_text("name: qwen\nbackend: echo\ncontext_size: many\n")
     with pytest.raises(Invalid, match="context_size"):
@@ -256,7 +262,7 @@ def test_yaml_is_checked_before_it_is_sent(tmp_path: Path, asked: Asked) -> None
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", None], ids=["empty", "no text", "missing"])
 def test_file_that_is_no_model_is_refused_by_name(
-    tmp_path: Path, asked: Asked, content: bytes | None
+    tmp_path: Path, asked: ClientOptions, content: bytes | None
 ) -> None:
     file = tmp_path / "odd.yaml"
     if content is not None:
@@ -337,7 +343,7 @@ def test_sizes_are_short() -> None:
 
 
 def test_pieces_of_a_stream_become_text_and_figures() -> None:
-    reply = Reply(node="gpu-1", first_s=0.5, seconds=2.5)
+    reply = ChatReply(node="gpu-1", first_s=0.5, seconds=2.5)
     events: list[dict[str, object]] = [
         {"choices": [{"delta": {"role": "assistant"}}]},
         {"choices": [{"delta": {"content": "Hello"}}]},
@@ -349,4 +355,4 @@ def test_pieces_of_a_stream_become_text_and_figures() -> None:
 
 def test_error_in_the_stream_is_told() -> None:
     with pytest.raises(PeerFailed, match="the backend crashed"):
-        list(_pieces({"error": {"message": "the backend crashed"}}, Reply()))
+        list(_pieces({"error": {"message": "the backend crashed"}}, ChatReply()))

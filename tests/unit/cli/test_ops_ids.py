@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.cli.client import AdminClient, Answer
+from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.ops import whole_id
 from remuda.cli.target import Target
 from remuda.core.errors import Invalid, NotFound
@@ -16,9 +16,9 @@ FIRST, SECOND = "aaaa1111-0000-4000-8000-000000000001", "aaaa2222-0000-4000-8000
 class Known(AdminClient):
     """A frontend with two operations, of a release that lists them all whatever is asked."""
 
-    def get(self, *path: str, **query: str) -> Answer:
+    def get(self, *path: str, **query: str) -> ApiAnswer:
         load = an_op(id=SECOND, kind="load", model="qwen")
-        return Answer(200, encode(OpViews(operations=(an_op(id=FIRST), load))), None)
+        return ApiAnswer(200, encode(OpViews(operations=(an_op(id=FIRST), load))), None)
 
 
 @pytest.fixture

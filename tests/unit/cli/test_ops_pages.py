@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.cli.client import AdminClient, Answer
+from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.ops_pages import read_pages
 from remuda.cli.target import Target
 from remuda.wire.codec import encode
@@ -15,11 +15,11 @@ COUNT = 2500
 class Busy(AdminClient):
     """A frontend with many operations, numbered down to 1."""
 
-    def get(self, *path: str, **query: str) -> Answer:
+    def get(self, *path: str, **query: str) -> ApiAnswer:
         newest = min(int(query.get("before", COUNT + 1)) - 1, COUNT)
         oldest = max(newest - int(query["limit"]), 0)
         ops = tuple(an_op(id=f"op-{number}") for number in range(newest, oldest, -1))
-        return Answer(200, encode(OpViews(operations=ops, next=oldest + 1 if oldest else None)), None)
+        return ApiAnswer(200, encode(OpViews(operations=ops, next=oldest + 1 if oldest else None)), None)
 
 
 @pytest.mark.parametrize(

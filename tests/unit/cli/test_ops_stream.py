@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from remuda.cli.event_stream import EventStream, Lost, Patience
+from remuda.cli.event_stream import EventStream, Lost, StreamTimeouts
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import FrontendUnreachable, NotFound, RemudaError
 from remuda.core.sse import SseEvent
@@ -46,7 +46,7 @@ class Script:
         self.pauses.append(span_s)
         self.clock.passed_s += span_s
 
-    def told(self, patience: Patience) -> list[SseEvent | Lost]:
+    def told(self, patience: StreamTimeouts) -> list[SseEvent | Lost]:
         return list(self.stream.follow(patience))
 
 
@@ -54,8 +54,8 @@ def event(id: int) -> bytes:
     return b"id: %d\ndata: x\n\n" % id
 
 
-def within(script: Script, seconds: float) -> Patience:
-    return Patience(script.clock.passed_s + seconds)
+def within(script: Script, seconds: float) -> StreamTimeouts:
+    return StreamTimeouts(script.clock.passed_s + seconds)
 
 
 def test_a_broken_stream_continues_after_the_last_event_seen() -> None:
@@ -90,7 +90,7 @@ def test_a_frontend_that_stays_away_is_given_up() -> None:
     script = Script()
 
     with pytest.raises(FrontendUnreachable, match="nothing listens"):
-        script.told(Patience(give_up_after=timedelta(minutes=5)))
+        script.told(StreamTimeouts(give_up_after=timedelta(minutes=5)))
 
     assert 300 <= script.clock.passed_s <= 320
 
@@ -99,7 +99,7 @@ def test_a_long_quiet_line_that_breaks_is_not_given_up_at_once() -> None:
     script = Script([event(1), 3000.0, b": nothing new\n\n", DOWN], [DOWN], [event(2)], [NotFound("enough")])
 
     with pytest.raises(NotFound):
-        script.told(Patience())
+        script.told(StreamTimeouts())
 
     assert script.asked[-1] == "2"
 
@@ -108,7 +108,7 @@ def test_what_waiting_does_not_cure_is_raised_at_once() -> None:
     script = Script([NotFound("there is no operation x")])
 
     with pytest.raises(NotFound):
-        script.told(Patience())
+        script.told(StreamTimeouts())
 
     assert script.pauses == []
 

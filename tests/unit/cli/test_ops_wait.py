@@ -6,15 +6,15 @@ import sys
 import pytest
 
 from remuda.cli.exits import Exit
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_picture import Picture
 from remuda.cli.ops_wait import Waiting, see_through
-from remuda.cli.ops_watch import Lines, WithoutOutcomes
+from remuda.cli.ops_watch import OperationLines, WithoutOutcomes
 from remuda.wire.operations import OpView, ProblemView
 from tests.support.clocks import HandClock
 from tests.unit.cli.ops_views import ID, NOON, a_step, an_op, op_event
 
-ASKED, JSON = Asked(url="http://127.0.0.1:1"), Asked(url="http://127.0.0.1:1", as_json=True)
+ASKED, JSON = ClientOptions(url="http://127.0.0.1:1"), ClientOptions(url="http://127.0.0.1:1", as_json=True)
 
 
 def ended(state: str, status: str, **facts: str) -> OpView:
@@ -56,7 +56,7 @@ def test_a_failure_is_told_once_with_its_node(capsys: pytest.CaptureFixture[str]
         error=f"attic: {back}",
         finished_at=NOON,
     )
-    live = Lines(sys.stderr, HandClock())
+    live = OperationLines(sys.stderr, HandClock())
     going_back = a_step(state="pending", stage="roll_back", problem=problem)
     for steps in ([a_step(), a_step("barn", state="pending")], [going_back, a_step("barn", state="pending")]):
         told = an_op(*steps, kind="upgrade")

@@ -8,7 +8,7 @@ from rich.console import Console
 from remuda.cli.event_stream import Lost
 from remuda.cli.ops_picture import Picture
 from remuda.cli.ops_tables import op_page, op_table, outcome_lines, progress_table
-from remuda.cli.ops_watch import Bars, JsonLines, Lines
+from remuda.cli.ops_watch import JsonLines, OperationBars, OperationLines
 from remuda.core.errors import FrontendUnreachable
 from remuda.core.sse import SseEvent
 from remuda.wire.operations import AttemptView, OpView, ProblemView, ProgressView
@@ -19,7 +19,7 @@ LOST = Lost(FrontendUnreachable("nothing listens there"), 1.0)
 FULL = ProblemView(code="disk_full", message="the disk is full", hint="free 3 GiB", retryable=True)
 
 
-def shown(display: Lines | Bars | JsonLines, *events: SseEvent) -> None:
+def shown(display: OperationLines | OperationBars | JsonLines, *events: SseEvent) -> None:
     picture = Picture()
     for event in events:
         picture = picture.after(event)
@@ -28,7 +28,7 @@ def shown(display: Lines | Bars | JsonLines, *events: SseEvent) -> None:
 
 def lines(*events: SseEvent) -> list[str]:
     file = StringIO()
-    shown(Lines(file, HandClock()), *events)
+    shown(OperationLines(file, HandClock()), *events)
     return file.getvalue().splitlines()
 
 
@@ -81,7 +81,7 @@ def test_lines_tell_the_reason_of_a_failure_once_and_when_the_next_attempt_is() 
 
 def test_bars_count_down_to_the_next_attempt() -> None:
     clock = HandClock()
-    bars = Bars(Console(file=StringIO(), width=200, height=25, markup=False), clock)
+    bars = OperationBars(Console(file=StringIO(), width=200, height=25, markup=False), clock)
     waits = a_step(state="pending", reason="waiting to retry", problem=FULL, retry_in_s=30)
     shown(bars, op_event(an_op(waits)))
     clock.passed_s += 12
@@ -98,7 +98,7 @@ def test_lines_do_not_tell_what_was_over_before() -> None:
 
 def test_lines_say_once_that_the_frontend_is_away_and_that_it_is_back() -> None:
     file = StringIO()
-    display = Lines(file, HandClock())
+    display = OperationLines(file, HandClock())
     for _ in range(3):
         display.lost(LOST)
     shown(display, op_event(an_op(a_step())))
@@ -111,7 +111,7 @@ def test_lines_say_once_that_the_frontend_is_away_and_that_it_is_back() -> None:
 
 def test_lines_say_within_seconds_that_nothing_is_heard_and_when_it_is_again() -> None:
     file, clock = StringIO(), HandClock()
-    display = Lines(file, clock)
+    display = OperationLines(file, clock)
     for _ in range(4):
         clock.advance(timedelta(seconds=2))
         display.look()
@@ -176,7 +176,7 @@ def test_of_too_many_nodes_those_that_tell_most_are_shown() -> None:
 
 
 def test_bars_show_what_was_seen_running_until_it_is_over_and_say_when_the_line_is_lost() -> None:
-    bars = Bars(Console(file=StringIO(), width=100, height=20), HandClock())
+    bars = OperationBars(Console(file=StringIO(), width=100, height=20), HandClock())
     old = an_op(a_step("old", "succeeded"), id="old", finished_at=NOON)
     ended = an_op(a_step(state="succeeded"), finished_at=NOON)
     shown(bars, op_event(old), op_event(an_op(a_step())), op_event(ended))
@@ -189,7 +189,7 @@ def test_bars_show_what_was_seen_running_until_it_is_over_and_say_when_the_line_
 
 def test_a_bar_whose_node_stands_still_says_for_how_long() -> None:
     clock = HandClock()
-    bars = Bars(Console(file=StringIO(), width=100, height=20), clock)
+    bars = OperationBars(Console(file=StringIO(), width=100, height=20), clock)
 
     def moved(to_mib: int, rate_bytes_s: float = 0, left_s: float | None = None) -> SseEvent:
         return tick(
@@ -215,7 +215,7 @@ def test_a_bar_whose_node_stands_still_says_for_how_long() -> None:
 
 def test_bars_say_within_seconds_that_nothing_comes_from_the_frontend() -> None:
     clock = HandClock()
-    bars = Bars(Console(file=StringIO(), width=100, height=20), clock)
+    bars = OperationBars(Console(file=StringIO(), width=100, height=20), clock)
     shown(bars, op_event(an_op(a_step())))
     clock.passed_s += 5
     bars.heard()

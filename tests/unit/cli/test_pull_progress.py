@@ -2,9 +2,9 @@
 
 from rich.progress import Progress
 
-from remuda.cli.pull_progress import Bars, Pace
+from remuda.cli.pull_progress import PullBars, RateColumn
 from remuda.core.clock import SystemClock
-from remuda.oci.progress import FileProgress, Phase
+from remuda.oci.progress import FileProgress, PullPhase
 from remuda.worker.depot.progress import ProgressStep
 from tests.support.clocks import HandClock
 
@@ -17,33 +17,33 @@ class Paced:
     def __init__(self) -> None:
         self.clock = HandClock()
         self._progress = Progress(disable=True)
-        self._bars = Bars(self._progress, self.clock)
+        self._bars = PullBars(self._progress, self.clock)
 
-    def tell(self, at_s: float, done_mib: int, phase: Phase = Phase.DOWNLOADING) -> None:
+    def tell(self, at_s: float, done_mib: int, phase: PullPhase = PullPhase.DOWNLOADING) -> None:
         self.clock.passed_s = at_s
         self._bars.show(ProgressStep(phase, 0, FileProgress("sha256:1", done_mib * MIB, 100 * MIB, phase)))
 
     @property
     def pace(self) -> str:
-        return Pace(self.clock).render(self._progress.tasks[0]).plain
+        return RateColumn(self.clock).render(self._progress.tasks[0]).plain
 
 
 def shown(*events: FileProgress) -> list[tuple[str, float, float | None]]:
     progress = Progress(disable=True)
-    bars = Bars(progress, SystemClock())
+    bars = PullBars(progress, SystemClock())
     for event in events:
         bars.show(ProgressStep(event.phase, 0, event))
     return [(task.description.split()[1], task.completed, task.total) for task in progress.tasks]
 
 
 def test_a_layer_that_is_unpacked_while_it_arrives_is_shown_as_arriving() -> None:
-    events = FileProgress("sha256:1", 60, 100), FileProgress("sha256:1", 50, 100, Phase.EXTRACTING)
+    events = FileProgress("sha256:1", 60, 100), FileProgress("sha256:1", 50, 100, PullPhase.EXTRACTING)
 
     assert shown(*events) == [("downloading", 60, 100)]
 
 
 def test_a_layer_that_has_arrived_is_shown_as_being_unpacked() -> None:
-    events = FileProgress("sha256:1", 100, 100), FileProgress("sha256:1", 50, 100, Phase.EXTRACTING)
+    events = FileProgress("sha256:1", 100, 100), FileProgress("sha256:1", 50, 100, PullPhase.EXTRACTING)
 
     assert shown(*events) == [("unpacking", 50, 100)]
 
@@ -83,6 +83,6 @@ def test_unpacking_has_no_pace_of_a_download() -> None:
     layer = Paced()
     layer.tell(0, 10)
     layer.tell(5, 100)
-    layer.tell(6, 50, Phase.EXTRACTING)
+    layer.tell(6, 50, PullPhase.EXTRACTING)
 
     assert layer.pace == ""

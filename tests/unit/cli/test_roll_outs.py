@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from remuda.cli import fleet_backends
-from remuda.cli.client import AdminClient, Answer
+from remuda.cli.client import AdminClient, ApiAnswer
 from remuda.cli.target import Target
 from remuda.wire.codec import encode
 from remuda.wire.operations import OpPlan, OpSubmitted
@@ -25,12 +25,12 @@ class Warner(AdminClient):
 
     def call(
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> ApiAnswer:
         assert isinstance(body, dict)
         self.asked.append("plan" if body["dry_run"] else "begin")
         plan = OpPlan(kind="upgrade", backend="echo", warnings=(WARNING,))
         begun = OpSubmitted(operation=an_op(), warnings=(WARNING,))
-        return Answer(200, encode(plan if body["dry_run"] else begun), None)
+        return ApiAnswer(200, encode(plan if body["dry_run"] else begun), None)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from remuda.cli.invocation import Asked
+from remuda.cli.invocation import ClientOptions
 from remuda.cli.target import NotRunningHere, Target, checked_url, find_target
 from remuda.core.errors import Misconfigured
 from remuda.host.folder import DataFolder, write_json
@@ -31,41 +31,43 @@ def test_the_frontend_of_the_data_folder_is_found(tmp_path: Path) -> None:
     environ = announce(tmp_path, os.getpid())
 
     source = str(DataFolder(tmp_path).endpoint)
-    assert find_target(Asked(), environ) == Target("http://127.0.0.1:8080", SecretStr("local"), None, source)
+    assert find_target(ClientOptions(), environ) == Target(
+        "http://127.0.0.1:8080", SecretStr("local"), None, source
+    )
 
 
 def test_its_ca_comes_with_it(tmp_path: Path) -> None:
     environ = announce(tmp_path, os.getpid(), ca="/etc/ca.pem")
 
-    assert find_target(Asked(), environ).ca == Path("/etc/ca.pem")
+    assert find_target(ClientOptions(), environ).ca == Path("/etc/ca.pem")
 
 
 def test_the_environment_wins_over_the_data_folder_and_a_flag_over_both(tmp_path: Path) -> None:
     environ = {**announce(tmp_path, os.getpid()), "REMUDA_URL": "http://two:1/"}
 
-    assert find_target(Asked(), environ).url == "http://two:1"
-    assert find_target(Asked(url="http://three:1"), environ).url == "http://three:1"
+    assert find_target(ClientOptions(), environ).url == "http://two:1"
+    assert find_target(ClientOptions(url="http://three:1"), environ).url == "http://three:1"
 
 
 def test_the_local_key_is_never_shown_to_another_frontend(tmp_path: Path) -> None:
     environ = announce(tmp_path, os.getpid())
 
-    assert find_target(Asked(url="http://elsewhere:1"), environ).api_key is None
+    assert find_target(ClientOptions(url="http://elsewhere:1"), environ).api_key is None
 
 
 def test_a_key_that_is_given_wins_over_the_local_one(tmp_path: Path) -> None:
     environ = {**announce(tmp_path, os.getpid()), "REMUDA_API_KEY": "mine"}
 
-    assert find_target(Asked(), environ).api_key == SecretStr("mine")
-    assert find_target(Asked(api_key="flag"), environ).api_key == SecretStr("flag")
+    assert find_target(ClientOptions(), environ).api_key == SecretStr("mine")
+    assert find_target(ClientOptions(api_key="flag"), environ).api_key == SecretStr("flag")
 
 
 def test_where_a_key_came_from_is_known(tmp_path: Path) -> None:
     environ = {"REMUDA_URL": "http://two:1", "REMUDA_API_KEY": "mine"}
 
-    assert find_target(Asked(), environ).key_source == "--api-key or REMUDA_API_KEY"
-    assert find_target(Asked(api_key="flag"), environ).key_source == "--api-key"
-    assert find_target(Asked(), {"REMUDA_URL": "http://two:1"}).key_source == ""
+    assert find_target(ClientOptions(), environ).key_source == "--api-key or REMUDA_API_KEY"
+    assert find_target(ClientOptions(api_key="flag"), environ).key_source == "--api-key"
+    assert find_target(ClientOptions(), {"REMUDA_URL": "http://two:1"}).key_source == ""
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/", "/api", "/api/"])
@@ -76,7 +78,7 @@ def test_the_address_of_an_api_stands_for_its_frontend(path: str) -> None:
 
 def test_without_a_frontend_it_says_that_none_runs_here(tmp_path: Path) -> None:
     with pytest.raises(NotRunningHere, match="remuda up is not running here") as refusal:
-        find_target(Asked(), {"REMUDA_DATA_DIR": str(tmp_path)})
+        find_target(ClientOptions(), {"REMUDA_DATA_DIR": str(tmp_path)})
 
     assert "remuda up" in refusal.value.hint
 
@@ -84,7 +86,7 @@ def test_without_a_frontend_it_says_that_none_runs_here(tmp_path: Path) -> None:
 def test_a_joined_machine_names_its_frontend_and_not_a_second_fleet(tmp_path: Path) -> None:
     write_json(DataFolder(tmp_path).joined, {"register_to": "http://barn:8080"})
     with pytest.raises(NotRunningHere, match="a worker of http://barn:8080") as refusal:
-        find_target(Asked(), {"REMUDA_DATA_DIR": str(tmp_path)})
+        find_target(ClientOptions(), {"REMUDA_DATA_DIR": str(tmp_path)})
 
     assert "remuda up" not in str(refusal.value)
     assert "REMUDA_URL=http://barn:8080" in refusal.value.hint
@@ -95,7 +97,7 @@ def test_what_a_dead_frontend_left_behind_does_not_count(tmp_path: Path) -> None
     environ = announce(tmp_path, ended_process())
 
     with pytest.raises(NotRunningHere, match="has ended"):
-        find_target(Asked(), environ)
+        find_target(ClientOptions(), environ)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +111,10 @@ def test_what_is_no_url_is_refused_with_the_accepted_form(text: str) -> None:
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])
 def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key: str) -> None:
     with pytest.raises(Misconfigured, match="API key") as refusal:
-        find_target(Asked(url="http://host", api_key=key), {})
+        find_target(ClientOptions(url="http://host", api_key=key), {})
 
     assert key not in str(refusal.value)
 
 
 def test_the_text_of_what_was_asked_does_not_tell_the_key() -> None:
-    assert "hunter2" not in repr(Asked(api_key="hunter2"))
+    assert "hunter2" not in repr(ClientOptions(api_key="hunter2"))

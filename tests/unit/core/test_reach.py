@@ -2,47 +2,47 @@
 
 import pytest
 
-from remuda.core.reach import Range, host_and_port, numeric_alias, range_of, refused
+from remuda.core.reach import AddressRange, host_and_port, numeric_alias, range_of, refused
 
 
 @pytest.mark.parametrize(
     ("address", "lies"),
     [
-        ("127.0.0.1", Range.LOOPBACK),
-        ("127.8.9.1", Range.LOOPBACK),
-        ("::1", Range.LOOPBACK),
-        ("[::1]", Range.LOOPBACK),
-        ("0.0.0.0", Range.LOOPBACK),
-        ("0.1.2.3", Range.LOOPBACK),
-        ("::", Range.LOOPBACK),
-        ("::ffff:127.0.0.1", Range.LOOPBACK),
-        ("64:ff9b::7f00:1", Range.LOOPBACK),
-        ("2002:7f00:1::", Range.LOOPBACK),
-        ("169.254.169.254", Range.LINK_LOCAL),
-        ("::ffff:169.254.169.254", Range.LINK_LOCAL),
-        ("fe80::1%eth0", Range.LINK_LOCAL),
-        ("224.0.0.1", Range.NOWHERE),
-        ("255.255.255.255", Range.NOWHERE),
-        ("ff02::1", Range.NOWHERE),
-        ("localhost", Range.NOWHERE),
-        ("", Range.NOWHERE),
-        ("10.0.0.7", Range.ORDINARY),
-        ("192.168.1.7", Range.ORDINARY),
-        ("100.64.0.1", Range.ORDINARY),
-        ("93.184.215.14", Range.ORDINARY),
-        ("fd00::7", Range.ORDINARY),
+        ("127.0.0.1", AddressRange.LOOPBACK),
+        ("127.8.9.1", AddressRange.LOOPBACK),
+        ("::1", AddressRange.LOOPBACK),
+        ("[::1]", AddressRange.LOOPBACK),
+        ("0.0.0.0", AddressRange.LOOPBACK),
+        ("0.1.2.3", AddressRange.LOOPBACK),
+        ("::", AddressRange.LOOPBACK),
+        ("::ffff:127.0.0.1", AddressRange.LOOPBACK),
+        ("64:ff9b::7f00:1", AddressRange.LOOPBACK),
+        ("2002:7f00:1::", AddressRange.LOOPBACK),
+        ("169.254.169.254", AddressRange.LINK_LOCAL),
+        ("::ffff:169.254.169.254", AddressRange.LINK_LOCAL),
+        ("fe80::1%eth0", AddressRange.LINK_LOCAL),
+        ("224.0.0.1", AddressRange.NOWHERE),
+        ("255.255.255.255", AddressRange.NOWHERE),
+        ("ff02::1", AddressRange.NOWHERE),
+        ("localhost", AddressRange.NOWHERE),
+        ("", AddressRange.NOWHERE),
+        ("10.0.0.7", AddressRange.ORDINARY),
+        ("192.168.1.7", AddressRange.ORDINARY),
+        ("100.64.0.1", AddressRange.ORDINARY),
+        ("93.184.215.14", AddressRange.ORDINARY),
+        ("fd00::7", AddressRange.ORDINARY),
     ],
 )
-def test_where_an_address_lies(address: str, lies: Range) -> None:
+def test_where_an_address_lies(address: str, lies: AddressRange) -> None:
     assert range_of(address) is lies
 
 
 def test_such_an_address_is_dialled_only_for_those_who_are_there_too() -> None:
     assert "127.0.0.1, a loopback address" in refused("127.0.0.1")
-    assert refused("127.0.0.1", Range.LOOPBACK) == ""
-    assert "link-local" in refused("169.254.169.254", Range.LOOPBACK)
-    assert refused("10.0.0.7", Range.LOOPBACK) == ""
-    assert "reserved" in refused("224.0.0.1", Range.NOWHERE)
+    assert refused("127.0.0.1", AddressRange.LOOPBACK) == ""
+    assert "link-local" in refused("169.254.169.254", AddressRange.LOOPBACK)
+    assert refused("10.0.0.7", AddressRange.LOOPBACK) == ""
+    assert "reserved" in refused("224.0.0.1", AddressRange.NOWHERE)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.admission import (
     AdmissionPolicy,
-    Heard,
+    HeartbeatOutcome,
     admit,
     approve,
     cut_off,
@@ -29,7 +29,7 @@ from remuda.fleet.admission import (
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.health import NodeStatus
 from remuda.fleet.liveness import ListeningPeriods
-from remuda.fleet.model import BusTrouble, Candidate, Label, LabelSource, Node, Report, Resources
+from remuda.fleet.model import Candidate, Label, LabelSource, Node, Resources, StoredBusTrouble, StoredReport
 from tests.support.nodes import CLOSED, NOON, OPEN, THRESHOLDS, beat, candidate, node
 
 LATER = NOON + timedelta(minutes=5)
@@ -121,8 +121,8 @@ def test_a_departed_node_that_beats_is_back() -> None:
     assert not heard(node(departed=True), beat(NodeId("node-1")), LATER).departed
 
 
-def report(sequence: int, boot: str = "boot-1") -> Report:
-    return Report(BootId(boot), sequence, "{}")
+def report(sequence: int, boot: str = "boot-1") -> StoredReport:
+    return StoredReport(BootId(boot), sequence, "{}")
 
 
 def test_an_overtaken_report_changes_nothing() -> None:
@@ -132,9 +132,11 @@ def test_an_overtaken_report_changes_nothing() -> None:
 
 
 def test_a_heartbeat_of_another_boot_does_not_speak_for_the_node() -> None:
-    assert hears(beat(NodeId("node-1"), report=report(9, "boot-0")), node()) is Heard.STRANGE
-    assert hears(beat(NodeId("node-1"), report=report(9)), node()) is Heard.TAKEN
-    assert hears(beat(NodeId("node-1")), node()) is Heard.TAKEN, "a peer without reports names no boot"
+    assert hears(beat(NodeId("node-1"), report=report(9, "boot-0")), node()) is HeartbeatOutcome.STRANGE
+    assert hears(beat(NodeId("node-1"), report=report(9)), node()) is HeartbeatOutcome.TAKEN
+    assert hears(beat(NodeId("node-1")), node()) is HeartbeatOutcome.TAKEN, (
+        "a peer without reports names no boot"
+    )
 
 
 @pytest.mark.parametrize("word", [leave, depart])
@@ -280,7 +282,7 @@ def test_registering_twice_changes_nothing_but_the_time() -> None:
     assert replace(once, last_heartbeat=NOON, updated_at=NOON, registered_at=NOON) == node()
 
 
-TROUBLE = BusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222")
+TROUBLE = StoredBusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222")
 
 
 def test_a_worker_that_cannot_be_commanded_is_not_made_healthy_by_registering_again() -> None:

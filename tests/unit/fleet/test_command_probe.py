@@ -6,11 +6,11 @@ import pytest
 
 from remuda.core import limits
 from remuda.core.ids import BootId, FrontendId, NodeId
-from remuda.fleet.command_probe import CommandProber, LastProbe, Reply, after_probe, due, not_subscribed
+from remuda.fleet.command_probe import CommandProber, LastProbe, ProbeReply, after_probe, due, not_subscribed
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.health import NodeStatus
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
-from remuda.fleet.model import BusTrouble, CommandProbe, Node, NodeType
+from remuda.fleet.model import CommandProbe, Node, NodeType, StoredBusTrouble
 from tests.support.nodes import NOON, THRESHOLDS, node
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ def test_a_worker_of_ours_is_connecting_until_its_first_report() -> None:
 
 def test_a_worker_that_waits_for_approval_is_said_to_wait_for_that_alone() -> None:
     waiting = "waiting for approval: remuda nodes approve gpu-1"
-    cut_off = BusTrouble(BootId("boot-1"), 1, "no route")
+    cut_off = StoredBusTrouble(BootId("boot-1"), 1, "no route")
     for shown in (node(report=None, approved=False), node(report=None, approved=False, bus_trouble=cut_off)):
         found = standing(shown, probe("its worker is elsewhere"))
         assert (found.status, found.reasons, found.uncommandable) == (NodeStatus.PENDING, (waiting,), "")
@@ -76,7 +76,7 @@ def unheard(*heartbeats_s: float) -> list[bool | None]:
     found = []
     for number, heartbeat_s in enumerate(heartbeats_s):
         asked = node(last_heartbeat=NOON + timedelta(seconds=heartbeat_s))
-        last = after_probe(asked, last, Reply.NO_RESPONDERS, NOON + timedelta(seconds=10 * number))
+        last = after_probe(asked, last, ProbeReply.NO_RESPONDERS, NOON + timedelta(seconds=10 * number))
         found.append(last.reached)
     return found
 
@@ -93,19 +93,21 @@ def test_a_worker_that_sent_no_heartbeat_since_it_was_asked_is_not_judged() -> N
 
 def test_an_answer_clears_the_probes_that_nobody_heard() -> None:
     lost = LastProbe(BootId("boot-1"), NOON, limits.PROBES_UNHEARD, False, NOON)
-    answered = after_probe(node(), lost, Reply.ANSWERED, LATER)
+    answered = after_probe(node(), lost, ProbeReply.ANSWERED, LATER)
     assert answered == LastProbe(BootId("boot-1"), LATER, 0, False)
     assert answered.reached is True
 
 
 def test_a_worker_that_does_not_answer_in_time_is_not_judged() -> None:
     heard = LastProbe(BootId("boot-1"), NOON, 0, True)
-    assert after_probe(node(), heard, Reply.UNKNOWN, LATER) == LastProbe(BootId("boot-1"), LATER, 0, True)
+    assert after_probe(node(), heard, ProbeReply.UNKNOWN, LATER) == LastProbe(
+        BootId("boot-1"), LATER, 0, True
+    )
 
 
 def test_what_an_earlier_boot_answered_says_nothing() -> None:
     lost = LastProbe(BootId("boot-0"), NOON, 5, False)
-    assert after_probe(node(), lost, Reply.NO_RESPONDERS, NOON) == LastProbe(
+    assert after_probe(node(), lost, ProbeReply.NO_RESPONDERS, NOON) == LastProbe(
         BootId("boot-1"), NOON, 1, None, NOON
     )
 
@@ -126,7 +128,7 @@ def test_nodes_are_asked_in_each_boot_and_then_once_in_a_while() -> None:
         {"approved": False},
         {"departed": True},
         {"report": None},
-        {"bus_trouble": BusTrouble(BootId("boot-1"), 1, "no answer")},
+        {"bus_trouble": StoredBusTrouble(BootId("boot-1"), 1, "no answer")},
     ],
 )
 def test_nodes_that_cannot_be_expected_to_answer_are_not_asked(changes: dict[str, object]) -> None:
@@ -154,7 +156,7 @@ class Probed:
     """A fleet of one node, and what a frontend writes down about it."""
 
     def __init__(self) -> None:
-        self.reply = Reply.NO_RESPONDERS
+        self.reply = ProbeReply.NO_RESPONDERS
         self.steady = True
         self.alive = True
         self.now = self.heard = NOON
@@ -168,7 +170,7 @@ class Probed:
             thresholds=THRESHOLDS,
         )
 
-    async def ask(self, _: NodeId) -> Reply:
+    async def ask(self, _: NodeId) -> ProbeReply:
         return self.reply
 
     async def fleet(self) -> Fleet:
@@ -191,7 +193,7 @@ async def test_a_change_is_written_down_once() -> None:
     for _ in range(4):
         await at.prober.probe_once()
     assert at.problems == [not_subscribed(node(), "nats://bus:4222")]
-    at.reply = Reply.ANSWERED
+    at.reply = ProbeReply.ANSWERED
     for _ in range(2):
         await at.prober.probe_once()
     assert at.problems[1:] == [""]
@@ -199,9 +201,9 @@ async def test_a_change_is_written_down_once() -> None:
 
 async def test_nothing_is_written_down_of_a_worker_that_was_killed() -> None:
     at = Probed()
-    at.reply = Reply.ANSWERED
+    at.reply = ProbeReply.ANSWERED
     await at.prober.probe_once()
-    at.reply, at.alive = Reply.NO_RESPONDERS, False
+    at.reply, at.alive = ProbeReply.NO_RESPONDERS, False
     for _ in range(30):
         await at.prober.probe_once()
     assert at.problems == [""]

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from remuda.core.ids import BootId
 from remuda.fleet.health import NodeStatus, Reachability, judge, reasons, uncommandable, wire_status
-from remuda.fleet.model import BusTrouble, Report
+from remuda.fleet.model import StoredBusTrouble, StoredReport
 from tests.support.nodes import THRESHOLDS, node
 
-CUT_OFF = BusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222; open that port")
-REPORT = Report(BootId("boot-1"), 1, "{}")
+CUT_OFF = StoredBusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222; open that port")
+REPORT = StoredReport(BootId("boot-1"), 1, "{}")
 facts = st.fixed_dictionaries(
     {name: st.booleans() for name in ("approved", "drained", "leaving", "departed")}
 )
@@ -66,7 +66,10 @@ def test_more_silence_never_makes_a_node_better(
 
 @given(facts, st.sampled_from([None, CUT_OFF]), st.sampled_from([None, REPORT]), silences)
 def test_every_no_has_a_reason_and_every_yes_has_none(
-    changes: dict[str, bool], trouble: BusTrouble | None, report: Report | None, silence: timedelta
+    changes: dict[str, bool],
+    trouble: StoredBusTrouble | None,
+    report: StoredReport | None,
+    silence: timedelta,
 ) -> None:
     one = node(**changes, bus_trouble=trouble, report=report)
     cut_off = uncommandable(one)
@@ -106,7 +109,7 @@ def test_a_node_that_cannot_be_commanded_still_goes_stale_and_is_then_called_sil
 def test_only_a_later_report_of_the_same_boot_ends_the_trouble(
     boot: str, sequence: int, cut_off: bool
 ) -> None:
-    one = node(bus_trouble=CUT_OFF, report=Report(BootId(boot), sequence, "{}"))
+    one = node(bus_trouble=CUT_OFF, report=StoredReport(BootId(boot), sequence, "{}"))
 
     assert bool(one.cut_off) == cut_off
 

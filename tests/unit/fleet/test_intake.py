@@ -7,10 +7,10 @@ import pytest
 
 from remuda.core.errors import Invalid, NotFound, RemudaError, StoreUnusable, Unauthorized, Unavailable
 from remuda.core.ids import BootId, NodeId
-from remuda.fleet.admission import Beat, Heard
+from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.identity import Caller
 from remuda.fleet.intake import HeartbeatIntake
-from remuda.fleet.model import Report
+from remuda.fleet.model import StoredReport
 from tests.support.nodes import beat
 
 pytestmark = pytest.mark.anyio
@@ -26,14 +26,14 @@ class Beats:
         self.groups: list[list[Beat]] = []
         self._trouble = trouble
 
-    async def beat(self, beats: Sequence[Beat]) -> list[Heard]:
+    async def beat(self, beats: Sequence[Beat]) -> list[HeartbeatOutcome]:
         if self._trouble is not None:
             raise self._trouble
         if UNWRITABLE in beats:
             raise Invalid("a text in it cannot be stored")
         self.groups.append(list(beats))
-        outcomes = {id(UNKNOWN): Heard.STRANGE, id(IMPOSTOR): Heard.UNPROVEN}
-        return [outcomes.get(id(beat), Heard.TAKEN) for beat in beats]
+        outcomes = {id(UNKNOWN): HeartbeatOutcome.STRANGE, id(IMPOSTOR): HeartbeatOutcome.UNPROVEN}
+        return [outcomes.get(id(beat), HeartbeatOutcome.TAKEN) for beat in beats]
 
 
 async def sent(store: Beats, *beats: Beat, news: Callable[[], None] = lambda: None) -> list[str]:
@@ -124,7 +124,7 @@ async def test_a_store_that_does_not_answer_fails_the_group() -> None:
 
 
 def reporting(body: str, sequence: int) -> Beat:
-    return beat(NodeId("good"), report=Report(BootId("boot"), sequence, body))
+    return beat(NodeId("good"), report=StoredReport(BootId("boot"), sequence, body))
 
 
 async def test_a_report_is_news_only_when_it_tells_something_else() -> None:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from remuda.gallery.index import read_index
-from remuda.gallery.model import Entry, Gallery, Index, Machine, Reading
+from remuda.gallery.model import Gallery, GalleryEntry, GalleryIndex, MachineProfile, Reading
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -49,8 +49,8 @@ def gallery(name: str = "localai") -> Gallery:
     return Gallery(name=name, url=f"https://{name}.example/index.yaml")
 
 
-def reading(*entries: Entry, name: str = "localai") -> Reading:
-    return Reading(gallery(name), Index(entries), confirmed_at=NOW)
+def reading(*entries: GalleryEntry, name: str = "localai") -> Reading:
+    return Reading(gallery(name), GalleryIndex(entries), confirmed_at=NOW)
 
 
 def localai_like(name: str = "localai") -> Reading:
@@ -61,16 +61,16 @@ def unreadable(name: str = "localai") -> Reading:
     return Reading(gallery(name), trouble="it cannot be reached")
 
 
-def concrete(name: str, uri: str = "", alias: str = "", tags: tuple[str, ...] = ()) -> Entry:
+def concrete(name: str, uri: str = "", alias: str = "", tags: tuple[str, ...] = ()) -> GalleryEntry:
     uri = uri or f"registry.example/backends:latest-{name}"
-    return Entry(name=name, line=1, alias=alias, uri=uri, tags=tags)
+    return GalleryEntry(name=name, line=1, alias=alias, uri=uri, tags=tags)
 
 
-def meta(name: str, **builds: str) -> Entry:
+def meta(name: str, **builds: str) -> GalleryEntry:
     """Capabilities are written with underscores: nvidia_cuda_12."""
     named = tuple((capability.replace("_", "-"), build) for capability, build in builds.items())
-    return Entry(name=name, line=1, alias=name, capabilities=named)
+    return GalleryEntry(name=name, line=1, alias=name, capabilities=named)
 
 
-def machine(capability: str = "default", architecture: str = "amd64", os: str = "linux") -> Machine:
-    return Machine(os=os, architecture=architecture, capability=capability)
+def machine(capability: str = "default", architecture: str = "amd64", os: str = "linux") -> MachineProfile:
+    return MachineProfile(os=os, architecture=architecture, capability=capability)

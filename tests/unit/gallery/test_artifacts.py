@@ -2,13 +2,13 @@
 
 import pytest
 
-from remuda.gallery.model import Entry
+from remuda.gallery.model import GalleryEntry
 from remuda.gallery.resolve import uris_of
 from tests.unit.gallery.indexes import concrete
 
 
 def test_mirrors_come_before_nightly_images() -> None:
-    entry = Entry(
+    entry = GalleryEntry(
         name="x",
         line=1,
         uri="quay.io/backends:latest-cpu-x",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from remuda.core.errors import Invalid, RemudaError
 from remuda.gallery import index
 from remuda.gallery.index import read_index
-from remuda.gallery.model import Index
+from remuda.gallery.model import GalleryIndex
 from remuda.gallery.sources import shipped_index
 from tests.support.examples import examples
 from tests.unit.gallery.indexes import LOCALAI_LIKE
@@ -17,7 +17,7 @@ from tests.unit.gallery.indexes import LOCALAI_LIKE
 GOOD = b"- {name: good, uri: 'registry.example/x:latest'}\n"
 
 
-def only(content: bytes) -> Index:
+def only(content: bytes) -> GalleryIndex:
     """The index of `content` followed by a good entry, which must survive whatever stands before it."""
     read = read_index(content + GOOD)
     assert read.entries[-1].name == "good"
@@ -214,7 +214,7 @@ def test_size_is_bounded(content: bytes, said: str) -> None:
         read_index(content)
 
 
-def taken_or_refused(content: bytes) -> Index | RemudaError:
+def taken_or_refused(content: bytes) -> GalleryIndex | RemudaError:
     try:
         return read_index(content)
     except RemudaError as error:
@@ -223,7 +223,7 @@ def taken_or_refused(content: bytes) -> Index | RemudaError:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
-    assert isinstance(taken_or_refused(content), (Index, Invalid))
+    assert isinstance(taken_or_refused(content), (GalleryIndex, Invalid))
 
 
 STRUCTURE = ("- ", "? ", ": ", "{", "}", "[", "]", ",", "\n", "\n  ", "'", '"', "#", "---\n", "%", "\\", "\t")
@@ -237,8 +237,8 @@ PIECES = st.sampled_from(STRUCTURE + WORDS + TAGS)
 def test_any_yaml_like_text_is_read_or_refused(pieces: list[str]) -> None:
     answer = taken_or_refused("".join(pieces).encode())
 
-    assert isinstance(answer, (Index, Invalid))
-    if isinstance(answer, Index):
+    assert isinstance(answer, (GalleryIndex, Invalid))
+    if isinstance(answer, GalleryIndex):
         assert all(entry.name and (entry.uri or entry.capabilities) for entry in answer.entries)
 
 
@@ -257,5 +257,5 @@ FIELDS = st.dictionaries(
 def test_every_entry_is_either_taken_or_complained_about(entries: list[dict[str, object]]) -> None:
     read = taken_or_refused(json.dumps(entries).encode())
 
-    assert isinstance(read, Index)
+    assert isinstance(read, GalleryIndex)
     assert len(read.entries) + len(read.complaints) == len(entries)

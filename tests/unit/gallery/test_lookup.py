@@ -3,7 +3,7 @@
 import pytest
 
 from remuda.gallery.lookup import find, search, sharing_alias
-from remuda.gallery.model import Entry
+from remuda.gallery.model import GalleryEntry
 from tests.unit.gallery.indexes import concrete, localai_like, meta, reading
 
 MINE = reading(concrete("whisper", "mine:1"), concrete("org__tts", "mine:2"), name="Mine")
@@ -53,7 +53,7 @@ def test_search_shows_builds_for_every_kind_of_machine() -> None:
 
 
 def test_hidden_entries_are_found_by_name_only() -> None:
-    hidden = reading(Entry(name="echo", line=1, uri="builtin:echo", tags=("hidden",)))
+    hidden = reading(GalleryEntry(name="echo", line=1, uri="builtin:echo", tags=("hidden",)))
 
     assert search((hidden,), "") == ()
     assert find((hidden,), "echo") is not None

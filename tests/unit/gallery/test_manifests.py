@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remuda.gallery import index
 from remuda.gallery.index import read_index
-from remuda.gallery.model import Index
+from remuda.gallery.model import GalleryIndex
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
@@ -18,7 +18,7 @@ VALUES = st.recursive(
 )
 
 
-def index_of(text: str) -> Index:
+def index_of(text: str) -> GalleryIndex:
     return read_index(text.encode())
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from remuda.core.errors import Invalid
-from remuda.gallery.model import Gallery, Machine, Verification, galleries_from_json, galleries_to_json
+from remuda.gallery.model import Gallery, MachineProfile, Verification, galleries_from_json, galleries_to_json
 from tests.unit.gallery.indexes import NOW, gallery, localai_like, unreadable
 
 LIST = (
@@ -69,7 +69,7 @@ def test_a_list_that_cannot_be_used_names_the_place(text: str, named: str) -> No
     ],
 )
 def test_without_a_reported_capability_the_gpu_decides(vendor: str, vram: int, capability: str) -> None:
-    assert Machine("linux", "amd64", "", vendor, vram).effective_capability == capability
+    assert MachineProfile("linux", "amd64", "", vendor, vram).effective_capability == capability
 
 
 def test_standing_tells_the_age_and_what_is_wrong() -> None:

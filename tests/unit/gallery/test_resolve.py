@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 
 from remuda.gallery.fit import misfit
 from remuda.gallery.index import read_index
-from remuda.gallery.model import Entry, Index, Machine, Reading
-from remuda.gallery.resolve import Refused, Resolved, candidates, resolve
+from remuda.gallery.model import GalleryEntry, GalleryIndex, MachineProfile, Reading
+from remuda.gallery.resolve import ResolvedBuild, Unresolved, candidates, resolve
 from remuda.gallery.sources import REMUDA, shipped_index
 from tests.unit.gallery.indexes import NOW, concrete, localai_like, machine, meta, reading, unreadable
 
 SHIPPED = Reading(REMUDA, read_index(shipped_index()), confirmed_at=NOW)
 
 
-def chosen(readings: Sequence[Reading], name: str, on: Machine) -> Resolved:
+def chosen(readings: Sequence[Reading], name: str, on: MachineProfile) -> ResolvedBuild:
     answer = resolve(readings, name, on)
-    assert isinstance(answer, Resolved), answer
+    assert isinstance(answer, ResolvedBuild), answer
     return answer
 
 
-def refused(readings: Sequence[Reading], name: str, on: Machine) -> Refused:
+def refused(readings: Sequence[Reading], name: str, on: MachineProfile) -> Unresolved:
     answer = resolve(readings, name, on)
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, Unresolved), answer
     return answer
 
 
@@ -311,7 +311,7 @@ CAPABILITIES = st.sampled_from(
     )
 )
 MACHINES = st.builds(
-    Machine,
+    MachineProfile,
     st.just("linux"),
     st.sampled_from(("amd64", "arm64")),
     CAPABILITIES,
@@ -320,7 +320,7 @@ MACHINES = st.builds(
 )
 CONCRETES = NAMES.flatmap(lambda name: st.sampled_from((concrete(name), concrete(name, alias="m"))))
 METAS = st.dictionaries(CAPABILITIES.filter(bool), NAMES, min_size=1).map(
-    lambda named: Entry(name="m", line=1, alias="m", capabilities=tuple(named.items()))
+    lambda named: GalleryEntry(name="m", line=1, alias="m", capabilities=tuple(named.items()))
 )
 INDEXES = st.lists(CONCRETES | METAS, max_size=12, unique_by=lambda entry: entry.name)
 ASKED = st.just("m") | NAMES
@@ -328,7 +328,7 @@ ASKED = st.just("m") | NAMES
 
 @given(INDEXES.flatmap(lambda index: st.tuples(st.just(index), st.permutations(index))), ASKED, MACHINES)
 def test_the_order_of_an_index_does_not_matter(
-    orders: tuple[list[Entry], list[Entry]], name: str, on: Machine
+    orders: tuple[list[GalleryEntry], list[GalleryEntry]], name: str, on: MachineProfile
 ) -> None:
     one, other = (resolve((reading(*entries),), name, on) for entries in orders)
 
@@ -337,11 +337,11 @@ def test_the_order_of_an_index_does_not_matter(
 
 @given(INDEXES, ASKED, st.sampled_from(("amd64", "arm64")))
 def test_a_machine_without_gpu_never_gets_a_gpu_build(
-    entries: list[Entry], name: str, processor: str
+    entries: list[GalleryEntry], name: str, processor: str
 ) -> None:
     answer = resolve((reading(*entries),), name, machine("default", processor))
 
-    if isinstance(answer, Resolved):
+    if isinstance(answer, ResolvedBuild):
         words = set(answer.entry.name.split("-"))
         assert not words & {"cuda12", "cuda13", "rocm", "hip", "sycl", "intel", "metal", "l4t"}
         assert processor in words or not words & {"amd64", "arm64"}
@@ -349,12 +349,12 @@ def test_a_machine_without_gpu_never_gets_a_gpu_build(
 
 @given(INDEXES, INDEXES, ASKED, MACHINES)
 def test_what_is_chosen_is_a_build_that_fits(
-    first: list[Entry], second: list[Entry], name: str, on: Machine
+    first: list[GalleryEntry], second: list[GalleryEntry], name: str, on: MachineProfile
 ) -> None:
     readings = (reading(*first, name="first"), reading(*second, name="second"))
     answer = resolve(readings, name, on)
 
-    if isinstance(answer, Resolved):
+    if isinstance(answer, ResolvedBuild):
         assert answer.entry.uri
         assert misfit(answer.entry, on) == ""
         assert answer.why.startswith(answer.entry.name)
@@ -364,32 +364,32 @@ def test_what_is_chosen_is_a_build_that_fits(
 
 @given(INDEXES, INDEXES, ASKED, MACHINES)
 def test_a_later_gallery_never_takes_over_a_name(
-    first: list[Entry], second: list[Entry], name: str, on: Machine
+    first: list[GalleryEntry], second: list[GalleryEntry], name: str, on: MachineProfile
 ) -> None:
     alone = resolve((reading(*first, name="first"),), name, on)
     together = resolve((reading(*first, name="first"), reading(*second, name="second")), name, on)
 
     named = next((entry for entry in first if entry.name == name), None)
-    if isinstance(alone, Resolved) and named is not None:
+    if isinstance(alone, ResolvedBuild) and named is not None:
         assert together == alone
 
 
 @given(INDEXES, ASKED, MACHINES)
-def test_candidates_agree_with_the_choice(entries: list[Entry], name: str, on: Machine) -> None:
+def test_candidates_agree_with_the_choice(entries: list[GalleryEntry], name: str, on: MachineProfile) -> None:
     index = reading(*entries)
     answer = resolve((index,), name, on)
 
     picked = [each.name for each in candidates((index,), name, on) if each.chosen]
 
-    assert picked == ([answer.entry.name] if isinstance(answer, Resolved) else [])
+    assert picked == ([answer.entry.name] if isinstance(answer, ResolvedBuild) else [])
 
 
 @given(st.text(max_size=30), MACHINES)
-def test_any_name_gets_an_answer(name: str, on: Machine) -> None:
-    assert isinstance(resolve((SHIPPED, localai_like()), name, on), (Resolved, Refused))
+def test_any_name_gets_an_answer(name: str, on: MachineProfile) -> None:
+    assert isinstance(resolve((SHIPPED, localai_like()), name, on), (ResolvedBuild, Unresolved))
 
 
 def test_an_empty_gallery_changes_nothing() -> None:
-    empty = replace(localai_like("empty"), index=Index(()))
+    empty = replace(localai_like("empty"), index=GalleryIndex(()))
 
     assert chosen((empty, localai_like()), "llama-cpp", machine("amd")).entry.name == "rocm-llama-cpp"

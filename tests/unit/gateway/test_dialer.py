@@ -11,7 +11,7 @@ from remuda.core import limits
 from remuda.core.ids import BootId
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
-from remuda.fleet.model import BUS_CLOSED_TOO, BusTrouble, Dial, Node, NodeType
+from remuda.fleet.model import BUS_CLOSED_TOO, Dial, Node, NodeType, StoredBusTrouble
 from remuda.gateway.dialer import LastDial, after_dial, call, due, with_bus_closed
 from remuda.gateway.views import node_view
 from remuda.host.ports import free_port
@@ -143,7 +143,7 @@ def test_only_backend_nodes_that_are_heard_are_called() -> None:
 
 
 def test_a_node_that_is_cut_off_from_the_bus_is_called() -> None:
-    trouble = BusTrouble(BootId("boot-1"), 2, "no answer", heard_at=NOON + timedelta(seconds=90))
+    trouble = StoredBusTrouble(BootId("boot-1"), 2, "no answer", heard_at=NOON + timedelta(seconds=90))
     assert standing_due(node(bus_trouble=trouble), None, after=timedelta(seconds=90))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.health import NodeStatus, Reachability
-from remuda.fleet.model import BusTrouble
+from remuda.fleet.model import StoredBusTrouble
 from remuda.gateway.model_views import counted, model_status, replica_view
 from remuda.gateway.services import Serving
 from remuda.ops.model import OpId
@@ -99,7 +99,7 @@ def test_replica_of_a_silent_node_is_shown_with_when_it_was_last_known_to_be_the
 
 
 def test_replica_of_a_node_that_is_cut_off_from_the_bus_stays_and_is_not_confirmed() -> None:
-    trouble = BusTrouble(BootId("boot-gpu-1"), 2, "no answer", heard_at=NOON)
+    trouble = StoredBusTrouble(BootId("boot-gpu-1"), 2, "no answer", heard_at=NOON)
     standing = a_view(heard_s=90, bus_trouble=trouble).standing
     assert (standing.status, standing.heard_ago) == (NodeStatus.UNHEALTHY, timedelta())
     assert standing.reasons == ("its worker is not connected to the bus: no answer",)

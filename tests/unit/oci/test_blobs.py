@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remuda.core.errors import Misconfigured
-from remuda.oci.blobs import BlobStore, Wanted
+from remuda.oci.blobs import BlobStore, WantedBlob
 from remuda.oci.disk import free_bytes, require_headroom, with_margin
 from remuda.oci.errors import DiskFull
 from remuda.oci.partial import Partial
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 CONTENT = b"some bytes"
 DIGEST = digest_of(CONTENT)
-WANTED = Wanted("a blob", DIGEST, DIGEST, len(CONTENT))
+WANTED = WantedBlob("a blob", DIGEST, DIGEST, len(CONTENT))
 GIB = 1 << 30
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 FAR_AHEAD = datetime(2090, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def ignore(done: int) -> None:
 
 async def put(store: BlobStore, content: bytes) -> str:
     digest = digest_of(content)
-    async with store.claim(Wanted("a blob", digest, digest, len(content)), ignore) as claimed:
+    async with store.claim(WantedBlob("a blob", digest, digest, len(content)), ignore) as claimed:
         assert isinstance(claimed, Partial)
         claimed.append(content)
         store.commit(claimed, digest)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.oci.errors import ContentRefused
-from remuda.oci.model import Index, Manifest, parse_config, parse_manifest
+from remuda.oci.model import ImageIndex, ImageManifest, parse_config, parse_manifest
 from tests.support.images import image, index, layer
 
 BUILT = image([layer({"a": b"1"})])
@@ -21,10 +21,10 @@ anything = st.recursive(
 
 
 def test_a_manifest_and_an_index_are_told_apart() -> None:
-    assert isinstance(parse_manifest(BUILT.manifest.content, "x"), Manifest)
+    assert isinstance(parse_manifest(BUILT.manifest.content, "x"), ImageManifest)
     listed = parse_manifest(index({"linux/amd64": BUILT}).content, "x")
 
-    assert isinstance(listed, Index)
+    assert isinstance(listed, ImageIndex)
     assert str(listed.builds[0].platform) == "linux/amd64"
 
 
@@ -54,11 +54,11 @@ def test_a_document_without_bottom_is_refused(depth: int) -> None:
 
 @given(field=st.sampled_from(["manifests", "layers", "config", "schemaVersion", "mediaType"]), value=anything)
 def test_no_field_breaks_the_reader(field: str, value: object) -> None:
-    parsed: Manifest | Index | None = None
+    parsed: ImageManifest | ImageIndex | None = None
     with suppress(ContentRefused):
         parsed = parse_manifest(json.dumps(WHOLE | {field: value}).encode(), "x")
 
-    assert parsed is None or isinstance(parsed, Manifest | Index)
+    assert parsed is None or isinstance(parsed, ImageManifest | ImageIndex)
 
 
 @given(st.binary(max_size=200))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.oci.progress import FileProgress, Meter, Phase
+from remuda.oci.progress import FileProgress, Meter, PullPhase
 
 totals = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 1000), min_size=1)
 events = st.lists(
@@ -71,6 +71,6 @@ def test_nothing_moving_promises_no_end() -> None:
 
 
 def test_other_phases_do_not_count() -> None:
-    overall = Meter({"a": 10}).observe(FileProgress("a", 10, 10, Phase.EXTRACTING), 0.0)
+    overall = Meter({"a": 10}).observe(FileProgress("a", 10, 10, PullPhase.EXTRACTING), 0.0)
 
     assert overall.done_bytes == 0

@@ -7,14 +7,14 @@ from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Label, LabelSource, Resources
-from remuda.fleet.node_views import NodeViews
-from remuda.fleet.verdicts import Inventory, NodeView
+from remuda.fleet.node_views import ObservedNodes
+from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Gallery, Reading
 from remuda.gallery.sources import REMUDA, shipped_index
 from remuda.ops.model import Kind, OpId, RollOut, Source, Step
 from remuda.ops.selection import ALL, Selection
-from remuda.ops.targets import Plan, Surroundings, Wanted, plan
+from remuda.ops.targets import OperationPlan, PlanningContext, WantedOperation, plan
 from remuda.wire.nodes import InstalledArtifact, Report
 from tests.support.nodes import NOON, THRESHOLDS
 from tests.support.nodes import node as fleet_node
@@ -63,7 +63,7 @@ def a_node(
     silent_s: float = 0,
     capability: str = "",
     **facts: Any,
-) -> NodeView:
+) -> ObservedNode:
     """A node of ours that has told what it has; `foreign` makes it one of LocalAI's."""
     boot = BootId(f"boot-{name}")
     report = stored(Report(boot_id=boot, sequence=1, installed=has))
@@ -79,23 +79,23 @@ def a_node(
     node = replace(node, **facts)
     now = NOON.replace(minute=int(silent_s // 60), second=int(silent_s % 60))
     standing = Fleet(now, ListeningPeriods((ListeningPeriod(NOON, now),)), [node]).standing(node, THRESHOLDS)
-    listed = [Inventory(node.id, boot, NOON, has)] if foreign and told else []
-    return NodeViews().of([standing], listed)[node.id]
+    listed = [BackendInventory(node.id, boot, NOON, has)] if foreign and told else []
+    return ObservedNodes().of([standing], listed)[node.id]
 
 
 def planned(
     backend: str,
-    *nodes: NodeView,
+    *nodes: ObservedNode,
     kind: Kind = Kind.INSTALL,
     selection: Selection = ALL,
     rolling: bool = False,
     local_sources: bool = False,
     **source: Any,
-) -> Plan:
+) -> OperationPlan:
     roll_out = RollOut(2, canary=True, proves=True) if rolling else RollOut(16)
-    wanted = Wanted(kind, Source(backend, **source), selection, roll_out)
-    return plan(wanted, Surroundings(nodes, READINGS, local_sources), OpId("op-1"))
+    wanted = WantedOperation(kind, Source(backend, **source), selection, roll_out)
+    return plan(wanted, PlanningContext(nodes, READINGS, local_sources), OpId("op-1"))
 
 
-def steps(plan: Plan) -> dict[str, Step]:
+def steps(plan: OperationPlan) -> dict[str, Step]:
     return {draft.step.node_name: draft.step for draft in plan.drafts}

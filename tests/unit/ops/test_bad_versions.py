@@ -11,7 +11,7 @@ from remuda.ops.installed_backends import Holding
 from remuda.ops.model import Kind, Stage, State, Step
 from remuda.ops.ports import Build, Pin
 from remuda.ops.steps import LOST, NOT_PROVEN, PROOF_FAILED
-from remuda.ops.targets import Draft, Plan, pinned
+from remuda.ops.targets import Draft, OperationPlan, pinned
 from remuda.ops.upgrades import Upgrade
 from tests.unit.ops.build import NOW, PINNED, a_step
 from tests.unit.ops.fleet import a_node, artifact
@@ -86,8 +86,8 @@ def test_a_version_that_has_started_since_is_good() -> None:
 # Plans.
 
 
-def plan(*digests: str, kind: Kind = Kind.UPGRADE) -> Plan:
-    return Plan(
+def plan(*digests: str, kind: Kind = Kind.UPGRADE) -> OperationPlan:
+    return OperationPlan(
         tuple(Draft(a_step(kind, f"node-{number}", digest=one)) for number, one in enumerate(digests))
     )
 
@@ -119,12 +119,14 @@ def test_who_installs_such_a_version_is_told() -> None:
 LATEST = "registry.example:5000/me/x:latest"
 
 
-def unasked(uri: str = LATEST, names: tuple[str, ...] = BAD.names, kind: Kind = Kind.UPGRADE) -> Plan:
+def unasked(
+    uri: str = LATEST, names: tuple[str, ...] = BAD.names, kind: Kind = Kind.UPGRADE
+) -> OperationPlan:
     """As planned while the registry is down."""
     step = a_step(kind)
     step = replace(step, goal=replace(step.goal, names=names, digest=""))
     build = Build(uri)
-    return pinned(Plan((Draft(step, build),)), {build: Pin(trouble="connection refused")})
+    return pinned(OperationPlan((Draft(step, build),)), {build: Pin(trouble="connection refused")})
 
 
 def test_an_upgrade_that_might_bring_such_a_version_is_refused_while_nobody_can_be_asked() -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from remuda.core.errors import Problem, StoreUnusable
 from remuda.core.ids import NodeId
 from remuda.ops.commander import Timeouts
-from remuda.ops.model import Goal, Kind, OpId, Outcome, Patience, Source, Stage, Step, Verb
+from remuda.ops.model import Goal, Kind, OpId, Outcome, Source, Stage, Step, StepPolicy, Verb
 from remuda.ops.planning import attempts_at_work
 from remuda.wire.backends import (
     BackendDelete,
@@ -444,7 +444,7 @@ def test_progress_is_written_at_most_every_two_seconds(monkeypatch: pytest.Monke
 
 def test_each_kind_of_request_has_its_own_timeout() -> None:
     timeouts = Timeouts(install=timedelta(seconds=7), upgrade=timedelta(seconds=8))
-    patience = partial(timeouts.patience, patience=Patience())
+    patience = partial(timeouts.patience, patience=StepPolicy())
     assert patience(running()).answer == timedelta(seconds=7)
     assert patience(running(Kind.UPGRADE)).answer == timedelta(seconds=8)
     assert patience(running(Kind.REMOVE)).answer == timedelta(minutes=2)

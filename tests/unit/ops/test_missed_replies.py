@@ -3,14 +3,14 @@
 import anyio
 import pytest
 
-from remuda.ops.model import Kind, OpId, Patience, State
+from remuda.ops.model import Kind, OpId, State, StepPolicy
 from remuda.wire.backends import BackendInstallReply
 from remuda.wire.codec import Message
 from tests.support.ops_rig import BUILD, done
 from tests.support.virtual_ops import World, after, begun, time_passes, virtually
 
 OP = OpId("op-1")
-AS_SHIPPED = Patience()
+AS_SHIPPED = StepPolicy()
 
 
 async def ends(world: World, state: State, within_s: float) -> None:

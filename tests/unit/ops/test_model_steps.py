@@ -12,7 +12,7 @@ from remuda.core.errors import Problem
 from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.ops import pacing
 from remuda.ops.commander import Timeouts
 from remuda.ops.intents import replaced, wish_for
@@ -21,15 +21,15 @@ from remuda.ops.model import (
     Moment,
     Operation,
     OpId,
-    Patience,
     ReplicaTarget,
     Source,
     State,
     Step,
+    StepPolicy,
     Verb,
     Wish,
 )
-from remuda.ops.planning import Plan, Room, attempts_at_work, plan, to_hold
+from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, to_hold
 from remuda.ops.ports import Live, Request
 from remuda.ops.reconciler import Pace
 from remuda.scheduler.load_ops import load_operation, unload_operation
@@ -49,12 +49,12 @@ def asked_for(kind: Kind, op: str = "op-1", key: ReplicaKey = QWEN) -> tuple[Ope
     return make(OpId(op), target, Source("llama-cpp"), NodeId(NODE), "gpu-1", by="test", now=NOW)
 
 
-def a_view(now: datetime, *, silent_s: float = 0, boot: str = BOOT, **facts: Any) -> NodeView:
+def a_view(now: datetime, *, silent_s: float = 0, boot: str = BOOT, **facts: Any) -> ObservedNode:
     who = node(id=NODE, boot_id=BootId(boot), last_heartbeat=now - timedelta(seconds=silent_s))
     who = replace(who, **facts)
     hearing = ListeningPeriods((ListeningPeriod(NOW - timedelta(hours=2), now),))
     standing = Fleet(now, hearing, [who]).standing(who, THRESHOLDS)
-    return NodeView(standing, True, Report(boot_id=boot, sequence=1), None)
+    return ObservedNode(standing, True, Report(boot_id=boot, sequence=1), None)
 
 
 class Course:
@@ -66,7 +66,7 @@ class Course:
         self.request: Request | None = None
         self.sent: list[Verb] = []
 
-    def pass_once(self, after_s: float = 0, view: NodeView | None = None, *, there: bool = True) -> Step:
+    def pass_once(self, after_s: float = 0, view: ObservedNode | None = None, *, there: bool = True) -> Step:
         self.now += timedelta(seconds=after_s)
         requests = () if self.request is None else (self.request,)
         live = Live(self.now, (self.operation,), (self.step,), requests, ())
@@ -76,9 +76,9 @@ class Course:
         return self.step
 
     def _moment(self, step: Step) -> Moment:
-        return Moment(self.now, 0.5, Timeouts().patience(step, Patience()))
+        return Moment(self.now, 0.5, Timeouts().patience(step, StepPolicy()))
 
-    def _take(self, decided: Plan) -> None:
+    def _take(self, decided: PassPlan) -> None:
         for _, after in decided.changes:
             begun = after.attempt > self.step.attempt
             self.step = after

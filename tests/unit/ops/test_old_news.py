@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from remuda.core.ids import BootId
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import Kind, Observation, State, Step, Wish
 from remuda.ops.observations import sight
 from remuda.ops.ports import Request
@@ -18,7 +18,7 @@ FOREIGN = replace(UP, reports=False, installed=None)
 THERE = Report(boot_id=BOOT, sequence=1, installed=(InstalledArtifact(name="cpu-llama-cpp"),))
 
 
-def heard(seconds: float) -> NodeView:
+def heard(seconds: float) -> ObservedNode:
     """A node that reported then that the backend is there."""
     view = a_view(report=THERE)
     who = replace(view.standing.node, last_heartbeat=NOW + timedelta(seconds=seconds))

@@ -11,7 +11,7 @@ from remuda.core.errors import StoreUnusable
 from remuda.core.ids import NodeId
 from remuda.fleet.ports import Note
 from remuda.ops.commander import Timeouts
-from remuda.ops.model import Kind, OpId, Patience, RollOut, State, Wish
+from remuda.ops.model import Kind, OpId, RollOut, State, StepPolicy, Wish
 from remuda.store.fleet import SqlFleetStore
 from remuda.wire.backends import (
     BackendCancelReply,
@@ -29,7 +29,7 @@ from tests.support.ops_rig import BUILD, ScriptedWorker, done, ops_frontend, wor
 from tests.support.virtual_loop import run_virtually
 from tests.support.virtual_ops import Recorder, World, after, connected, time_passes, virtually
 
-AS_SHIPPED = Patience()
+AS_SHIPPED = StepPolicy()
 
 
 async def never(payload: bytes) -> Message | None:

@@ -10,9 +10,9 @@ from remuda.core import limits
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
-from remuda.fleet.verdicts import Inventory, NodeView
+from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.ops.model import Dispatch, Kind, Moment, Operation, OpId, RollOut, Stage, State, Step, Verb
-from remuda.ops.planning import Plan, Room, attempts_at_work, plan, telling, to_hold, unwanted
+from remuda.ops.planning import PassPlan, Room, attempts_at_work, plan, telling, to_hold, unwanted
 from remuda.ops.ports import Live, Request
 from remuda.ops.summary import summarise
 from remuda.wire.nodes import InstalledArtifact, Report, Work
@@ -31,14 +31,14 @@ def a_view(
     silent_s: float = 0,
     work: tuple[Work, ...] = (),
     **more: Any,
-) -> NodeView:
+) -> ObservedNode:
     reach, status = Reachability.UP, NodeStatus.HEALTHY
     if away:
         reach, status = Reachability.GONE, NodeStatus.OFFLINE
     who = node(id=NodeId(node_id), boot_id=BOOT)
     standing = Standing(who, reach, status, timedelta(seconds=silent_s), (away,) if away else ())
     report = Report(boot_id=BOOT, sequence=1, work=work) if reports else None
-    return replace(NodeView(standing, reports, report, None), **more)
+    return replace(ObservedNode(standing, reports, report, None), **more)
 
 
 def a_request(step: Step, begun_s: float = 0, **more: Any) -> Request:
@@ -49,12 +49,12 @@ def a_request(step: Step, begun_s: float = 0, **more: Any) -> Request:
 
 def a_pass(
     *steps: Step,
-    views: tuple[NodeView, ...] = (a_view(),),
+    views: tuple[ObservedNode, ...] = (a_view(),),
     operations: tuple[Operation, ...] = (an_operation(),),
     requests: tuple[Request, ...] = (),
     after_s: float = 0,
     room: Room = ROOM,
-) -> Plan:
+) -> PassPlan:
     live = Live(NOW + timedelta(seconds=after_s), operations, steps, requests, ())
     nodes = {view.standing.node.id: view for view in views}
     return plan(live, nodes, lambda step: Moment(live.now, 0.0), room)
@@ -98,7 +98,7 @@ def test_how_long_a_node_is_away_is_not_written_again_and_again() -> None:
 def test_a_second_pass_over_the_same_picture_changes_nothing() -> None:
     step = running()
     views = (a_view(work=(Work(op_id=OP, attempt=1),)),)
-    assert a_pass(step, views=views) == replace(Plan(), wake_at=step.wait_until)
+    assert a_pass(step, views=views) == replace(PassPlan(), wake_at=step.wait_until)
 
 
 def test_a_failure_stops_a_roll_out_before_the_next_node_begins() -> None:
@@ -130,7 +130,7 @@ def test_a_failure_found_in_this_very_pass_stops_the_roll_out_too() -> None:
 
 
 def test_an_old_list_says_nothing_about_a_step_that_has_not_begun() -> None:
-    listed = Inventory(NODE, BOOT, NOW - timedelta(hours=1), (THERE,))
+    listed = BackendInventory(NODE, BOOT, NOW - timedelta(hours=1), (THERE,))
     decided = a_pass(a_step(), views=(a_view(reports=False, inventory=listed),))
     assert len(decided.dispatches) == 1
 
@@ -146,7 +146,7 @@ def test_a_worker_without_reports_is_asked_for_its_list_during_an_install() -> N
 def test_a_list_with_the_backend_ends_an_install_whose_request_is_still_open() -> None:
     step = running(wait_until=NOW + timedelta(hours=3))
     request = a_request(step, open_until=NOW + timedelta(hours=1))
-    listed = Inventory(NODE, BOOT, NOW + timedelta(seconds=31), (THERE,))
+    listed = BackendInventory(NODE, BOOT, NOW + timedelta(seconds=31), (THERE,))
     view = a_view(reports=False, inventory=listed)
     (_, after), *_ = a_pass(step, views=(view,), requests=(request,), after_s=35).changes
     assert (after.state, after.attempt) == (State.SUCCEEDED, 1)
@@ -155,7 +155,7 @@ def test_a_list_with_the_backend_ends_an_install_whose_request_is_still_open() -
 def test_a_list_without_the_backend_says_nothing_while_the_request_is_open() -> None:
     step = running(wait_until=NOW + timedelta(hours=3))
     request = a_request(step, open_until=NOW + timedelta(hours=1))
-    view = a_view(reports=False, inventory=Inventory(NODE, BOOT, NOW + timedelta(seconds=31), ()))
+    view = a_view(reports=False, inventory=BackendInventory(NODE, BOOT, NOW + timedelta(seconds=31), ()))
     decided = a_pass(step, views=(view,), requests=(request,), after_s=35)
     assert not decided.dispatches
     assert all(after.attempt == 1 for _, after in decided.changes)
@@ -172,7 +172,7 @@ def test_a_worker_without_reports_is_asked_for_its_list_once_its_reply_is_overdu
 
 def test_a_list_with_the_backend_ends_an_overdue_install_without_another_attempt() -> None:
     step = running(wait_until=NOW + timedelta(hours=3))
-    listed = Inventory(NODE, BOOT, NOW + timedelta(seconds=905), (THERE,))
+    listed = BackendInventory(NODE, BOOT, NOW + timedelta(seconds=905), (THERE,))
     view = a_view(reports=False, inventory=listed)
     (_, after), *_ = a_pass(step, views=(view,), requests=(a_request(step),), after_s=910).changes
     assert (after.state, after.attempt, after.failures) == (State.SUCCEEDED, 1, 0)
@@ -183,10 +183,12 @@ def test_a_list_with_the_backend_ends_an_overdue_install_without_another_attempt
 HELD = timedelta(seconds=20)
 
 
-def missed(*steps: Step, after_s: float = 25, listed_s: float | None = None, there: bool = False) -> Plan:
+def missed(*steps: Step, after_s: float = 25, listed_s: float | None = None, there: bool = False) -> PassPlan:
     """A pass over steps of workers without reports, whose replies were missed after twenty seconds."""
     rows = (THERE,) if there else ()
-    listed = None if listed_s is None else Inventory(NODE, BOOT, NOW + timedelta(seconds=listed_s), rows)
+    listed = (
+        None if listed_s is None else BackendInventory(NODE, BOOT, NOW + timedelta(seconds=listed_s), rows)
+    )
     requests = tuple(a_request(step, open_until=NOW + HELD) for step in steps)
     view = a_view(reports=False, inventory=listed)
     return a_pass(*steps, views=(view,), requests=requests, after_s=after_s)
@@ -222,7 +224,7 @@ def test_after_a_missed_reply_a_removal_is_asked_for_again_only_when_it_should_b
 
 def test_nothing_is_asked_for_again_while_nothing_can_be_sent() -> None:
     step = running(wait_until=NOW + timedelta(hours=3))
-    view = a_view(reports=False, inventory=Inventory(NODE, BOOT, NOW + timedelta(seconds=51), ()))
+    view = a_view(reports=False, inventory=BackendInventory(NODE, BOOT, NOW + timedelta(seconds=51), ()))
     requests, room = (a_request(step, open_until=NOW + HELD),), Room(0, "the bus is down")
     assert not a_pass(step, views=(view,), requests=requests, after_s=55, room=room).changes
 
@@ -236,7 +238,7 @@ def test_progress_is_listened_to_while_somebody_may_tell_it_whoever_sent_the_req
 def test_presence_on_one_node_ends_nothing_on_another() -> None:
     first = running(wait_until=NOW + timedelta(hours=3))
     second = replace(first, node=NodeId("node-2"))
-    listed = Inventory(NODE, BOOT, NOW + timedelta(seconds=905), (THERE,))
+    listed = BackendInventory(NODE, BOOT, NOW + timedelta(seconds=905), (THERE,))
     decided = a_pass(
         first,
         second,
@@ -303,7 +305,7 @@ def test_a_worker_that_reports_needs_no_held_request() -> None:
 ROLLING = an_operation(kind=Kind.UPGRADE, roll_out=RollOut(2, canary=True, proves=True))
 
 
-def begins_beside(first: Step, view: NodeView) -> bool:
+def begins_beside(first: Step, view: ObservedNode) -> bool:
     """Whether the next node goes first in its place."""
     views = (view, a_view("node-2"))
     request = (a_request(first),) if first.state is State.RUNNING else ()

@@ -17,7 +17,7 @@ from tests.unit.ops.build import PINNED, a_step, running
 OUTSIDE = Source("asked", galleries='[{"name":"g"}]', uri="oci://r.example/x:1", name="mine", alias="short")
 
 
-def said(call: replies.Call) -> dict[str, Any]:
+def said(call: replies.WorkerRequest) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(call.payload)
     return body
 

@@ -9,13 +9,13 @@ from remuda.core.errors import Unavailable
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Gallery, Reading
 from remuda.ops.gallery_view import GalleryView
 from remuda.ops.model import Kind, Source
 from remuda.ops.ports import Build, Pin
 from remuda.ops.progress_board import ProgressBoard
-from remuda.ops.service import Asked, Operations, Policy
+from remuda.ops.service import OperationRequest, Operations, Policy
 from remuda.store.ops import SqlOpStore
 from tests.support.clocks import HostClock
 from tests.support.fleet_tables import fresh_database
@@ -47,11 +47,11 @@ class _Listener:
     def __init__(self) -> None:
         self.asked: list[NodeId] = []
 
-    def want(self, nodes: Iterable[tuple[NodeId, BootId]]) -> None:
+    def want(self, nodes: Iterable[tuple[NodeId, BootId]], *, anew: bool = False) -> None:
         self.asked += [node for node, _ in nodes]
 
 
-def operations_over(nodes: Sequence[NodeView], lister: _Listener) -> Operations:
+def operations_over(nodes: Sequence[ObservedNode], lister: _Listener) -> Operations:
     """Their galleries are never read: nobody runs the view of them."""
     clock = HostClock()
     store = SqlOpStore(fresh_database(clock)[0])
@@ -76,7 +76,7 @@ def operations_over(nodes: Sequence[NodeView], lister: _Listener) -> Operations:
     )
 
 
-def asked_of(*nodes: NodeView) -> set[str]:
+def asked_of(*nodes: ObservedNode) -> set[str]:
     lister = _Listener()
 
     async def look() -> None:
@@ -92,7 +92,7 @@ def test_the_same_reference_is_the_same_wish_whichever_of_its_names_were_given()
     async def submit() -> None:
         operations = operations_over([a_node("one")], _Listener())
         given = (Source("", uri=uri), Source("", uri=uri, name="mine"), Source("mine", uri=uri, name="mine"))
-        first, *others = [await operations.submit(Asked(Kind.INSTALL, source)) for source in given]
+        first, *others = [await operations.submit(OperationRequest(Kind.INSTALL, source)) for source in given]
         assert [(one.joined, one.view.operation.id) for one in others] == [
             (True, first.view.operation.id)
         ] * 2
@@ -105,10 +105,10 @@ def test_an_install_from_a_plain_reference_does_not_wait_for_galleries() -> None
     async def submit() -> None:
         operations = operations_over([a_node("one")], _Listener())
         source = Source("mine", uri="registry.example/me/mine:v1", name="mine")
-        accepted = await operations.submit(Asked(Kind.INSTALL, source))
+        accepted = await operations.submit(OperationRequest(Kind.INSTALL, source))
         assert [step.node_name for step in accepted.view.steps] == ["one"]
         with pytest.raises(Unavailable, match="being read for the first time"):
-            await operations.submit(Asked(Kind.INSTALL, Source("llama-cpp")))
+            await operations.submit(OperationRequest(Kind.INSTALL, Source("llama-cpp")))
 
     run_virtually(submit)
 

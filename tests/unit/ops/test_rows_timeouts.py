@@ -10,7 +10,7 @@ from remuda.core.errors import Misconfigured
 from remuda.core.settings import described, resolve
 from remuda.ops.commander import Timeouts
 from remuda.ops.inventories import EVERY
-from remuda.ops.model import Patience
+from remuda.ops.model import StepPolicy
 from remuda.worker.commands.limits import PROGRESS_EVERY_S
 
 INSTALL, UPGRADE = "LOCALAI_NATS_BACKEND_INSTALL_TIMEOUT", "LOCALAI_NATS_BACKEND_UPGRADE_TIMEOUT"
@@ -56,7 +56,7 @@ def test_a006_a_timeout_of_nothing_is_the_usual_one(nothing: str) -> None:
 
 
 def test_b0_figures_of_operations_are_those_of_peers() -> None:
-    patience, timeouts = Patience(), Timeouts()
+    patience, timeouts = StepPolicy(), Timeouts()
     assert (patience.backoff_first, patience.backoff_most) == (timedelta(seconds=30), timedelta(minutes=15))
     assert patience.failures_max == 10
     assert (timeouts.install, timeouts.upgrade) == (AS_SHIPPED, AS_SHIPPED)

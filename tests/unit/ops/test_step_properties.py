@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId
-from remuda.ops.model import Kind, Moment, Observation, Outcome, Patience, State, Step, Verb, Wish
+from remuda.ops.model import Kind, Moment, Observation, Outcome, State, Step, StepPolicy, Verb, Wish
 from remuda.ops.steps import advance
 from tests.support.examples import examples
 from tests.unit.ops.build import NOW, PINNED, a_step
@@ -51,7 +51,7 @@ def test_every_history_keeps_the_rules(step: Step, history: History) -> None:
         if step.state.final:
             assert (after, dispatch) == (step, None), "what is final stays as it is"
         assert after.attempt in (step.attempt, step.attempt + 1), "attempts only grow, one by one"
-        assert after.failures <= Patience().failures_max
+        assert after.failures <= StepPolicy().failures_max
         if dispatch is not None:
             assert dispatch.attempt == after.attempt, "what is sent names the attempt it belongs to"
             begun = after.state is State.RUNNING and after.attempt == step.attempt + 1

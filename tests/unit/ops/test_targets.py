@@ -13,7 +13,7 @@ from remuda.fleet.model import NodeType
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.ports import Build, Pin
 from remuda.ops.selection import Selection, parse_selector
-from remuda.ops.targets import ConcreteBackend, Surroundings, Wanted, pinned, proposal
+from remuda.ops.targets import ConcreteBackend, PlanningContext, WantedOperation, pinned, proposal
 from remuda.wire.nodes import InstalledArtifact
 from tests.unit.ops.fleet import NEW, READINGS, a_node, artifact, planned, steps
 
@@ -172,8 +172,10 @@ def test_a076_a_build_without_a_meta_backend_is_refused_for_all_too() -> None:
 
 def test_programs_of_peers_have_a_build_installed_on_the_nodes_it_fits() -> None:
     nodes = (a_node("cpu"), a_node("gpu", capability="nvidia"))
-    wanted = Wanted(Kind.INSTALL, Source("cuda12-llama-cpp"), Selection(), RollOut(16), concrete_for_all=True)
-    found = steps(proposal(wanted, Surroundings(nodes, READINGS), OpId("op-1")))
+    wanted = WantedOperation(
+        Kind.INSTALL, Source("cuda12-llama-cpp"), Selection(), RollOut(16), concrete_for_all=True
+    )
+    found = steps(proposal(wanted, PlanningContext(nodes, READINGS), OpId("op-1")))
     assert (found["cpu"].state, found["gpu"].state) == (State.SKIPPED, State.PENDING)
 
 
@@ -405,8 +407,8 @@ def test_a_removal_of_what_no_node_has_is_refused_though_galleries_cannot_be_rea
         ("homemad", "did you mean homemade?"),
         ("zzz", "`remuda backends` shows what is installed where"),
     ):
-        wanted = Wanted(Kind.REMOVE, Source(name), Selection(), RollOut(64))
+        wanted = WantedOperation(Kind.REMOVE, Source(name), Selection(), RollOut(64))
         with pytest.raises(NotFound) as refused:
-            proposal(wanted, Surroundings(nodes, readings), OpId("op"))
+            proposal(wanted, PlanningContext(nodes, readings), OpId("op"))
         assert refused.value.message == f"no backend named {name} is installed on any node"
         assert refused.value.hint == hint

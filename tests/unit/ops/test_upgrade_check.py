@@ -9,7 +9,7 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import StoreUnusable
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.bad_versions import BadVersion, BadVersions
 from remuda.ops.ports import Build, Pin
@@ -35,7 +35,7 @@ class Around:
         self.broken = False
         self.bad: BadVersions = {}
 
-    async def look(self, *, afresh: bool = False) -> tuple[Sequence[NodeView], Sequence[Reading]]:
+    async def look(self, *, afresh: bool = False) -> tuple[Sequence[ObservedNode], Sequence[Reading]]:
         self.looks += 1
         self.afresh += afresh
         if self.broken:

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.installed_backends import to_ask
 from remuda.ops.upgrades import (
     NOT_ASKED,
     NOT_ASKED_SINCE,
-    Heard,
+    ImageStatus,
     Unchecked,
     Upgrade,
     candidates,
@@ -24,12 +24,12 @@ from tests.unit.ops.fleet import MINE, NEW, OLD, READINGS, a_node, artifact
 LONE = "registry.example/backends:lone"
 
 
-def found(*nodes: NodeView, digests: dict[str, str] | None = None) -> dict[str, Upgrade]:
+def found(*nodes: ObservedNode, digests: dict[str, str] | None = None) -> dict[str, Upgrade]:
     given = {LONE: NEW} if digests is None else digests
-    return upgrades(nodes, READINGS, {uri: Heard(digest) for uri, digest in given.items()})
+    return upgrades(nodes, READINGS, {uri: ImageStatus(digest) for uri, digest in given.items()})
 
 
-def has(name: str, *artifacts: InstalledArtifact, **facts: bool | float) -> NodeView:
+def has(name: str, *artifacts: InstalledArtifact, **facts: bool | float) -> ObservedNode:
     return a_node(name, *artifacts, **facts)  # type: ignore[arg-type]  # Facts are passed on as they are.
 
 
@@ -48,9 +48,9 @@ def test_a098_a_digest_that_was_never_recorded_is_flagged_until_a_real_reinstall
 def test_what_was_heard_before_an_install_is_not_offered_in_its_place() -> None:
     """The tag may have moved on in between: what is remembered is then the older version."""
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    heard = {LONE: Heard(OLD, at=noon)}
+    heard = {LONE: ImageStatus(OLD, at=noon)}
 
-    def installed(at: str) -> list[NodeView]:
+    def installed(at: str) -> list[ObservedNode]:
         return [has("a", artifact("lone", NEW).model_copy(update={"installed_at": at}))]
 
     later = installed("2026-01-01T12:00:01Z")
@@ -59,7 +59,7 @@ def test_what_was_heard_before_an_install_is_not_offered_in_its_place() -> None:
     earlier = installed("2026-01-01T11:59:59Z")
     assert upgrades(earlier, READINGS, heard)["lone"].available_digest == OLD
     assert unchecked(earlier, READINGS, heard) == []
-    assert unchecked(later, READINGS, {LONE: Heard(NEW, at=noon)}) == []
+    assert unchecked(later, READINGS, {LONE: ImageStatus(NEW, at=noon)}) == []
 
 
 def test_a099_when_every_node_has_been_upgraded_nothing_is_left() -> None:
@@ -141,7 +141,7 @@ def test_only_images_that_digests_tell_apart_are_asked_about() -> None:
 OWN = "registry.example/me/mine:latest"
 
 
-def mine(name: str, digest: str, uri: str = OWN, **facts: bool) -> NodeView:
+def mine(name: str, digest: str, uri: str = OWN, **facts: bool) -> ObservedNode:
     return has(name, artifact("mine", digest, uri=uri), **facts)
 
 
@@ -172,11 +172,11 @@ def test_what_localais_workers_cannot_tell_is_not_held_against_them() -> None:
 
 def test_a_registry_that_could_not_be_asked_is_named_with_the_backends_it_has() -> None:
     nodes = [mine("a", OLD), has("b", artifact("lone", OLD))]
-    heard = {OWN: Heard(OLD), LONE: Heard(OLD, "cannot be reached")}
+    heard = {OWN: ImageStatus(OLD), LONE: ImageStatus(OLD, "cannot be reached")}
     told = Unchecked("registry registry.example", "cannot be reached", ("lone",))
     assert unchecked(nodes, READINGS, heard) == [told]
     assert [one.reason for one in unchecked(nodes, READINGS, {})] == [NOT_ASKED]
-    assert unchecked(nodes, READINGS, {OWN: Heard(OLD), LONE: Heard(OLD)}) == []
+    assert unchecked(nodes, READINGS, {OWN: ImageStatus(OLD), LONE: ImageStatus(OLD)}) == []
 
 
 def test_a_gallery_that_could_not_be_read_is_named_where_something_came_from_it() -> None:
@@ -185,6 +185,6 @@ def test_a_gallery_that_could_not_be_read_is_named_where_something_came_from_it(
     told = Unchecked("gallery mine", "cannot be reached", ("versioned",), READINGS[0].confirmed_at)
     assert unchecked([has("a", ours)], lost, {}) == [told]
     registered, shipped = artifact("registered", ""), artifact("echo", "", uri="builtin:echo")
-    assert unchecked([mine("a", OLD), has("b", registered, shipped)], lost, {OWN: Heard(OLD)}) == []
+    assert unchecked([mine("a", OLD), has("b", registered, shipped)], lost, {OWN: ImageStatus(OLD)}) == []
     assert unread(lost, [told]) == []
     assert unread(lost, []) == [Unchecked("gallery mine", "cannot be reached", ())]

@@ -9,7 +9,7 @@ from remuda.core.clock import SystemClock
 from remuda.core.errors import BusUnusable, StoreUnusable
 from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.ports import BusMessage
 from remuda.scheduler.model import Replica, Replicas, StoredModel
 from tests.support.nodes import NOON
@@ -64,7 +64,7 @@ class SharedStore:
         self.down = False
         self.rows: tuple[Replica, ...] = ()
         self.change = 0
-        self.nodes: tuple[NodeView, ...] = ()
+        self.nodes: tuple[ObservedNode, ...] = ()
         self.models_by_name: dict[str, StoredModel] = {}
         self.reads: defaultdict[str, int] = defaultdict(int)
         self.touched: list[Mapping[ReplicaKey, timedelta]] = []

@@ -15,7 +15,7 @@ from remuda.core.ids import BootId, FrontendId
 from remuda.models.reading import read_model
 from remuda.router.ledger import Ledger
 from remuda.router.live_table import ReplicasChanged, TableKeeper, Tables, TableSources, Unloading
-from remuda.scheduler.catalogue import Catalogue
+from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
 from remuda.wire import subjects
 from remuda.wire.codec import encode
@@ -44,7 +44,7 @@ class Rig:
     ) -> None:
         self.store, self.lines, self.clock = store, lines, HandClock()
         self.tables, self.ledger = Tables(), Ledger()
-        sources = TableSources(store, store.standings, Catalogue(store, folder), TOKENS)
+        sources = TableSources(store, store.standings, ModelCatalogue(store, folder), TOKENS)
         self.keeper = TableKeeper(
             self.tables, self.ledger, sources, lines, FrontendId(name), self.clock, every_s=every_s
         )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import BootId
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig, Parameters
 from remuda.router.table import Configured, Route, RoutedModel, Table, build
@@ -21,16 +21,16 @@ def loaded(index: int = 0, **facts: Any) -> Replica:
     return a_row("qwen", index, **({"revision": QWEN.revision} | facts))
 
 
-def table(*replicas: Replica, nodes: tuple[NodeView, ...] = (), present: bool = False) -> Table:
+def table(*replicas: Replica, nodes: tuple[ObservedNode, ...] = (), present: bool = False) -> Table:
     views = {view.standing.node.id: view for view in nodes or (a_view(),)}
     return build(rows(*replicas), views, {"qwen": Configured(QWEN, present, created=5)}, TOKENS)
 
 
-def entry(*replicas: Replica, nodes: tuple[NodeView, ...] = (), present: bool = False) -> RoutedModel:
+def entry(*replicas: Replica, nodes: tuple[ObservedNode, ...] = (), present: bool = False) -> RoutedModel:
     return table(*replicas, nodes=nodes, present=present).models["qwen"]
 
 
-def routed(row: Replica, node: NodeView | None = None) -> bool:
+def routed(row: Replica, node: ObservedNode | None = None) -> bool:
     return bool(entry(row, nodes=(node or a_view("gpu-1", its_process(row)),)).routes)
 
 

@@ -8,7 +8,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from remuda.core.ids import MachineId, NodeId, ReplicaKey
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.live_progress import LiveProgress
 from remuda.ops.model import OpId, UnloadCause, UnloadReason
@@ -34,7 +34,7 @@ class PlacingRig(Rig):
         for machine in self.machines:
             machine.files = {"qwen.gguf": 4 * GB}
 
-    async def look(self) -> tuple[Sequence[NodeView], Sequence[Reading]]:
+    async def look(self) -> tuple[Sequence[ObservedNode], Sequence[Reading]]:
         return await self.nodes(), self.readings
 
     @property

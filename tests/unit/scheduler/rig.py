@@ -13,13 +13,13 @@ from remuda.core.ids import BootId, FrontendId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Resources
-from remuda.fleet.node_views import NodeViews
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.node_views import ObservedNodes
+from remuda.fleet.verdicts import ObservedNode
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.models.reading import read_model
 from remuda.ops.model import OpId, ReplicaTarget, Source, State, Step
-from remuda.scheduler.catalogue import Catalogue, Weights
+from remuda.scheduler.catalogue import ModelCatalogue, Weights
 from remuda.scheduler.load_ops import load_operation
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
@@ -47,7 +47,7 @@ def a_model(name: str = "qwen", more: str = "") -> str:
     return f"name: {name}\nbackend: llama-cpp\nparameters: {{model: {name}.gguf}}\n{more}"
 
 
-class InlineCatalogue(Catalogue):
+class InlineCatalogue(ModelCatalogue):
     """In virtual time there are no threads."""
 
     async def refresh(self) -> None:
@@ -244,7 +244,7 @@ class Rig:
         self.moved_bytes = 0.0
         self.phases: list[str] = []
         self.signals = 0
-        self.views_of = NodeViews()
+        self.views_of = ObservedNodes()
 
     # As the table of a frontend that routes nothing.
 
@@ -282,7 +282,7 @@ class Rig:
     async def standings(self) -> Sequence[Standing]:
         return [one.standing(self.clock) for one in self.machines]
 
-    async def nodes(self) -> Sequence[NodeView]:
+    async def nodes(self) -> Sequence[ObservedNode]:
         return list(self.views_of.of(await self.standings(), ()).values())
 
     async def configure(self, *texts: str) -> None:

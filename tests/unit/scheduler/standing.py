@@ -10,7 +10,7 @@ from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import Dial, Label, LabelSource, Node, Resources
-from remuda.fleet.verdicts import Inventory, NodeView
+from remuda.fleet.verdicts import BackendInventory, ObservedNode
 from remuda.ops.model import OpId
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningReplica
@@ -36,7 +36,7 @@ def a_view(
     labels: dict[str, str] | None = None,
     unreached: Mapping[str, str] = MappingProxyType({}),
     **facts: Any,
-) -> NodeView:
+) -> ObservedNode:
     """A node with a GPU, last heard so many seconds before noon, which is now; its boot is `boot-NAME`.
     `unreached`: the frontends that cannot dial it, and what became of their dials."""
     boot = BootId(f"boot-{name}")
@@ -61,8 +61,8 @@ def a_view(
         replicas=running,
         model_files=tuple(ModelFile(path=path, size=1) for path in files),
     )
-    inventory = Inventory(node.id, boot, NOON, artifacts)
-    return NodeView(
+    inventory = BackendInventory(node.id, boot, NOON, artifacts)
+    return ObservedNode(
         _standing(node, unreached), reports, report if reports else None, None if reports else inventory
     )
 

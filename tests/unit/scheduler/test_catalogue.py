@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from remuda.core.errors import StoreUnusable
-from remuda.scheduler.catalogue import Catalogue
+from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.model import StoredModel
 from tests.support.models import tiny_model
 from tests.unit.scheduler.rig import InlineCatalogue, Rig, a_model
@@ -85,7 +85,7 @@ async def test_what_was_known_stays_known_while_the_store_is_away(
 async def test_look_that_began_earlier_and_took_longer_changes_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalogue, read = Catalogue(rig.models, rig.catalogue.models_path), rig.models.models
+    catalogue, read = ModelCatalogue(rig.models, rig.catalogue.models_path), rig.models.models
     asked, go_on = anyio.Event(), anyio.Event()
 
     async def slow() -> Sequence[StoredModel]:
@@ -149,4 +149,4 @@ async def test_model_that_the_backend_finds_by_itself_needs_no_file(rig: Rig) ->
 def test_catalogue_of_these_tests_differs_only_in_where_it_reads() -> None:
     own = {name for name in vars(InlineCatalogue) if not name.startswith("__")}
     assert own == {"refresh", "weights"}
-    assert issubclass(InlineCatalogue, Catalogue)
+    assert issubclass(InlineCatalogue, ModelCatalogue)

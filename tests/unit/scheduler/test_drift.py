@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from remuda.core.ids import BootId, NodeId, ReplicaKey
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.scheduler.drift import Drift, DriftMemory, Scene, Stray, compare, to_ask
 from remuda.scheduler.model import Replica, ReplicaState
 from remuda.wire.models import RunningModel
@@ -19,7 +19,7 @@ NODE = NodeId("id-gpu-1")
 
 def look(
     *replicas: Replica,
-    nodes: Sequence[NodeView] = (),
+    nodes: Sequence[ObservedNode] = (),
     before: Drift | None = None,
     now: datetime = NOON,
     loading: Sequence[Replica] = (),
@@ -161,12 +161,12 @@ def test_replica_on_its_way_is_its_operations_concern_however_long_it_takes(stat
 # Peers without reports.
 
 
-def peer(heard_s: float = 1) -> NodeView:
+def peer(heard_s: float = 1) -> ObservedNode:
     return a_view(reports=False, heard_s=heard_s)
 
 
 def asking(
-    row: Replica, view: NodeView, memory: DriftMemory | None = None, now: datetime = NOON
+    row: Replica, view: ObservedNode, memory: DriftMemory | None = None, now: datetime = NOON
 ) -> list[NodeId]:
     return to_ask(rows(row, now=now), {NODE: view}, memory or DriftMemory())
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import BootId, ReplicaKey
-from remuda.fleet.model import BusTrouble, NodeType
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.model import NodeType, StoredBusTrouble
+from remuda.fleet.verdicts import ObservedNode
 from remuda.scheduler.model import FilesTold, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.offers import PlacementFacts, offers
 from remuda.scheduler.placement import place
@@ -18,7 +18,9 @@ from tests.unit.scheduler.standing import GB, GPU, a_row, a_view, ago, rows
 NEED = a_need(6)
 
 
-def the_fleet(*replicas: Replica, nodes: tuple[NodeView, ...] | None = None, **facts: Any) -> PlacementFacts:
+def the_fleet(
+    *replicas: Replica, nodes: tuple[ObservedNode, ...] | None = None, **facts: Any
+) -> PlacementFacts:
     fleet = PlacementFacts(
         nodes=(a_view(),) if nodes is None else nodes,
         replicas=rows(*replicas),
@@ -29,7 +31,7 @@ def the_fleet(*replicas: Replica, nodes: tuple[NodeView, ...] | None = None, **f
     return replace(fleet, **facts)
 
 
-def offer(*replicas: Replica, node: NodeView | None = None, **facts: Any) -> NodeOffer:
+def offer(*replicas: Replica, node: ObservedNode | None = None, **facts: Any) -> NodeOffer:
     [only] = offers(NEED, the_fleet(*replicas, nodes=(node or a_view(),), **facts))
     return only
 
@@ -224,7 +226,7 @@ def test_labels_and_disk_are_handed_on() -> None:
         (replace(a_view(), report=Report(model_files_more=True)), FilesTold.SOME),
     ],
 )
-def test_how_far_a_node_has_told_of_its_files_is_handed_on(node: NodeView, told: FilesTold) -> None:
+def test_how_far_a_node_has_told_of_its_files_is_handed_on(node: ObservedNode, told: FilesTold) -> None:
     assert offer(node=node).files_told is told
 
 
@@ -248,7 +250,7 @@ def test_how_far_a_node_has_told_of_its_files_is_handed_on(node: NodeView, told:
         ),
     ],
 )
-def test_node_that_takes_no_work_says_what_would_change_that(node: NodeView, why: str) -> None:
+def test_node_that_takes_no_work_says_what_would_change_that(node: ObservedNode, why: str) -> None:
     assert offer(node=node).unfit == why
 
 
@@ -258,7 +260,7 @@ def test_node_that_cannot_run_the_backend_says_so() -> None:
 
 
 def test_node_that_cannot_be_commanded_is_not_waited_for() -> None:
-    trouble = BusTrouble(BootId("boot-gpu-1"), 2, "no answer from nats://10.0.0.1:4222")
+    trouble = StoredBusTrouble(BootId("boot-gpu-1"), 2, "no answer from nats://10.0.0.1:4222")
     silent, cut_off = offer(node=a_view(heard_s=40)), offer(node=a_view(bus_trouble=trouble))
     assert (silent.passing, cut_off.passing) == (True, False)
     assert cut_off.unfit == "its worker is not connected to the bus: no answer from nats://10.0.0.1:4222"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.model import Resources
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.ops.model import OpId
 from remuda.scheduler.model import Need, Placed, Replica, ReplicaState
 from remuda.scheduler.offers import PlacementFacts, offers
@@ -48,7 +48,7 @@ loaded = st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=3)
 @settings(max_examples=examples(300))
 @given(nodes, st.lists(needs, min_size=1, max_size=8), loaded)
 def test_loads_under_way_never_overbook_either_kind_of_memory(
-    node: NodeView, asked: list[Need], there: list[tuple[int, bool]]
+    node: ObservedNode, asked: list[Need], there: list[tuple[int, bool]]
 ) -> None:
     shown = node.standing.node.resources
     book = [
@@ -65,7 +65,7 @@ def test_loads_under_way_never_overbook_either_kind_of_memory(
         assert ram <= shown.available_ram
 
 
-def _after(need: Need, node: NodeView, book: list[Replica]) -> list[Replica]:
+def _after(need: Need, node: ObservedNode, book: list[Replica]) -> list[Replica]:
     fleet = PlacementFacts((node,), rows(*book), lambda key: 0, (), lambda id: "")
     placed = place(need, offers(need, fleet))
     if not isinstance(placed, Placed):

@@ -9,7 +9,7 @@ import pytest
 
 from remuda.core.errors import Conflict
 from remuda.core.ids import ReplicaKey
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
 from remuda.gallery.sources import REMUDA, shipped_index
@@ -112,7 +112,7 @@ async def test_picture_that_is_old_by_the_time_of_the_claim_writes_nothing(
     await rig.configure(a_model("other"))
     looked = rig.look
 
-    async def look_while_others_write() -> tuple[Sequence[NodeView], Sequence[Reading]]:
+    async def look_while_others_write() -> tuple[Sequence[ObservedNode], Sequence[Reading]]:
         found = await looked()
         await rig.claimed("other")
         return found

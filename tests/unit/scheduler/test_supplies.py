@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.fleet.verdicts import NodeView
+from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
 from remuda.gallery.sources import REMUDA, shipped_index
@@ -78,7 +78,7 @@ ONLY_OURS = (Reading(REMUDA, read_index(shipped_index()), confirmed_at=NOON),)
 
 
 def the_supply(
-    node: NodeView, backend: str = "llama-cpp", readings: tuple[Reading, ...] = READINGS
+    node: ObservedNode, backend: str = "llama-cpp", readings: tuple[Reading, ...] = READINGS
 ) -> Supply:
     [supply] = supplies(backend, [node], readings).values()
     return supply

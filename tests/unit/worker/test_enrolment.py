@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Misconfigured
 from remuda.wire.nodes import FrontendIdentity, RegisterReply
-from remuda.worker.enrolment import BusCredentials, BusPolicy, Verdict, judge, refresh_after
+from remuda.worker.enrolment import BusPolicy, IssuedBusUser, Verdict, judge, refresh_after
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 BUS = "nats://bus:4222"
@@ -45,7 +45,7 @@ def test_credentials_are_renewed_after_three_quarters_of_their_life() -> None:
 def test_credentials_without_expiry_are_not_renewed() -> None:
     made = verdict(reply(nats_jwt=jwt(sub="U"), nats_user_seed="SU"))
     assert made.again_after is None
-    assert made.enrolment.credentials == BusCredentials(jwt(sub="U"), "SU")
+    assert made.enrolment.credentials == IssuedBusUser(jwt(sub="U"), "SU")
 
 
 @pytest.mark.parametrize("broken", ["", "x", "a.b.c", "e30.bnVsbA.x", f"a.{jwt(exp='soon')}"])

@@ -9,7 +9,7 @@ import pytest
 from remuda.core import limits
 from remuda.worker.hardware.host import SystemHost
 from remuda.worker.hardware.model import Capacity
-from remuda.worker.inventory import Inventory
+from remuda.worker.inventory import HardwareInventory
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ class WedgedHost(SystemHost):
 
 
 async def test_figures_are_of_this_machine(tmp_path: Path) -> None:
-    found = await Inventory(SystemHost(), tmp_path).current()
+    found = await HardwareInventory(SystemHost(), tmp_path).current()
     assert found.total_ram > 0
     assert found.total_disk
 
@@ -39,7 +39,7 @@ async def test_a_wedged_driver_costs_figures_and_not_the_heartbeat(
 ) -> None:
     monkeypatch.setattr(limits, "HARDWARE_S", 0.05)
     host = WedgedHost()
-    inventory = Inventory(host, tmp_path)
+    inventory = HardwareInventory(host, tmp_path)
     unknown = [await inventory.current(), await inventory.current()]
     host.answers.set()
     monkeypatch.setattr(limits, "HARDWARE_S", 20.0)
@@ -53,7 +53,7 @@ async def test_last_known_figures_stand_while_nothing_new_is_heard(
 ) -> None:
     host = WedgedHost()
     host.answers.set()
-    inventory = Inventory(host, tmp_path)
+    inventory = HardwareInventory(host, tmp_path)
     known = await inventory.current()
     host.answers.clear()
     monkeypatch.setattr(limits, "HARDWARE_S", 0.05)
@@ -66,7 +66,7 @@ async def test_a_wedged_driver_holds_one_thread_and_not_the_end_of_the_process(
 ) -> None:
     monkeypatch.setattr(limits, "HARDWARE_S", 0.05)
     host = WedgedHost()
-    inventory = Inventory(host, tmp_path)
+    inventory = HardwareInventory(host, tmp_path)
     for _ in range(5):
         await inventory.current()
     assert [thread.daemon for thread in host.held] == [True]
@@ -76,7 +76,7 @@ async def test_a_wedged_driver_holds_one_thread_and_not_the_end_of_the_process(
 async def test_who_asks_at_the_same_time_shares_one_look(tmp_path: Path) -> None:
     host = WedgedHost()
     host.answers.set()
-    inventory = Inventory(host, tmp_path)
+    inventory = HardwareInventory(host, tmp_path)
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
             tasks.start_soon(inventory.current)

@@ -15,7 +15,7 @@ from remuda.core import limits
 from remuda.core.clock import SystemClock
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.log_files import RotatedFile, folder_name, key_of
-from remuda.worker.processes.log_lines import LogLine, Stream
+from remuda.worker.processes.log_lines import OutputLine, OutputStream
 from remuda.worker.processes.logs import ProcessLogs
 from tests.support.clocks import START, HandClock
 
@@ -33,7 +33,7 @@ def logs(tmp_path: Path, clock: HandClock) -> ProcessLogs:
     return ProcessLogs(tmp_path, clock)
 
 
-def texts(lines: list[LogLine]) -> list[str]:
+def texts(lines: list[OutputLine]) -> list[str]:
     return [line.text for line in lines]
 
 
@@ -50,8 +50,8 @@ def test_lines_bear_their_stream_and_time(logs: ProcessLogs, clock: HandClock) -
     clock.passed_s = 5
     sink.stderr(b"err\n")
     expected = [
-        LogLine(START, Stream.STDOUT, "out"),
-        LogLine(START + timedelta(seconds=5), Stream.STDERR, "err"),
+        OutputLine(START, OutputStream.STDOUT, "out"),
+        OutputLine(START + timedelta(seconds=5), OutputStream.STDERR, "err"),
     ]
     assert logs.lines("llama#0") == expected
     assert logs.lines("llama") == expected
@@ -62,7 +62,7 @@ def test_a_line_that_arrives_in_pieces_is_one_line(logs: ProcessLogs) -> None:
     for piece in (b"lo", b"ad", b"ing\r\nnext", b" one\n"):
         sink.stderr(piece)
         sink.stdout(b"between\n")
-    assert [line.text for line in logs.lines("llama#0") if line.stream is Stream.STDERR] == [
+    assert [line.text for line in logs.lines("llama#0") if line.stream is OutputStream.STDERR] == [
         "loading",
         "next one",
     ]
@@ -71,11 +71,11 @@ def test_a_line_that_arrives_in_pieces_is_one_line(logs: ProcessLogs) -> None:
 def test_an_unfinished_line_is_in_the_tail_and_kept_when_the_process_ends(logs: ProcessLogs) -> None:
     sink = logs.open(KEY, "i1")
     sink.stderr(b"one\nfatal: no ")
-    assert sink.tail(Stream.STDERR, 5) == ["one", "fatal: no "]
+    assert sink.tail(OutputStream.STDERR, 5) == ["one", "fatal: no "]
     assert texts(logs.lines("llama#0")) == ["one"]
     sink.close()
     assert texts(logs.lines("llama#0")) == ["one", "fatal: no "]
-    assert sink.tail(Stream.STDERR, 1) == ["fatal: no "]
+    assert sink.tail(OutputStream.STDERR, 1) == ["fatal: no "]
 
 
 def test_what_is_not_utf8_costs_no_line(logs: ProcessLogs) -> None:
@@ -148,9 +148,9 @@ def test_a_tail_is_of_one_process(logs: ProcessLogs) -> None:
     first.stderr(b"first\n")
     first.close()
     second = logs.open(KEY, "i2")
-    assert second.tail(Stream.STDERR, 20) == []
+    assert second.tail(OutputStream.STDERR, 20) == []
     second.stderr(b"second\n")
-    assert second.tail(Stream.STDERR, 20) == ["second"]
+    assert second.tail(OutputStream.STDERR, 20) == ["second"]
     assert texts(logs.lines("llama")) == ["first", "second"]
 
 
@@ -159,7 +159,7 @@ def test_a_flood_on_stdout_does_not_drive_out_the_last_words_on_stderr(logs: Pro
     sink.stderr(b"out of memory\n")
     for _ in range(100):
         sink.stdout(b"token\n" * 1000)
-    assert sink.tail(Stream.STDERR, 20) == ["out of memory"]
+    assert sink.tail(OutputStream.STDERR, 20) == ["out of memory"]
 
 
 def test_a_closed_sink_takes_nothing_more(logs: ProcessLogs) -> None:
@@ -217,7 +217,7 @@ def test_a_new_worker_reads_and_continues_what_the_one_before_wrote(tmp_path: Pa
     sink.stdout(b"again\n")
     assert texts(after.lines("llama#0"))[-1] == "again"
     assert len(after.lines("llama#0")) == 3
-    assert sink.tail(Stream.STDOUT, 20) == ["again"]
+    assert sink.tail(OutputStream.STDOUT, 20) == ["again"]
 
 
 def test_times_of_lines_read_from_files_are_marked_as_approximate(tmp_path: Path, clock: HandClock) -> None:
@@ -287,7 +287,7 @@ def test_a_gigabyte_costs_constant_memory_and_bounded_disk(tmp_path: Path, line:
             sink.stderr(chunk)
     assert grown < 2 << 20
     assert disk_bytes(tmp_path) <= 2 * limits.LOG_FILE_BYTES_MAX
-    assert len(sink.tail(Stream.STDERR, 20)) == 20 or b"\n" not in line
+    assert len(sink.tail(OutputStream.STDERR, 20)) == 20 or b"\n" not in line
     assert len(logs.lines("llama")) == limits.LOG_LINES_KEPT or b"\n" not in line
 
 

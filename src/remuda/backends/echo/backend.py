@@ -15,14 +15,14 @@ from remuda.backends.calls import Backend, Context
 from remuda.backends.echo import words
 from remuda.backends.echo.script import Script, is_failure, read_script
 from remuda.backends.echo.speech import die_by, pause, speak
-from remuda.backends.echo.words import Answer
+from remuda.backends.echo.words import EchoAnswer
 from remuda.backends.model_options import split_options
 from remuda.backends.refusal import ModelNotLoaded, Refused
 from remuda.rpc import backend_pb2 as pb
 
 
 @dataclass(slots=True)
-class Tally:
+class CallCounts:
     """Calls that generate, by how they ended; tokens of all of them."""
 
     active: int = 0
@@ -60,7 +60,7 @@ class EchoBackend(Backend):
     def __init__(self, *, ready: bool = True) -> None:
         self._ready = ready
         self._options: Mapping[str, str] | None = None  # None: no model is loaded.
-        self._tally = Tally()
+        self._tally = CallCounts()
         self._vocabulary: OrderedDict[int, str] = OrderedDict()
 
     async def Health(self, request: pb.HealthMessage, context: Context) -> pb.Reply:
@@ -189,7 +189,7 @@ class EchoBackend(Backend):
             self._vocabulary.popitem(last=False)
 
 
-def _logprobs(request: pb.PredictOptions, answer: Answer) -> bytes:
+def _logprobs(request: pb.PredictOptions, answer: EchoAnswer) -> bytes:
     if request.Logprobs <= 0 and request.TopLogprobs <= 0:
         return b""
     return json.dumps(words.logprobs_of(answer.tokens, request.TopLogprobs)).encode()

@@ -16,7 +16,7 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EchoAnswer:
     """What will be said, decided before the first word is."""
 
     tokens: Sequence[str]
@@ -32,7 +32,7 @@ def split_tokens(text: str) -> list[str]:
     return _TOKEN.findall(text)
 
 
-def answer_to(request: pb.PredictOptions) -> Answer:
+def answer_to(request: pb.PredictOptions) -> EchoAnswer:
     """The user's last words or the prompt, cut by `Tokens` and `StopPrompts` or repeated by `IgnoreEOS`."""
     asked = [message.content for message in request.Messages] or [request.Prompt]
     said = [message.content for message in request.Messages if message.role == "user"] or asked
@@ -41,7 +41,7 @@ def answer_to(request: pb.PredictOptions) -> Answer:
     if request.IgnoreEOS and request.Tokens > 0 and tokens:
         tokens = split_tokens(" ".join([said[-1]] * math.ceil(most / len(tokens))))
     text = _before_stop("".join(tokens[:most]), request.StopPrompts)
-    return Answer(split_tokens(text), sum(len(split_tokens(part)) for part in asked))
+    return EchoAnswer(split_tokens(text), sum(len(split_tokens(part)) for part in asked))
 
 
 def _before_stop(text: str, stops: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ class EngineGone(Exception):
     """The engine closed the connection before it had answered, or could not be reached."""
 
 
-class Connection:
+class EngineConnection:
     """Where an engine listens, and the key it asks for: other users of the machine can reach the port too."""
 
     def __init__(self, port: int, key: str) -> None:

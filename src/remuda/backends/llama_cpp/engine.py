@@ -18,7 +18,7 @@ import grpc
 
 from remuda.backends.llama_cpp import limits
 from remuda.backends.llama_cpp.answers import metrics_response
-from remuda.backends.llama_cpp.connection import Connection, EngineGone, Json
+from remuda.backends.llama_cpp.connection import EngineConnection, EngineGone, Json
 from remuda.backends.llama_cpp.load_log import reason_in
 from remuda.backends.llama_cpp.load_options import LoadPlan
 from remuda.backends.llama_cpp.watchdog import BusiestThread, StepLimit, Watchdog
@@ -39,7 +39,7 @@ class Engine:
     def __init__(
         self,
         process: anyio.abc.Process,
-        connection: Connection,
+        connection: EngineConnection,
         plan: LoadPlan,
         properties: Json,
         pools: bool,
@@ -137,7 +137,7 @@ async def load(plan: LoadPlan, entropy: Entropy) -> Engine:
             )
             if "address" not in answer:
                 raise LoadFailed(_why(answer, process.returncode, _tail(said)))
-            return await _meet(process, Connection(_port(answer["address"]), key), plan)
+            return await _meet(process, EngineConnection(_port(answer["address"]), key), plan)
         except BaseException:
             await _end(process)
             raise
@@ -145,7 +145,7 @@ async def load(plan: LoadPlan, entropy: Entropy) -> Engine:
             _pass_on(_tail(said))
 
 
-async def _meet(process: anyio.abc.Process, connection: Connection, plan: LoadPlan) -> Engine:
+async def _meet(process: anyio.abc.Process, connection: EngineConnection, plan: LoadPlan) -> Engine:
     """Ask the engine, before anybody else does, what it made of its model."""
     try:
         properties = json.loads(await connection.get("/props"))
@@ -157,11 +157,11 @@ async def _meet(process: anyio.abc.Process, connection: Connection, plan: LoadPl
     return Engine(process, connection, plan, properties, pools, token_s, at_load)
 
 
-async def _metrics(connection: Connection) -> pb.MetricsResponse:
+async def _metrics(connection: EngineConnection) -> pb.MetricsResponse:
     return metrics_response((await connection.get("/metrics")).decode())
 
 
-async def _pools(connection: Connection) -> bool:
+async def _pools(connection: EngineConnection) -> bool:
     """Whether the model says how to make one vector of several; there is no other way to ask than to try."""
     try:
         await connection.post("/v1/embeddings", {"input": "a"})
@@ -170,7 +170,7 @@ async def _pools(connection: Connection) -> bool:
     return True
 
 
-async def _token_s(pid: int, connection: Connection) -> float:
+async def _token_s(pid: int, connection: EngineConnection) -> float:
     """CPU time of one token on this machine, when nothing else is asked of the engine."""
     busiest = BusiestThread(pid)
     try:

@@ -14,7 +14,7 @@ import anyio
 import grpc
 
 from remuda.backends.llama_cpp import limits
-from remuda.backends.llama_cpp.connection import Connection, EngineGone
+from remuda.backends.llama_cpp.connection import EngineConnection, EngineGone
 from remuda.backends.refusal import ModelNotLoaded, Refused
 from remuda.rpc.metadata import BY_ONE_OF_SEVERAL, BY_THIS_CALL, ENGINE_ENDED
 
@@ -44,7 +44,7 @@ class StepLimit:
 
 
 @dataclass(eq=False, slots=True)
-class Work:
+class EngineCall:
     """A call that the engine works on."""
 
     bound: bool  # By a grammar: the request's, or one made from its schema or tools.
@@ -55,20 +55,20 @@ class Work:
 class Watchdog:
     """`run` watches the engine while it lives. `verdict` is empty until the engine has been ended."""
 
-    def __init__(self, pid: int, connection: Connection, limit: StepLimit) -> None:
+    def __init__(self, pid: int, connection: EngineConnection, limit: StepLimit) -> None:
         self._pid = pid
         self._connection = connection
         self._limit = limit
-        self._works: list[Work] = []
-        self._left: list[Work] = []
+        self._works: list[EngineCall] = []
+        self._left: list[EngineCall] = []
         self._began = anyio.Event()
-        self._suspects: list[Work] = []
+        self._suspects: list[EngineCall] = []
         self.verdict = ""
 
     @contextmanager
-    def working(self, *, bound: bool) -> Generator[Work, None, None]:
+    def working(self, *, bound: bool) -> Generator[EngineCall, None, None]:
         """One call. If the engine is ended meanwhile, the error says what that has to do with this call."""
-        work = Work(bound)
+        work = EngineCall(bound)
         self._works.append(work)
         self._began.set()
         try:
@@ -147,7 +147,7 @@ class Watchdog:
             return True
         return True
 
-    def _refusal(self, work: Work) -> Refused | None:
+    def _refusal(self, work: EngineCall) -> Refused | None:
         """None: the engine was not ended by us."""
         if not self.verdict:
             return None

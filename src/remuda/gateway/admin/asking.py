@@ -9,7 +9,7 @@ from remuda.ops.model import Kind, OpId, Source, State
 from remuda.ops.op_views import failures
 from remuda.ops.ports import View
 from remuda.ops.selection import ALL, Selection
-from remuda.ops.service import Accepted, Asked
+from remuda.ops.service import Accepted, OperationRequest
 from remuda.wire.operations import JobReply
 
 DONE_WITHIN = timedelta(minutes=2)
@@ -40,7 +40,7 @@ class NotUnloaded(PeerFailed):
 
 
 async def ask(svc: Services, kind: Kind, source: Source, by: str, selection: Selection = ALL) -> Accepted:
-    return await svc.ops.operations.submit(Asked(kind, source, selection, by))
+    return await svc.ops.operations.submit(OperationRequest(kind, source, selection, by))
 
 
 async def on_node(svc: Services, kind: Kind, source: Source, by: str, node_id: NodeId) -> Accepted:

@@ -9,7 +9,7 @@ from remuda.core.errors import Invalid, NotFound
 from remuda.fleet.verdicts import why_no_target
 from remuda.gallery.usecases import usecases
 from remuda.gateway.admin.asking import ask, job, wait_for
-from remuda.gateway.backend_pages import Catalogue, Wanted
+from remuda.gateway.backend_pages import BackendCatalogue, BackendQuery
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import Responses, answer, gives, one_of, read, refuses, takes
 from remuda.gateway.paths import BackendPath, OpPath
@@ -18,7 +18,7 @@ from remuda.ops import op_views
 from remuda.ops.compatible_nodes import fits
 from remuda.ops.model import OF_BACKENDS, Kind, Source
 from remuda.ops.ports import Filter
-from remuda.ops.service import Asked
+from remuda.ops.service import OperationRequest
 from remuda.ops.upgrades import Upgrade
 from remuda.wire.operations import (
     BackendFits,
@@ -52,13 +52,13 @@ async def list_backends(
 ) -> Response:
     """A page of what galleries offer, with the nodes that have it."""
     catalogue = await look(svc)
-    return answer(catalogue.page(Wanted(term, tag, page, items, sort, order == "desc")))
+    return answer(catalogue.page(BackendQuery(term, tag, page, items, sort, order == "desc")))
 
 
-async def look(svc: Services) -> Catalogue:
+async def look(svc: Services) -> BackendCatalogue:
     nodes, readings = await svc.ops.operations.look()
     at_work = await svc.ops.operations.views(Filter(finished=False, kinds=OF_BACKENDS, limit=_AT_WORK_MAX))
-    return Catalogue(readings, nodes, at_work)
+    return BackendCatalogue(readings, nodes, at_work)
 
 
 @routes.get("/fits", responses=gives(BackendFits, 401))
@@ -80,7 +80,7 @@ async def backend_usecases(svc: Svc) -> Response:
 @routes.post("/install/{backend:path}", responses=gives(JobReply, 400, 401, 404, 409))
 async def install_backend(backend: BackendPath, svc: Svc, admin: Admin) -> Response:
     """Have a backend on every node that can run it; one build for certain hardware on the nodes it fits."""
-    asked = Asked(Kind.INSTALL, Source(backend), by=admin, concrete_for_all=True)
+    asked = OperationRequest(Kind.INSTALL, Source(backend), by=admin, concrete_for_all=True)
     accepted = await svc.ops.operations.submit(asked)
     return answer(job(accepted, "backend installation started"))
 

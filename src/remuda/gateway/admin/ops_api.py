@@ -19,8 +19,8 @@ from remuda.ops.model import Kind, Source, Wish
 from remuda.ops.op_views import op_view, step_view, with_steps
 from remuda.ops.ports import Filter, View
 from remuda.ops.selection import Selection
-from remuda.ops.service import Accepted, Asked
-from remuda.ops.targets import Plan
+from remuda.ops.service import Accepted, OperationRequest
+from remuda.ops.targets import OperationPlan
 from remuda.ops.upgrade_check import Checked
 from remuda.ops.upgrades import CheckedSource, Unchecked
 from remuda.wire.operations import (
@@ -218,8 +218,8 @@ async def _node_id(node: str, svc: Services) -> NodeId:
     return next(named, NodeId(node))
 
 
-def _asked(body: OpRequest, by: str) -> Asked:
-    return Asked(
+def _asked(body: OpRequest, by: str) -> OperationRequest:
+    return OperationRequest(
         Kind(body.kind),
         Source(body.backend, body.galleries, body.uri, body.name, body.alias),
         Selection(body.nodes, body.selector),
@@ -243,7 +243,7 @@ def _accepted(accepted: Accepted, svc: Services) -> OpSubmitted:
     return OpSubmitted(operation=shown, joined=accepted.joined, warnings=accepted.warnings)
 
 
-def _plan(body: OpRequest, plan: Plan, svc: Services) -> OpPlan:
+def _plan(body: OpRequest, plan: OperationPlan, svc: Services) -> OpPlan:
     now = svc.ops.operations.now()
     steps = tuple(step_view(draft.step, now) for draft in plan.drafts)
     return OpPlan(kind=body.kind, backend=body.backend, steps=steps, warnings=plan.warnings)

@@ -7,7 +7,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from remuda.core.ids import NodeId
-from remuda.gallery.model import Gallery, Machine
+from remuda.gallery.model import Gallery, MachineProfile
 from remuda.gallery.sources import Sources
 from remuda.wire import subjects
 from remuda.wire.backends import (
@@ -40,7 +40,7 @@ from remuda.worker.addresses import Advertised
 from remuda.worker.commands.dispatch import Command, Dispatcher
 from remuda.worker.commands.exclusive_access import ExclusiveAccess
 from remuda.worker.commands.installing import Installs, RecipeFor
-from remuda.worker.commands.list_delete_rollback import InstalledBackends
+from remuda.worker.commands.list_delete_rollback import ListDeleteRollback
 from remuda.worker.commands.model_files import ModelFiles, ModelListing
 from remuda.worker.commands.progress import Outlet
 from remuda.worker.commands.replica_address import ReplicaAddresses
@@ -67,7 +67,7 @@ class Commands:
         *,
         galleries: Sources,
         open_galleries: Callable[[tuple[Gallery, ...]], Sources],
-        machine: Callable[[], Awaitable[Machine]],
+        machine: Callable[[], Awaitable[MachineProfile]],
         recipe_for: RecipeFor,
         reached_at: Callable[[], Advertised],
         models: Path,
@@ -95,7 +95,7 @@ class Commands:
             recipe_for=recipe_for,
             changed=files_changed,
         )
-        shelving = InstalledBackends(depot, self._access, self._work, orders.capability, files_changed)
+        shelving = ListDeleteRollback(depot, self._access, self._work, orders.capability, files_changed)
         self._processes = processes = Stopping(supervision, addresses)
         files = ModelFiles(models)
         self._dispatcher = Dispatcher(

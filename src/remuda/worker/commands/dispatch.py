@@ -18,7 +18,7 @@ from remuda.core.ids import NodeId
 from remuda.core.tasks import TaskOwner
 from remuda.wire.codec import Message, decode, encode
 from remuda.worker.commands import limits
-from remuda.worker.ports import Hear, Incoming
+from remuda.worker.ports import BusRequest, Hear
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +100,7 @@ class Dispatcher:
         """Until cancelled; whoever still waits for a reply then is told so."""
         await self._tasks.run(task_status=task_status)
 
-    async def _hear(self, command: Answering, message: Incoming) -> None:
+    async def _hear(self, command: Answering, message: BusRequest) -> None:
         """Returns when the message is dealt with. Cancelling it only stops the waiting."""
         if not self._tasks.is_open or self._at_work[command.name] >= limits.PER_SUBJECT_MAX:
             log.warning("command_refused", command=command.name)
@@ -112,7 +112,7 @@ class Dispatcher:
         self._tasks.start(self._deal_with, command, message, done)
         await done.wait()
 
-    async def _deal_with(self, command: Answering, message: Incoming, done: anyio.Event) -> None:
+    async def _deal_with(self, command: Answering, message: BusRequest, done: anyio.Event) -> None:
         """While the bus is away the reply is kept: whoever asked may wait for it still."""
         reply = command.failure("this worker is stopping", Unavailable.code)
         too_large = command.failure("the reply is too large for the bus", TooLarge.code)
@@ -131,7 +131,7 @@ class Dispatcher:
             done.set()
 
 
-async def _send(message: Incoming, reply: bytes, instead: bytes = b"") -> None:
+async def _send(message: BusRequest, reply: bytes, instead: bytes = b"") -> None:
     """A reply that cannot be sent is lost, and its sender finds out by asking again."""
     if message.respond is None or not reply:
         return

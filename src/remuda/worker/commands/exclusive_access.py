@@ -17,7 +17,7 @@ from remuda.wire.process_keys import ProcessKey
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.listing import Listing, find_run_file
-from remuda.worker.processes.model import Replica, Stopped
+from remuda.worker.processes.model import ProcessStatus, Stopped
 from remuda.worker.processes.ports import Supervision
 
 
@@ -88,7 +88,7 @@ class InstalledState:
         """It is here, and is something else."""
         return self.run_file is not None and not self.has(digest, uri)
 
-    def runs(self, replica: Replica) -> bool:
+    def runs(self, replica: ProcessStatus) -> bool:
         """The process is one of this backend's, under whatever name it was asked for."""
         return self.name in replica.names or (self.folder is not None and replica.folder == self.folder)
 

@@ -12,18 +12,18 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from remuda.core.errors import BackendFailed, Invalid, RemudaError
-from remuda.oci.progress import Phase
+from remuda.oci.progress import PullPhase
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpgrade, BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey, door_path
 from remuda.worker.commands.exclusive_access import ExclusiveAccess, InstalledState, require_gone, stop_report
 from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.resolve_request import RequestResolver, Wanted, named_backend
-from remuda.worker.commands.work import Attempt, WorkInHand
+from remuda.worker.commands.work import RunningAttempt, WorkInHand
 from remuda.worker.depot.depot import Depot, Installed, Switching
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.last_start import LastStart
 from remuda.worker.depot.progress import OnStep, ProgressStep
-from remuda.worker.processes.model import Launch, Protocol, Recipe, Replica, Stopped
+from remuda.worker.processes.model import Launch, ProcessStatus, Protocol, Recipe, Stopped
 from remuda.worker.processes.ports import Supervision
 
 
@@ -62,7 +62,9 @@ _UNPROVEN: Final = (
     "`check`"
 )
 _Served = tuple[str, tuple[str, ...]]
-_Had = tuple[Replica | None, str]  # The process, where there is one, and the digest of what is installed.
+_Had = tuple[
+    ProcessStatus | None, str
+]  # The process, where there is one, and the digest of what is installed.
 
 
 class Installs:
@@ -131,7 +133,7 @@ class Installs:
             return stop_report(BackendUpgradeReply, outcomes, error)
         return stop_report(BackendUpgradeReply, outcomes, digest=digest)
 
-    async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: Attempt) -> _Had:
+    async def _ensure(self, request: BackendInstall, key: ProcessKey, attempt: RunningAttempt) -> _Had:
         """Galleries are asked before the backend is reserved: they may be slow."""
         while True:
             seen = await self._access.look(request.backend)
@@ -152,7 +154,7 @@ class Installs:
         key: ProcessKey,
         sight: InstalledState,
         spec: InstallSpec | None,
-        attempt: Attempt,
+        attempt: RunningAttempt,
     ) -> _Had:
         running = self._running(key, request)
         here = not request.force and _has(sight, request)
@@ -174,8 +176,8 @@ class Installs:
         return followed
 
     async def _start(
-        self, request: BackendInstall, key: ProcessKey, sight: InstalledState, attempt: Attempt
-    ) -> Replica | None:
+        self, request: BackendInstall, key: ProcessKey, sight: InstalledState, attempt: RunningAttempt
+    ) -> ProcessStatus | None:
         """None: files were all that was asked for, or there is nothing to start it with."""
         assert sight.run_file is not None, "it was found, or brought"
         if request.prove and not request.model_id:
@@ -207,7 +209,7 @@ class Installs:
         key: ProcessKey,
         sight: InstalledState,
         spec: InstallSpec,
-        attempt: Attempt,
+        attempt: RunningAttempt,
     ) -> InstalledState:
         """Bring the backend. No process stays behind in a folder that is no longer the installed one.
 
@@ -228,8 +230,8 @@ class Installs:
                 return found
         raise BackendFailed(f"backend {request.backend} not found after install attempt")
 
-    async def _resolve(self, wanted: Wanted, attempt: Attempt) -> InstallSpec:
-        attempt.stepped(ProgressStep(Phase.RESOLVING, 0.0))
+    async def _resolve(self, wanted: Wanted, attempt: RunningAttempt) -> InstallSpec:
+        attempt.stepped(ProgressStep(PullPhase.RESOLVING, 0.0))
         spec = await self._resolver.resolve(wanted)
         attempt.comes_from(spec)
         return spec
@@ -260,11 +262,11 @@ class Installs:
         except (RemudaError, OSError) as error:
             log.warning("backend_not_marked_proven", backend=run_file.parent.name, error=str(error))
 
-    def _watched(self, spec: InstallSpec | None, attempt: Attempt) -> AbstractContextManager[None]:
+    def _watched(self, spec: InstallSpec | None, attempt: RunningAttempt) -> AbstractContextManager[None]:
         """Progress comes from whoever fetches the same, also while this request waits for it to end."""
         return nullcontext() if spec is None else self._pulls.watched(spec.name, attempt.stepped)
 
-    def _running(self, key: ProcessKey, request: BackendInstall) -> Replica | None:
+    def _running(self, key: ProcessKey, request: BackendInstall) -> ProcessStatus | None:
         """An HTTP server has its model and options from its start: with others it is another server."""
         replica = self._supervision.usable(key, request.backend)
         if replica is None or replica.protocol is Protocol.GRPC:
@@ -276,7 +278,7 @@ class Installs:
         self._served = {known: served for known, served in self._served.items() if known in living}
         self._served[key] = _served(request)
 
-    def _reply(self, replica: Replica | None, digest: str = "") -> BackendInstallReply:
+    def _reply(self, replica: ProcessStatus | None, digest: str = "") -> BackendInstallReply:
         if replica is None:
             return BackendInstallReply(success=True, digest=digest)
         http = replica.protocol is Protocol.HTTP
@@ -291,7 +293,7 @@ class Installs:
 
 
 @asynccontextmanager
-async def _firmly(attempt: Attempt, stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def _firmly(attempt: RunningAttempt, stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
     """Stop processes and switch versions: both happen, or, when it was cancelled just before, neither."""
     with attempt.firm():
         await checkpoint()

@@ -23,7 +23,7 @@ from remuda.worker.processes.model import Stopped
 log = structlog.get_logger(__name__)
 
 
-class InstalledBackends:
+class ListDeleteRollback:
     """`changed` is called when the installed files have changed."""
 
     def __init__(

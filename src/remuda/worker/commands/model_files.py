@@ -26,7 +26,7 @@ _Facts = tuple[int, int]  # Its size, and when it changed, in nanoseconds.
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedModels:
     files: tuple[ModelFile, ...] = ()
     more: bool = False  # There are others that are not told.
     cut_off: tuple[CutOffFile, ...] = ()  # GGUF files that are shorter than their tensors.
@@ -57,7 +57,7 @@ class Completeness:
             log.warning("model_file_cut_off", path=str(path), size=size, missing=missing)
         return missing
 
-    def forget_others(self, folder: Path, listed: Listed) -> None:
+    def forget_others(self, folder: Path, listed: ListedModels) -> None:
         """Keep what was found out about files that are still there."""
         paths = [*(one.path for one in listed.files), *(one.path for one in listed.cut_off)]
         there = {str(folder / path) for path in paths}
@@ -69,7 +69,7 @@ class ModelListing:
 
     def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
         self.path = str(folder.absolute())
-        self.listed = Listed()
+        self.listed = ListedModels()
         self._folder = folder
         self._changed = changed
         self._completeness = Completeness()
@@ -90,7 +90,7 @@ class ModelListing:
             self.listed = listed
             self._changed()
 
-    def _listed(self) -> Listed:
+    def _listed(self) -> ListedModels:
         listed = list_models(self._folder, self._completeness)
         self._completeness.forget_others(self._folder, listed)
         return listed
@@ -102,7 +102,7 @@ def list_models(
     *,
     files_max: int = limits.MODEL_FILES_MAX,
     depth_max: int = limits.MODEL_FOLDERS_DEEP_MAX,
-) -> Listed:
+) -> ListedModels:
     """The files of `folder` and of what lies below it, nearest first: hidden and unfinished ones are left
     out. A folder that is not there is empty. Blocks on the disk."""
     completeness = completeness or Completeness()
@@ -116,7 +116,7 @@ def list_models(
             for name, facts in _entries(folder / place):
                 looked_at += 1
                 if looked_at > limits.MODEL_ENTRIES_MAX:
-                    return Listed(tuple(found), True, tuple(cut_off))
+                    return ListedModels(tuple(found), True, tuple(cut_off))
                 path = f"{place}{name}"
                 if facts is None:
                     deeper.append(f"{path}/")
@@ -127,7 +127,7 @@ def list_models(
                 else:
                     found.append(ModelFile(path=path, size=facts[0]))
         level = deeper
-    return Listed(tuple(found), more or bool(level), tuple(cut_off))
+    return ListedModels(tuple(found), more or bool(level), tuple(cut_off))
 
 
 def _missing(completeness: Completeness, path: Path, facts: _Facts) -> int:

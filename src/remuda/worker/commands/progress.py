@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 Send = Callable[[InstallProgress], Awaitable[None]]
 
 
-class Tally:
+class InstallSteps:
     """Steps, one after the other, as the events they come to."""
 
     def __init__(self, op_id: str, backend: str) -> None:

@@ -19,11 +19,11 @@ from remuda.worker.commands.work import WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.last_start import read_last_start
 from remuda.worker.depot.layout import DepotLayout
-from remuda.worker.depot.listing import Backend
+from remuda.worker.depot.listing import ListedBackend
 from remuda.worker.depot.metadata import read_record
 from remuda.worker.depot.watch import tell_changes
 from remuda.worker.launching.starting import starts_alone
-from remuda.worker.processes.model import Protocol, Replica
+from remuda.worker.processes.model import ProcessStatus, Protocol
 from remuda.worker.processes.ports import Supervision
 
 log = structlog.get_logger(__name__)
@@ -96,7 +96,7 @@ class ReportBuilder:
             self._installed = installed
             self._changed()
 
-    def _told(self, replica: Replica) -> RunningReplica:
+    def _told(self, replica: ProcessStatus) -> RunningReplica:
         return RunningReplica(
             model_id=replica.key.model_id,
             replica_index=replica.key.replica_index,
@@ -110,7 +110,7 @@ class ReportBuilder:
         )
 
 
-def _artifacts(backends: tuple[Backend, ...], places: DepotLayout) -> tuple[InstalledArtifact, ...]:
+def _artifacts(backends: tuple[ListedBackend, ...], places: DepotLayout) -> tuple[InstalledArtifact, ...]:
     """Blocks on the disk."""
     return tuple(
         InstalledArtifact(

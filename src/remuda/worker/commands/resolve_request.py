@@ -8,8 +8,8 @@ import anyio
 import structlog
 
 from remuda.core.errors import Invalid
-from remuda.gallery.model import Gallery, Machine, Reading, galleries_from_json
-from remuda.gallery.resolve import Refused, Resolved, resolve
+from remuda.gallery.model import Gallery, MachineProfile, Reading, galleries_from_json
+from remuda.gallery.resolve import ResolvedBuild, Unresolved, resolve
 from remuda.gallery.sources import Sources
 from remuda.wire.backends import BackendInstall, BackendUpgrade
 from remuda.worker.commands import limits
@@ -27,12 +27,12 @@ class RequestResolver:
         self,
         own: Sources,
         open_sources: Callable[[tuple[Gallery, ...]], Sources],
-        machine: Callable[[], Awaitable[Machine]],
+        machine: Callable[[], Awaitable[MachineProfile]],
     ) -> None:
         self._own = own
         self._open_sources = open_sources
         self._look_at_machine = machine
-        self._machine_seen: tuple[Machine, float] | None = None  # With when that is to be forgotten.
+        self._machine_seen: tuple[MachineProfile, float] | None = None  # With when that is to be forgotten.
         self._opened: OrderedDict[tuple[Gallery, ...], Sources] = OrderedDict()
 
     async def resolve(self, wanted: Wanted) -> InstallSpec:
@@ -44,7 +44,7 @@ class RequestResolver:
         """What this machine reports, for the choice among builds that share an alias."""
         return (await self._machine()).effective_capability
 
-    async def _machine(self) -> Machine:
+    async def _machine(self) -> MachineProfile:
         """Hardware changes seldom, and a driver that hangs would hold up every request."""
         if self._machine_seen is not None and anyio.current_time() < self._machine_seen[1]:
             return self._machine_seen[0]
@@ -58,11 +58,11 @@ class RequestResolver:
         afresh = isinstance(wanted, BackendUpgrade)
         readings = await (_read_afresh(sources) if afresh else sources.read())
         answer = resolve(readings, wanted.backend, machine)
-        if isinstance(answer, Refused) and not afresh:
+        if isinstance(answer, Unresolved) and not afresh:
             readings = await _read_afresh(sources)
             answer = resolve(readings, wanted.backend, machine)
         spec = spec_from_gallery(answer, readings)
-        for warning in answer.warnings if isinstance(answer, Resolved) else ():
+        for warning in answer.warnings if isinstance(answer, ResolvedBuild) else ():
             log.warning("backend_choice_doubtful", backend=wanted.backend, warning=warning)
         return spec
 

@@ -15,7 +15,7 @@ from remuda.wire.models import (
 )
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.commands.replica_address import ReplicaAddresses
-from remuda.worker.processes.model import Phase, Protocol, Replica
+from remuda.worker.processes.model import ProcessPhase, ProcessStatus, Protocol
 from remuda.worker.processes.ports import Supervision
 
 log = structlog.get_logger(__name__)
@@ -77,11 +77,11 @@ class Stopping:
             )
         )
 
-    def _find(self, process_key: str) -> Replica | None:
+    def _find(self, process_key: str) -> ProcessStatus | None:
         key = ProcessKey.parse(process_key)
         return next((one for one in self._supervision.replicas() if one.key == key), None)
 
-    def _objection(self, request: ModelStop, replica: Replica) -> str:
+    def _objection(self, request: ModelStop, replica: ProcessStatus) -> str:
         """Why this is not the process that is meant, or not to be stopped now."""
         if request.instance and request.instance != replica.instance:
             return f"instance mismatch: {replica.key} is another process now"
@@ -89,9 +89,9 @@ class Stopping:
         if not named and not self._addresses.is_at(replica, request.expected_address):
             found = self._addresses.address(replica) or "no address"
             return f"address mismatch: {replica.key} has {found}, not {request.expected_address or 'none'}"
-        return f"{replica.key} is already stopping" if replica.phase is Phase.STOPPING else ""
+        return f"{replica.key} is already stopping" if replica.phase is ProcessPhase.STOPPING else ""
 
-    def _is_meant(self, request: ModelUnload, replica: Replica) -> bool:
+    def _is_meant(self, request: ModelUnload, replica: ProcessStatus) -> bool:
         """An address is one process's, except that those which speak HTTP share the worker's own."""
         named = replica.key.model_id == request.model_name
         if not request.address:
@@ -99,10 +99,10 @@ class Stopping:
         alone = replica.protocol is Protocol.GRPC
         return self._addresses.is_at(replica, request.address) and (alone or named)
 
-    async def _free(self, replica: Replica) -> None:
+    async def _free(self, replica: ProcessStatus) -> None:
         if trouble := await self._supervision.free(replica.key):
             log.warning("model_not_freed", process=str(replica.key), reason=trouble)
 
 
-def _lives(replica: Replica) -> bool:
-    return replica.pid != 0 and replica.phase is not Phase.STOPPING
+def _lives(replica: ProcessStatus) -> bool:
+    return replica.pid != 0 and replica.phase is not ProcessPhase.STOPPING

@@ -8,7 +8,7 @@ import anyio
 import structlog
 
 from remuda.core.errors import Conflict
-from remuda.oci.progress import Phase
+from remuda.oci.progress import PullPhase
 from remuda.wire.backends import (
     BackendDelete,
     BackendInstall,
@@ -18,7 +18,7 @@ from remuda.wire.backends import (
 )
 from remuda.wire.nodes import Work
 from remuda.worker.commands import limits
-from remuda.worker.commands.progress import Publisher, Send, Tally, publishing
+from remuda.worker.commands.progress import InstallSteps, Publisher, Send, publishing
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.progress import ProgressStep
 
@@ -28,7 +28,7 @@ Kind = Literal["install", "upgrade", "delete", "rollback"]
 Request = BackendInstall | BackendUpgrade | BackendDelete | BackendRollback
 
 
-class Attempt:
+class RunningAttempt:
     """One request at work. `changed` is called when it enters another phase."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Attempt:
         self._request = request
         self._publisher = publisher
         self._changed = changed
-        self._tally = Tally(request.op_id, request.backend)
+        self._tally = InstallSteps(request.op_id, request.backend)
         self._firm = False
 
     def comes_from(self, spec: InstallSpec) -> None:
@@ -59,7 +59,7 @@ class Attempt:
     def arrived(self) -> None:
         """All that was ordered is here: whoever heard of the beginning hears of the end, once."""
         if self._tally.overall < 100.0:
-            self.stepped(ProgressStep(Phase.EXTRACTING, 100.0))
+            self.stepped(ProgressStep(PullPhase.EXTRACTING, 100.0))
 
     def starting(self) -> None:
         self._tell(self._tally.starting())
@@ -104,12 +104,12 @@ class WorkInHand:
         self._send = send
         self._changed = changed
         self._deliver = deliver
-        self._attempts: list[Attempt] = []
+        self._attempts: list[RunningAttempt] = []
 
     @asynccontextmanager
     async def attempting(
         self, kind: Kind, request: Request, *, reported: bool = True
-    ) -> AsyncIterator[Attempt]:
+    ) -> AsyncIterator[RunningAttempt]:
         """Listed while the block lasts. Progress goes out only if the request names an operation; then also
         the frontend is to know what is installed before the reply: whoever looks after it must find it.
 
@@ -118,7 +118,7 @@ class WorkInHand:
         async with AsyncExitStack() as stack:
             watched = request.op_id != ""
             publisher = await stack.enter_async_context(publishing(self._send)) if watched else None
-            attempt = Attempt(kind, request, publisher, self._changed)
+            attempt = RunningAttempt(kind, request, publisher, self._changed)
             stack.enter_context(self._listed(attempt))
             with attempt.scope:
                 yield attempt
@@ -137,7 +137,7 @@ class WorkInHand:
         return tuple(attempt.report() for attempt in self._attempts)
 
     @contextmanager
-    def _listed(self, attempt: Attempt) -> Iterator[None]:
+    def _listed(self, attempt: RunningAttempt) -> Iterator[None]:
         """The log tells of each that it was begun here, and once: operations count on that."""
         work = attempt.report()
         told = log.bind(op=work.op_id, attempt=work.attempt, kind=work.kind, backend=work.backend)

@@ -19,7 +19,7 @@ from remuda.oci.disk import disk_trouble_explained, require_headroom
 from remuda.oci.fetch import ImageFetch, fetch_image
 from remuda.oci.model import Descriptor, Image, Platform
 from remuda.oci.partial import GrowingFile, StartedOver
-from remuda.oci.progress import FileProgress, Phase
+from remuda.oci.progress import FileProgress, PullPhase
 from remuda.oci.reference import Archive, Folder, OciFile, OciImage
 from remuda.oci.sources import fetch_archive, import_image
 from remuda.oci.unpack import ArchiveRefused, DirectoryTree, LayerSource, UnpackLimits, unpack_layer
@@ -129,7 +129,7 @@ class _Told:
 
     def tell(self) -> None:
         self._told = self._done
-        event = FileProgress(self._file, self._done, self._total, Phase.EXTRACTING)
+        event = FileProgress(self._file, self._done, self._total, PullPhase.EXTRACTING)
         in_event_loop(self._tracker.observe, event)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from remuda.core.errors import Invalid, NotFound, Rejected, RemudaError, Unavailable
 from remuda.gallery.lookup import find
 from remuda.gallery.model import Reading
-from remuda.gallery.resolve import Refused, Resolved
+from remuda.gallery.resolve import ResolvedBuild, Unresolved
 from remuda.oci.errors import SignatureRequired
 from remuda.oci.reference import Archive, Folder, OciFile, OciImage, Source, parse_source
 from remuda.worker.depot.layout import checked_name
@@ -29,9 +29,9 @@ class InstallSpec:
     manifest: str = ""  # What becomes the manifest of a backend that brings none.
 
 
-def spec_from_gallery(answer: Resolved | Refused, readings: Sequence[Reading]) -> InstallSpec:
+def spec_from_gallery(answer: ResolvedBuild | Unresolved, readings: Sequence[Reading]) -> InstallSpec:
     """The build that a gallery chose. Raises what stands against it."""
-    if isinstance(answer, Refused):
+    if isinstance(answer, Unresolved):
         kind = Unavailable if answer.retryable else NotFound
         raise kind(answer.reason, hint=answer.hint)
     entry = answer.entry

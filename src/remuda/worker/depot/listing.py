@@ -24,7 +24,7 @@ class FolderFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class ListedBackend:
     """A name that can be asked for, and what runs for it. Of an alias `metadata` has another name."""
 
     name: str
@@ -57,14 +57,14 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    backends: tuple[Backend, ...]  # By name, each once.
+    backends: tuple[ListedBackend, ...]  # By name, each once.
     problems: tuple[str, ...] = ()
 
-    def get(self, name: str) -> Backend | None:
+    def get(self, name: str) -> ListedBackend | None:
         return next((one for one in self.backends if one.name == name), None)
 
     @property
-    def reported(self) -> tuple[Backend, ...]:
+    def reported(self) -> tuple[ListedBackend, ...]:
         """Without those that exist only as an alias."""
         return tuple(one for one in self.backends if one.name == one.metadata.name)
 
@@ -74,7 +74,7 @@ def listing(folders: Sequence[FolderFacts], backends: Path, capability: str) -> 
 
     A folder whose metadata cannot be used costs itself, not the rest.
     """
-    found: dict[str, Backend] = {}
+    found: dict[str, ListedBackend] = {}
     problems = [facts.problem for facts in folders if facts.problem]
     usable = sorted((facts for facts in folders if not facts.problem), key=lambda facts: facts.path.name)
     own = [facts for facts in usable if not facts.system]
@@ -82,7 +82,7 @@ def listing(folders: Sequence[FolderFacts], backends: Path, capability: str) -> 
     for facts in (*(facts for facts in usable if facts.system), *own):
         if facts.runs:
             name = facts.path.name
-            found[name] = Backend(
+            found[name] = ListedBackend(
                 name, facts.path, _named(facts.metadata, name), facts.system, runs=facts.runs
             )
     for facts in own:
@@ -92,13 +92,13 @@ def listing(folders: Sequence[FolderFacts], backends: Path, capability: str) -> 
                 problems.append(f"{facts.path} stands for {target!r}, which is not a backend")
                 continue
             stands_for = backends / target
-            found[name] = Backend(
+            found[name] = ListedBackend(
                 name, stands_for, facts.metadata, meta=True, runs=runs.get(target, RUN_FILE)
             )
     for alias in sorted({facts.metadata.alias for facts in own if facts.metadata} - {""}):
         best = _best(alias, own, capability)
         assert best.metadata is not None, "it has an alias"
-        found[alias] = Backend(alias, best.path, best.metadata, runs=best.runs or RUN_FILE)
+        found[alias] = ListedBackend(alias, best.path, best.metadata, runs=best.runs or RUN_FILE)
     return Listing(tuple(found[name] for name in sorted(found)), tuple(problems))
 
 

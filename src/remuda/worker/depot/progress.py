@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from remuda.oci.model import Descriptor
-from remuda.oci.progress import FileProgress, Phase
+from remuda.oci.progress import FileProgress, PullPhase
 
-_ORDER = (Phase.RESOLVING, Phase.DOWNLOADING, Phase.EXTRACTING)
+_ORDER = (PullPhase.RESOLVING, PullPhase.DOWNLOADING, PullPhase.EXTRACTING)
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressStep:
     """One thing that was noticed, and how far everything is with it."""
 
-    phase: Phase
+    phase: PullPhase
     percentage: float
     file: FileProgress | None = None
 
@@ -31,10 +31,10 @@ def ignore_steps(step: ProgressStep) -> None:
 class InstallTracker:
     def __init__(self, on_step: OnStep) -> None:
         self._on_step = on_step
-        self._phase = Phase.RESOLVING
+        self._phase = PullPhase.RESOLVING
         self._percentage = 0.0
         self._totals: dict[str, int] = {}
-        self._done: dict[tuple[str, Phase], int] = {}
+        self._done: dict[tuple[str, PullPhase], int] = {}
 
     def begin(self) -> None:
         """At a source: what an earlier one brought no longer counts."""
@@ -59,11 +59,11 @@ class InstallTracker:
         self._on_step(ProgressStep(self._phase, self._percentage, event))
 
     def arrive(self) -> None:
-        self._phase, self._percentage = Phase.EXTRACTING, 100.0
+        self._phase, self._percentage = PullPhase.EXTRACTING, 100.0
         self._on_step(ProgressStep(self._phase, self._percentage))
 
-    def _current(self) -> Phase:
+    def _current(self) -> PullPhase:
         fetched = (
-            self._done.get((file, Phase.DOWNLOADING), -1) >= size for file, size in self._totals.items()
+            self._done.get((file, PullPhase.DOWNLOADING), -1) >= size for file, size in self._totals.items()
         )
-        return Phase.EXTRACTING if all(fetched) else Phase.DOWNLOADING
+        return PullPhase.EXTRACTING if all(fetched) else PullPhase.DOWNLOADING

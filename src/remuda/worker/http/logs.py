@@ -26,7 +26,7 @@ from remuda.worker.http.asgi import (
     refuse,
     refuse_method,
 )
-from remuda.worker.processes.log_lines import LogLine, Stream
+from remuda.worker.processes.log_lines import OutputLine, OutputStream
 from remuda.worker.processes.logs import ProcessLogs
 
 _ROOT: Final = "/v1/backend-logs"
@@ -95,7 +95,7 @@ async def _not_found(scope: Scope, send: Send) -> None:
     await refuse(scope, send, NotFound("not found"))
 
 
-def _view(line: LogLine) -> dict[str, str | bool]:
+def _view(line: OutputLine) -> dict[str, str | bool]:
     view: dict[str, str | bool] = {
         "timestamp": rfc3339(line.timestamp),
         "stream": line.stream,
@@ -108,14 +108,14 @@ def _dumped(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _selected(lines: Sequence[LogLine], query: bytes) -> Sequence[LogLine]:
+def _selected(lines: Sequence[OutputLine], query: bytes) -> Sequence[OutputLine]:
     """Additive to the contract: only one stream, only the last lines. Other fields are not looked at."""
     try:
         fields = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX)
     except ValueError:
         raise Invalid("the query has too many fields") from None
     if (stream := fields.get("stream", [None])[-1]) is not None:
-        if stream not in set(Stream):
+        if stream not in set(OutputStream):
             raise Invalid("stream must be stdout or stderr")
         lines = [line for line in lines if line.stream == stream]
     if (tail := fields.get("tail", [None])[-1]) is not None:

@@ -16,7 +16,7 @@ from remuda.host.web_sockets import WebSocketProtocol
 from remuda.worker.http.asgi import App
 
 
-class Connection(HttpToolsProtocol):
+class BoundedConnection(HttpToolsProtocol):
     """Refuses a head that is too long, and a body with more framing (sizes of chunks, trailers) than makes
     sense: both are held in memory before anybody has shown a token."""
 
@@ -55,7 +55,7 @@ async def serve(
     server = _Server(
         uvicorn.Config(
             app,
-            http=Connection,
+            http=BoundedConnection,
             ws=WebSocketProtocol,
             ws_max_size=limits.LOG_SOCKET_BYTES_MAX,
             ws_ping_interval=limits.LOG_SOCKET_PING_S,

@@ -23,7 +23,7 @@ from remuda.core import durations
 from remuda.core.errors import Invalid
 from remuda.core.field_errors import field_error
 from remuda.core.yaml_tree import YamlLimits, values
-from remuda.worker.launching.templates import OPTIONS, PORT, Template
+from remuda.worker.launching.templates import OPTIONS, PORT, PlaceholderText
 from remuda.worker.processes.model import Protocol
 
 FILE_NAME: Final = "remuda.yaml"
@@ -41,12 +41,12 @@ _ANY_ADDRESS: Final = ("0.0.0.0", "[::]")
 class Arguments:
     """Arguments that belong together: `optional` ones are left out when a placeholder stands for nothing."""
 
-    templates: tuple[Template, ...]
+    templates: tuple[PlaceholderText, ...]
     optional: bool = False
 
 
-def _template(value: object) -> Template:
-    if isinstance(value, Template):
+def _template(value: object) -> PlaceholderText:
+    if isinstance(value, PlaceholderText):
         return value
     if not isinstance(value, str):
         raise ValueError("must be text")
@@ -54,7 +54,7 @@ def _template(value: object) -> Template:
         raise ValueError("contains a NUL character")
     if any(address in value for address in _ANY_ADDRESS):
         raise ValueError("must not listen on all addresses: only the worker calls it, on 127.0.0.1")
-    return Template.parse(value)
+    return PlaceholderText.parse(value)
 
 
 def _arguments(value: object) -> Arguments:
@@ -75,7 +75,7 @@ def _variable(name: str) -> str:
     return name
 
 
-def _env_value(template: Template) -> Template:
+def _env_value(template: PlaceholderText) -> PlaceholderText:
     if OPTIONS in template.names:
         raise ValueError("{options} stands for arguments of the command only")
     return template
@@ -94,13 +94,13 @@ def _span(value: object) -> timedelta:
     return span
 
 
-Text = Annotated[Template, BeforeValidator(_template)]
+Text = Annotated[PlaceholderText, BeforeValidator(_template)]
 
 
 Words = Annotated[tuple[Annotated[Arguments, BeforeValidator(_arguments)], ...], Field(max_length=_ITEMS_MAX)]
 
 
-class Manifest(BaseModel):
+class BackendManifest(BaseModel):
     """A `remuda.yaml` that can be used."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -117,7 +117,7 @@ class Manifest(BaseModel):
     start_limit: Annotated[timedelta, BeforeValidator(_span)] = timedelta(minutes=10)
 
     @model_validator(mode="after")
-    def _fits_its_protocol(self) -> "Manifest":
+    def _fits_its_protocol(self) -> "BackendManifest":
         if self.protocol is Protocol.GRPC:
             if self.model_fields_set != {"protocol"}:
                 raise ValueError("protocol grpc takes no other fields: its run.sh is started")
@@ -138,14 +138,14 @@ class Manifest(BaseModel):
             raise ValueError(f"{{port}} must appear in {field} or env, or the server does not learn its port")
 
 
-def parse_manifest(content: bytes, source: str = FILE_NAME) -> Manifest:
+def parse_manifest(content: bytes, source: str = FILE_NAME) -> BackendManifest:
     """The manifest in `content`. Invalid, naming `source` and the field, when it cannot be used."""
     try:
         # Every text stays as written: 1.10 and `off` are arguments, not numbers and booleans.
         document = values(content, LIMITS, lambda text: text.value)
         if not isinstance(document, dict):
             raise ValueError("it must be a mapping with the field protocol")
-        return Manifest.model_validate(document)
+        return BackendManifest.model_validate(document)
     except ValidationError as error:
         complaints = [field_error(item) for item in error.errors(include_url=False)]
         raise Invalid(f"{source}: {'; '.join(complaints[:_COMPLAINTS_MAX])}") from None

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from remuda.core.errors import Invalid
-from remuda.worker.launching.manifest import Arguments, Manifest
-from remuda.worker.launching.templates import OPTIONS, PORT, Template, plain
+from remuda.worker.launching.manifest import Arguments, BackendManifest
+from remuda.worker.launching.templates import OPTIONS, PORT, PlaceholderText, plain
 from remuda.worker.processes.model import GRPC_TOKEN_VARIABLE, Protocol, Recipe
 
 # Old and new name of one thing: where Vulkan finds its drivers.
@@ -53,7 +53,9 @@ def grpc_recipe(
     return Recipe(argv, run_file.parent, env, Protocol.GRPC)
 
 
-def http_recipe(manifest: Manifest, folder: Path, environ: Mapping[str, str], needs: HttpNeeds) -> Recipe:
+def http_recipe(
+    manifest: BackendManifest, folder: Path, environ: Mapping[str, str], needs: HttpNeeds
+) -> Recipe:
     """A server described by a manifest, started in `folder`. `environ` is scrubbed, and no token is added:
     only the worker calls it. Invalid, naming the placeholder, where the manifest needs what nobody gave."""
     assert manifest.protocol is Protocol.HTTP, "others are started by their run file"
@@ -65,7 +67,7 @@ def http_recipe(manifest: Manifest, folder: Path, environ: Mapping[str, str], ne
     )
 
 
-def check_recipe(manifest: Manifest, folder: Path, environ: Mapping[str, str]) -> Recipe:
+def check_recipe(manifest: BackendManifest, folder: Path, environ: Mapping[str, str]) -> Recipe:
     """The start without a model that a manifest declares, to see that the server works. Environment variables
     that tell of a model are left out."""
     assert manifest.check, "the caller has looked"
@@ -84,7 +86,7 @@ def _expanded(part: Arguments, values: Mapping[str, str], options: Sequence[str]
             yield _filled("command", template, values)
 
 
-def _filled(field: str, template: Template, values: Mapping[str, str]) -> str:
+def _filled(field: str, template: PlaceholderText, values: Mapping[str, str]) -> str:
     if missing := _missing(template, values):
         raise Invalid(
             f"{field} of this backend uses {{{missing}}}, and none was given",
@@ -93,5 +95,5 @@ def _filled(field: str, template: Template, values: Mapping[str, str]) -> str:
     return template.filled(values)
 
 
-def _missing(template: Template, values: Mapping[str, str]) -> str:
+def _missing(template: PlaceholderText, values: Mapping[str, str]) -> str:
     return min((name for name in template.names if name != PORT and name not in values), default="")

@@ -13,7 +13,7 @@ from remuda.core.pasting import pasted
 from remuda.host.files import read_small
 from remuda.wire.backends import BackendInstall
 from remuda.worker.depot.layout import MANIFEST_FILE, RUN_FILE
-from remuda.worker.launching.manifest import LIMITS, Manifest, parse_manifest
+from remuda.worker.launching.manifest import LIMITS, BackendManifest, parse_manifest
 from remuda.worker.launching.recipes import HttpNeeds, check_recipe, grpc_recipe, http_recipe
 from remuda.worker.processes.model import USUAL, Protocol, Recipe
 from remuda.worker.tokens import OpeningTokens
@@ -95,7 +95,7 @@ def _make_executable(program: Path) -> None:
         ) from error
 
 
-def _manifest(folder: Path) -> Manifest | None:
+def _manifest(folder: Path) -> BackendManifest | None:
     path = folder / MANIFEST_FILE
     try:
         return parse_manifest(read_small(path, LIMITS.bytes, within=folder), str(path))

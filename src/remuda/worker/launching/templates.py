@@ -21,11 +21,11 @@ class Placeholder:
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class PlaceholderText:
     parts: tuple[str | Placeholder, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Template":
+    def parse(cls, text: str) -> "PlaceholderText":
         """ValueError, in words for whoever wrote the text, for unknown placeholders and lone braces."""
         return cls(tuple(_part(match) for match in _TOKEN.finditer(text)))
 

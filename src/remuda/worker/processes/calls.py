@@ -12,7 +12,7 @@ import grpc.aio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from remuda.rpc import backend_pb2, backend_pb2_grpc
-from remuda.worker.processes.model import USUAL, Patience, Protocol, Recipe
+from remuda.worker.processes.model import USUAL, BackendTimeouts, Protocol, Recipe
 
 _HOST = "127.0.0.1"
 _PROBE_S = 0.5
@@ -28,7 +28,7 @@ _CHANNEL_OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HealthResult:
     """How a backend took a health call. `refused`: nothing listens, so it is not merely busy."""
 
     healthy: bool = False
@@ -39,10 +39,10 @@ class Heard:
 class BackendCalls:
     """`Backends` on loopback. Each gRPC backend is called with the token that it was started with."""
 
-    def __init__(self, patience: Patience = USUAL) -> None:
+    def __init__(self, patience: BackendTimeouts = USUAL) -> None:
         self._health_s, self._free_s = patience.call.total_seconds(), patience.free.total_seconds()
 
-    async def health(self, port: int, recipe: Recipe) -> Heard:
+    async def health(self, port: int, recipe: Recipe) -> HealthResult:
         match recipe.protocol:
             case Protocol.GRPC:
                 return await self._grpc_health(port, recipe)
@@ -64,7 +64,7 @@ class BackendCalls:
         # Many say neither yes nor why not: no error is a yes, as LocalAI reads it.
         return "" if result.success else _short(result.message)
 
-    async def _grpc_health(self, port: int, recipe: Recipe) -> Heard:
+    async def _grpc_health(self, port: int, recipe: Recipe) -> HealthResult:
         if await _nothing_listens(port):  # Told at a tenth of the price of a call.
             return _refused(port)
         try:
@@ -75,8 +75,10 @@ class BackendCalls:
         except grpc.aio.AioRpcError as error:
             return await _trouble(error, port, self._health_s)
         if reply.message == b"OK":
-            return Heard(healthy=True)
-        return Heard(words=f"its health call answers {_short(reply.message.decode(errors='replace'))!r}")
+            return HealthResult(healthy=True)
+        return HealthResult(
+            words=f"its health call answers {_short(reply.message.decode(errors='replace'))!r}"
+        )
 
 
 def _metadata(recipe: Recipe) -> tuple[tuple[str, str], ...]:
@@ -95,24 +97,24 @@ async def _backend(port: int) -> "AsyncIterator[backend_pb2_grpc.BackendStub]":
             raise
 
 
-async def _trouble(error: grpc.aio.AioRpcError, port: int, limit_s: float) -> Heard:
+async def _trouble(error: grpc.aio.AioRpcError, port: int, limit_s: float) -> HealthResult:
     details = _short(error.details() or "")
     match error.code():
         case grpc.StatusCode.UNAVAILABLE if await _nothing_listens(port):
             return _refused(port)
         case grpc.StatusCode.UNAVAILABLE:
-            return Heard(words=f"what listens on port {port} does not speak gRPC: {details}")
+            return HealthResult(words=f"what listens on port {port} does not speak gRPC: {details}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return _silent(port, limit_s)
         case grpc.StatusCode.UNAUTHENTICATED:
-            return Heard(words=f"it does not accept this worker's token: {details}")
+            return HealthResult(words=f"it does not accept this worker's token: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
-            return Heard(words="it has no such call")
+            return HealthResult(words="it has no such call")
         case code:
-            return Heard(words=f"it answers {code.name}: {details}")
+            return HealthResult(words=f"it answers {code.name}: {details}")
 
 
-async def _http_health(port: int, path: str, limit_s: float) -> Heard:
+async def _http_health(port: int, path: str, limit_s: float) -> HealthResult:
     try:
         with anyio.fail_after(limit_s):
             line = await _status_line(port, path)
@@ -121,13 +123,13 @@ async def _http_health(port: int, path: str, limit_s: float) -> Heard:
     except ConnectionRefusedError:
         return _refused(port)
     except (OSError, ValueError) as error:  # ValueError: a line without an end.
-        return Heard(words=f"what listens on port {port} does not speak HTTP: {_short(str(error))}")
+        return HealthResult(words=f"what listens on port {port} does not speak HTTP: {_short(str(error))}")
     words = line.split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith("HTTP/"):
-        return Heard(words=f"what listens on port {port} does not speak HTTP")
+        return HealthResult(words=f"what listens on port {port} does not speak HTTP")
     if words[1] == "200":
-        return Heard(healthy=True)
-    return Heard(words=f"GET {path} answers {_short(' '.join(words[1:]))}")
+        return HealthResult(healthy=True)
+    return HealthResult(words=f"GET {path} answers {_short(' '.join(words[1:]))}")
 
 
 async def _status_line(port: int, path: str) -> str:
@@ -156,12 +158,12 @@ async def _nothing_listens(port: int) -> bool:
     return False
 
 
-def _refused(port: int) -> Heard:
-    return Heard(refused=True, words=f"nothing listens on port {port}")
+def _refused(port: int) -> HealthResult:
+    return HealthResult(refused=True, words=f"nothing listens on port {port}")
 
 
-def _silent(port: int, limit_s: float) -> Heard:
-    return Heard(words=f"no answer on port {port} within {limit_s:g} s")
+def _silent(port: int, limit_s: float) -> HealthResult:
+    return HealthResult(words=f"no answer on port {port} within {limit_s:g} s")
 
 
 def _short(text: str) -> str:

@@ -18,7 +18,14 @@ from remuda.core.events import Notifier
 from remuda.host.restarts import GiveUp, Restart, after_exit
 from remuda.worker.processes.endings import Ended, Over, PortLost, port_in_use, told, without_lines
 from remuda.worker.processes.life import Life
-from remuda.worker.processes.model import Launch, Patience, Phase, Protocol, Replica, Stopped
+from remuda.worker.processes.model import (
+    BackendTimeouts,
+    Launch,
+    ProcessPhase,
+    ProcessStatus,
+    Protocol,
+    Stopped,
+)
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.ports import Backends, Machine, Process
 
@@ -28,7 +35,7 @@ _INSTANCE_BYTES = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SupervisorContext:
     """What every entry of one supervisor shares."""
 
     machine: Machine
@@ -37,7 +44,7 @@ class Surroundings:
     clock: Clock
     entropy: Entropy
     changed: Callable[[], None]  # Something that a report tells is new.
-    patience: Patience
+    patience: BackendTimeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +56,10 @@ class _Ending:
     port_lost: int = 0  # To another program, before it could listen on it.
 
 
-class Entry:
+class ProcessEntry:
     """`live` it once, in a task. `replica` tells how it stands; `wish_stop` ends it, whatever it does."""
 
-    def __init__(self, launch: Launch, around: Surroundings) -> None:
+    def __init__(self, launch: Launch, around: SupervisorContext) -> None:
         self.launch = launch
         self.gone = anyio.Event()  # No process is left, and the port is released.
         self.stuck = ""  # Why the process cannot be ended; empty unless that was tried in vain.
@@ -66,13 +73,13 @@ class Entry:
         self._was_ever_ready = False
         self._last_ending = ""  # Frontends may hear of it only once the next process runs.
         self._moves = Notifier()
-        self.replica = Replica(
+        self.replica = ProcessStatus(
             launch.key,
             launch.backend,
             launch.names,
             launch.folder,
             launch.recipe.protocol,
-            Phase.STARTING,
+            ProcessPhase.STARTING,
             since=around.clock.now(),
         )
 
@@ -84,20 +91,20 @@ class Entry:
         One that does not answer counts: it may be busy, and to replace it would cut off whoever it works for.
         """
         return (
-            self.replica.phase in (Phase.READY, Phase.UNRESPONSIVE)
+            self.replica.phase in (ProcessPhase.READY, ProcessPhase.UNRESPONSIVE)
             and name in self.launch.names
             and self._stamp == self._around.machine.folder_stamp(self.launch.folder)
         )
 
     def serves(self, launch: Launch) -> bool:
         """What is wanted is what this entry runs, or is about to."""
-        if self.replica.phase is Phase.STARTING:
+        if self.replica.phase is ProcessPhase.STARTING:
             return self.launch == launch
         return self.usable(launch.backend) and self.launch.recipe == launch.recipe
 
-    async def settled(self) -> Replica:
+    async def settled(self) -> ProcessStatus:
         """Waits while it starts."""
-        while self.replica.phase is Phase.STARTING and not self.gone.is_set():
+        while self.replica.phase is ProcessPhase.STARTING and not self.gone.is_set():
             await self._moves.changed.wait()
         return self.replica
 
@@ -106,7 +113,7 @@ class Entry:
         self._free_first = self._free_first and free
         if not self._stop_wanted.is_set():
             self._stop_wanted.set()
-            self._move(Phase.STOPPING)
+            self._move(ProcessPhase.STOPPING)
 
     @property
     def stopping(self) -> bool:
@@ -144,13 +151,13 @@ class Entry:
         self._last_ending = without_lines(ending.reason)
         match after_exit(self._around.patience.restarts, short_lives, ending.lived):
             case Restart(delay, count):
-                self._move(Phase.WAITING, ending.reason)
+                self._move(ProcessPhase.WAITING, ending.reason)
                 self._note("backend_restart_planned", in_s=delay.total_seconds(), reason=ending.reason)
                 with anyio.move_on_after(delay.total_seconds()):
                     await self._stop_wanted.wait()
             case GiveUp(why):
                 count = 0
-                self._move(Phase.FAILED, f"{ending.reason}; {why}")
+                self._move(ProcessPhase.FAILED, f"{ending.reason}; {why}")
                 self._note("backend_given_up", reason=ending.reason)
                 await self._stop_wanted.wait()
         self.replica = replace(self.replica, restarts=self.replica.restarts + 1)
@@ -221,7 +228,7 @@ class Entry:
         with anyio.CancelScope(shield=True):  # Cancelled half-way, nobody would hold the process.
             process = await self._around.machine.start(self.launch.key, instance, command)
         self.replica = replace(self.replica, instance=instance, pid=process.pid, port=port)
-        self._move(Phase.STARTING)
+        self._move(ProcessPhase.STARTING)
         return process
 
     async def _end(self, process: Process, port: int, *, was_ready: bool, only_try: bool) -> None:
@@ -251,12 +258,12 @@ class Entry:
         if self.not_freed:
             self._note("backend_not_freed", reason=self.not_freed)
 
-    def _move(self, phase: Phase, trouble: str = "") -> None:
+    def _move(self, phase: ProcessPhase, trouble: str = "") -> None:
         if self.stopping:
-            phase = Phase.STOPPING
-        if phase in (Phase.STARTING, Phase.READY):
+            phase = ProcessPhase.STOPPING
+        if phase in (ProcessPhase.STARTING, ProcessPhase.READY):
             trouble = trouble or self._last_ending
-        self._was_ever_ready = self._was_ever_ready or phase is Phase.READY
+        self._was_ever_ready = self._was_ever_ready or phase is ProcessPhase.READY
         self.replica = self.replica.moved(phase, self._around.clock.now(), trouble)
         self._announce()
 

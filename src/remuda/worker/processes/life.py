@@ -10,8 +10,8 @@ import anyio
 
 from remuda.core import limits
 from remuda.worker.processes.endings import Ended, Over, PortLost, Useless
-from remuda.worker.processes.model import Phase, Recipe
-from remuda.worker.processes.ports import Backends, Listener, Process
+from remuda.worker.processes.model import ProcessPhase, Recipe
+from remuda.worker.processes.ports import Backends, PortListener, Process
 
 _SHARE_OF_AGE: Final = 0.03
 
@@ -48,15 +48,15 @@ async def answered(
             if answer.refused or (ours and not answer.healthy):
                 continue
             listener = await process.listener_on(port)
-            if listener is Listener.OTHERS:
+            if listener is PortListener.OTHERS:
                 return Taken()
-            ours = listener is Listener.OURS
+            ours = listener is PortListener.OURS
             if ours and answer.healthy:
                 return None
     return NotReady(words)
 
 
-OnPhase = Callable[[Phase, str], None]
+OnPhase = Callable[[ProcessPhase, str], None]
 
 
 class Life:
@@ -120,8 +120,8 @@ class Life:
     async def _serve(self, on_phase: OnPhase) -> Useless:
         """Until it has closed its port for good. Silence alone ends nothing: it may be at work."""
         self.was_ready = True
-        on_phase(Phase.READY, "")
-        phase, refusals = Phase.READY, 0
+        on_phase(ProcessPhase.READY, "")
+        phase, refusals = ProcessPhase.READY, 0
         while True:
             pause_s = limits.BACKEND_WATCH_AGAIN_S if refusals else self._watch_s
             await anyio.sleep(pause_s)
@@ -129,7 +129,7 @@ class Life:
             refusals = refusals + 1 if answer.refused else 0
             if refusals >= limits.BACKEND_REFUSALS_MAX:
                 return Useless(f"closed its port {self._port} but is still running")
-            seen = Phase.READY if answer.healthy else Phase.UNRESPONSIVE
+            seen = ProcessPhase.READY if answer.healthy else ProcessPhase.UNRESPONSIVE
             if seen is not phase:
                 phase = seen
                 on_phase(seen, "" if answer.healthy else answer.words)

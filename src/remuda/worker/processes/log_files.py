@@ -19,7 +19,7 @@ import structlog
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.log_lines import Block, Stream
+from remuda.worker.processes.log_lines import Block, OutputStream
 
 log = structlog.get_logger(__name__)
 
@@ -63,10 +63,10 @@ class KeyFolder:
         self._path = parent / folder_name(key)
         self._key = key
         self._files = {
-            stream: RotatedFile(self._path / f"{stream}.log", clock, self._make) for stream in Stream
+            stream: RotatedFile(self._path / f"{stream}.log", clock, self._make) for stream in OutputStream
         }
 
-    def write(self, stream: Stream, data: bytes) -> None:
+    def write(self, stream: OutputStream, data: bytes) -> None:
         self._files[stream].write(data)
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class RotatedFile:
         except OSError:
             return None
 
-    def end(self, stream: Stream) -> Block | None:
+    def end(self, stream: OutputStream) -> Block | None:
         at = self.written_at()
         if at is None:
             return None

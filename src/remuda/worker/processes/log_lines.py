@@ -13,15 +13,15 @@ from enum import StrEnum
 from remuda.core import limits
 
 
-class Stream(StrEnum):
+class OutputStream(StrEnum):
     STDOUT = "stdout"
     STDERR = "stderr"
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class OutputLine:
     timestamp: datetime  # When its end arrived.
-    stream: Stream
+    stream: OutputStream
     text: str
     approximate: bool = False  # It arrived at `timestamp` or earlier.
 
@@ -31,21 +31,23 @@ class Block:
     """Whole lines that arrived together; `body` ends with a line break."""
 
     timestamp: datetime
-    stream: Stream
+    stream: OutputStream
     body: bytes
     lines: int
     approximate: bool = False  # They arrived at `timestamp` or earlier.
 
     @classmethod
-    def of(cls, timestamp: datetime, stream: Stream, body: bytes, *, approximate: bool = False) -> "Block":
+    def of(
+        cls, timestamp: datetime, stream: OutputStream, body: bytes, *, approximate: bool = False
+    ) -> "Block":
         return cls(timestamp, stream, body, body.count(b"\n"), approximate)
 
-    def newest(self, count: int) -> list[LogLine]:
+    def newest(self, count: int) -> list[OutputLine]:
         """Up to `count` lines from its end, in order. Splits no more than that."""
         pieces = self.body[:-1].rsplit(b"\n", count)
         whole = pieces if len(pieces) <= count else pieces[1:]
         texts = [text for piece in whole for text in _texts(piece)]
-        return [LogLine(self.timestamp, self.stream, text, self.approximate) for text in texts[-count:]]
+        return [OutputLine(self.timestamp, self.stream, text, self.approximate) for text in texts[-count:]]
 
 
 def _texts(line: bytes) -> Iterator[str]:
@@ -83,9 +85,9 @@ class Recent:
         self._bytes -= len(oldest.body)
         return oldest
 
-    def newest(self, count: int, stream: Stream | None = None) -> list[LogLine]:
+    def newest(self, count: int, stream: OutputStream | None = None) -> list[OutputLine]:
         """Up to `count` lines from the end, in order of arrival; only of `stream` where one is named."""
-        parts: list[list[LogLine]] = []
+        parts: list[list[OutputLine]] = []
         for block in self._newest_blocks(stream):
             if count <= 0:
                 break
@@ -97,7 +99,7 @@ class Recent:
         """Blocks, not lines."""
         return len(self._blocks)
 
-    def _newest_blocks(self, stream: Stream | None) -> Iterable[Block]:
+    def _newest_blocks(self, stream: OutputStream | None) -> Iterable[Block]:
         return (block for block in reversed(self._blocks) if stream in (None, block.stream))
 
     def _spare_first(self) -> bool:

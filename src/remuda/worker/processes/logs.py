@@ -18,7 +18,7 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.log_files import KeyFolder, key_of
-from remuda.worker.processes.log_lines import Block, LogLine, Recent, Stream
+from remuda.worker.processes.log_lines import Block, OutputLine, OutputStream, Recent
 
 
 class ProcessLogs:
@@ -41,7 +41,7 @@ class ProcessLogs:
         added = partial(self._added, key, book)
         return LogSink(book.folder, added, partial(self._closed, book, instance), self._clock)
 
-    def lines(self, model_or_key: str) -> list[LogLine]:
+    def lines(self, model_or_key: str) -> list[OutputLine]:
         """The newest lines of a process key, or of all replicas of a model, by time. Empty when unknown."""
         meant = [book for key, book in self._books.items() if _means(model_or_key, key)]
         # Merged, not sorted: within one key order is what was seen, also if the clock was set back.
@@ -92,19 +92,19 @@ class LogSink:
         self._ended = ended
         self._clock = clock
         self._closed = False
-        self._begun = {stream: bytearray() for stream in Stream}  # A line whose end is yet to come.
+        self._begun = {stream: bytearray() for stream in OutputStream}  # A line whose end is yet to come.
         # Apart from the key's, so that a flood on one stream does not drive out what the other said last.
         self._tails = {
-            stream: Recent(limits.LOG_TAIL_LINES_MAX, limits.LOG_TAIL_BYTES_MAX) for stream in Stream
+            stream: Recent(limits.LOG_TAIL_LINES_MAX, limits.LOG_TAIL_BYTES_MAX) for stream in OutputStream
         }
 
     def stdout(self, data: bytes) -> None:
-        self._take(Stream.STDOUT, data)
+        self._take(OutputStream.STDOUT, data)
 
     def stderr(self, data: bytes) -> None:
-        self._take(Stream.STDERR, data)
+        self._take(OutputStream.STDERR, data)
 
-    def tail(self, stream: Stream, lines: int) -> list[str]:
+    def tail(self, stream: OutputStream, lines: int) -> list[str]:
         """The last lines this process wrote to `stream`, an unfinished one included."""
         begun = self._begun[stream]
         whole = [line.text for line in self._tails[stream].newest(lines)]
@@ -117,13 +117,13 @@ class LogSink:
         """What is written later is dropped. Closing twice changes nothing."""
         if self._closed:
             return
-        for stream in Stream:
+        for stream in OutputStream:
             if self._begun[stream]:
                 self._take(stream, b"\n")
         self._closed = True
         self._ended()
 
-    def _take(self, stream: Stream, data: bytes) -> None:
+    def _take(self, stream: OutputStream, data: bytes) -> None:
         if self._closed or not data:
             return
         self._folder.write(stream, data)
@@ -137,7 +137,7 @@ class LogSink:
             self._add(stream, bytes(begun) + b"\n")
             begun.clear()
 
-    def _add(self, stream: Stream, body: bytes) -> None:
+    def _add(self, stream: OutputStream, body: bytes) -> None:
         block = Block.of(self._clock.now(), stream, body)
         self._tails[stream].add(block)
         self._added(block)
@@ -150,7 +150,7 @@ class Follower:
         self.name = name
         self._waiting = Recent(limits.LOG_FOLLOW_LINES_MAX, limits.LOG_KEPT_BYTES_MAX)
         self._missed = 0
-        self._lines: Iterator[LogLine] = iter(())
+        self._lines: Iterator[OutputLine] = iter(())
         self._arrived = anyio.Event()
 
     def add(self, block: Block) -> None:
@@ -160,7 +160,7 @@ class Follower:
     def __aiter__(self) -> "Follower":
         return self
 
-    async def __anext__(self) -> LogLine:
+    async def __anext__(self) -> OutputLine:
         while (line := next(self._lines, None)) is None:
             if not len(self._waiting):
                 self._arrived = anyio.Event()
@@ -169,13 +169,13 @@ class Follower:
             self._lines = iter(self._next_lines())
         return line
 
-    def _next_lines(self) -> list[LogLine]:
+    def _next_lines(self) -> list[OutputLine]:
         block = self._waiting.take()
         lines = block.newest(limits.LOG_FOLLOW_LINES_MAX)
         missed, self._missed = self._missed + max(0, block.lines - len(lines)), 0
         if missed:
             words = f"[{missed} lines are omitted here: they came faster than they were read]"
-            lines.insert(0, LogLine(block.timestamp, block.stream, words))
+            lines.insert(0, OutputLine(block.timestamp, block.stream, words))
         return lines
 
 
@@ -201,7 +201,7 @@ class _Book:
             self.ended = now
             self.folder.close()
 
-    def lines(self) -> list[LogLine]:
+    def lines(self) -> list[OutputLine]:
         return self._kept().newest(limits.LOG_LINES_KEPT)
 
     def ended_at(self) -> datetime:

@@ -24,9 +24,9 @@ from remuda.host.descendants import Identity, Mark, Seen
 from remuda.host.kin import Kin
 from remuda.host.ports import listen, listeners, sockets_of
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Command
+from remuda.worker.processes.model import ProcessCommand
 from remuda.worker.processes.output import Logs, Output
-from remuda.worker.processes.ports import Listener
+from remuda.worker.processes.ports import PortListener
 
 _GROUPS = re.compile(r"^[0-9]+:([^:]*):/(.*)$", re.MULTILINE)
 _COUNT = re.compile(r"^oom_kill ([0-9]{1,18})$", re.MULTILINE)
@@ -79,7 +79,7 @@ class LocalMachine:
         self._logs = logs
         self._guard = guard
 
-    async def start(self, key: ProcessKey, instance: str, command: Command) -> "LocalProcess":
+    async def start(self, key: ProcessKey, instance: str, command: ProcessCommand) -> "LocalProcess":
         """Its output goes to the logs under `key`. Raises ChildFailed when it cannot be started at all."""
         argv = tether.tied(_argv(command))
         mark = Mark(self._owner, self._boot, instance)
@@ -151,24 +151,24 @@ class LocalProcess:
         kills = oom_kills()
         return None if kills is None or self._oom_kills is None else kills > self._oom_kills
 
-    async def listener_on(self, port: int) -> Listener:
+    async def listener_on(self, port: int) -> PortListener:
         """Who has this port, on which somebody has just taken a connection."""
         # In a thread: all connections of this machine are read through, and some have thousands.
         return await anyio.to_thread.run_sync(self._listener_on, port, abandon_on_cancel=True)
 
-    def _listener_on(self, port: int) -> Listener:
+    def _listener_on(self, port: int) -> PortListener:
         found = listeners(port)
         if found is None:
             ports = self.listening()
-            return Listener.OURS if ports is None or port in ports else Listener.OTHERS
+            return PortListener.OURS if ports is None or port in ports else PortListener.OTHERS
         try:
             foreign = found - self._sockets_among(found)
         except OSError:
-            return Listener.OURS
+            return PortListener.OURS
         # Looked at twice: what is closed meanwhile belongs to nobody who could be found.
         if foreign & (listeners(port) or frozenset()):
-            return Listener.OTHERS
-        return Listener.OURS if found - foreign else Listener.NOBODY
+            return PortListener.OTHERS
+        return PortListener.OURS if found - foreign else PortListener.NOBODY
 
     def _sockets_among(self, wanted: frozenset[int]) -> frozenset[int]:
         """Those of it and of all that it started. OSError when that is not ours to know."""
@@ -234,7 +234,7 @@ class LocalProcess:
         return False
 
 
-async def _open(argv: list[str], command: Command, mark: Mark, output: Output) -> anyio.abc.Process:
+async def _open(argv: list[str], command: ProcessCommand, mark: Mark, output: Output) -> anyio.abc.Process:
     with anyio.CancelScope(shield=True):  # Cancelled half-way, nobody would hold the process.
         try:
             process = await anyio.open_process(
@@ -262,7 +262,7 @@ def _listening(pid: int) -> frozenset[int]:
     return frozenset(held.laddr.port for held in connections if held.status == psutil.CONN_LISTEN)
 
 
-def _argv(command: Command) -> list[str]:
+def _argv(command: ProcessCommand) -> list[str]:
     """With the program's absolute path: relative to the working folder, or found on its PATH."""
     program = command.argv[0]
     if os.sep in program:

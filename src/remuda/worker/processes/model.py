@@ -21,7 +21,7 @@ RESTARTS = RestartPolicy(
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class BackendTimeouts:
     """`start` is for those that speak gRPC; the others say themselves how long they take."""
 
     start: timedelta = timedelta(seconds=limits.BACKEND_START_S)
@@ -32,7 +32,7 @@ class Patience:
     restarts: RestartPolicy = RESTARTS
 
 
-USUAL = Patience()
+USUAL = BackendTimeouts()
 
 
 GRPC_TOKEN_VARIABLE: Final = "LOCALAI_GRPC_AUTH_TOKEN"
@@ -44,7 +44,7 @@ class Protocol(StrEnum):
     HTTP = "http"  # OpenAI-compatible, on loopback; reached through the worker's own HTTP server.
 
 
-class Phase(StrEnum):
+class ProcessPhase(StrEnum):
     """The life of one key. Entry and port stay until the process is gone, while STOPPING too."""
 
     STARTING = "starting"  # The process exists, or is about to; it has not answered yet.
@@ -56,7 +56,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ProcessCommand:
     """What to execute. `env` is the whole environment: nothing else is inherited."""
 
     argv: tuple[str, ...]
@@ -80,8 +80,8 @@ class Recipe:
         """What opens the backend; empty where it was given none."""
         return self.env.get(GRPC_TOKEN_VARIABLE, "")
 
-    def command(self, port: int) -> Command:
-        return Command(
+    def command(self, port: int) -> ProcessCommand:
+        return ProcessCommand(
             tuple(_with_port(argument, port) for argument in self.argv),
             self.cwd,
             {name: _with_port(value, port) for name, value in self.env.items()},
@@ -104,7 +104,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ProcessStatus:
     """A key as it stands. `instance` changes with every new process, so nobody mistakes one for another."""
 
     key: ProcessKey
@@ -112,7 +112,7 @@ class Replica:
     names: frozenset[str]
     folder: Path
     protocol: Protocol
-    phase: Phase
+    phase: ProcessPhase
     instance: str = ""
     pid: int = 0  # 0: there is no process now.
     port: int = 0
@@ -120,7 +120,7 @@ class Replica:
     restarts: int = 0  # Times it was started again after it ended by itself.
     trouble: str = ""  # Why it is not ready, or why its last process ended.
 
-    def moved(self, phase: Phase, since: datetime, trouble: str = "") -> "Replica":
+    def moved(self, phase: ProcessPhase, since: datetime, trouble: str = "") -> "ProcessStatus":
         return replace(self, phase=phase, since=since, trouble=trouble)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.log_lines import Stream
+from remuda.worker.processes.log_lines import OutputStream
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ class Sink(Protocol):
 
     def stderr(self, data: bytes) -> None: ...
 
-    def tail(self, stream: Stream, lines: int) -> Sequence[str]: ...
+    def tail(self, stream: OutputStream, lines: int) -> Sequence[str]: ...
 
     def close(self) -> None: ...
 
@@ -62,7 +62,7 @@ class Output:
 
     def tail(self, lines: int) -> Sequence[str]:
         """The last lines of stderr."""
-        return self._sink.tail(Stream.STDERR, lines)
+        return self._sink.tail(OutputStream.STDERR, lines)
 
 
 class _Pipe:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Command, Launch, Recipe, Replica, Stopped
+from remuda.worker.processes.model import Launch, ProcessCommand, ProcessStatus, Recipe, Stopped
 
 
-class Listener(Enum):
+class PortListener(Enum):
     """Who takes connections to a port."""
 
     OURS = "ours"  # The process or one that it started, and nobody beside them; also when that is not told.
@@ -41,7 +41,7 @@ class Process(Protocol):
         tell."""
         ...
 
-    async def listener_on(self, port: int) -> Listener:
+    async def listener_on(self, port: int) -> PortListener:
         """Who has this port, on which somebody has just taken a connection."""
         ...
 
@@ -53,7 +53,7 @@ class Process(Protocol):
 class Machine(Protocol):
     """Where processes run. Real, or simulated in tests."""
 
-    async def start(self, key: ProcessKey, instance: str, command: Command) -> Process:
+    async def start(self, key: ProcessKey, instance: str, command: ProcessCommand) -> Process:
         """Its output goes to the logs under `key`. Raises ChildFailed when it cannot be started at all."""
         ...
 
@@ -66,7 +66,7 @@ class Machine(Protocol):
         ...
 
 
-class Answer(Protocol):
+class HealthAnswer(Protocol):
     """How a backend took a health call."""
 
     @property
@@ -84,7 +84,7 @@ class Answer(Protocol):
 class Backends(Protocol):
     """Calls to a backend process on this machine. Each is bounded and none raises."""
 
-    async def health(self, port: int, recipe: Recipe) -> Answer: ...
+    async def health(self, port: int, recipe: Recipe) -> HealthAnswer: ...
 
     async def free(self, port: int, recipe: Recipe) -> str:
         """Ask it to let go of its memory, patiently for 5 s; empty when it did, else why not."""
@@ -94,11 +94,11 @@ class Backends(Protocol):
 class Supervision(Protocol):
     """What the command handlers may ask of the supervisor."""
 
-    def replicas(self) -> Sequence[Replica]:
+    def replicas(self) -> Sequence[ProcessStatus]:
         """Every key with an entry, whatever its phase, sorted by key."""
         ...
 
-    def usable(self, key: ProcessKey, name: str) -> Replica | None:
+    def usable(self, key: ProcessKey, name: str) -> ProcessStatus | None:
         """The replica under this key if it can be relied on now: ready, alive, of the backend called `name`,
         and running from the folder that is installed now."""
         ...
@@ -107,7 +107,7 @@ class Supervision(Protocol):
         """The keys meant by a backend's name, a model id or a process key, as backend.stop understands it."""
         ...
 
-    async def start(self, launch: Launch) -> Replica:
+    async def start(self, launch: Launch) -> ProcessStatus:
         """Have this process ready: the one there if it is usable, else a new one in place of any other.
 
         Raises BackendFailed, with the reason and the last lines it wrote, when it does not become ready;

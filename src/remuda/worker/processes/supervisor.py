@@ -11,8 +11,16 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import BackendFailed, Unavailable
 from remuda.core.tasks import TaskOwner
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.entry import Entry, Surroundings
-from remuda.worker.processes.model import USUAL, Launch, Patience, Phase, Protocol, Replica, Stopped
+from remuda.worker.processes.entry import ProcessEntry, SupervisorContext
+from remuda.worker.processes.model import (
+    USUAL,
+    BackendTimeouts,
+    Launch,
+    ProcessPhase,
+    ProcessStatus,
+    Protocol,
+    Stopped,
+)
 from remuda.worker.processes.port_book import PortBook
 from remuda.worker.processes.ports import Backends, Machine
 
@@ -29,10 +37,10 @@ class Supervisor:
         clock: Clock,
         entropy: Entropy,
         changed: Callable[[], None],
-        patience: Patience = USUAL,
+        patience: BackendTimeouts = USUAL,
     ) -> None:
-        self._around = Surroundings(machine, backends, ports, clock, entropy, changed, patience)
-        self._entries: dict[ProcessKey, Entry] = {}
+        self._around = SupervisorContext(machine, backends, ports, clock, entropy, changed, patience)
+        self._entries: dict[ProcessKey, ProcessEntry] = {}
         self._tasks = TaskOwner()
         self._closing = False
 
@@ -48,10 +56,10 @@ class Supervisor:
 
     # Looking.
 
-    def replicas(self) -> Sequence[Replica]:
+    def replicas(self) -> Sequence[ProcessStatus]:
         return [self._entries[key].replica for key in sorted(self._entries)]
 
-    def usable(self, key: ProcessKey, name: str) -> Replica | None:
+    def usable(self, key: ProcessKey, name: str) -> ProcessStatus | None:
         entry = self._entries.get(key)
         return entry.replica if entry is not None and entry.usable(name) else None
 
@@ -72,7 +80,7 @@ class Supervisor:
 
     # Changing.
 
-    async def start(self, launch: Launch) -> Replica:
+    async def start(self, launch: Launch) -> ProcessStatus:
         while (entry := self._entries.get(launch.key)) is not None and not entry.serves(launch):
             [outcome] = await self.stop((launch.key,), free=True)
             if not outcome.gone:
@@ -80,7 +88,7 @@ class Supervisor:
         if entry is None:
             entry = self._begin(launch)
         replica = await entry.settled()
-        if replica.phase not in (Phase.READY, Phase.UNRESPONSIVE) or entry.gone.is_set():
+        if replica.phase not in (ProcessPhase.READY, ProcessPhase.UNRESPONSIVE) or entry.gone.is_set():
             reason = entry.failure or replica.trouble or "it was stopped while starting"
             raise BackendFailed(f"{launch.backend} could not be started for {launch.key.model_id}: {reason}")
         return replica
@@ -103,13 +111,13 @@ class Supervisor:
             return f"nothing runs as {key}"
         return await self._around.backends.free(entry.replica.port, entry.launch.recipe)
 
-    def _begin(self, launch: Launch) -> Entry:
+    def _begin(self, launch: Launch) -> ProcessEntry:
         if not self._tasks.is_open or self._closing:
             raise Unavailable("this worker is stopping", hint="use another node")
-        entry = self._entries[launch.key] = Entry(launch, self._around)
+        entry = self._entries[launch.key] = ProcessEntry(launch, self._around)
         self._tasks.start(entry.live, lambda: self._forget(entry))
         return entry
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: ProcessEntry) -> None:
         """An entry is in the table for as long as it lives, and not a moment longer."""
         assert self._entries.pop(entry.launch.key) is entry, "one entry per key"

@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from remuda.backends.llama_cpp import limits
-from remuda.backends.llama_cpp.connection import Connection, EngineGone
+from remuda.backends.llama_cpp.connection import EngineConnection, EngineGone
 from remuda.backends.refusal import Refused
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ def chunked(body: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def answering(*parts: bytes) -> AsyncIterator[tuple[Connection, list[bytes]]]:
+async def answering(*parts: bytes) -> AsyncIterator[tuple[EngineConnection, list[bytes]]]:
     """A server that answers every request with these parts, one packet each, and closes."""
     requests: list[bytes] = []
 
@@ -41,11 +41,11 @@ async def answering(*parts: bytes) -> AsyncIterator[tuple[Connection, list[bytes
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(listener.serve, answer)
-        yield Connection(listener.extra(SocketAttribute.local_port), "secret"), requests
+        yield EngineConnection(listener.extra(SocketAttribute.local_port), "secret"), requests
         tasks.cancel_scope.cancel()
 
 
-async def streamed(connection: Connection) -> list[bytes]:
+async def streamed(connection: EngineConnection) -> list[bytes]:
     return [event async for events in connection.stream("/completion", {}) for event in events]
 
 

@@ -6,7 +6,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from remuda.backends.llama_cpp import limits
-from remuda.backends.llama_cpp.connection import Connection, EngineGone
+from remuda.backends.llama_cpp.connection import EngineConnection, EngineGone
 from remuda.backends.llama_cpp.watchdog import StepLimit, Watchdog
 from remuda.backends.refusal import Refused
 
@@ -52,7 +52,7 @@ async def refusals(*bound: bool, left: int = 0) -> list[Refused]:
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(listener.serve, say_nothing)
-        dog = Watchdog(NOBODY, Connection(listener.extra(SocketAttribute.local_port), "key"), AT_ONCE)
+        dog = Watchdog(NOBODY, EngineConnection(listener.extra(SocketAttribute.local_port), "key"), AT_ONCE)
         for _ in range(left):
             with pytest.raises(KeyboardInterrupt), dog.working(bound=True):
                 raise KeyboardInterrupt
@@ -84,7 +84,7 @@ async def test_of_several_calls_with_a_grammar_none_is_blamed() -> None:
 
 
 async def test_an_engine_that_ended_by_itself_is_told_as_such() -> None:
-    dog = Watchdog(NOBODY, Connection(1, "key"), AT_ONCE)
+    dog = Watchdog(NOBODY, EngineConnection(1, "key"), AT_ONCE)
 
     with pytest.raises(EngineGone), dog.working(bound=True):
         raise EngineGone("it is gone")

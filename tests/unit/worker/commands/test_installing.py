@@ -17,7 +17,7 @@ from remuda.wire.backends import (
     BackendUpgradeReply,
 )
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Phase
+from remuda.worker.processes.model import ProcessPhase
 from tests.support.commands_rig import RUN, Rig
 from tests.support.waiting import wait_until
 from tests.unit.worker.commands.traffic import offer
@@ -108,7 +108,7 @@ async def test_http_server_with_other_options_is_another_server(rig: Rig) -> Non
 
 async def test_dead_process_is_replaced(rig: Rig) -> None:
     rig.offer("echo")
-    rig.live("qwen#0", "echo", phase=Phase.FAILED)
+    rig.live("qwen#0", "echo", phase=ProcessPhase.FAILED)
 
     reply = await rig.install(BackendInstall(backend="echo", model_id="qwen"))
 

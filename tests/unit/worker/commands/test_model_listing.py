@@ -8,7 +8,7 @@ import pytest
 from remuda.models.gguf_file import missing_bytes
 from remuda.wire.nodes import ModelFile
 from remuda.worker.commands import model_files
-from remuda.worker.commands.model_files import Completeness, Listed, ModelListing, list_models
+from remuda.worker.commands.model_files import Completeness, ListedModels, ModelListing, list_models
 from tests.support.commands_rig import rigged
 from tests.support.models import tiny_model
 from tests.support.waiting import wait_until
@@ -23,14 +23,14 @@ def put(folder: Path, name: str, size: int = 3) -> Path:
     return path
 
 
-def names(listed: Listed) -> list[str]:
+def names(listed: ListedModels) -> list[str]:
     return [file.path for file in listed.files]
 
 
 def test_files_are_told_with_their_place_and_size(tmp_path: Path) -> None:
     put(tmp_path, "qwen/q4.gguf", 42)
     put(tmp_path, "a.gguf", 7)
-    assert list_models(tmp_path) == Listed(
+    assert list_models(tmp_path) == ListedModels(
         (ModelFile(path="a.gguf", size=7), ModelFile(path="qwen/q4.gguf", size=42))
     )
 
@@ -74,17 +74,17 @@ def test_of_too_many_files_the_nearest_are_told(tmp_path: Path) -> None:
 def test_what_lies_too_deep_is_said_to_be_there(tmp_path: Path) -> None:
     put(tmp_path, "a/b/c.gguf")
     listed = list_models(tmp_path, depth_max=2)
-    assert listed == Listed((), more=True)
+    assert listed == ListedModels((), more=True)
 
 
 def test_pipes_and_names_that_are_no_text_are_left_out(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     put(tmp_path, os.fsdecode(b"\xff.gguf"))
-    assert list_models(tmp_path) == Listed()
+    assert list_models(tmp_path) == ListedModels()
 
 
 def test_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert list_models(tmp_path / "nowhere") == Listed()
+    assert list_models(tmp_path / "nowhere") == ListedModels()
 
 
 async def test_only_a_change_is_news(tmp_path: Path) -> None:

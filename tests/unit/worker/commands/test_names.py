@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 
 from remuda.worker.commands.exclusive_access import NameLocks, known_names, ordered_names
 from remuda.worker.depot.install_spec import InstallSpec
-from remuda.worker.depot.listing import Backend, Listing
+from remuda.worker.depot.listing import ListedBackend, Listing
 from remuda.worker.depot.metadata import Metadata
 
 BUILD = Metadata(name="cpu-echo", alias="echo-alias")
 LISTED = Listing(
     (
-        Backend("cpu-echo", Path("b/cpu-echo"), BUILD),
-        Backend("echo", Path("b/cpu-echo"), Metadata(name="echo", meta_backend_for="cpu-echo"), meta=True),
-        Backend("echo-alias", Path("b/cpu-echo"), BUILD),
-        Backend("renamed", Path("b/folder"), Metadata(name="renamed")),
-        Backend("whisper", Path("s/whisper"), Metadata(name="whisper"), system=True),
+        ListedBackend("cpu-echo", Path("b/cpu-echo"), BUILD),
+        ListedBackend(
+            "echo", Path("b/cpu-echo"), Metadata(name="echo", meta_backend_for="cpu-echo"), meta=True
+        ),
+        ListedBackend("echo-alias", Path("b/cpu-echo"), BUILD),
+        ListedBackend("renamed", Path("b/folder"), Metadata(name="renamed")),
+        ListedBackend("whisper", Path("s/whisper"), Metadata(name="whisper"), system=True),
     )
 )
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from remuda.core.errors import BusUnusable, Conflict
 from remuda.core.ids import NodeId
 from remuda.oci.model import Descriptor
-from remuda.oci.progress import FileProgress, Phase
+from remuda.oci.progress import FileProgress, PullPhase
 from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.codec import decode
 from remuda.worker.commands import limits
-from remuda.worker.commands.progress import Outlet, Publisher, Tally, publishing
+from remuda.worker.commands.progress import InstallSteps, Outlet, Publisher, publishing
 from remuda.worker.depot.progress import InstallTracker
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,7 @@ class Sent:
 
 def told(*files: FileProgress) -> list[InstallProgress]:
     """The events of a pull of LAYERS in which these things are noticed."""
-    tally = Tally("o-1", "x")
+    tally = InstallSteps("o-1", "x")
     tally.source = IMAGE
     events: list[InstallProgress] = []
     tracker = InstallTracker(lambda step: events.append(tally.stepped(step)))
@@ -106,13 +106,13 @@ async def test_event_carries_operation_node_backend_sizes_and_phase() -> None:
 def test_phases_are_the_words_of_the_protocol() -> None:
     """Row A026."""
     assert list(InstallPhase) == ["resolving", "downloading", "extracting", "starting"]
-    assert {phase.value for phase in Phase} <= set(InstallPhase)
+    assert {phase.value for phase in PullPhase} <= set(InstallPhase)
 
 
 def test_phase_is_the_true_one() -> None:
     whole = [FileProgress(layer.digest, layer.size, layer.size) for layer in LAYERS]
-    unpacked = FileProgress("sha256:a", 3 << 20, 3 << 20, Phase.EXTRACTING)
-    tally = Tally("o-1", "x")
+    unpacked = FileProgress("sha256:a", 3 << 20, 3 << 20, PullPhase.EXTRACTING)
+    tally = InstallSteps("o-1", "x")
 
     phases = [event.phase for event in (*told(*whole, unpacked), tally.starting())]
 
@@ -121,7 +121,7 @@ def test_phase_is_the_true_one() -> None:
 
 def test_unpacking_counts_its_own_bytes() -> None:
     whole = [FileProgress(layer.digest, layer.size, layer.size) for layer in LAYERS]
-    last = told(*whole, FileProgress("sha256:a", 1 << 20, 3 << 20, Phase.EXTRACTING))[-1]
+    last = told(*whole, FileProgress("sha256:a", 1 << 20, 3 << 20, PullPhase.EXTRACTING))[-1]
 
     assert (last.file_name, last.current_bytes, last.total_bytes) == (
         f"Extracting {IMAGE}",
@@ -132,12 +132,12 @@ def test_unpacking_counts_its_own_bytes() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(LAYERS), st.integers(0, 4 << 20), st.sampled_from(list(Phase)[1:])),
+        st.tuples(st.sampled_from(LAYERS), st.integers(0, 4 << 20), st.sampled_from(list(PullPhase)[1:])),
         max_size=30,
     )
 )
 def test_overall_neither_falls_nor_passes_100_and_seq_grows(
-    seen: list[tuple[Descriptor, int, Phase]],
+    seen: list[tuple[Descriptor, int, PullPhase]],
 ) -> None:
     events = told(*(FileProgress(layer.digest, done, layer.size, phase) for layer, done, phase in seen))
 

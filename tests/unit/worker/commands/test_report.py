@@ -6,7 +6,7 @@ import pytest
 from remuda.wire import subjects
 from remuda.wire.backends import BackendDelete, BackendDeleteReply, BackendInstall
 from remuda.wire.nodes import RunningReplica
-from remuda.worker.processes.model import Phase, Protocol
+from remuda.worker.processes.model import ProcessPhase, Protocol
 from tests.support.commands_rig import Rig
 from tests.support.waiting import wait_until
 
@@ -14,7 +14,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_account_lists_replicas_with_instance_state_and_trouble(rig: Rig) -> None:
-    rig.live("a#1", "vllm", protocol=Protocol.HTTP, phase=Phase.WAITING, restarts=2, trouble="it crashed")
+    rig.live(
+        "a#1", "vllm", protocol=Protocol.HTTP, phase=ProcessPhase.WAITING, restarts=2, trouble="it crashed"
+    )
     ready = rig.live("b#0", "echo")
 
     assert rig.commands.report().replicas == (

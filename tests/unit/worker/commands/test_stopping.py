@@ -16,7 +16,7 @@ from remuda.wire.models import (
     RunningModel,
 )
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Phase, Protocol
+from remuda.worker.processes.model import ProcessPhase, Protocol
 from tests.support.commands_rig import Rig
 
 pytestmark = pytest.mark.anyio
@@ -116,7 +116,7 @@ async def test_model_stop_by_instance_needs_no_address(rig: Rig) -> None:
 
 
 async def test_model_stop_of_a_process_that_stops_already_is_told_so(rig: Rig) -> None:
-    port = rig.live("a#0", "echo", phase=Phase.STOPPING).port
+    port = rig.live("a#0", "echo", phase=ProcessPhase.STOPPING).port
     reply = await stop_model(rig, "a#0", f"h:{port}")
 
     assert (reply.matched, reply.terminated) == (True, False)
@@ -173,7 +173,7 @@ async def test_unload_without_an_address_frees_only_that_models_processes(rig: R
     """Row A152, and never an arbitrary one."""
     for key in ("a#0", "b#0", "b#1"):
         rig.live(key, "echo")
-    rig.live("b#2", "echo", phase=Phase.STOPPING)
+    rig.live("b#2", "echo", phase=ProcessPhase.STOPPING)
 
     await unload(rig, "b")
     assert sorted(rig.supervision.freed) == [ProcessKey("b", 0), ProcessKey("b", 1)]
@@ -201,9 +201,9 @@ async def test_unload_is_a_success_also_when_free_fails(rig: Rig) -> None:
 
 async def test_running_lists_what_lives_and_is_not_on_its_way_out(rig: Rig) -> None:
     ready = rig.live("org/a#b#1", "echo")
-    busy = rig.live("b#0", "echo", phase=Phase.UNRESPONSIVE)
-    rig.live("c#0", "echo", phase=Phase.STOPPING)
-    rig.supervision.put(replace(rig.live("d#0", "echo", phase=Phase.WAITING), pid=0, port=0))
+    busy = rig.live("b#0", "echo", phase=ProcessPhase.UNRESPONSIVE)
+    rig.live("c#0", "echo", phase=ProcessPhase.STOPPING)
+    rig.supervision.put(replace(rig.live("d#0", "echo", phase=ProcessPhase.WAITING), pid=0, port=0))
 
     reply = await rig.ask(subjects.models_running, ModelsRunning(), ModelsRunningReply)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from remuda.core.ids import NodeId
 from remuda.wire import subjects
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Command
+from remuda.worker.processes.model import ProcessCommand
 from tests.support.commands_rig import Rig
 from tests.support.scripted_machine import Script, ScriptedMachine, ScriptedProcess
 
@@ -45,7 +45,7 @@ class MachineWithFolders(ScriptedMachine):
         """The stamps of the folders that live processes were started in."""
         return {self._began_in[process.pid] for process in self.alive}
 
-    async def start(self, key: ProcessKey, instance: str, command: Command) -> ScriptedProcess:
+    async def start(self, key: ProcessKey, instance: str, command: ProcessCommand) -> ScriptedProcess:
         process = await super().start(key, instance, command)
         self._began_in[process.pid] = self.folder_stamp(command.cwd)
         return process

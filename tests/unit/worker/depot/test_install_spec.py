@@ -5,7 +5,7 @@ import pytest
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Invalid, NotFound, Unavailable
 from remuda.gallery.index import read_index
-from remuda.gallery.model import Gallery, Machine, Reading
+from remuda.gallery.model import Gallery, MachineProfile, Reading
 from remuda.gallery.resolve import resolve
 from remuda.oci.errors import SignatureRequired
 from remuda.oci.reference import parse_source
@@ -29,7 +29,7 @@ INDEX = b"""
   uri: "builtin:engine"
 """
 GALLERY = Gallery(name="g", url="https://example.org/index.yaml")
-MACHINE = Machine("linux", "amd64", "default")
+MACHINE = MachineProfile("linux", "amd64", "default")
 
 
 def spec(name: str) -> InstallSpec:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.oci.model import Descriptor
-from remuda.oci.progress import FileProgress, Phase
+from remuda.oci.progress import FileProgress, PullPhase
 from remuda.worker.depot.progress import InstallTracker, ProgressStep
 
 LAYERS = (Descriptor("a", 100, "tar"), Descriptor("b", 50, "tar"))
@@ -13,7 +13,7 @@ EVENTS = st.builds(
     st.sampled_from(["a", "b", "stranger"]),
     st.integers(0, 200),
     st.just(100),
-    st.sampled_from([Phase.DOWNLOADING, Phase.EXTRACTING]),
+    st.sampled_from([PullPhase.DOWNLOADING, PullPhase.EXTRACTING]),
 )
 
 
@@ -31,7 +31,7 @@ def test_neither_percentage_nor_phase_goes_back(events: list[FileProgress | None
     tracker.arrive()
 
     percentages = [step.percentage for step in steps]
-    phases = [list(Phase).index(step.phase) for step in steps]
+    phases = [list(PullPhase).index(step.phase) for step in steps]
     assert percentages == sorted(percentages)
     assert phases == sorted(phases)
     assert percentages[-1] == 100
@@ -45,4 +45,4 @@ def test_half_is_done_when_all_has_arrived() -> None:
     for layer in LAYERS:
         tracker.observe(FileProgress(layer.digest, layer.size, layer.size))
 
-    assert steps[-1] == ProgressStep(Phase.EXTRACTING, 50.0, FileProgress("b", 50, 50))
+    assert steps[-1] == ProgressStep(PullPhase.EXTRACTING, 50.0, FileProgress("b", 50, 50))

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
-from remuda.worker.launching.manifest import LIMITS, Manifest, parse_manifest
+from remuda.worker.launching.manifest import LIMITS, BackendManifest, parse_manifest
 from remuda.worker.launching.recipes import HttpNeeds, http_recipe
-from remuda.worker.launching.templates import Placeholder, Template
+from remuda.worker.launching.templates import Placeholder, PlaceholderText
 from remuda.worker.processes.model import Protocol
 
 
-def manifest(more: str = "", command: str = '[serve, "{port}"]') -> Manifest:
+def manifest(more: str = "", command: str = '[serve, "{port}"]') -> BackendManifest:
     return parse_manifest(f"protocol: http\ncommand: {command}\n{more}".encode(), "x/remuda.yaml")
 
 
@@ -35,8 +35,8 @@ def test_little_has_to_be_said() -> None:
 
 def test_everything_can_be_said() -> None:
     read = manifest('env: {HOST: "127.0.0.1:{port}", N: 010}\nhealth: /v1/ready\nstart_limit: 1h30m')
-    assert read.env["HOST"] == Template(("127.0.0.1:", Placeholder("port")))
-    assert read.env["N"] == Template(("010",))
+    assert read.env["HOST"] == PlaceholderText(("127.0.0.1:", Placeholder("port")))
+    assert read.env["N"] == PlaceholderText(("010",))
     assert (read.health, read.start_limit) == ("/v1/ready", timedelta(minutes=90))
 
 
@@ -124,17 +124,17 @@ def test_a_file_that_cannot_be_used_is_named(text: str | bytes, words: str) -> N
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_content_is_read_or_refused(content: bytes) -> None:
-    outcome: Manifest | Invalid
+    outcome: BackendManifest | Invalid
     try:
         outcome = parse_manifest(content)
     except Invalid as error:
         outcome = error
-    assert isinstance(outcome, Manifest) or outcome.message.startswith("remuda.yaml: ")
+    assert isinstance(outcome, BackendManifest) or outcome.message.startswith("remuda.yaml: ")
 
 
 @given(st.text())
 def test_braces_written_twice_are_braces(text: str) -> None:
-    parsed = Template.parse(text.replace("{", "{{").replace("}", "}}"))
+    parsed = PlaceholderText.parse(text.replace("{", "{{").replace("}", "}}"))
     assert "".join(str(part) for part in parsed.parts) == text
     assert parsed.names == frozenset()
 

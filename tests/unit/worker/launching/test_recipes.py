@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
-from remuda.worker.launching.manifest import Manifest, parse_manifest
+from remuda.worker.launching.manifest import BackendManifest, parse_manifest
 from remuda.worker.launching.recipes import HttpNeeds, grpc_recipe, http_recipe
 from remuda.worker.processes.model import Protocol
 
@@ -37,7 +37,7 @@ def llama(needs: HttpNeeds) -> tuple[str, ...]:
     return http_recipe(parse_manifest(LLAMA), FOLDER, {}, needs).command(9000).argv[5:]
 
 
-def small(*arguments: str) -> Manifest:
+def small(*arguments: str) -> BackendManifest:
     listed = ", ".join(f'"{argument}"' for argument in arguments)
     return parse_manifest(f'protocol: http\ncommand: [serve, "{{port}}", {listed}]'.encode())
 

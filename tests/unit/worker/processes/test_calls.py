@@ -15,18 +15,18 @@ import pytest
 
 from remuda.host.ports import free_port
 from remuda.rpc import backend_pb2, backend_pb2_grpc
-from remuda.worker.processes.calls import BackendCalls, Heard
-from remuda.worker.processes.model import GRPC_TOKEN_VARIABLE, Patience, Protocol, Recipe
+from remuda.worker.processes.calls import BackendCalls, HealthResult
+from remuda.worker.processes.model import GRPC_TOKEN_VARIABLE, BackendTimeouts, Protocol, Recipe
 from remuda.worker.processes.ports import Backends
 
 pytestmark = pytest.mark.anyio
 
 GRPC = Recipe(("run.sh",), Path("/"), {})
 HTTP = Recipe(("serve",), Path("/"), {}, protocol=Protocol.HTTP, health_path="/v1/health")
-WELL = Heard(healthy=True)
+WELL = HealthResult(healthy=True)
 CALLS: Backends = BackendCalls()
 SHORT = timedelta(seconds=0.3)
-IMPATIENT: Backends = BackendCalls(Patience(call=SHORT, free=SHORT))
+IMPATIENT: Backends = BackendCalls(BackendTimeouts(call=SHORT, free=SHORT))
 
 
 def opened_by(token: str) -> Recipe:
@@ -111,7 +111,7 @@ async def test_a_backend_that_says_ok_is_well() -> None:
 
 async def test_another_answer_is_quoted() -> None:
     async with serving(Servicer(health=b"not yet")) as port:
-        assert await CALLS.health(port, GRPC) == Heard(words="its health call answers 'not yet'")
+        assert await CALLS.health(port, GRPC) == HealthResult(words="its health call answers 'not yet'")
 
 
 async def test_the_token_goes_along() -> None:
@@ -123,13 +123,13 @@ async def test_the_token_goes_along() -> None:
 async def test_a_refused_token_is_told_apart_from_a_refused_connection(token: str) -> None:
     async with serving(Servicer(token="secret")) as port:
         heard = await CALLS.health(port, opened_by(token))
-    assert heard == Heard(words="it does not accept this worker's token: invalid token")
+    assert heard == HealthResult(words="it does not accept this worker's token: invalid token")
 
 
 async def test_a_port_nobody_listens_on_is_refused_at_once(unused: int) -> None:
     with anyio.fail_after(1):
         heard = await CALLS.health(unused, GRPC)
-    assert heard == Heard(refused=True, words=f"nothing listens on port {unused}")
+    assert heard == HealthResult(refused=True, words=f"nothing listens on port {unused}")
 
 
 async def test_a_port_that_was_refused_is_well_as_soon_as_it_answers(unused: int) -> None:
@@ -140,7 +140,7 @@ async def test_a_port_that_was_refused_is_well_as_soon_as_it_answers(unused: int
 
 
 async def test_silence_is_not_refusal(silent: int) -> None:
-    expected = Heard(words=f"no answer on port {silent} within 0.3 s")
+    expected = HealthResult(words=f"no answer on port {silent} within 0.3 s")
     assert await IMPATIENT.health(silent, GRPC) == expected
     assert await IMPATIENT.health(silent, HTTP) == expected
 
@@ -211,7 +211,7 @@ async def test_an_http_backend_that_answers_200_is_well() -> None:
 async def test_an_http_backend_that_still_loads_is_quoted() -> None:
     async with answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n") as (port, _):
         heard = await CALLS.health(port, HTTP)
-    assert heard == Heard(words="GET /v1/health answers 503 Service Unavailable")
+    assert heard == HealthResult(words="GET /v1/health answers 503 Service Unavailable")
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH\r\n", b"", b"x" * 100_000, b"\xff\xfe\r\n"])
@@ -223,4 +223,6 @@ async def test_what_does_not_speak_http_is_told_apart(answer: bytes) -> None:
 
 
 async def test_an_http_port_nobody_listens_on_is_refused(unused: int) -> None:
-    assert await CALLS.health(unused, HTTP) == Heard(refused=True, words=f"nothing listens on port {unused}")
+    assert await CALLS.health(unused, HTTP) == HealthResult(
+        refused=True, words=f"nothing listens on port {unused}"
+    )

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from remuda.core import limits
 from remuda.core.errors import BackendFailed
-from remuda.worker.processes.model import Phase
+from remuda.worker.processes.model import ProcessPhase
 from tests.support.scripted_machine import Script
 from tests.unit.worker.processes.rig import FIRST_PORT, Rig, launch, scripts, supervised
 from tests.unit.worker.processes.test_supervisor import until
@@ -28,7 +28,7 @@ def test_a_process_that_loses_its_port_is_started_on_another(loses: Script) -> N
     async def scene(rig: Rig) -> None:
         with capture_logs() as logs:
             replica = await rig.supervisor.start(launch())
-        assert (replica.phase, replica.port, replica.restarts) == (Phase.READY, SECOND_PORT, 0)
+        assert (replica.phase, replica.port, replica.restarts) == (ProcessPhase.READY, SECOND_PORT, 0)
         [noted] = [line for line in logs if line["event"] == "backend_port_lost"]
         assert noted["port"] == FIRST_PORT
         assert rig.ports.held == {SECOND_PORT}
@@ -74,6 +74,6 @@ def test_one_that_was_ready_is_started_again_as_policy_says_whoever_has_its_port
         first = await rig.supervisor.start(launch())
         rig.machine.foreign_ports.add(first.port)
         rig.machine.started[0].die(1)
-        assert (await until(rig, Phase.WAITING)).trouble == "it ended with exit code 1"
+        assert (await until(rig, ProcessPhase.WAITING)).trouble == "it ended with exit code 1"
 
     supervised(scene)

@@ -6,7 +6,7 @@ import pytest
 from remuda.core import limits
 from remuda.core.errors import BackendFailed
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Phase
+from remuda.worker.processes.model import ProcessPhase
 from tests.support.scripted_machine import Script
 from tests.unit.worker.processes.rig import FIRST_PORT, Rig, launch, scripts, supervised
 
@@ -33,7 +33,7 @@ def test_a128_a_dead_process_is_replaced_by_the_next_start() -> None:
         process.die(-9)
         await anyio.sleep(STEP_S)
         second = await rig.supervisor.start(launch())
-        assert (second.instance != first.instance, second.phase) == (True, Phase.READY)
+        assert (second.instance != first.instance, second.phase) == (True, ProcessPhase.READY)
         assert len(rig.machine.alive) == 1
 
     supervised(scene)
@@ -43,7 +43,7 @@ def test_a129_a_start_returns_when_the_backend_answers_and_not_before() -> None:
     async def scene(rig: Rig) -> None:
         began = anyio.current_time()
         replica = await rig.supervisor.start(launch())
-        assert replica.phase is Phase.READY
+        assert replica.phase is ProcessPhase.READY
         assert 7 <= anyio.current_time() - began <= 7 + 2 * limits.BACKEND_HEALTH_MOST_S
 
     supervised(scene, scripts(Script(ready_s=7)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import RemudaError
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Phase
+from remuda.worker.processes.model import ProcessPhase
 from tests.support.examples import examples
 from tests.support.scripted_machine import Script
 from tests.unit.worker.processes.behaviours import any_script, seconds
@@ -54,7 +54,7 @@ async def play(rig: Rig, turn: Turn) -> None:
                 )
             except RemudaError:
                 return
-            assert replica.phase in (Phase.READY, Phase.UNRESPONSIVE)
+            assert replica.phase in (ProcessPhase.READY, ProcessPhase.UNRESPONSIVE)
             assert replica.backend == turn.backend
         case "give up":  # The caller's patience ends, not the start.
             with anyio.move_on_after(0.2):

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from remuda.core.errors import BackendFailed, Unavailable
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.model import Phase, Protocol, Replica, Stopped
+from remuda.worker.processes.model import ProcessPhase, ProcessStatus, Protocol, Stopped
 from tests.support.scripted_machine import Script
 from tests.unit.worker.processes.rig import FIRST_PORT, Rig, launch, scripts, supervised
 
@@ -16,7 +16,7 @@ KEY = ProcessKey("m", 0)
 STEP_S = 0.05  # Of a clock that jumps.
 
 
-async def until(rig: Rig, phase: Phase, key: ProcessKey = KEY) -> Replica:
+async def until(rig: Rig, phase: ProcessPhase, key: ProcessKey = KEY) -> ProcessStatus:
     with anyio.fail_after(3600):
         while True:
             for replica in rig.supervisor.replicas():
@@ -30,7 +30,7 @@ def test_each_key_has_a_process_and_a_port_of_its_own() -> None:
         one = await rig.supervisor.start(launch("a"))
         two = await rig.supervisor.start(launch("b"))
         assert (one.port, two.port) == (FIRST_PORT, FIRST_PORT + 1)
-        assert one.phase is two.phase is Phase.READY
+        assert one.phase is two.phase is ProcessPhase.READY
         assert one.instance != two.instance
 
     assert supervised(scene).machine.alive == []
@@ -145,7 +145,7 @@ def test_a_stop_while_it_starts_makes_the_start_say_so() -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(start)
-            await until(rig, Phase.STARTING)
+            await until(rig, ProcessPhase.STARTING)
             # Nothing was loaded: it is not asked to free, and that is no trouble.
             assert await rig.supervisor.stop((KEY,), free=True) == [
                 Stopped(KEY, FIRST_PORT, freed=False, gone=True)
@@ -207,7 +207,7 @@ def test_entry_and_port_stay_until_the_process_is_really_gone() -> None:
         await rig.supervisor.start(launch())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: rig.supervisor.stop((KEY,), free=False))
-            replica = await until(rig, Phase.STOPPING)
+            replica = await until(rig, ProcessPhase.STOPPING)
             assert replica.pid
             assert rig.ports.held == {FIRST_PORT}
 
@@ -219,7 +219,7 @@ def test_a_start_during_a_stop_waits_for_its_end() -> None:
         first = await rig.supervisor.start(launch())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: rig.supervisor.stop((KEY,), free=False))
-            await until(rig, Phase.STOPPING)
+            await until(rig, ProcessPhase.STOPPING)
             second = await rig.supervisor.start(launch())
         assert second.instance != first.instance
         assert len(rig.machine.alive) == 1
@@ -234,7 +234,7 @@ def test_what_does_not_end_is_told_and_stays_listed_until_it_does() -> None:
         assert not stopped.gone
         assert "does not stop, not even when killed" in stopped.trouble
         [replica] = rig.supervisor.replicas()
-        assert replica.phase is Phase.STOPPING
+        assert replica.phase is ProcessPhase.STOPPING
         assert rig.ports.held == {FIRST_PORT}
         [stopped] = await rig.supervisor.stop((KEY,), free=False)
         assert stopped.gone
@@ -246,9 +246,9 @@ def test_what_does_not_end_is_told_and_stays_listed_until_it_does() -> None:
 def test_a_crash_after_readiness_starts_it_again_as_another_instance() -> None:
     async def scene(rig: Rig) -> None:
         first = await rig.supervisor.start(launch())
-        waiting = await until(rig, Phase.WAITING)
+        waiting = await until(rig, ProcessPhase.WAITING)
         assert waiting.trouble.startswith("it was killed by SIGKILL: ")
-        second = await until(rig, Phase.READY)
+        second = await until(rig, ProcessPhase.READY)
         assert second.instance != first.instance
         assert second.restarts == 1
         assert second.trouble == waiting.trouble, "whoever did not look meanwhile is told, too"
@@ -260,7 +260,7 @@ def test_a_crash_after_readiness_starts_it_again_as_another_instance() -> None:
 def test_restarts_wait_longer_each_time_and_end_after_five_short_lives() -> None:
     async def scene(rig: Rig) -> None:
         await rig.supervisor.start(launch())
-        failed = await until(rig, Phase.FAILED)
+        failed = await until(rig, ProcessPhase.FAILED)
         assert "ended 5 times in a row within 60 s" in failed.trouble
         births = [process.born_s for process in rig.machine.started]
         gaps = [later - earlier for earlier, later in pairwise(births)]
@@ -273,8 +273,8 @@ def test_restarts_wait_longer_each_time_and_end_after_five_short_lives() -> None
 def test_what_failed_for_good_starts_again_when_somebody_asks() -> None:
     async def scene(rig: Rig) -> None:
         await rig.supervisor.start(launch())
-        await until(rig, Phase.FAILED)
-        assert (await rig.supervisor.start(launch())).phase is Phase.READY
+        await until(rig, ProcessPhase.FAILED)
+        assert (await rig.supervisor.start(launch())).phase is ProcessPhase.READY
 
     supervised(scene, scripts(*[Script(exits_s=5)] * 5, Script()))
 
@@ -282,10 +282,10 @@ def test_what_failed_for_good_starts_again_when_somebody_asks() -> None:
 def test_a_silent_process_is_shown_as_such_and_left_alone() -> None:
     async def scene(rig: Rig) -> None:
         first = await rig.supervisor.start(launch())
-        silent = await until(rig, Phase.UNRESPONSIVE)
+        silent = await until(rig, ProcessPhase.UNRESPONSIVE)
         assert silent.trouble == "no answer within 2 s"
         assert rig.supervisor.usable(KEY, "echo") is not None, "busy is not dead"
-        again = await until(rig, Phase.READY)
+        again = await until(rig, ProcessPhase.READY)
         assert again.instance == first.instance
 
     supervised(scene, scripts(Script(silent=(10, 100))))
@@ -294,9 +294,9 @@ def test_a_silent_process_is_shown_as_such_and_left_alone() -> None:
 def test_a_process_that_closed_its_port_is_replaced() -> None:
     async def scene(rig: Rig) -> None:
         await rig.supervisor.start(launch())
-        waiting = await until(rig, Phase.WAITING)
+        waiting = await until(rig, ProcessPhase.WAITING)
         assert waiting.trouble == "it closed its port 50051 but is still running"
-        await until(rig, Phase.READY)
+        await until(rig, ProcessPhase.READY)
         assert len(rig.machine.alive) == 1
 
     supervised(scene, scripts(Script(closes_port_s=20), Script()))
@@ -307,8 +307,8 @@ def test_a_process_that_refuses_now_and_then_is_left_alone() -> None:
         first = await rig.supervisor.start(launch())
         (process,) = rig.machine.started
         for _ in range(4):  # Each refusal, and that it was none the next time.
-            await until(rig, Phase.UNRESPONSIVE)
-            assert (await until(rig, Phase.READY)).instance == first.instance
+            await until(rig, ProcessPhase.UNRESPONSIVE)
+            assert (await until(rig, ProcessPhase.READY)).instance == first.instance
         assert process.looks > 8
         assert rig.machine.started == [process]
 
