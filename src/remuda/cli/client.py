@@ -1,16 +1,18 @@
 """A small client of the admin API. Whatever goes wrong on the way becomes an error in plain words."""
 
+import json
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from types import TracebackType
 from typing import Final, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode, urlsplit
 
-import httpx
 from pydantic import BaseModel
 
 from remuda import __version__
@@ -38,6 +40,7 @@ from remuda.wire.nodes import NodeError, NodeView, error_text
 M = TypeVar("M", bound=BaseModel)
 TIMEOUT_S: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 64 << 20  # Thousands of nodes.
+_CHUNK_BYTES: Final = 64 << 10
 _REASON_CHARS_MAX: Final = 500
 _KINDS: Final[Mapping[int, type[RemudaError]]] = {
     400: Invalid,
@@ -80,17 +83,16 @@ class ApiAnswer:
 
 
 class AdminClient:
+    """A connection for each call, so that threads can share it."""
+
     def __init__(self, target: Target, timeout_s: float = TIMEOUT_S) -> None:
         self.url = target.url
         self._target = target
         self._timeout_s = timeout_s
-        headers = {"User-Agent": f"remuda/{__version__}"}
+        self._headers = {"User-Agent": f"remuda/{__version__}"}
         if target.api_key is not None:
-            headers["Authorization"] = f"Bearer {target.api_key.get_secret_value()}"
-        # No proxy from the environment: the frontend is on this network, often on this very machine.
-        self._http = httpx.Client(
-            headers=headers, verify=_trust(target), timeout=timeout_s, follow_redirects=False, trust_env=False
-        )
+            self._headers["Authorization"] = f"Bearer {target.api_key.get_secret_value()}"
+        self._trust = _trust(target) if target.ca or target.url.startswith("https:") else None
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +100,7 @@ class AdminClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._http.close()
+        """Nothing is kept open between calls."""
 
     def get(self, *path: str, **query: str) -> ApiAnswer:
         return self.call("GET", *path, query=query)
@@ -116,11 +118,8 @@ class AdminClient:
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
     ) -> ApiAnswer:
         """The answer whatever its status; FrontendUnreachable when there is none."""
-        try:
-            reply = self._http.request(method, self._address(path), json=body, params=query or None)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._unreachable(error, self._timeout_s) from error
-        return _answer(reply)
+        with self._exchange(method, path, query or {}, body, {}, self._timeout_s) as reply:
+            return self._answer(reply, self._timeout_s)
 
     @contextmanager
     def stream(
@@ -128,56 +127,111 @@ class AdminClient:
     ) -> Iterator[Iterator[bytes]]:
         """The bytes of an answer that goes on, as they come. FrontendUnreachable when the line breaks, or
         nothing comes for `quiet_s`; a refusal is raised as the error that fits."""
-        timeout = httpx.Timeout(self._timeout_s, read=quiet_s)
-        try:
-            with self._http.stream(
-                "GET", self._address(path), params=query, headers=headers, timeout=timeout
-            ) as reply:
-                if not reply.is_success:
-                    reply.read()
-                    raise refusal_of(self._target, _answer(reply))
-                yield reply.iter_bytes()
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._unreachable(error, quiet_s) from error
+        with self._exchange("GET", path, query, None, headers, quiet_s) as reply:
+            self._require_success(reply, quiet_s)
+            yield self._chunks(reply, quiet_s)
 
     @contextmanager
     def post_stream(
         self, *path: str, body: object, headers: Mapping[str, str], quiet_s: float
     ) -> Iterator[tuple[Mapping[str, str], Iterator[bytes]]]:
         """The head and the bytes of an answer to this body, as they come; errors as of `stream`."""
-        timeout = httpx.Timeout(self._timeout_s, read=quiet_s)
-        try:
-            with self._http.stream(
-                "POST", self._address(path), json=body, headers=headers, timeout=timeout
-            ) as reply:
-                if not reply.is_success:
-                    reply.read()
-                    raise refusal_of(self._target, _answer(reply))
-                yield reply.headers, reply.iter_bytes()
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._unreachable(error, quiet_s) from error
+        with self._exchange("POST", path, {}, body, headers, quiet_s) as reply:
+            self._require_success(reply, quiet_s)
+            head = {name.lower(): value for name, value in reply.getheaders()}
+            yield head, self._chunks(reply, quiet_s)
 
     def nodes(self) -> tuple[ApiAnswer, list[NodeView]]:
         answer = self.get("api", "nodes")
         return answer, answer.read(NodeViews).root
 
-    def _address(self, path: tuple[str, ...]) -> str:
-        return "/".join((self.url, *(quote(part, safe="") for part in path)))
+    @contextmanager
+    def _exchange(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: Mapping[str, str],
+        body: object,
+        headers: Mapping[str, str],
+        quiet_s: float,
+    ) -> Iterator[HTTPResponse]:
+        """The head of the answer is there. Errors of whoever reads it are not ours to explain."""
+        with self._plainly(quiet_s):
+            connection, prefix = self._open()
+        try:
+            with self._plainly(quiet_s):
+                connection.sock.settimeout(quiet_s)
+                sent = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+                typed = {} if body is None else {"Content-Type": "application/json"}
+                address = "/".join((prefix, *(quote(part, safe="") for part in path)))
+                address += f"?{urlencode(query)}" if query else ""
+                connection.request(method, address, sent, {**self._headers, **typed, **headers})
+                reply = connection.getresponse()
+            yield reply
+        finally:
+            connection.close()
 
-    def _unreachable(self, error: httpx.HTTPError | httpx.InvalidURL, timeout_s: float) -> RemudaError:
-        return FrontendUnreachable(
-            f"the frontend at {self.url} cannot be reached: {_reason(error, timeout_s)}",
-            hint="check the address, and that `remuda up` or `remuda frontend` runs there",
+    def _open(self) -> tuple[HTTPConnection, str]:
+        """A connection, and what paths begin with. No proxy from the environment: the frontend is on this
+        network, often on this very machine."""
+        parts = urlsplit(self.url)
+        host, port = parts.hostname or "", parts.port
+        connection = (
+            HTTPSConnection(host, port, timeout=self._timeout_s, context=self._trust)
+            if parts.scheme == "https"
+            else HTTPConnection(host, port, timeout=self._timeout_s)
         )
+        try:
+            connection.connect()
+        except TimeoutError:
+            raise _NotConnected(f"no connection within {self._timeout_s:g} s") from None
+        except OSError as error:
+            raise _NotConnected(_why_not_connected(error)) from error
+        return connection, parts.path.rstrip("/")
+
+    def _require_success(self, reply: HTTPResponse, quiet_s: float) -> None:
+        if not 200 <= reply.status < 300:
+            raise refusal_of(self._target, self._answer(reply, quiet_s))
+
+    def _answer(self, reply: HTTPResponse, quiet_s: float) -> ApiAnswer:
+        with self._plainly(quiet_s):
+            body = reply.read(_ANSWER_BYTES_MAX + 1)
+        return ApiAnswer(reply.status, body, _date(reply.getheader("date", "")))
+
+    def _chunks(self, reply: HTTPResponse, quiet_s: float) -> Iterator[bytes]:
+        while True:
+            with self._plainly(quiet_s):
+                chunk = reply.read1(_CHUNK_BYTES)
+            if not chunk:
+                return
+            yield chunk
+
+    @contextmanager
+    def _plainly(self, quiet_s: float) -> Iterator[None]:
+        """What goes wrong meanwhile is raised in plain words."""
+        try:
+            yield
+        except _NotConnected as error:
+            why, cause = str(error), error.__cause__
+        except TimeoutError as error:
+            why, cause = f"connected, but no answer within {quiet_s:g} s", error
+        except (HTTPException, ConnectionError) as error:
+            why, cause = "the connection was closed: the server does not speak HTTP, or wants https://", error
+        except (OSError, ValueError) as error:
+            why, cause = without_number(str(error)) or type(error).__name__, error
+        else:
+            return
+        raise FrontendUnreachable(
+            f"the frontend at {self.url} cannot be reached: {why}",
+            hint="check the address, and that `remuda up` or `remuda frontend` runs there",
+        ) from cause
 
 
-def _answer(reply: httpx.Response) -> ApiAnswer:
-    return ApiAnswer(reply.status_code, reply.content, _date(reply.headers.get("date", "")))
+class _NotConnected(Exception):
+    """Why, in words."""
 
 
 def _trust(target: Target) -> ssl.SSLContext:
-    if target.ca is None and target.url.startswith("http://"):
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Not used, and trusts nobody: quicker to make.
     try:
         return ssl.create_default_context(cafile=target.ca)
     except OSError as error:  # SSLError is one too: a file that holds no certificate.
@@ -185,6 +239,21 @@ def _trust(target: Target) -> ssl.SSLContext:
             f"the CA file {target.ca} cannot be used: {error.strerror or error}",
             hint="give a PEM file with --ca or REMUDA_CA",
         ) from None
+
+
+def _why_not_connected(error: OSError) -> str:
+    text = str(error)
+    match error:
+        case ConnectionRefusedError():
+            return "connection refused: nothing listens there"
+        case ssl.SSLCertVerificationError():
+            return "its certificate is not trusted (give the CA file that signed it with --ca)"
+        case ssl.SSLError() if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+            return "it does not speak HTTPS (try http://)"
+        case socket.gaierror():
+            return "unknown host"
+        case _:
+            return without_number(text) or type(error).__name__
 
 
 def refusal_of(target: Target, answer: ApiAnswer) -> RemudaError:
@@ -225,28 +294,6 @@ def _said(body: bytes) -> Problem:
         words = decode(_OpenAiError, body).error
         return Problem(words.code, words.message)
     return Problem("", error_text(body))
-
-
-def _reason(error: httpx.HTTPError | httpx.InvalidURL, timeout_s: float) -> str:
-    """The library's words, made plain where they are not."""
-    text = str(error)
-    match error:
-        case httpx.ConnectTimeout():
-            return f"no connection within {timeout_s:g} s"
-        case httpx.TimeoutException():
-            return f"connected, but no answer within {timeout_s:g} s"
-        case httpx.ConnectError() if "refused" in text:
-            return "connection refused: nothing listens there"
-        case httpx.ConnectError() if "CERTIFICATE_VERIFY_FAILED" in text:
-            return "its certificate is not trusted (give the CA file that signed it with --ca)"
-        case httpx.ConnectError() if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
-            return "it does not speak HTTPS (try http://)"
-        case httpx.ConnectError() if "Name or service not known" in text or "nodename nor servname" in text:
-            return "unknown host"
-        case httpx.RemoteProtocolError() | httpx.ReadError():
-            return "the connection was closed: the server does not speak HTTP, or wants https://"
-        case _:
-            return without_number(text) or type(error).__name__
 
 
 def _date(header: str) -> datetime | None:

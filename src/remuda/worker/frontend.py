@@ -4,10 +4,12 @@ import ssl
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
+import aiohttp
 import anyio
 from pydantic import BaseModel, RootModel, SecretStr
+from yarl import URL
 
 from remuda.core import limits
 from remuda.core.errors import (
@@ -38,9 +40,6 @@ from remuda.wire.nodes import (
 )
 from remuda.worker.addresses import host_and_port, is_loopback
 from remuda.worker.enrolment import takes_secrets
-
-if TYPE_CHECKING:
-    import httpx
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -75,10 +74,13 @@ class Frontend:
             raise Misconfigured("the registration token contains a line break", hint="--token is one line")
         self._secret = secret.get_secret_value() if secret else ""
         self._bearer = self._token  # Of calls to /api/node/{id}.
-        self._client = _client(_verification(ca), through_proxies=not is_loopback(host_and_port(url)[0]))
+        self._trust = _verification(ca)
+        self._through_proxies = not is_loopback(host_and_port(url)[0])
+        self._session: aiohttp.ClientSession | None = None
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        if self._session is not None:
+            await self._session.close()
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
         """The token goes into the body too, where the contract looks for it a second time."""
@@ -114,31 +116,42 @@ class Frontend:
         *,
         bearer: str | None = None,
     ) -> M:
-        import httpx
-
         token = self._bearer if bearer is None else bearer
-        headers = {b"Authorization": f"Bearer {token}".encode()} if token else {}
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         if body is not None:
-            headers[b"Content-Type"] = b"application/json"
+            headers["Content-Type"] = "application/json"
         url = f"{self._url}/api/node/{path}"
         try:
             with anyio.fail_after(self._call_limit_s):
-                async with self._client.stream(method, url, content=body, headers=headers) as answer:
+                async with self._opened().request(
+                    method, url, data=body, headers=headers, ssl=self._trust, allow_redirects=False
+                ) as answer:
                     said = await _content(answer)
         except TimeoutError as error:
             raise FrontendUnreachable(
                 f"{self._url} did not answer within {self._call_limit_s:g} s"
             ) from error
-        except httpx.HTTPError as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise FrontendUnreachable(f"{self._url} cannot be reached: {_why(error)}") from error
-        if not answer.is_success:
-            raise refusal(self._url, answer.status_code, error_text(said), error_reason(said))
+        if not 200 <= answer.status < 300:
+            raise refusal(self._url, answer.status, error_text(said), error_reason(said))
         try:
             return decode(reply, said, bytes_max=limits.FRONTEND_BODY_BYTES_MAX)
         except Rejected as error:
             raise FrontendUnreachable(
                 f"what answers at {self._url} is not a frontend: {error.message}"
             ) from error
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """Made by the first call: a session belongs to the loop that it is made in."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(keepalive_timeout=60),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(),  # Each call has its own, over all.
+                trust_env=self._through_proxies,
+            )
+        return self._session
 
 
 def refusal(url: str, status: int, said: str, reason: str = "") -> Rejected | FrontendUnreachable:
@@ -169,18 +182,19 @@ def removed_by(url: str) -> NodeRemoved:
 
 
 def _checked(url: str) -> str:
-    import httpx
-
     try:
-        parts = httpx.URL(url)  # As strict as the calls that will be made with it.
-        usable = parts.scheme in ("http", "https") and bool(parts.host) and parts.port != 0
-    except (httpx.InvalidURL, ValueError):
+        parts = URL(url)  # As strict as the calls that will be made with it.
+        written = url.isprintable() and " " not in url
+        usable = written and parts.scheme in ("http", "https") and bool(parts.host) and parts.port != 0
+    except ValueError:
         usable = False
     if not usable:
         raise Misconfigured(
             f"the frontend's URL {masked(url)!r} cannot be used", hint="the form is http(s)://HOST[:PORT]"
         )
-    if parts.userinfo:  # It would take the place of the token in every call.
+    if (
+        parts.user is not None or parts.password is not None
+    ):  # It would take the place of the token in every call.
         raise Misconfigured(
             f"the frontend's URL {masked(url)!r} must not contain a user name",
             hint="the token is given with --token",
@@ -188,22 +202,10 @@ def _checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _client(verify: ssl.SSLContext | bool, *, through_proxies: bool) -> "httpx.AsyncClient":
-    import httpx  # Only here: a fleet of small machines need not load it before it is used.
-
-    return httpx.AsyncClient(
-        verify=verify,
-        trust_env=through_proxies,
-        follow_redirects=False,
-        timeout=None,  # Each call has its own, over all.
-        limits=httpx.Limits(max_keepalive_connections=1, keepalive_expiry=60),
-    )
-
-
-async def _content(answer: "httpx.Response") -> bytes:
+async def _content(answer: aiohttp.ClientResponse) -> bytes:
     """The body, or a little more than is allowed of one: whatever answers need not be a frontend."""
     content = bytearray()
-    async for part in answer.aiter_bytes():
+    async for part in answer.content.iter_any():
         content += part
         if len(content) > limits.FRONTEND_BODY_BYTES_MAX:
             break
@@ -222,13 +224,11 @@ def _verification(ca: Path | None) -> ssl.SSLContext | bool:
         ) from error
 
 
-def _why(error: "httpx.HTTPError") -> str:
+def _why(error: aiohttp.ClientError | OSError) -> str:
     """The reason in words. The library's own text may be empty, or say no more than its class."""
-    import httpx
-
-    text = without_number(masked(str(error)))
-    if "CERTIFICATE_VERIFY_FAILED" in text:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return "its certificate is not trusted here; give the CA file that signed it with --ca"
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, aiohttp.ClientConnectorError):
+        text = without_number(masked(str(error.os_error)))
         return f"no connection ({text})" if text else "no connection"
-    return text or type(error).__name__
+    return without_number(masked(str(error))) or type(error).__name__
