@@ -62,6 +62,7 @@ class LocalAiFrontend:
         self.auto_approve = auto_approve
         self.mint: Mint | None = None
         self.extra_reply: JSON = {}  # Fields that LocalAI does not send.
+        self.removal_reason = ""  # The same, of heartbeats of nodes that are not known.
         self.misbehaviour: dict[str, int | Literal["hang"]] = {}  # By action: a status, or no answer at all.
         self.nodes: dict[str, NodeRow] = {}
         self.calls: list[Call] = []
@@ -192,7 +193,7 @@ class LocalAiFrontend:
 
     def _heartbeat(self, node_id: str, body: JSON) -> tuple[int, object]:
         if (row := self.nodes.get(node_id)) is None:
-            return 404, _node_error(404, "node not found")
+            return 404, _node_error(404, "node not found", self.removal_reason)
         row.heartbeats.append(body)
         return 200, {"message": "heartbeat received"}
 
@@ -221,8 +222,9 @@ def _refusal(body: JSON, node_type: object) -> str:
     return ""
 
 
-def _node_error(status: int, message: str) -> JSON:
-    return {"error": {"code": status, "message": message, "type": "node_error"}}
+def _node_error(status: int, message: str, reason: str = "") -> JSON:
+    ours = {"reason": reason} if reason else {}
+    return {"error": {"code": status, "message": message, "type": "node_error", **ours}}
 
 
 def _same(given: str, wanted: str) -> bool:

@@ -115,6 +115,7 @@ def test_a_gallery_that_cannot_be_read_is_named_and_the_rest_works(
     found = remuda("search", "--json")
 
     assert "gallery gone cannot be used" in found.stderr
+    assert remuda("show", "shouter").stderr == "", "it comes from the other one"
     assert len(json.loads(found.stdout)["backends"]) == 4
 
 

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from remuda.bus.auth import account_user
 from remuda.bus.credentials import ClusterKeys
 from remuda.core.entropy import SystemEntropy
-from remuda.core.errors import Conflict, Invalid, Misconfigured, RemudaError, Unauthorized
+from remuda.core.errors import Conflict, Invalid, Misconfigured, NodeRemoved, RemudaError, Unauthorized
 from remuda.core.ids import NodeId
 from remuda.host.ports import free_port
 from remuda.wire import subjects
@@ -134,6 +134,24 @@ async def test_a_forgotten_node_registers_again_and_hears_under_its_new_id(
         async with connected(nats.url) as bus:
             await bus.publish(subjects.node_stop(state.node_id), b"null")
             await wait_for_phase(worker, WorkerPhase.STOPPING)
+
+
+async def test_a_worker_that_the_bus_did_not_tell_of_its_removal_learns_it_by_its_heartbeat(
+    frontend: LocalAiFrontend,
+) -> None:
+    frontend.removal_reason = "node_removed"
+    worker = make_worker(frontend.url, heartbeat_interval=OFTEN)
+    async with anyio.create_task_group() as tasks:
+
+        async def remove() -> None:
+            await wait_for_phase(worker, Phase.READY)
+            frontend.forget(NAME)
+
+        tasks.start_soon(remove)
+        with pytest.raises(NodeRemoved, match=f"removed by an administrator on {frontend.url}") as removed:
+            await worker.run()
+    assert removed.value.hint == f"join again with: remuda join {frontend.url} --token TOKEN"
+    assert len(frontend.of("register")) == 1, "it does not come back by itself"
 
 
 async def test_a_bus_that_moved_is_found_through_the_frontend(
