@@ -72,23 +72,30 @@ def _models_folder(asked: ClientOptions, environ: Mapping[str, str], file: str) 
     named = asked.url or environ.get("REMUDA_URL")
     if named and not (asked.data_dir or environ.get("REMUDA_DATA_DIR")):
         url = checked_url(named, "--url" if asked.url else "REMUDA_URL")
-        if joined.get("register_to") != url and not _is_here(url, running.get("port")):
-            raise Invalid(
-                f"{file} is on this machine, and the frontend at {url} is not: it would not see the file",
-                hint="copy the file to the frontend's machine or to one of its nodes and run this there; if "
-                "the frontend is on this machine, give its data folder with --data-dir",
-            )
+        if joined.get("register_to") != url:
+            _check_sees(url, running.get("port"), file, folder.root)
     told = running.get("models") or joined.get("models_path")
     return Path(told) if isinstance(told, str) else folder.models
 
 
-def _is_here(url: str, port: object) -> bool:
-    """Whether the frontend at the URL is the one of this machine's data folder, which has this port."""
+def _check_sees(url: str, port: object, file: str, data: Path) -> None:
+    """Invalid unless the frontend at the URL is that of this machine's data folder, which has this port."""
     parts = urlsplit(url)
-    if parts.hostname is None or port != (parts.port or (443 if parts.scheme == "https" else 80)):
-        return False
+    if not _is_this_machine(parts.hostname or ""):
+        raise Invalid(
+            f"{file} is on this machine, and the frontend at {url} is not: it would not see the file",
+            hint="copy the file to the frontend's machine or to one of its nodes, and run this there",
+        )
+    if port != (parts.port or (443 if parts.scheme == "https" else 80)):
+        raise Invalid(
+            f"the frontend at {url} does not use the data folder {data}, and would not see the file there",
+            hint="give the frontend's own data folder with --data-dir",
+        )
+
+
+def _is_this_machine(host: str) -> bool:
     try:
-        found = socket.getaddrinfo(parts.hostname, None, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
     return any(_is_own(family, address) for family, _, _, _, address in found)

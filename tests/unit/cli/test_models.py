@@ -78,7 +78,7 @@ def test_file_is_not_kept_here_for_a_frontend_that_is_elsewhere(
     write_json(data.joined, {})
     write_json(data.endpoint, {"port": 8090})
     model_text(file, None, None, ClientOptions(url="http://localhost:8090"))
-    with pytest.raises(Invalid, match="would not see the file"):
+    with pytest.raises(Invalid, match="does not use the data folder"):
         model_text(file, None, None, ClientOptions(url="http://localhost:8091"))
 
 
