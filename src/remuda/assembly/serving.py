@@ -169,6 +169,7 @@ class ServingRig:
             self._keeper.fleet_changed,
         )
         runners = (
+            self._translation.left.run,
             folder.run,
             self._keeper.run,
             self._peers.run,

@@ -53,5 +53,5 @@ def test_a_node_that_is_away_is_waited_for_and_the_others_are_done(rig: FleetRig
     assert left.stdout.splitlines()[0] == "install echo: 1 of 2 nodes done, 1 waiting"
     assert left.stdout.splitlines()[1].startswith("  attic: waiting: ")
     rig.remuda("nodes", "resume", "attic")
-    id = left.stderr.split("operation ")[1].split()[0]
+    id = left.stderr.rsplit("operation ", 1)[1].split()[0]
     assert rig.remuda("ops", "watch", id).stdout == "install echo: 2 of 2 nodes done\n"

@@ -15,7 +15,7 @@ from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingR
 from remuda.inference.slicing import Slicer
 from remuda.models.config import ModelConfig
 from remuda.upstreams.grpc.text_generation import GrpcTimeouts
-from remuda.upstreams.grpc.upstream import GrpcUpstream
+from remuda.upstreams.grpc.upstream import GrpcUpstream, SharedTranslation
 
 USUAL = GrpcTimeouts()
 PARROT = ModelConfig.model_validate({"name": "polly", "backend": "echo", "parameters": {"model": "parrot"}})
@@ -85,6 +85,7 @@ class Rendered:
     """An upstream, whose answers are rendered as the gateway does it."""
 
     upstream: GrpcUpstream
+    translation: SharedTranslation
 
     async def serve(self, call: InferenceCall, client: Client) -> None:
         await self.upstream.serve(call, OpenAiSink(call, client, Slicer(SystemClock())))
@@ -101,9 +102,13 @@ class Rendered:
 async def upstream_at(
     address: str, token: str = "", timeouts: GrpcTimeouts = USUAL
 ) -> AsyncIterator[Rendered]:
-    upstream = GrpcUpstream(ReplicaEndpoint(address, token=token), SystemClock(), SeededEntropy(7), timeouts)
-    try:
-        yield Rendered(upstream)
-        assert upstream.open_calls == 0
-    finally:
-        await upstream.aclose()
+    translation = SharedTranslation(SystemClock())
+    upstream = GrpcUpstream(
+        ReplicaEndpoint(address, token=token), SystemClock(), SeededEntropy(7), timeouts, translation
+    )
+    async with translation.left.open():
+        try:
+            yield Rendered(upstream, translation)
+            assert upstream.open_calls == 0
+        finally:
+            await upstream.aclose()

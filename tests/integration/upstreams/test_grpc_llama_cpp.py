@@ -12,7 +12,7 @@ from remuda.inference.model import ReplicaEndpoint, RequestKind
 from remuda.models.config import ModelConfig
 from remuda.scheduler.ports import Place
 from remuda.upstreams.grpc.engine import GrpcEngine
-from remuda.upstreams.grpc.upstream import GrpcUpstream
+from remuda.upstreams.grpc.upstream import GrpcUpstream, SharedTranslation
 from remuda.upstreams.http.client import Pool
 from tests.integration.backends.llama_cpp_process import TOKEN, started
 from tests.integration.upstreams.grpc_rig import Client, Rendered, call_of, chat
@@ -73,7 +73,8 @@ async def upstream(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Re
     with started(tmp_path_factory.mktemp("llama")) as process:
         endpoint = ReplicaEndpoint(process.address, token=TOKEN)
         await GrpcEngine(Pool()).load(endpoint, SMOL, Place(model_file=str(smollm2())))
-        opened = Rendered(GrpcUpstream(endpoint, SystemClock(), SeededEntropy(7)))
+        shared = SharedTranslation(SystemClock())
+        opened = Rendered(GrpcUpstream(endpoint, SystemClock(), SeededEntropy(7), None, shared), shared)
         yield opened
         await opened.aclose()
 

@@ -113,17 +113,24 @@ class GrpcCall:
         self.read = stream.read
         self._stream = stream
         self._silence_s = silence_s
+        self._detached = False
         self._loop = asyncio.get_running_loop()
         self._watch = self._loop.call_later(silence_s, self._look)
 
     def __enter__(self) -> Self:
         return self
 
+    def detached(self) -> Http2Stream:
+        """The call itself, for somebody else to read and to give up."""
+        self._detached = True
+        return self._stream
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watch.cancel()
-        self._stream.close()
+        if not self._detached:
+            self._stream.close()
 
     async def whole(self) -> bytes:
         """The one message that a call is answered with."""

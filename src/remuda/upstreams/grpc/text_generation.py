@@ -8,6 +8,7 @@ import anyio
 from google.protobuf.message import DecodeError
 
 from remuda.core.clock import Clock
+from remuda.core.tasks import TaskOwner
 from remuda.inference.answers import TextSink, Usage
 from remuda.inference.model import InferenceCall
 from remuda.models.memory import padded_context
@@ -18,8 +19,30 @@ from remuda.upstreams.grpc.loading import is_llama
 from remuda.upstreams.grpc.predict_request import GenerationRequest
 from remuda.upstreams.grpc.reply_decoder import ReplyDecoder
 from remuda.upstreams.http2.failures import CallFailed
+from remuda.upstreams.http2.stream import Http2Stream
 
-FailedLater = Callable[[CallFailed], None]
+
+class LeftCall:
+    """A call whose client has left, read until the engine's present step is over: an engine that is held in
+    it is ended, and nobody else would learn by which grammar. `failed` is told how the call failed."""
+
+    def __init__(self, tasks: TaskOwner, failed: Callable[[CallFailed], None]) -> None:
+        self._tasks = tasks
+        self._failed = failed
+
+    def hear_out(self, stream: Http2Stream, *, generating: bool) -> None:
+        """Before it is `generating` the engine works on the prompt, which is not worth much waiting."""
+        if self._tasks.is_open:
+            self._tasks.start(self._read, stream, limits.LEFT_S if generating else limits.LEFT_UNHEARD_S)
+        else:
+            stream.close()
+
+    async def _read(self, stream: Http2Stream, patience_s: float) -> None:
+        with GrpcCall(stream, patience_s) as call:
+            try:
+                await call.read()
+            except CallFailed as failed:
+                self._failed(failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +63,10 @@ class TextGenerator:
         sink: TextSink,
         clock: Clock,
         timeouts: GrpcTimeouts,
-        failed_later: FailedLater | None = None,
+        left: LeftCall | None = None,
     ) -> None:
-        """With `failed_later` a call whose client has left is waited for until the engine's present step is
-        over; it is told how the call failed, if it did. For answers that are bound by a grammar, which can
-        hold an engine in one step."""
-        self._failed_later = failed_later
+        """`left` takes over if the client leaves; for answers that are bound by a grammar."""
+        self._left = left
         self._channel = channel
         self._call = call
         self._sink = sink
@@ -57,7 +78,7 @@ class TextGenerator:
     async def run(self, generations: Sequence[GenerationRequest]) -> None:
         """Generate all answers: streamed if the client asked for it."""
         # Of a stream the next word says that a step is over; of a whole answer nothing does before its end.
-        bound = self._failed_later is not None and is_llama(self._call.model)
+        bound = self._left is not None and is_llama(self._call.model)
         one = self._stream if self._call.stream or bound else self._whole
         if len(generations) == 1:  # As nearly always.
             await one(0, generations[0])
@@ -81,23 +102,13 @@ class TextGenerator:
                 except (CallFailed, DecodeError):
                     raise
                 except BaseException:  # Its client has left.
-                    await self._hear_out(call)
+                    if self._left is not None:
+                        self._left.hear_out(call.detached(), generating=bool(decoder.usage.completion_tokens))
                     raise
         finally:  # What was said before it broke off was said, too.
             self._count(generation, decoder.usage)
         last = decoder.end()
         await self._sink.finish(index, decoder.finish_reason, last)
-
-    async def _hear_out(self, call: GrpcCall) -> None:
-        """Whether the step under way ends well: an engine that is held in it is ended, and nobody else would
-        learn by which grammar."""
-        if self._failed_later is None:
-            return
-        with anyio.move_on_after(limits.LEFT_S, shield=True):
-            try:
-                await call.read()
-            except CallFailed as failed:
-                self._failed_later(failed)
 
     async def _whole(self, index: int, generation: GenerationRequest) -> None:
         stream = await self._channel.call("Predict", *generation.message())

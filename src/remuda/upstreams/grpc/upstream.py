@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
+from remuda.core.tasks import TaskOwner
 from remuda.inference.answers import AnswerSink, Score, Usage
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint
@@ -21,7 +22,7 @@ from remuda.upstreams.grpc.held_grammars import HeldGrammars, is_bound
 from remuda.upstreams.grpc.loading import is_llama
 from remuda.upstreams.grpc.media import MARKER
 from remuda.upstreams.grpc.predict_request import GenerationRequest, Preset
-from remuda.upstreams.grpc.text_generation import GrpcTimeouts, TextGenerator, side_by_side
+from remuda.upstreams.grpc.text_generation import GrpcTimeouts, LeftCall, TextGenerator, side_by_side
 from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 
 _NO_OPTIONS = pb.ModelOptions().SerializeToString()
@@ -34,6 +35,7 @@ class SharedTranslation:
         self.slicer = Slicer(clock)
         self.grammars = Grammars()
         self.held = HeldGrammars(clock)
+        self.left = TaskOwner()  # Reads calls whose clients have left; without it they end at once.
 
 
 class GrpcUpstream:
@@ -125,7 +127,9 @@ class GrpcUpstream:
         held.check(options)
         texts = sink.texts(len(generations))
         try:
-            left = partial(held.failed, options) if is_bound(options) else None
+            left = (
+                LeftCall(self._translation.left, partial(held.failed, options)) if is_bound(options) else None
+            )
             generator = TextGenerator(self._channel, call, texts, self._clock, self._timeouts, left)
             await generator.run(generations)
         except CallFailed as failed:
