@@ -149,10 +149,11 @@ def check_worker(patient: Patient) -> list[Finding]:
     pid, url = said.get("pid"), said.get("url")
     if isinstance(pid, int) and isinstance(url, str) and alive(pid):
         return [findings.worker(_worker_trouble(url), pid)]
-    removal = read_json(folder.removed)
+    frontend, removal = read_json(folder.endpoint), read_json(folder.removed)
     if removal:
-        return [findings.node_removed(str(removal.get("message", "")), str(removal.get("hint", "")))]
-    frontend = read_json(folder.endpoint)
+        own = bool(frontend.get("starts_worker"))
+        remedy = "restart remuda up: it registers again" if own else str(removal.get("hint", ""))
+        return [findings.node_removed(str(removal.get("message", "")), remedy)]
     parent = frontend.get("pid")
     if frontend.get("starts_worker") and isinstance(parent, int) and alive(parent):
         return [findings.own_worker_stopped(parent, _why_own_worker_ended(folder))]
