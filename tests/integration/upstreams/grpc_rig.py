@@ -106,9 +106,8 @@ async def upstream_at(
     upstream = GrpcUpstream(
         ReplicaEndpoint(address, token=token), SystemClock(), SeededEntropy(7), timeouts, translation
     )
-    async with translation.left.open():
-        try:
-            yield Rendered(upstream, translation)
-            assert upstream.open_calls == 0
-        finally:
-            await upstream.aclose()
+    try:
+        yield Rendered(upstream, translation)
+        assert upstream.open_calls == 0
+    finally:
+        await upstream.aclose()

@@ -362,7 +362,11 @@ async def test_an_engine_that_is_ended_after_its_client_left_counts_against_the_
         mark = ("remuda-engine-ended", "this-call")
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "too ambiguous", (mark,))
 
-    async with scripted(PredictStream=held) as address, upstream_at(address) as upstream:
+    async with (
+        scripted(PredictStream=held) as address,
+        upstream_at(address) as upstream,
+        upstream.translation.left.open(),
+    ):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(upstream.serve, chat(grammar='root ::= "a"'), Client())
             await asked.wait()
@@ -388,7 +392,11 @@ async def test_a_call_whose_client_left_ends_with_the_next_word() -> None:
             while True:
                 await context.write(text("hi"))
 
-    async with scripted(PredictStream=talkative) as address, upstream_at(address) as upstream:
+    async with (
+        scripted(PredictStream=talkative) as address,
+        upstream_at(address) as upstream,
+        upstream.translation.left.open(),
+    ):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(upstream.serve, chat(grammar='root ::= "hi"+'), Client())
             await asked.wait()
