@@ -144,7 +144,7 @@ async def test_a_worker_that_the_bus_did_not_tell_of_its_removal_learns_it_by_it
     async with anyio.create_task_group() as tasks:
 
         async def remove() -> None:
-            await wait_for_phase(worker, Phase.READY)
+            await wait_for_phase(worker, WorkerPhase.READY)
             frontend.forget(NAME)
 
         tasks.start_soon(remove)
