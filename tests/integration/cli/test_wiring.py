@@ -175,7 +175,7 @@ FRONTEND: dict[str, Entry] = {
     "nats_model_load_timeout": Wired(minutes(18), "LoadLimits.load"),
     "model_load_wait": Wired(timedelta(0), "WaitLimits.load_s", None),
     "expose_node_header": Wired(True, "Inference.expose_node"),
-    "models_path": Wired("{folder}/models", "Catalogue._models_path"),
+    "models_path": Wired("{folder}/models", "ModelCatalogue._models_path"),
     "keep_alive": Wired(minutes(19), "Habits.keep_alive"),
     "requests_waiting_max": Wired(20, "WaitLimits.waiting_max"),
     "request_wait": Wired(timedelta(seconds=21), "WaitLimits.seat_s", 21.0),
