@@ -1,4 +1,5 @@
-"""From settings to a bus: a bundled server or somebody else's, who we are on it, and whom we let on."""
+"""Builds the connection to the bus from the settings: the bundled server or an external one, our own login,
+and the credentials we issue."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""The worker that `remuda up` starts on its own machine: restarted when it ends, and its end is reported."""
+"""The worker process that `remuda up` starts on its own machine: restarted when it exits, with the reason
+reported to the fleet."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -20,11 +21,11 @@ log = structlog.get_logger()
 _RESTARTS: Final = RestartPolicy(
     first=timedelta(milliseconds=500), most=timedelta(seconds=30), healthy_after=timedelta(seconds=30)
 )
-_ERROR: Final = "error: "  # How a command of ours begins the line that says why it ended; see cli.exits.
+_ERROR: Final = "error: "  # Prefix of the line in which our commands report an error; see cli.exits.
 
 
 class OwnWorker:
-    """`tell_fleet` is told why the worker has ended, as a reason for people. `show` gets what it prints."""
+    """`tell_fleet` is called with the reason each time the worker exits; `show` with each line it prints."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class OwnWorker:
         tell_fleet: Callable[[str], Awaitable[None]],
         show: Callable[[str], None],
     ) -> None:
-        self.trouble = ""  # Why its last process failed, in its own words; empty: it did not, or said none.
+        self.trouble = ""  # The last process's error message; empty: none.
         self._folder = folder
         self._tell_fleet = tell_fleet
         self._show = show
@@ -45,7 +46,7 @@ class OwnWorker:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         try:
-            # One that ends well was told to: by an admin who removed this node, for one.
+            # An exit with success was asked for, for example by an administrator who removed this node.
             await supervise(
                 self._spec,
                 _RESTARTS,
@@ -78,7 +79,7 @@ class OwnWorker:
             log.warning("worker_end_not_recorded", reason="the database does not answer")
 
     def _keep_ending(self, why: str) -> None:
-        """For `remuda doctor`, which on a full disk finds the reason by itself."""
+        """For `remuda doctor`. Best effort: when the disk is full, doctor finds that by itself."""
         with suppress(OSError):
             write_json(self._folder.worker_ending, {"reason": why})
 

@@ -1,4 +1,4 @@
-"""Where backends come from, by the settings of whoever asks: galleries, and the way to registries."""
+"""Which galleries and registries backends come from, according to the settings."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How an engine says no: raised anywhere below a call, it becomes that call's gRPC status."""
+"""Refused: raised anywhere below a call, it becomes that call's gRPC status."""
 
 import grpc
 

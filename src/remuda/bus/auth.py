@@ -1,4 +1,4 @@
-"""Where the bus is and who we are to it: addresses, logins, TLS files. No text made here holds a secret."""
+"""How to connect to the bus: addresses, logins, TLS files. No text made here holds a secret."""
 
 import re
 import ssl

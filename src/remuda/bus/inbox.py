@@ -1,5 +1,5 @@
-"""Questions that wait for their answers. They belong to the bus, not to one of its connections, and an answer
-finds its question by whichever connection it comes."""
+"""Requests that wait for their replies. They belong to the bus, not to one of its connections: a reply is
+matched whichever connection it arrives on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

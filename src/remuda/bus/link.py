@@ -1,4 +1,5 @@
-"""What a bus needs of one connection, from open to lost. `nats` has the real one, `memory` a simulation."""
+"""What the bus client needs of one connection, from open to lost. `nats` implements it; tests have a broker
+in memory."""
 
 import ssl
 from collections.abc import Awaitable, Callable, Sequence

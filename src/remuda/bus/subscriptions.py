@@ -1,4 +1,4 @@
-"""What hears one subject: a handler behind a bounded queue, or a tap. Connections come and go beneath."""
+"""The receiving end of one subject: a handler behind a bounded queue, or a tap. It outlives connections."""
 
 import math
 from collections.abc import Callable

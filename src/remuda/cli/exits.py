@@ -1,4 +1,4 @@
-"""How a command ends: the exit code of every outcome, and expected trouble told in plain lines."""
+"""How a command ends: the exit code of every outcome, and how expected errors are printed."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The findings of `remuda doctor` on paper. Pure."""
+"""How the findings of `remuda doctor` are printed. Pure."""
 
 from collections.abc import Sequence
 from typing import Final

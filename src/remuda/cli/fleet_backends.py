@@ -400,7 +400,7 @@ def _submit(client: "AdminClient", *path: str, body: Mapping[str, object]) -> "A
 def _follow_up(
     terms: Terms, submitted: "Sequence[OpSubmitted]", *, together: bool, told: Sequence[str] = ()
 ) -> Exit:
-    from remuda.cli.ops_wait import see_through
+    from remuda.cli.ops_wait import wait_and_report
 
     for one in submitted:
         if one.joined:
@@ -409,7 +409,7 @@ def _follow_up(
             if warning not in told:
                 click.echo(one_line(f"warning: {warning}"), err=True)
     ops = [one.operation for one in submitted]
-    return see_through(terms.asked, ops, terms.waiting, together=together)
+    return wait_and_report(terms.asked, ops, terms.waiting, together=together)
 
 
 def _joined(op: "OpView") -> str:

@@ -1,4 +1,4 @@
-"""`remuda keys`: who may call the API."""
+"""`remuda keys`: create, list and revoke API keys."""
 
 import json
 

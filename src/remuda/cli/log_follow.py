@@ -1,4 +1,5 @@
-"""Following one log through the frontend, also when frontend, node or link go away for a while."""
+"""Follows one log through the frontend, and reconnects when the frontend, the node or the connection goes
+away for a while."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator

@@ -142,7 +142,7 @@ def load_model(asked: ClientOptions, name: str, no_wait: bool) -> None:
 
     Where it is loaded and no node can take another replica, that is said, and nothing is done.
     """
-    from remuda.cli.ops_wait import Waiting, see_through
+    from remuda.cli.ops_wait import Waiting, wait_and_report
     from remuda.wire.operations import OpView
     from remuda.wire.serving import ModelLoaded
 
@@ -155,7 +155,7 @@ def load_model(asked: ClientOptions, name: str, no_wait: bool) -> None:
             click.echo(one_line(f"no replica can go to {why}"))
         return
     op = answer.read(OpView)
-    click.get_current_context().exit(see_through(asked, [op], Waiting(wait=not no_wait)))
+    click.get_current_context().exit(wait_and_report(asked, [op], Waiting(wait=not no_wait)))
 
 
 @group.command(
@@ -175,14 +175,14 @@ def unload_model(asked: ClientOptions, name: str | None, everything: bool, node:
     """Unload a model's replicas. Requests in progress finish first."""
     if (name is None) is not everything:
         raise click.UsageError("name one model, or give --all")
-    from remuda.cli.ops_wait import Waiting, see_through
+    from remuda.cli.ops_wait import Waiting, wait_and_report
 
     with connect(asked) as client:
         names = [name] if name is not None else [one.name for one in _models(client) if not one.alias]
         ops = [op for each in names for op in _unload(client, each, node)]
     if not ops and not asked.as_json:
         click.echo(one_line("nothing was loaded" if name is None else f"{name}: it was not loaded"))
-    click.get_current_context().exit(see_through(asked, ops, Waiting(wait=not no_wait), together=True))
+    click.get_current_context().exit(wait_and_report(asked, ops, Waiting(wait=not no_wait), together=True))
 
 
 def _already(loaded: "ModelLoaded") -> str:

@@ -1,4 +1,4 @@
-"""People name things by name, by id, or by the beginning of an id. Pure."""
+"""Finds what a person meant by a name, an id, or the beginning of an id. Pure."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar

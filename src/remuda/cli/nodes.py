@@ -1,4 +1,4 @@
-"""`remuda nodes`: see the machines of the fleet and decide about them."""
+"""`remuda nodes`: list the machines of the fleet; approve, drain, label and remove them."""
 
 import json
 from collections.abc import Callable, Sequence

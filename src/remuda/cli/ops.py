@@ -1,4 +1,4 @@
-"""`remuda ops`: see what is being done to the fleet, and change one's mind about it."""
+"""`remuda ops`: list operations; pause, cancel, retry and dismiss them."""
 
 import json
 import sys
@@ -161,12 +161,12 @@ def watch_ops(ctx: click.Context, asked: ClientOptions, id: str | None, timeout:
     if id is None:
         _watch_all(asked, timeout)
         return
-    from remuda.cli.ops_wait import Waiting, see_through
+    from remuda.cli.ops_wait import Waiting, wait_and_report
     from remuda.wire.operations import OpView
 
     with connect(asked) as client:
         op = client.get("api", "ops", whole_id(client, id)).read(OpView)
-    ctx.exit(see_through(asked, [op], Waiting(within=timeout, watch=True)))
+    ctx.exit(wait_and_report(asked, [op], Waiting(within=timeout, watch=True)))
 
 
 def _watch_all(asked: ClientOptions, timeout: timedelta | None) -> None:

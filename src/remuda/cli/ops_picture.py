@@ -1,4 +1,4 @@
-"""Operations as the events of a frontend tell of them. Pure: from one picture and an event to the next."""
+"""The state of operations as a frontend's events describe it. Pure: state and event in, next state out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

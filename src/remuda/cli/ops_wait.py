@@ -1,4 +1,4 @@
-"""Waiting for operations, and telling how they ended. Whoever leaves early leaves them running."""
+"""Waits for operations to finish and prints how they ended. Ctrl-C ends the waiting, not the operations."""
 
 import json
 import shlex
@@ -20,45 +20,44 @@ from remuda.core.errors import FrontendUnreachable, Problem
 from remuda.wire.codec import encode
 from remuda.wire.operations import OpView
 
-_TOO_LATE = "expired"  # Given up at the time that was asked for; nothing is wrong with it.
+_TOO_LATE = "expired"  # It reached the expiry that was asked for; that is not an error.
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """`watch`: with JSON, also a line for each change."""
+    """`watch`: with --json, print a line for each change too."""
 
     wait: bool = True
     within: timedelta | None = None
     watch: bool = False
 
 
-def see_through(
+def wait_and_report(
     asked: ClientOptions, ops: Sequence[OpView], waiting: Waiting, *, together: bool = False
 ) -> Exit:
-    """Wait until these operations are over, and tell it. `together`: programs get one document about all.
-
-    Interrupted or Unfinished, with how to look at them, when that is not waited for."""
+    """Wait until these operations have finished, and print the outcome. `together`: with --json, one document
+    for all. Raises Interrupted or Unfinished, naming the command that shows them, if they have not."""
     if not waiting.wait or not ops:
-        _tell_begun(asked, ops, together)
+        _print_started(asked, ops, together)
         return Exit.DONE
     picture = Picture({op.id: op for op in ops})
     try:
         picture = _wait(asked, picture, waiting)
     except KeyboardInterrupt:
-        raise Interrupted(f"no longer waiting; {_goes_on(ops)}", hint=_look(ops)) from None
+        raise Interrupted(f"no longer waiting; {_still_running(ops)}", hint=_show_hint(ops)) from None
     except FrontendUnreachable as error:
-        raise FrontendUnreachable(error.message, hint=f"{_goes_on(ops)}; {_look(ops)}") from error
+        raise FrontendUnreachable(error.message, hint=f"{_still_running(ops)}; {_show_hint(ops)}") from error
     ended = [picture.ops[op.id] for op in ops]
-    _tell_ended(asked, ended, waiting, together)
+    _print_outcome(asked, ended, waiting, together)
     if not picture.over(op.id for op in ops):
         assert waiting.within is not None, "leave --timeout out to wait as long as it takes"
         waited = f"not finished after {waiting.within.total_seconds():g} s"
-        raise Unfinished(f"{waited}; {_goes_on(ops)}", hint=_look(ops))
-    return _judged(asked, ended)
+        raise Unfinished(f"{waited}; {_still_running(ops)}", hint=_show_hint(ops))
+    return _exit_code(asked, ended)
 
 
 def _wait(asked: ClientOptions, picture: Picture, waiting: Waiting) -> Picture:
-    """The last that was seen of these operations."""
+    """The latest state of these operations."""
     wanted = tuple(picture.ops)
     if picture.over(wanted):
         return picture
@@ -72,7 +71,7 @@ def _wait(asked: ClientOptions, picture: Picture, waiting: Waiting) -> Picture:
     return picture
 
 
-def _judged(asked: ClientOptions, ended: Sequence[OpView]) -> Exit:
+def _exit_code(asked: ClientOptions, ended: Sequence[OpView]) -> Exit:
     problems = [problem for op in ended if (problem := _problem(op, as_json=asked.as_json)) is not None]
     if asked.as_json and len(problems) > 1:  # Programs get one document.
         messages, hints = (
@@ -85,7 +84,7 @@ def _judged(asked: ClientOptions, ended: Sequence[OpView]) -> Exit:
 
 
 def _problem(op: OpView, *, as_json: bool) -> Problem | None:
-    """People have just been told why, node by node; a program reads it here."""
+    """The reasons are in the JSON document only: on a terminal they were just printed, node by node."""
     if op.status == "failed":
         nodes = [step.node_name for step in steps_of(op) if step.state == "failed"]
         where = f"failed on {some_of(nodes)}" if nodes and not as_json else op.error or "it failed"
@@ -98,7 +97,7 @@ def _texts(problem: Problem) -> tuple[str, str]:
 
 
 def _again(op: OpView) -> str:
-    """How to try again; only after a change, where the same again would fail the same way."""
+    """The command to retry, and what to change first where a plain retry would fail again."""
     problems = [step.problem for step in op.steps or () if step.state == "failed" and step.problem]
     may_pass = not problems or any(problem.retryable or problem.code == _TOO_LATE for problem in problems)
     first = "" if may_pass else "fix the cause first; then "
@@ -107,7 +106,7 @@ def _again(op: OpView) -> str:
     return f"{first}try those nodes again with: remuda ops retry {short_id(op.id)}"
 
 
-def _tell_begun(asked: ClientOptions, ops: Sequence[OpView], together: bool) -> None:
+def _print_started(asked: ClientOptions, ops: Sequence[OpView], together: bool) -> None:
     if asked.as_json:
         _print_json(ops, together)
         return
@@ -119,7 +118,7 @@ def _tell_begun(asked: ClientOptions, ops: Sequence[OpView], together: bool) -> 
         )
 
 
-def _tell_ended(asked: ClientOptions, ops: Sequence[OpView], waiting: Waiting, together: bool) -> None:
+def _print_outcome(asked: ClientOptions, ops: Sequence[OpView], waiting: Waiting, together: bool) -> None:
     if asked.as_json:
         _print_json(ops, together, as_event=waiting.watch)
         return
@@ -133,12 +132,12 @@ def _print_json(ops: Sequence[OpView], together: bool, *, as_event: bool = False
     click.echo(json.dumps({"event": "end", "data": document} if as_event else document))
 
 
-def _goes_on(ops: Sequence[OpView]) -> str:
+def _still_running(ops: Sequence[OpView]) -> str:
     ids = ", ".join(short_id(op.id) for op in ops)
     return f"operation{'s' if len(ops) > 1 else ''} {ids} {'continue' if len(ops) > 1 else 'continues'}"
 
 
-def _look(ops: Sequence[OpView]) -> str:
+def _show_hint(ops: Sequence[OpView]) -> str:
     if len(ops) > 1:
         return "look with: remuda ops; stop one with: remuda ops cancel ID"
     id = short_id(ops[0].id)

@@ -1,4 +1,4 @@
-"""Callers who come while others are being served are served together. It knows nothing of what they want."""
+"""Groups calls that arrive while an earlier group is being served, so that they are served together."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""The words for a bus that a worker cannot connect to, as its own machine and its frontend say them. Pure."""
+"""The messages for a bus that a worker cannot connect to, for its own machine and its frontend. Pure."""
 
 import re
 from dataclasses import dataclass

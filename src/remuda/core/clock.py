@@ -1,4 +1,4 @@
-"""Time as an argument: whoever needs an instant or a span of waiting is handed a Clock."""
+"""Time as an argument: code that needs the time, or waits, is given a Clock."""
 
 import time
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Ways in which tasks wake each other."""
+"""Events, notifiers and observable values: how tasks wake each other."""
 
 from collections.abc import AsyncGenerator, Callable
 from typing import Generic, TypeVar

@@ -1,4 +1,4 @@
-"""What is wrong with a field, in our words rather than a validation library's. Pure."""
+"""Validation errors in plain words instead of the validation library's. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -1,4 +1,5 @@
-"""Every bound in the system, named with its unit. Nothing waits, queues or grows without one."""
+"""Bounds that more than one package knows, named with their units; a package's own are in its `limits.py`.
+Nothing waits, queues or grows without a bound."""
 
 # Fleet.
 HEARING_EVERY_S = 5.0  # How often a frontend proves to itself that it can hear the fleet.

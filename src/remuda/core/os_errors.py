@@ -1,4 +1,4 @@
-"""Why the operating system refused something, in words for people. Pure."""
+"""Operating-system errors in plain words. Pure."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Names that peers chose, in commands that people are told to paste into a shell. Pure."""
+"""Quotes names that peers chose, in commands that people are told to paste into a shell. Pure."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""An owner for tasks that are begun by calls from outside."""
+"""Owns tasks that are started by calls from outside its task group."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager

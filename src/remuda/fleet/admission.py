@@ -1,4 +1,4 @@
-"""What a registration, a heartbeat or an admin's word turns a node into. Pure."""
+"""How a registration, a heartbeat or an administrator's command changes a node. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

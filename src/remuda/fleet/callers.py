@@ -1,4 +1,4 @@
-"""Whether a call that names a node is the node's own, found out before anything is written.
+"""Checks that a call in a node's name comes from that node, before anything is written.
 
 Anybody can call with a secret of their own making. Such calls are answered by reading, a few at a time, so
 that they neither take the lock for writing nor make those wait who need it.

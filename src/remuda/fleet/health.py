@@ -1,4 +1,4 @@
-"""From facts to verdicts: how well a node is heard, what its wire status is, and why. Pure."""
+"""A node's health: reachability, wire status and the reasons, from the stored facts. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who is who: by what a registration, and each later call of a node, is recognised. Pure.
+"""How a node is recognised, at its registration and at each later call. Pure.
 
 A machine id names a machine and proves nothing: it is no secret. What proves is a secret of our worker or an
 invite's token, of which only hashes are kept; a peer that has neither is recognised by its addresses.

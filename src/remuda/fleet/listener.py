@@ -1,5 +1,5 @@
-"""A frontend proves again and again that it can hear the fleet, and writes that down: only such time counts
-as a node's silence. It also says, once each, when a node's status has changed."""
+"""Proves at intervals that this frontend can hear the fleet, and records it: only such time counts as a
+node's silence. Logs each change of a node's status once."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta

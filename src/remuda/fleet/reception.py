@@ -1,4 +1,4 @@
-"""What becomes of a registration: whether its name is free, its own, or another machine's. Pure."""
+"""Decides on a registration: whether its name is free, the node's own, or another machine's. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,5 +1,5 @@
-"""What our server tells an application of a request's connection, beyond ASGI: so that whoever answers learns
-at once, without a task of its own, that the client is gone, and whether it reads too slowly."""
+"""State of a request's connection that our server passes to applications beyond ASGI, so that a handler
+learns at once, without a task of its own, that the client disconnected or reads too slowly."""
 
 from collections.abc import Callable
 from typing import Final, Protocol

@@ -1,4 +1,4 @@
-"""Which filters a list knows: one that is spelled wrong would else show everything."""
+"""Rejects unknown query filters of a list: a misspelled one would be ignored and show everything."""
 
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute

@@ -1,4 +1,4 @@
-"""Who may call which route. Guards hang on routes; only the host check stands before everything."""
+"""Who may call which route. Guards belong to routes; only the host check comes before everything."""
 
 import hmac
 from collections.abc import Collection

@@ -1,5 +1,4 @@
-"""What somebody finds who has only the address of a frontend: a page for browsers, and words for paths of
-other APIs. No secrets are here, and nobody is asked for a key."""
+"""The page at /, for browsers, and hints for paths of other APIs. It shows no secrets, and needs no key."""
 
 from html import escape
 from typing import Final

@@ -1,4 +1,4 @@
-"""What every request passes on its way to a route: figures and a log line, a bound on its body, and HEAD."""
+"""Middleware for every route: metrics and a log line, a bound on the body, and HEAD."""
 
 import structlog
 from fastapi.routing import APIRoute

@@ -1,5 +1,5 @@
-"""What stands in a route's path. Text that names nothing anywhere ends here: some databases cannot even look
-for it."""
+"""Parameters in route paths. Text that cannot name anything is rejected here: some databases cannot even
+look it up."""
 
 from typing import Annotated
 from urllib.parse import unquote

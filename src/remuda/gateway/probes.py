@@ -1,4 +1,4 @@
-"""Is this frontend alive, can it work, and what does it count."""
+"""Liveness, readiness and metrics of this frontend."""
 
 from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST

@@ -1,4 +1,4 @@
-"""What the HTTP layer is built on. Made once by the composition root, read by every route."""
+"""The services that routes use. Built once by `assembly`, read by every route."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Between wire messages and the fleet's own words."""
+"""Conversions between wire messages and the fleet's types."""
 
 from collections.abc import Mapping
 from hashlib import sha256

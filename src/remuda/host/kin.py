@@ -1,4 +1,4 @@
-"""A family of processes on its way out: who is left of it, until nobody is."""
+"""A process with all its descendants: which are alive, waiting until all have ended, and killing them."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""WebSockets of our HTTP servers."""
+"""uvicorn's WebSocket protocol, without its error report for each refused handshake."""
 
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol

@@ -1,4 +1,4 @@
-"""What parsing a JSON text costs, by what stands in it. Pure.
+"""Estimates what parsing a JSON text costs from its contents. Pure.
 
 A parser holds everybody up until it is done. How long that takes depends less on a text's length than on how
 many values it has: a megabyte of text is read in a millisecond, a megabyte of empty objects in two hundred.

@@ -1,4 +1,4 @@
-"""A model's configuration from its GGUF file alone. Pure."""
+"""Makes a model's configuration from its GGUF file alone. Pure."""
 
 import re
 from pathlib import PurePosixPath

@@ -1,4 +1,4 @@
-"""How long a model stays loaded that nobody asks for, as people write it: a duration, 0 or -1. Pure."""
+"""How long an idle model stays loaded, as people write it: a duration, 0 or -1. Pure."""
 
 from datetime import timedelta
 from typing import Annotated, Final

@@ -1,4 +1,4 @@
-"""Go templates taken apart: the text between actions, and the words within them. Pure."""
+"""Tokenizes Go templates: the text between actions, and the words within them. Pure."""
 
 import re
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""Calls of tools in what a model wrote, by a grammar or of its own accord. Pure, and never fails: what is no
-call is what the model said."""
+"""Finds tool calls in generated text, with or without a grammar. Pure, and never fails: text that is no call
+is the answer."""
 
 import json
 import re

@@ -1,4 +1,5 @@
-"""Which failures of installs and upgrades last until somebody changes something. Pure."""
+"""Which failures of installs and upgrades are permanent, so that retrying is useless until something
+changes. Pure."""
 
 from dataclasses import replace
 from typing import Final

@@ -1,5 +1,5 @@
-"""How a new wish meets those that are not fulfilled yet: the newest wins over its opposite and
-over one with other bytes, and the same is done once. Pure."""
+"""How a new request meets unfinished operations: it replaces its opposite and those for other bytes, and
+joins the same one. Pure."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace

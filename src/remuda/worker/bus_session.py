@@ -1,4 +1,4 @@
-"""The line by which commands reach this worker: the bus, as the node that we are registered as.
+"""The bus connection by which commands reach this worker, under its registered node id.
 
 It follows the registration: another node id or address means another connection, other credentials a move.
 """

@@ -1,4 +1,4 @@
-"""The machine's hardware without waiting on it: looking happens in a thread, under a deadline."""
+"""The machine's hardware, detected in a thread under a deadline, else the last known figures."""
 
 import asyncio
 import platform

@@ -1,4 +1,4 @@
-"""Being registered, for as long as the worker runs: first contact, approval, fresh bus credentials.
+"""Keeps the worker registered: first contact, approval, fresh bus credentials.
 
 The one owner of all calls to register. Everybody else asks it to (`again`) and looks at `standing`.
 """

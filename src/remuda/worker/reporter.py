@@ -1,4 +1,4 @@
-"""Heartbeats: proof of life, what is free, and the worker's full account of itself.
+"""Heartbeats: proof of life, what is free, and the worker's report.
 
 Sent only while commands can reach us by the bus: a worker that cannot receive work must be seen to go stale.
 Meanwhile the frontend is told why they cannot, if it wants to know.

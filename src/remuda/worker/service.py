@@ -1,4 +1,4 @@
-"""A whole worker: a member of the fleet that runs backends and has an HTTP server, stopped in good order."""
+"""A whole worker: fleet membership, backends and HTTP server, started and stopped in order."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""What a worker is doing, in one word and a reason, for whoever looks at it. Pure."""
+"""The worker's state: a phase and a reason. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum

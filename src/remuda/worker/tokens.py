@@ -1,4 +1,4 @@
-"""What opens this worker: its HTTP server, and its gRPC backends."""
+"""The tokens that this worker accepts: for its HTTP server, and for its gRPC backends."""
 
 from pydantic import SecretStr
 

@@ -150,7 +150,7 @@ BREAKS = {
     ),
     "drained nodes get loads": Break(
         {
-            "remuda.scheduler.offers.why_unfit": unfit_only_if_away,
+            "remuda.scheduler.offers.why_no_replicas": unfit_only_if_away,
             "remuda.scheduler.supplies.why_no_target": unfit_only_if_away,
         },
         "nodes_that_take_no_work_get_no_load",

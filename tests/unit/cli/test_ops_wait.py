@@ -8,7 +8,7 @@ import pytest
 from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_picture import Picture
-from remuda.cli.ops_wait import Waiting, see_through
+from remuda.cli.ops_wait import Waiting, wait_and_report
 from remuda.cli.ops_watch import OperationLines, WithoutOutcomes
 from remuda.wire.operations import OpView, ProblemView
 from tests.support.clocks import HandClock
@@ -31,11 +31,11 @@ def ended(state: str, status: str, **facts: str) -> OpView:
     ],
 )
 def test_the_exit_code_says_whether_a_node_failed(op: OpView, code: Exit) -> None:
-    assert see_through(ASKED, [op], Waiting()) is code
+    assert wait_and_report(ASKED, [op], Waiting()) is code
 
 
 def test_a_failure_is_told_with_node_reason_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    see_through(ASKED, [ended("failed", "failed", error="attic: the disk is full")], Waiting())
+    wait_and_report(ASKED, [ended("failed", "failed", error="attic: the disk is full")], Waiting())
 
     told = capsys.readouterr()
     assert told.out == "install echo: 0 of 1 node done, 1 failed\n  attic: failed: as it is\n"
@@ -62,7 +62,7 @@ def test_a_failure_is_told_once_with_its_node(capsys: pytest.CaptureFixture[str]
         told = an_op(*steps, kind="upgrade")
         WithoutOutcomes(live).show(Picture({ID: told}), op_event(told))
     WithoutOutcomes(live).show(Picture({ID: op}), op_event(op))
-    see_through(ASKED, [op], Waiting())
+    wait_and_report(ASKED, [op], Waiting())
 
     said = capsys.readouterr()
     assert said.out.splitlines() == [
@@ -76,7 +76,7 @@ def test_a_failure_is_told_once_with_its_node(capsys: pytest.CaptureFixture[str]
 
 
 def test_programs_read_the_failure_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
-    see_through(JSON, [ended("failed", "failed", error="attic: the disk is full")], Waiting())
+    wait_and_report(JSON, [ended("failed", "failed", error="attic: the disk is full")], Waiting())
     assert "attic: the disk is full" in json.loads(capsys.readouterr().err)["error"]["message"]
 
 
@@ -85,20 +85,20 @@ def test_trying_again_is_suggested_at_once_only_where_that_can_help(
 ) -> None:
     unknown = ProblemView(code="not_found", message="no such image", retryable=False)
     step = a_step(state="failed", problem=unknown)
-    see_through(ASKED, [an_op(step, status="failed", finished_at=NOON)], Waiting())
+    wait_and_report(ASKED, [an_op(step, status="failed", finished_at=NOON)], Waiting())
 
     hint = "hint: fix the cause first; then try those nodes again with: remuda ops retry 3f2a1b0c\n"
     assert hint in capsys.readouterr().err
 
 
 def test_a_load_that_failed_is_asked_for_anew(capsys: pytest.CaptureFixture[str]) -> None:
-    see_through(ASKED, [ended("failed", "failed", kind="load", model="qwen")], Waiting())
+    wait_and_report(ASKED, [ended("failed", "failed", kind="load", model="qwen")], Waiting())
 
     assert "hint: try it again with: remuda models load qwen\n" in capsys.readouterr().err
 
 
 def test_one_that_only_begins_says_how_to_look(capsys: pytest.CaptureFixture[str]) -> None:
-    assert see_through(ASKED, [an_op(a_step())], Waiting(wait=False)) is Exit.DONE
+    assert wait_and_report(ASKED, [an_op(a_step())], Waiting(wait=False)) is Exit.DONE
 
     assert capsys.readouterr().out == (
         "install echo: operation 3f2a1b0c; see it with: remuda ops watch 3f2a1b0c\n"
@@ -106,8 +106,8 @@ def test_one_that_only_begins_says_how_to_look(capsys: pytest.CaptureFixture[str
 
 
 def test_programs_get_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    see_through(JSON, [ended("succeeded", "succeeded")], Waiting())
+    wait_and_report(JSON, [ended("succeeded", "succeeded")], Waiting())
     assert json.loads(capsys.readouterr().out)["id"] == ID
 
-    see_through(JSON, [], Waiting(), together=True)
+    wait_and_report(JSON, [], Waiting(), together=True)
     assert json.loads(capsys.readouterr().out) == {"operations": []}

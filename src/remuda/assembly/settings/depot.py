@@ -1,4 +1,4 @@
-"""Settings of whoever looks for backends or fetches them: which galleries and registries are asked, and how
+"""Settings of processes that look up or fetch backends: which galleries and registries are asked, and how
 much is kept."""
 
 import json

@@ -1,4 +1,4 @@
-"""Tokens in their time, and the faults that a script puts between them."""
+"""Emits tokens at the scripted times, with the scripted faults between them."""
 
 import os
 import signal

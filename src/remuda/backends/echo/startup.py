@@ -1,4 +1,4 @@
-"""How echo begins: what goes wrong before the first call is told by the environment."""
+"""Start-up of echo, with the faults before the first call that the environment asks for."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""The engine's process as its owner sees it: started with a model in it, asked, and ended."""
+"""The engine's process, from the parent's side: started with a model, called, and ended."""
 
 import json
 import logging

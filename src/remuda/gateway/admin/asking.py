@@ -1,4 +1,5 @@
-"""Wishes from HTTP bodies to operations and back. Shared by the routes that take them."""
+"""Submits operations for the routes that start them, waits for those that a caller wants finished, and makes
+the answers."""
 
 from datetime import timedelta
 

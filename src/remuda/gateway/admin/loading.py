@@ -1,4 +1,4 @@
-"""How far a model's load is: for whoever may ask for the model, and not for admins alone."""
+"""The progress of a model's load, for anybody who may use the model, not only administrators."""
 
 from fastapi import APIRouter, Response
 

@@ -1,4 +1,4 @@
-"""Models and their replicas: configured, loaded, unloaded, looked at."""
+"""Models and their replicas: configure, load, unload and inspect them."""
 
 from typing import Annotated
 

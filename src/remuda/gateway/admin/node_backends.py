@@ -1,4 +1,4 @@
-"""Backends on one node: what it has, and having more, newer or fewer of them."""
+"""Backends on one node: list, install, upgrade and delete."""
 
 from fastapi import APIRouter, Depends, Request, Response
 

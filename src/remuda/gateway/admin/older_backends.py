@@ -1,4 +1,4 @@
-"""The same jobs at the addresses that older programs use."""
+"""The backend jobs at the paths that older clients use."""
 
 from fastapi import APIRouter, Depends, Request, Response
 

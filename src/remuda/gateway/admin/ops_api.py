@@ -1,4 +1,4 @@
-"""Operations as resources: made with one request, looked at and steered with others."""
+"""Operations as REST resources: create, read, pause, cancel, retry, dismiss."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

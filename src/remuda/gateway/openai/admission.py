@@ -1,4 +1,5 @@
-"""Who may ask what: answered from memory, before anything of a request's body is read."""
+"""Authentication and authorisation of inference requests, from memory, before anything of a request's body
+is read."""
 
 from collections.abc import Mapping
 from functools import lru_cache, partial

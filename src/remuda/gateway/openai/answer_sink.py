@@ -1,4 +1,4 @@
-"""Where replicas' answers become OpenAI's: rendered, framed and sent, for one request."""
+"""Renders the typed parts of a replica's answer as OpenAI's, frames them and sends them, for one request."""
 
 from collections.abc import Sequence
 from typing import Protocol

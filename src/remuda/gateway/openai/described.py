@@ -1,5 +1,5 @@
-"""What the OpenAPI document says of OpenAI's API. Its routes are not FastAPI's; their schemas are made of the
-very types that requests are read into and answers are written from."""
+"""The OpenAPI description of OpenAI's API. Its routes are not FastAPI's; their schemas are made of the very
+types that requests are read into and answers are written from."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

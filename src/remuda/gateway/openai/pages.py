@@ -1,4 +1,4 @@
-"""What stands under /v1 beside inference: the list of models, and refusals in OpenAI's shape."""
+"""What is under /v1 besides inference: the list of models, and errors in OpenAI's shape."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final

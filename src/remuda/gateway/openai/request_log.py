@@ -1,5 +1,5 @@
-"""One line per inference request, written in microseconds: structlog's own way takes longer than all else
-that is done here for a request. For people at a terminal it is structlog that writes it."""
+"""One line per inference request, written in microseconds: structlog takes longer than everything else that
+is done for a request. For people at a terminal it is structlog that writes it."""
 
 import asyncio
 import logging

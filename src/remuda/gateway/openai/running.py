@@ -1,4 +1,4 @@
-"""The inference requests that this frontend is answering, and how they end when it stops."""
+"""The inference requests that are being answered, and how they are ended when the frontend stops."""
 
 from typing import Final
 

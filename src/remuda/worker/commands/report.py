@@ -1,4 +1,4 @@
-"""The worker's account of itself for its reports: what is installed, what runs, what is at work.
+"""The contents of the worker's reports: what is installed, what runs, what is at work.
 
 Told from memory at any moment; the disk is looked at in a task of its own.
 """

@@ -1,4 +1,4 @@
-"""`backend.stop`, `model.stop`, `model.unload` and `models.running`: the processes and their ends."""
+"""`backend.stop`, `model.stop`, `model.unload` and `models.running`: listing processes and stopping them."""
 
 import anyio
 import structlog

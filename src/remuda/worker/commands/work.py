@@ -1,4 +1,4 @@
-"""Changes of backends at work: what is told of them, and giving one up."""
+"""Running installs and upgrades: their progress, and cancelling one."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager

@@ -1,4 +1,4 @@
-"""ASGI's own shapes, answers, and refusals."""
+"""ASGI types, and helpers for answers and errors."""
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final

@@ -1,4 +1,5 @@
-"""What of the worker's environment a backend gets to see: what inference programs need, no more. Pure.
+"""Which of the worker's environment variables a backend gets: those that inference programs need, no more.
+Pure.
 
 By a list of what is passed on, not of what is not: nobody knows under which names people keep their secrets.
 """

@@ -1,4 +1,4 @@
-"""Calls to backends on this machine: are you well, and let go of your memory. Bounded, and none raises."""
+"""Calls to backends on this machine: health checks, and freeing memory. Bounded, and none raises."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Which port a process gets. Computes only.
+"""Allocates ports to processes. Computes only.
 
 Time is an argument, by a clock that is never set: a machine may learn the date long after its start.
 """

@@ -1,4 +1,4 @@
-"""Survivors: processes that an earlier life of this worker started and nobody ended. Ended at start."""
+"""Ends, at start, the processes that an earlier life of this worker left running."""
 
 import signal
 from collections.abc import Iterable
