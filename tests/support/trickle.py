@@ -6,8 +6,8 @@ For bulk: the fault proxy's faults are finer, but it carries a kilobyte at a tim
 import math
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
@@ -26,13 +26,32 @@ class Relay:
     def __init__(self, port: int, upstream_port: int) -> None:
         self.port = port
         self.bytes_back = 0
+        self.connections = 0  # Open ones.
         self.reset_after = math.inf  # Bytes passed back by one connection, which is then cut.
         self.stall_after = math.inf  # The same, but it falls silent.
         self.bytes_per_s = math.inf  # Of each connection.
         self.busy_next = 0  # So many new connections are told to come again.
         self._upstream_port = upstream_port
+        self._passing = anyio.Event()
+        self._passing.set()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing more is passed back meanwhile, but for what is on its way."""
+        self._passing = anyio.Event()
+        try:
+            yield
+        finally:
+            self._passing.set()
 
     async def accept(self, caller: SocketStream) -> None:
+        self.connections += 1
+        try:
+            await self._serve(caller)
+        finally:
+            self.connections -= 1
+
+    async def _serve(self, caller: SocketStream) -> None:
         async with caller:
             if self.busy_next > 0:
                 self.busy_next -= 1
@@ -58,6 +77,7 @@ class Relay:
         passed = 0
         with suppress(*_CUT):
             while True:
+                await self._passing.wait()
                 chunk = await callee.receive(self._portion())
                 if passed + len(chunk) > self.stall_after:
                     await anyio.sleep_forever()

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).resolve().parents[3]
 MB = 1_000_000
+HEADS_BYTES = 100_000  # Headers and manifests of all pulls together, at most.
 
 
 def child(link: Relay, repository: str, store: BlobStore, lines: list[str]) -> LaunchSpec:
@@ -42,12 +44,29 @@ def done_bytes(lines: list[str]) -> int:
     return sum(int(done) for done in last.values())
 
 
-async def kill_after(goal_bytes: int, spec: LaunchSpec, lines: list[str]) -> None:
+def kept_bytes(store: BlobStore) -> int:
+    kept = 0
+    for path in store.root.rglob("*"):
+        with suppress(FileNotFoundError):  # It has just become a blob: the next count has it.
+            kept += path.stat().st_size if path.is_file() else 0
+    return kept
+
+
+async def kill_after(
+    goal_bytes: int, link: Relay, spec: LaunchSpec, store: BlobStore, lines: list[str]
+) -> None:
+    """Killed in the middle, when all that arrived was taken from the kernel: how much waits there is up to
+    the kernel and grows with the machine's load."""
     lines.clear()
     async with running(spec) as process:
         await wait_until(lambda: done_bytes(lines) > goal_bytes, within=20)
-        os.kill(process.pid, signal.SIGKILL)
-        assert await process.wait() == -signal.SIGKILL
+        with link.held():
+            await wait_until(
+                lambda: kept_bytes(store) > link.bytes_back - HEADS_BYTES, what="what arrived to be kept"
+            )
+            os.kill(process.pid, signal.SIGKILL)
+            assert await process.wait() == -signal.SIGKILL
+            await wait_until(lambda: link.connections == 0)
 
 
 async def test_killed_again_and_again_a_pull_fetches_hardly_a_byte_twice(
@@ -59,7 +78,8 @@ async def test_killed_again_and_again_a_pull_fetches_hardly_a_byte_twice(
     async with relay(registry.port) as link:
         link.bytes_per_s = 6 * MB  # Slow enough to be hit in the middle.
         for kill in range(1, 6):
-            await kill_after(built.size * kill // 6, child(link, "killed/image", store, lines), lines)
+            spec = child(link, "killed/image", store, lines)
+            await kill_after(built.size * kill // 6, link, spec, store, lines)
             for blob in store.listing():  # Nothing half-made is ever listed.
                 assert digest_of(store.path(blob.digest).read_bytes()) == blob.digest
         link.bytes_per_s = float("inf")
@@ -67,7 +87,7 @@ async def test_killed_again_and_again_a_pull_fetches_hardly_a_byte_twice(
             with anyio.fail_after(30):
                 assert await process.wait() == 0
 
-        assert link.bytes_back < 1.15 * built.size
+        assert link.bytes_back < built.size + HEADS_BYTES
     check_whole(store, built)
 
 
