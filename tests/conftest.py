@@ -1,5 +1,6 @@
 """What every test can rely on, and how tests share the processes that run them."""
 
+import gc
 import os
 import signal
 
@@ -10,6 +11,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 # Shells let background commands ignore Ctrl-C, and every process that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Collecting makes a million objects that stay: looking for garbage among them would be a fifth of the work.
+gc.disable()
 
 WORKERS_MOST = 8
 SEEDS = "tests/sim/test_simulation.py"
@@ -55,6 +59,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _module(item) in groups:
             item.add_marker(pytest.mark.xdist_group(groups[_module(item)]))
     items.sort(key=lambda item: _rank(_module(item), groups))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # As in our own processes once they run.
+    gc.enable()
 
 
 def _module(item: pytest.Item) -> str:

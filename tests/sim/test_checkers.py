@@ -165,13 +165,13 @@ BREAKS = {
         "remuda.fleet.admission._still",
         lambda node, boot_id: node,
         "farewells_are_of_this_boot",
-        first_seed=33,
+        first_seed=14,
     ),
     "a worker takes leave without its boot": Break(
         "remuda.worker.membership.Farewell",
         lambda **said: Farewell(for_good=said["for_good"]),
         "farewells_are_of_this_boot",
-        first_seed=33,
+        first_seed=14,
     ),
     "a late registration keeps the next boot out": Break(
         "remuda.fleet.admission.hears", any_boot_is_heard, "reports_go_forward", first_seed=82
