@@ -23,6 +23,7 @@ from typing import Final
 
 import httpx
 from tests.support.nats_servers import plain_server
+from tests.support.plain_http import PLAIN
 from tests.support.postgres import postgres_server
 
 from bench.processes import Started, api_of, remuda
@@ -115,7 +116,7 @@ async def _listed(admin: httpx.AsyncClient, node: str) -> list[str]:
 
 
 def _client(url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, timeout=LIMIT_S, trust_env=False)
+    return httpx.AsyncClient(base_url=url, timeout=LIMIT_S, trust_env=False, verify=PLAIN)
 
 
 def _node(number: int) -> str:

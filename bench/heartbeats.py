@@ -22,6 +22,7 @@ import nats
 import nkeys
 import psutil
 from nats.aio.msg import Msg
+from tests.support.plain_http import PLAIN
 from tests.support.postgres import postgres_server
 
 from bench.processes import Started, api_of, kind, remuda
@@ -123,7 +124,10 @@ async def drive(load: Load, url: httpx.URL, frontend: Started) -> dict[str, floa
     workers = [Worker(number, url.host, url.port or 80) for number in range(load.nodes)]
     limit = asyncio.Semaphore(BUS_CONNECTS_AT_ONCE)
     async with httpx.AsyncClient(
-        base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+        base_url=url,
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        timeout=60,
+        verify=PLAIN,
     ) as client:
 
         async def join(worker: Worker) -> None:
@@ -150,7 +154,7 @@ def measure(load: Load, database: str, database_url: str) -> None:
         url = httpx.URL(api_of(frontend))
         _pin(frontend)
         shares = asyncio.run(drive(load, url, frontend))
-        nodes = httpx.get(f"{url}/api/nodes", timeout=30).json()
+        nodes = httpx.get(f"{url}/api/nodes", timeout=30, verify=PLAIN).json()
     healthy = sum(node["status"] == "healthy" for node in nodes)
     ordered = sorted(load.latencies_s)
     p50, p99 = (ordered[int(len(ordered) * share)] * 1000 for share in (0.5, 0.99))

@@ -21,6 +21,7 @@ import httpx
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from tests.support.plain_http import PLAIN
 
 BACKEND: Final = "bench"
 BUILD: Final = "cpu-bench"
@@ -177,7 +178,11 @@ async def run(order: Order) -> None:
 async def _join(order: Order, workers: Sequence[SimulatedWorker], buses: Sequence[Client]) -> None:
     limit = asyncio.Semaphore(JOINING_AT_ONCE)
     async with httpx.AsyncClient(
-        base_url=order.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60, trust_env=False
+        base_url=order.url,
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        timeout=60,
+        trust_env=False,
+        verify=PLAIN,
     ) as client:
 
         async def join(number: int, worker: SimulatedWorker) -> None:

@@ -28,6 +28,7 @@ from typing import Final
 import httpx
 import psycopg
 from tests.support.nats_servers import plain_server
+from tests.support.plain_http import PLAIN
 from tests.support.postgres import postgres_server
 
 from bench.counted import STATEMENTS, TRANSACTIONS, VARIABLE, Tally
@@ -158,7 +159,7 @@ async def install_on_all(job: Job, order: Order, meters: Meters) -> Outcome:
     watchers = [Watcher(httpx.URL(order.url)) for _ in range(job.watchers)]
     async with (
         _herd(order) as herd,
-        httpx.AsyncClient(base_url=order.url, timeout=60, trust_env=False) as admin,
+        httpx.AsyncClient(base_url=order.url, timeout=60, trust_env=False, verify=PLAIN) as admin,
         asyncio.TaskGroup() as tasks,
     ):
         background = [tasks.create_task(watcher.watch()) for watcher in watchers]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+from tests.support.plain_http import PLAIN
 
 START_LIMIT_S = 60.0
 
@@ -57,7 +58,7 @@ def healthy_after(started: Started) -> float:
     url = api_of(started)
 
     def healthy() -> bool:
-        nodes = httpx.get(f"{url}/api/nodes").json()
+        nodes = httpx.get(f"{url}/api/nodes", verify=PLAIN).json()
         return any(node["status"] == "healthy" for node in nodes)
 
     _wait(healthy)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import httpx
+from tests.support.plain_http import PLAIN
 
 from bench.processes import Started, api_of, remuda
 from remuda.core import limits
@@ -41,7 +42,10 @@ async def measure(job: Job) -> bool:
     env = {"REMUDA_CONFIG": "", "REMUDA_REGISTRATION_TOKEN": TOKEN, "REMUDA_BACKEND_GALLERIES": "[]"}
     with remuda("frontend", "--port", "0", "--no-auto-approve", env=env) as frontend:
         url = await asyncio.to_thread(api_of, frontend)
-        async with asyncio.timeout(LIMIT_S), httpx.AsyncClient(base_url=url, trust_env=False) as admin:
+        async with (
+            asyncio.timeout(LIMIT_S),
+            httpx.AsyncClient(base_url=url, trust_env=False, verify=PLAIN) as admin,
+        ):
             await _listed(admin)
             before, cpu_before, began = _rss_mib(frontend), _cpu_s(frontend), time.monotonic()
             statuses = await _register_all(job, url)

@@ -14,6 +14,7 @@ from remuda.assembly.settings import FrontendSettings
 from remuda.core.clock import Clock
 from remuda.core.entropy import SystemEntropy
 from remuda.fleet.admission import AdmissionPolicy
+from tests.support.plain_http import PLAIN
 
 Json = dict[str, Any]
 PATIENCE_S = 30.0
@@ -89,4 +90,6 @@ async def live_frontend(
 
 def _client(running: RunningFrontend, bearer: str = "") -> httpx.AsyncClient:
     headers = [(b"Authorization", f"Bearer {bearer}".encode())] if bearer else []
-    return httpx.AsyncClient(base_url=running.local_url, headers=headers, timeout=PATIENCE_S, trust_env=False)
+    return httpx.AsyncClient(
+        base_url=running.local_url, headers=headers, timeout=PATIENCE_S, trust_env=False, verify=PLAIN
+    )

@@ -18,6 +18,7 @@ from remuda.cli.main import root
 from remuda.host import tether
 from remuda.host.folder import DataFolder
 from tests.support.logs import log_left_as_it_was
+from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until_blocking
 
 Json = dict[str, Any]
@@ -145,7 +146,13 @@ class Frontend(Process):
         bearer = self.api_key if key is None else key
         headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
         return httpx.request(
-            method, f"{self.url}{path}", json=body, headers=headers, trust_env=False, timeout=15
+            method,
+            f"{self.url}{path}",
+            json=body,
+            headers=headers,
+            trust_env=False,
+            timeout=15,
+            verify=PLAIN,
         )
 
     def get(self, path: str) -> Any:

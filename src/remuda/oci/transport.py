@@ -161,15 +161,17 @@ async def open_transport(
         yield Transport(outbound, registries, through_proxies)
 
 
-def _trust(registries: Registries) -> ssl.SSLContext:
+def _trust(registries: Registries) -> ssl.SSLContext | bool:
+    """True: the system's authorities. The library has made a context of them already."""
+    if registries.ca is None:
+        return True
     context = ssl.create_default_context()
-    if registries.ca is not None:
-        try:
-            context.load_verify_locations(registries.ca)
-        except (OSError, ssl.SSLError) as error:
-            raise Misconfigured(
-                f"{registries.ca} cannot be used as a certificate authority: {error.strerror or 'not PEM'}"
-            ) from error
+    try:
+        context.load_verify_locations(registries.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise Misconfigured(
+            f"{registries.ca} cannot be used as a certificate authority: {error.strerror or 'not PEM'}"
+        ) from error
     return context
 
 

@@ -17,6 +17,7 @@ from remuda.worker.frontend import Frontend
 from tests.support.clocks import AheadClock
 from tests.support.frontends import PATIENCE_S, Json, LiveFrontend, live_frontend
 from tests.support.nats_servers import connected, connecting, until_down
+from tests.support.plain_http import PLAIN
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ ELSEWHERE = "127.0.0.66"
 async def calling(
     frontend: LiveFrontend, bearer: str, source: str = "127.0.0.1"
 ) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.AsyncHTTPTransport(local_address=source)
+    transport = httpx.AsyncHTTPTransport(local_address=source, verify=PLAIN)
     headers = {"Authorization": f"Bearer {bearer}"}
     async with httpx.AsyncClient(
         base_url=frontend.url, headers=headers, transport=transport, timeout=PATIENCE_S

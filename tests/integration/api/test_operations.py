@@ -25,6 +25,7 @@ from tests.integration.api.ops_frontends import (
 )
 from tests.support.frontends import Json, LiveFrontend
 from tests.support.op_builders import an_operation, end, submitted
+from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -518,7 +519,7 @@ async def test_a_frontend_stops_at_once_although_somebody_reads(
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(20):
             async with ops_frontend(tmp_path_factory.mktemp("stopping")) as live:
-                client = httpx.AsyncClient(base_url=live.url, trust_env=False, timeout=60)
+                client = httpx.AsyncClient(base_url=live.url, trust_env=False, timeout=60, verify=PLAIN)
                 tasks.start_soon(stream.follow, client, "/api/ops/events")
 
                 async def ready() -> bool:

@@ -10,6 +10,7 @@ import pytest
 from remuda.core import limits
 from tests.integration.api.ops_frontends import ops_frontend, our_node
 from tests.support.frontends import LiveFrontend
+from tests.support.plain_http import PLAIN
 from tests.support.postgres import postgres_server
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +55,7 @@ class Flood:
             timeout=PATIENCE_S,
             limits=httpx.Limits(max_connections=self._connections),
             trust_env=False,
+            verify=PLAIN,
         ) as client:
             with anyio.fail_after(PATIENCE_S):
                 async with anyio.create_task_group() as callers:

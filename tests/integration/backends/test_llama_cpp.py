@@ -24,6 +24,7 @@ from tests.integration.backends.llama_cpp_process import (
 from tests.integration.backends.programs import BackendProcess, running
 from tests.peers.backend_client import BackendClient, CallFailed
 from tests.support.models import WIDTH, tiny_reranker
+from tests.support.plain_http import PLAIN
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +62,7 @@ async def test_the_engine_answers_to_nobody_else(process: BackendProcess, client
     ]
     (address,) = listening
     assert address.ip == "127.0.0.1"
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{address.port}") as stranger:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{address.port}", verify=PLAIN) as stranger:
         answer = await stranger.post("/completion", json={"prompt": "the house", "n_predict": 1})
     assert answer.status_code == 401
 

@@ -10,6 +10,7 @@ import httpx
 from remuda.core.entropy import SeededEntropy
 from tests.integration.chaos.corral import BACKENDS, Corral
 from tests.integration.chaos.wares import broken, light
+from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until_blocking
 
 T = TypeVar("T")
@@ -103,7 +104,12 @@ class Admin:
         headers = {"Authorization": f"Bearer {frontend.api_key}"}
         try:
             answer = httpx.post(
-                f"{frontend.url}{path}", json=body, headers=headers, timeout=_ASK_S, trust_env=False
+                f"{frontend.url}{path}",
+                json=body,
+                headers=headers,
+                timeout=_ASK_S,
+                trust_env=False,
+                verify=PLAIN,
             )
         except httpx.HTTPError as error:
             self.answers[0] += 1

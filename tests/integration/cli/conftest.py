@@ -16,6 +16,7 @@ from remuda.cli.main import root
 from remuda.core import log
 from remuda.fleet.admission import AdmissionPolicy
 from tests.support.logs import log_left_as_it_was
+from tests.support.plain_http import PLAIN
 
 GIB = 1 << 30
 
@@ -32,6 +33,7 @@ class LiveFrontend:
             f"{self.url}/api/node/register",
             json={"name": name, "address": "127.0.0.1:50051", "token": self.token, **facts},
             headers={"Authorization": f"Bearer {self.token}"},
+            verify=PLAIN,
         )
         reply.raise_for_status()
         node_id: str = reply.json()["id"]

@@ -12,6 +12,7 @@ import pytest
 from remuda.host.ports import free_port
 from tests.support.bare_machine import bare_machine
 from tests.support.nats_servers import make_certificates
+from tests.support.plain_http import PLAIN
 from tests.support.processes import Frontend, Ranch, ranch
 from tests.support.waiting import wait_until_blocking
 
@@ -45,7 +46,7 @@ def test_own_worker_and_commands_use_a_door_of_this_machine(site: Site) -> None:
 def test_public_address_speaks_https_only(site: Site) -> None:
     plain = site.url.replace("https://", "http://")
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"{plain}/healthz", trust_env=False)
+        httpx.get(f"{plain}/healthz", trust_env=False, verify=PLAIN)
 
 
 def test_worker_that_knows_the_authority_joins(site: Site) -> None:

@@ -23,6 +23,7 @@ from tests.integration.worker.rig import NAME, OFTEN, running, wait_for_phase
 from tests.support.fault_proxy import HOST, FaultProxy, fault_proxy
 from tests.support.frontends import LiveFrontend, live_frontend
 from tests.support.nats_servers import IMPATIENT
+from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -149,7 +150,7 @@ async def test_a_bus_in_a_black_hole_silences_the_worker_until_it_opens(tmp_path
     async with (
         site(tmp_path) as far,
         running(far.url, patience=IMPATIENT, token=far.token, heartbeat_interval=OFTEN) as worker,
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, verify=PLAIN) as client,
     ):
         await wait_for_phase(worker, WorkerPhase.READY)
         healthy = await far.wait_for(NodeStatus.HEALTHY)
@@ -166,7 +167,10 @@ async def test_a_bus_in_a_black_hole_silences_the_worker_until_it_opens(tmp_path
 
 
 async def test_a_worker_that_cannot_connect_to_the_bus_says_so_on_both_machines(tmp_path: Path) -> None:
-    async with site(tmp_path, FIVE_MINUTES) as far, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        site(tmp_path, FIVE_MINUTES) as far,
+        httpx.AsyncClient(trust_env=False, verify=PLAIN) as client,
+    ):
         far.bus.reset_next = 1000  # As a firewall does that rejects connections.
         async with running(far.url, token=far.token) as worker:
             why = f"its worker is not connected to the bus: the bus at nats://{HOST}:{far.bus.port}"

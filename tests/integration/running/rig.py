@@ -46,6 +46,7 @@ from tests.conftest import WORKERS_MOST
 from tests.integration.worker.rig import FixedHardware, Impatient, opening_bus, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, connected
+from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until
 
 TOKEN = "token-of-the-whole-fleet"
@@ -229,7 +230,9 @@ async def working(yard: Yard, nats: PlainServer) -> AsyncIterator[Rig]:
             await tasks.start(worker.run)
             await wait_for_phase(worker, WorkerPhase.READY)
             server = frontend.node(NAME).registrations[0]["http_address"]
-            async with httpx.AsyncClient(base_url=f"http://{server}", trust_env=False, timeout=30) as http:
+            async with httpx.AsyncClient(
+                base_url=f"http://{server}", trust_env=False, timeout=30, verify=PLAIN
+            ) as http:
                 yield Rig(frontend, bus, yard, worker, rooms[0], http, accounts)
             worker.stop("the test is over")
     finally:

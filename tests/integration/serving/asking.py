@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 import psutil
 
+from tests.support.plain_http import PLAIN
 from tests.support.processes import Frontend, Json, Process
 
 PATIENCE_S = 60.0
@@ -43,6 +44,7 @@ def chat(frontend: Frontend, model: str, text: str = "one two three", **more: ob
         json=chat_body(model, text, **more),
         timeout=PATIENCE_S,
         trust_env=False,
+        verify=PLAIN,
     )
 
 
@@ -55,7 +57,12 @@ def said(answer: httpx.Response) -> str:
 def open_stream(frontend: Frontend, model: str, text: str, **more: object) -> Iterator[httpx.Response]:
     body = chat_body(model, text, stream=True, **more)
     with httpx.stream(
-        "POST", f"{frontend.url}/v1/chat/completions", json=body, timeout=PATIENCE_S, trust_env=False
+        "POST",
+        f"{frontend.url}/v1/chat/completions",
+        json=body,
+        timeout=PATIENCE_S,
+        trust_env=False,
+        verify=PLAIN,
     ) as answer:
         yield answer
 

@@ -13,6 +13,7 @@ from remuda.host.folder import DataFolder
 from tests.integration.serving.asking import PATIENCE_S, add_echo, chat, chat_body
 from tests.integration.serving.site import add_model, answered
 from tests.support.models import tiny_model
+from tests.support.plain_http import PLAIN
 from tests.support.processes import Frontend
 
 Body = dict[str, Any]
@@ -39,6 +40,7 @@ def send(up: Frontend, body: bytes | Body) -> httpx.Response:
         headers={"Content-Type": "application/json"},
         timeout=PATIENCE_S,
         trust_env=False,
+        verify=PLAIN,
     )
 
 
@@ -156,6 +158,7 @@ def test_body_of_200_mb_is_refused_while_it_comes(up: Frontend, announced: bool)
             headers=length,
             timeout=PATIENCE_S,
             trust_env=False,
+            verify=PLAIN,
         )
     except httpx.WriteError:  # It had hung up before all was sent; what it said is lost in this client.
         return

@@ -15,6 +15,7 @@ from tests.integration.serving.serving_worker import BACKEND
 from tests.integration.serving.site import add_model, answered, of_model
 from tests.peers.backend_client import BackendClient, CallFailed
 from tests.peers.shell_backend.install import install_shell_backend
+from tests.support.plain_http import PLAIN
 from tests.support.processes import START_S, TOKEN, Frontend, Process, Ranch, ranch
 from tests.support.waiting import wait_until_blocking
 
@@ -103,7 +104,7 @@ def test_logs_of_an_invited_peer_are_fetched_with_its_invite(guest: Guest) -> No
     server = f"http://{guest.up.nodes()['guest']['http_address']}/v1/backend-logs"
     for token, status in ((TOKEN, 401), (guest.invite, 200)):
         bearer = {"Authorization": f"Bearer {token}"}
-        assert httpx.get(server, headers=bearer, trust_env=False).status_code == status
+        assert httpx.get(server, headers=bearer, trust_env=False, verify=PLAIN).status_code == status
 
 
 def test_logs_of_a_peer_are_followed_on_a_websocket(guest: Guest) -> None:
@@ -141,7 +142,7 @@ def test_backends_of_our_worker_have_a_token_of_their_own(up: Frontend, place: R
     server = f"http://{node['http_address']}/v1/backend-logs"
     for shut in (TOKEN, token):
         bearer = {"Authorization": f"Bearer {shut}"}
-        assert httpx.get(server, headers=bearer, trust_env=False).status_code == 401
+        assert httpx.get(server, headers=bearer, trust_env=False, verify=PLAIN).status_code == 401
     assert up.get(f"/api/nodes/{node['id']}/backend-logs") == ["echo"]
     for useless in (TOKEN, token):
         assert up.ask("POST", f"/api/node/{node['id']}/drain", {}, key=useless).status_code == 401

@@ -10,6 +10,7 @@ import pytest
 from remuda.host.ports import free_port
 from tests.integration.serving.asking import PATIENCE_S, add_echo, chat_body
 from tests.support.namespaces import Machine, two_machines
+from tests.support.plain_http import PLAIN
 from tests.support.processes import Frontend, Ranch, ranch
 
 pytestmark = pytest.mark.skipif(
@@ -24,6 +25,7 @@ def answering_node(up: Frontend, model: str) -> str:
         headers={"Authorization": f"Bearer {up.api_key}"},
         timeout=PATIENCE_S,
         trust_env=False,
+        verify=PLAIN,
     )
     assert answer.status_code == 200, answer.text
     return str(answer.headers["X-Remuda-Node"])

@@ -10,6 +10,7 @@ from remuda.worker.state import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, SELDOM, ready, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, plain_server
+from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -58,7 +59,7 @@ async def test_no_heartbeat_while_the_bus_is_down_and_one_at_once_when_it_is_bac
 async def test_readiness_follows_the_bus(
     frontend: LocalAiFrontend, nats: PlainServer, tmp_path: Path
 ) -> None:
-    async with ready(frontend) as worker, httpx.AsyncClient(trust_env=False) as client:
+    async with ready(frontend) as worker, httpx.AsyncClient(trust_env=False, verify=PLAIN) as client:
         url = f"http://{frontend.of('register')[0].body['http_address']}"
         assert (await client.get(f"{url}/readyz")).status_code == 200
         nats.kill()

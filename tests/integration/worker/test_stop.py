@@ -21,6 +21,7 @@ from remuda.worker.state import WorkerPhase
 from tests.integration.worker.rig import NAME, OFTEN, make_worker, wait_for_phase
 from tests.peers.localai_frontend import LocalAiFrontend
 from tests.support.nats_servers import PlainServer, connected
+from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -155,7 +156,7 @@ async def test_backends_end_after_the_requests_that_are_in_flight(frontend: Loca
 
 
 async def healthz(frontend: LocalAiFrontend) -> int:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=PLAIN) as client:
         answer = await client.get(f"http://{frontend.of('register')[0].body['http_address']}/healthz")
     return answer.status_code
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from tests.support.plain_http import PLAIN
 from tests.support.raw_http import RawClient, raw_client
 from tests.support.scripted_upstreams import Gateway, gateway, serving
 
@@ -17,7 +18,7 @@ async def served() -> AsyncIterator[Gateway]:
 
 @pytest.fixture
 async def client(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, timeout=20, verify=PLAIN) as client:
         yield client
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from remuda.accounts.keys import KeyScope
 from tests.integration.api.openai.asking import ASK, CHAT
+from tests.support.plain_http import PLAIN
 from tests.support.scripted_upstreams import Gateway, gateway, model, route_to, serving, table
 
 pytestmark = pytest.mark.anyio
@@ -24,13 +25,13 @@ async def closed() -> AsyncIterator[Gateway]:
 
 async def ask(served: Gateway, key: str = "", name: str = "m", **headers: str) -> httpx.Response:
     given = {"Authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, verify=PLAIN) as client:
         return await client.post(CHAT, json=ASK | {"model": name}, headers=given | headers)
 
 
 async def models(served: Gateway, key: str = "", path: str = "/v1/models") -> httpx.Response:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, verify=PLAIN) as client:
         return await client.get(path, headers=headers)
 
 

@@ -15,6 +15,7 @@ from remuda.inference.answers import ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import InferenceCall
 from tests.integration.api.openai.asking import ASK, ASK_STREAM, CHAT, STREAM
+from tests.support.plain_http import PLAIN
 from tests.support.raw_http import raw_client
 from tests.support.scripted_upstreams import Endless, Gateway, gateway, serving
 from tests.support.waiting import wait_until
@@ -37,7 +38,7 @@ def lines(output: io.StringIO) -> list[dict[str, Any]]:
 
 
 async def post(served: Gateway, body: dict[str, Any], **headers: str) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, verify=PLAIN) as client:
         return await client.post(CHAT, json=body, headers=headers)
 
 
@@ -76,7 +77,7 @@ async def test_every_answer_has_the_requests_id(
 async def test_an_id_that_fits_nowhere_or_looks_like_a_secret_is_replaced(
     served: Gateway, given: str
 ) -> None:
-    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False, verify=PLAIN) as client:
         headers = [(b"x-request-id", given.encode("latin-1"))]
         replies = [await client.post(CHAT, json=ASK, headers=headers) for _ in range(2)]
     minted = [reply.headers["x-request-id"] for reply in replies]

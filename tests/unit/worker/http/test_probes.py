@@ -11,6 +11,7 @@ import pytest
 from remuda.host.ports import listen
 from remuda.worker.http.app import probes
 from remuda.worker.http.server import serve
+from tests.support.plain_http import PLAIN
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +24,7 @@ async def served(why_unready: Callable[[], str]) -> AsyncIterator[httpx.AsyncCli
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     async with anyio.create_task_group() as tasks:
         await tasks.start(serve, probes(why_unready), listening)
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=PLAIN) as client:
             yield client
         tasks.cancel_scope.cancel()
 
