@@ -21,6 +21,9 @@ class HandClock:
     def monotonic(self) -> float:
         return self.passed_s
 
+    def thread_cpu(self) -> float:
+        return self.passed_s
+
     def advance(self, span: timedelta) -> None:
         self.passed_s += span.total_seconds()
 
@@ -50,4 +53,7 @@ class HostClock:
         return START + timedelta(seconds=elapsed_s()) + self.error
 
     def monotonic(self) -> float:
+        return elapsed_s()
+
+    def thread_cpu(self) -> float:
         return elapsed_s()

@@ -14,6 +14,10 @@ class Clock(Protocol):
         """Seconds that never go back; only differences mean anything."""
         ...
 
+    def thread_cpu(self) -> float:
+        """Seconds that this thread has worked, however long it had to wait for a core."""
+        ...
+
 
 class SystemClock:
     def now(self) -> datetime:
@@ -21,3 +25,6 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def thread_cpu(self) -> float:
+        return time.thread_time()

@@ -50,14 +50,14 @@ class Slicer:
         worked_s = 0.0
         while worked_s <= self._work_s_max:
             await checkpoint()
-            began_s = self._clock.monotonic()
+            began_s = self._clock.thread_cpu()
             try:
                 next(work)
             except StopIteration as done:
                 result: T = done.value
                 return result
-            worked_s += self._clock.monotonic() - began_s
+            worked_s += self._clock.thread_cpu() - began_s
         raise Invalid(
-            f"the request is too complex: preparing it takes more than {self._work_s_max * 1000:g} ms",
+            f"the request is too complex: preparing it takes more than {self._work_s_max * 1000:g} ms of CPU",
             hint="make its schema, tools or messages smaller",
         )
