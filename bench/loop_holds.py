@@ -18,9 +18,9 @@ from pydantic import JsonValue
 from starlette.datastructures import QueryParams
 
 from remuda.core import gbnf, limits
+from remuda.core.close_matches import near_names
 from remuda.core.errors import RemudaError
 from remuda.core.gbnf import check_grammar
-from remuda.core.near_names import near_names
 from remuda.core.schema_shape import SchemaShape
 from remuda.core.slices import Sliced
 from remuda.fleet.labels import matches
@@ -40,7 +40,7 @@ from remuda.upstreams.grpc import limits as grpc_limits
 from remuda.upstreams.grpc.grammars import Grammars
 from remuda.upstreams.grpc.media import media_in
 from remuda.upstreams.grpc.predict_request import Preset, chat_generations
-from remuda.upstreams.http.renaming import Renamer
+from remuda.upstreams.http.model_renaming import Renamer
 from remuda.upstreams.http.upstream import RENAMED_AT_ONCE_BYTES
 from remuda.wire.codec import decode
 from remuda.wire.nodes import Heartbeat, Labels

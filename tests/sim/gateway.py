@@ -9,7 +9,7 @@ from remuda.core.errors import Invalid, RemudaError, Unauthorized
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.identity import Caller, hash_of
 from remuda.fleet.registry import Registry
-from remuda.gateway import views
+from remuda.gateway import node_views
 from remuda.gateway.nodes import FEATURES
 from remuda.wire import nodes as wire
 from remuda.wire.codec import decode, encode
@@ -51,10 +51,10 @@ async def _answer(registry: Registry, entropy: Entropy, call: Call) -> Answer:
     said: BaseModel
     match verb:
         case "heartbeat":
-            await registry.heartbeat(views.beat(NodeId(node_id), caller, decode(wire.Heartbeat, body)))
+            await registry.heartbeat(node_views.beat(NodeId(node_id), caller, decode(wire.Heartbeat, body)))
             said = wire.HeartbeatReply()
         case "bus-trouble":
-            trouble = views.bus_trouble(decode(wire.BusTrouble, body), "", "")
+            trouble = node_views.bus_trouble(decode(wire.BusTrouble, body), "", "")
             await registry.cut_off(NodeId(node_id), caller, trouble)
             said = wire.NODE_NOT_COMMANDABLE
         case "drain":
@@ -80,7 +80,7 @@ async def _register(registry: Registry, entropy: Entropy, call: Call) -> bytes:
     invite = TOKENS.invited(message.name, call.bearer)
     if invite is None and call.bearer != SHARED_TOKEN:
         raise Unauthorized("invalid registration token")
-    admitted = await registry.register(views.candidate(message, entropy, call.body, call.source, invite))
+    admitted = await registry.register(node_views.candidate(message, entropy, call.body, call.source, invite))
     node, credentials, tokens = admitted.node, admitted.credentials, admitted.tokens
     return encode(
         wire.RegisterReply(

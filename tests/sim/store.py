@@ -14,7 +14,7 @@ from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import Note
-from remuda.fleet.reception import Decision, Supersede
+from remuda.fleet.registration import Decision, Supersede
 from remuda.store.failures import unusable
 from remuda.store.fleet import Change, Decide, KeysOf, SqlFleetStore, Succeed
 from tests.sim.chance import Dice

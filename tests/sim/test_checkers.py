@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import NodeId
-from remuda.fleet import admission, identity, reception
+from remuda.fleet import admission, identity, registration
 from remuda.fleet.admission import AdmissionPolicy, Beat, HeartbeatOutcome
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.liveness import ListeningPeriods
 from remuda.fleet.model import Candidate, Node, StoredReport
 from remuda.fleet.ports import Note
-from remuda.fleet.reception import Decision, Desk, Supersede
+from remuda.fleet.registration import Decision, Desk, Supersede
 from remuda.fleet.registry import Registry
 from remuda.store.fleet import SqlFleetStore
 from remuda.wire.nodes import Farewell
@@ -29,7 +29,7 @@ _hears, _recognised, _may_speak, _receive = (
     admission.hears,
     identity.recognised,
     identity.may_speak,
-    reception.receive,
+    registration.receive,
 )
 
 
@@ -139,10 +139,10 @@ BREAKS = {
         first_seed=2,
     ),
     "a name without a machine id is enough": Break(
-        "remuda.fleet.reception.recognised", name_is_enough, "rows_keep_their_machine"
+        "remuda.fleet.registration.recognised", name_is_enough, "rows_keep_their_machine"
     ),
     "a machine id proves who one is": Break(
-        "remuda.fleet.reception.recognised", machine_id_proves, "ids_stay_with_their_machine"
+        "remuda.fleet.registration.recognised", machine_id_proves, "ids_stay_with_their_machine"
     ),
     "the shared token speaks for every node": Break(
         "remuda.fleet.admission.may_speak",
@@ -153,7 +153,7 @@ BREAKS = {
         "remuda.fleet.identity.may_speak", lambda caller, node: True, "farewells_are_of_this_boot"
     ),
     "another machine takes a gone one's place unasked": Break(
-        "remuda.fleet.reception._claimed", place_is_taken_at_once, "ids_are_stable", first_seed=13
+        "remuda.fleet.registration._claimed", place_is_taken_at_once, "ids_are_stable", first_seed=13
     ),
     "a name can be taken from the living": Break(
         "remuda.fleet.registry.receive", nobody_is_heard, "ids_are_stable"

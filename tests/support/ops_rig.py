@@ -16,7 +16,7 @@ from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import admit, readmit
 from remuda.fleet.fleet import Standing
 from remuda.fleet.ports import KnownName
-from remuda.fleet.reception import Admit
+from remuda.fleet.registration import Admit
 from remuda.ops.change_signal import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories

@@ -3,7 +3,7 @@
 from remuda.core.ids import NodeId
 from remuda.fleet.identity import Caller
 from remuda.fleet.model import StoredReport
-from remuda.gateway import views
+from remuda.gateway import node_views
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import Heartbeat, Report
 
@@ -12,6 +12,6 @@ _ANY = NodeId("any")
 
 def stored(report: Report) -> StoredReport:
     sent = decode(Heartbeat, encode(Heartbeat(report=report)))
-    taken_in = views.beat(_ANY, Caller(), sent).report
+    taken_in = node_views.beat(_ANY, Caller(), sent).report
     assert taken_in is not None, "it was sent"
     return taken_in

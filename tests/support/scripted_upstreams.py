@@ -27,7 +27,7 @@ from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, Upstream
 from remuda.models.config import ModelConfig
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
 from remuda.router.ports import Meanwhile
 from remuda.router.table import Route, RoutedModel, Table
@@ -176,7 +176,7 @@ class Gateway:
     """The gateway with all that it stands on."""
 
     tables: Tables
-    ledger: Ledger
+    ledger: RequestLedger
     upstreams: ScriptedUpstreams
     loading: ScriptedLoading
     keyring: KeyRing
@@ -206,7 +206,7 @@ def gateway(
 ) -> Gateway:
     """Not yet on any socket. It has the model `m` with one replica, on gpu-1."""
     clock, entropy = ForwardClock(), SystemEntropy()
-    tables, ledger, upstreams, loading = Tables(), Ledger(), ScriptedUpstreams(), ScriptedLoading()
+    tables, ledger, upstreams, loading = Tables(), RequestLedger(), ScriptedUpstreams(), ScriptedLoading()
     tables.replace(table(model("m", route_to("m"))))
     metrics, keyring, running = Metrics("test"), KeyRing(KeysInMemory(), clock, entropy), Running(grace_s)
     figures = InferenceFigures(metrics.registry, tables, ledger)

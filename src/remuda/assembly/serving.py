@@ -21,10 +21,10 @@ from remuda.gateway.openai.running import Running
 from remuda.gateway.services import Inference, Serving
 from remuda.inference.model import ReplicaEndpoint
 from remuda.router.cold_path import ColdPath
-from remuda.router.confirming import Confirming
+from remuda.router.confirmation import Confirming
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
+from remuda.router.in_flight import RequestLedger
 from remuda.router.last_used import LastUsedWriter
-from remuda.router.ledger import Ledger
 from remuda.router.live_table import TableKeeper, Tables, TableSources
 from remuda.router.peers import PeerLoads
 from remuda.router.stale_connections import close_stale_connections
@@ -37,7 +37,7 @@ from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
 from remuda.scheduler.model import Replica
 from remuda.scheduler.model_folder import ModelFolder
-from remuda.scheduler.placing import PlacementInputs, ReplicaPlacer
+from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
@@ -89,7 +89,7 @@ class ServingRig:
         self._replicas = SqlReplicaStore(ground.around.database)
         self._model_store = SqlModelStore(ground.around.database)
         self._catalogue = ModelCatalogue(self._model_store, ground.models_path)
-        self._tables, self._ledger = Tables(), Ledger()
+        self._tables, self._ledger = Tables(), RequestLedger()
         sources = TableSources(self._replicas, ground.registry.standings, self._catalogue, ground.tokens)
         self._keeper = TableKeeper(
             self._tables, self._ledger, sources, ground.around.bus, ground.around.frontend, clock

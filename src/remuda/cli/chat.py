@@ -12,7 +12,7 @@ from remuda.cli.commands import client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.models import complete_models
 from remuda.cli.numbers import Amount, WholeNumber
-from remuda.cli.plain import as_text, one_line
+from remuda.cli.terminal_text import as_text, one_line
 from remuda.core.errors import Invalid, NotFound, PeerFailed, RemudaError
 
 _QUIET_S = 600.0

@@ -5,7 +5,7 @@ import sys
 from enum import IntEnum
 from typing import Final
 
-from remuda.cli.plain import one_line
+from remuda.cli.terminal_text import one_line
 from remuda.core.errors import (
     Forbidden,
     FrontendUnreachable,

@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Final
 
 from remuda.cli.node_tables import LEFT, UNREACHABLE, shown_status
-from remuda.cli.ops_picture import short_id, steps_of, title
+from remuda.cli.ops_state import short_id, steps_of, title
 from remuda.cli.render import gib, span
-from remuda.core.pasting import pasted
+from remuda.core.shell_quoting import pasted
 from remuda.wire.nodes import NodeView
 from remuda.wire.operations import OpView, StepView
 from remuda.worker.hardware.model import Hardware

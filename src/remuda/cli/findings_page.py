@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remuda.cli.findings import Finding, Level
-from remuda.cli.plain import one_line
+from remuda.cli.terminal_text import one_line
 
 _STYLES: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 

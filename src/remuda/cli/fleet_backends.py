@@ -15,10 +15,10 @@ from remuda.cli.backends import Here, list_here, remove_here
 from remuda.cli.commands import client_command, config_option, connect, examples
 from remuda.cli.exits import Exit, Interrupted
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.naming import pick
+from remuda.cli.name_lookup import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.numbers import WholeNumber, span_of
-from remuda.cli.plain import one_line
+from remuda.cli.terminal_text import one_line
 from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:
@@ -414,7 +414,7 @@ def _follow_up(
 
 def _joined(op: "OpView") -> str:
     """What a wish was joined to. Only by its idempotency key can that be an operation that is over."""
-    from remuda.cli.ops_picture import short_id
+    from remuda.cli.ops_state import short_id
 
     if op.finished_at is None:
         return f"operation {short_id(op.id)} already does this; following it"

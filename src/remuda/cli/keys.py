@@ -6,8 +6,8 @@ import click
 
 from remuda.cli.commands import ListByDefault, client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.naming import pick
-from remuda.cli.plain import one_line
+from remuda.cli.name_lookup import pick
+from remuda.cli.terminal_text import one_line
 
 
 @click.group(

@@ -13,7 +13,7 @@ import click
 from remuda.cli.commands import client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.numbers import WholeNumber
-from remuda.cli.plain import one_line
+from remuda.cli.terminal_text import one_line
 from remuda.core import limits
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from remuda.cli.options import data_folder
 from remuda.cli.target import checked_url
 from remuda.core.errors import Invalid
 from remuda.core.os_errors import os_reason
-from remuda.core.pasting import pasted
+from remuda.core.shell_quoting import pasted
 from remuda.host.folder import read_json
-from remuda.models.describing import describe_gguf
+from remuda.models.gguf_config import describe_gguf
 from remuda.models.gguf_file import missing_bytes, open_gguf
 from remuda.models.memory import context_problem
 from remuda.models.reading import read_model, write_model

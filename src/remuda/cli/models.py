@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 from remuda.cli.commands import ListByDefault, client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.numbers import WholeNumber
-from remuda.cli.plain import one_line
+from remuda.cli.terminal_text import one_line
 from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from click.shell_completion import CompletionItem
 
 from remuda.cli.commands import ListByDefault, client_command, confirm, connect, examples
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.naming import pick
-from remuda.cli.plain import one_line
+from remuda.cli.name_lookup import pick
+from remuda.cli.terminal_text import one_line
 from remuda.core.clock import SystemClock
+from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid, NotFound, RemudaError
-from remuda.core.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from remuda.wire.nodes import NodeView

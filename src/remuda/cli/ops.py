@@ -11,13 +11,13 @@ from click.shell_completion import CompletionItem
 
 from remuda.cli.commands import ListByDefault, client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.naming import pick
+from remuda.cli.name_lookup import pick
 from remuda.cli.nodes import complete_names
 from remuda.cli.numbers import WholeNumber, span_of
-from remuda.cli.plain import one_line
+from remuda.cli.terminal_text import one_line
 from remuda.core.clock import SystemClock
+from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid, NotFound, RemudaError
-from remuda.core.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from remuda.cli.client import AdminClient
@@ -31,7 +31,7 @@ _SHOWN_MAX = 5
 
 def complete_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of operations, where a frontend answers; none otherwise."""
-    from remuda.cli.ops_picture import short_id, title
+    from remuda.cli.ops_state import short_id, title
 
     given = ctx.params.get
     try:
@@ -222,7 +222,7 @@ def retry_op(asked: ClientOptions, id: str, nodes: tuple[str, ...]) -> None:
 
 def _each(asked: ClientOptions, ids: Sequence[str], verb: str, body: object = None) -> None:
     """The same for each. All ids are looked up first: a slip of the pen changes nothing."""
-    from remuda.cli.ops_picture import short_id, title
+    from remuda.cli.ops_state import short_id, title
     from remuda.wire.operations import OpView
 
     documents: list[object] = []
@@ -271,7 +271,7 @@ def beginning_with(client: "AdminClient", id: str) -> "Sequence[OpView]":
 
 def whole_id(client: "AdminClient", wanted: str) -> str:
     """The id that begins so. NotFound when there is none, Invalid when there are several."""
-    from remuda.cli.ops_picture import title
+    from remuda.cli.ops_state import title
 
     if len(wanted) >= _ID_CHARS:
         return wanted

@@ -15,10 +15,10 @@ from rich.text import Text
 from remuda.cli.commands import connect
 from remuda.cli.event_stream import EventStream, Lost, StreamTimeouts
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.ops_picture import AT_WORK, Picture, steps_of, title
+from remuda.cli.ops_state import AT_WORK, Picture, steps_of, title
 from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
 from remuda.cli.options import ask_for
-from remuda.cli.plain import one_line
+from remuda.cli.terminal_text import one_line
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import PeerFailed, Rejected

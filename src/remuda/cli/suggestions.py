@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from remuda.core.near_names import near_names
+from remuda.core.close_matches import near_names
 
 FROM_ELSEWHERE: Final[Mapping[str, str]] = {
     "clients": "remuda keys",

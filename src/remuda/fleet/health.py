@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from remuda.core.bus_reach import CANNOT_CONNECT
-from remuda.core.pasting import pasted
+from remuda.core.shell_quoting import pasted
 from remuda.fleet.model import CommandProbe, Node
 
 

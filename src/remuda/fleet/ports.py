@@ -10,7 +10,7 @@ from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node, NodeType
-from remuda.fleet.reception import Decision, Pending, Supersede
+from remuda.fleet.registration import Decision, Pending, Supersede
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from remuda.fleet.identity import Caller, proven
 from remuda.fleet.intake import HeartbeatIntake
 from remuda.fleet.model import Candidate, HistoryEntry, Identification, Node, StoredBusTrouble
 from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, KnownName, Note, StopSender
-from remuda.fleet.reception import Admit, Decision, Desk, Hold, Refuse, Supersede, receive, succeeded
+from remuda.fleet.registration import Admit, Decision, Desk, Hold, Refuse, Supersede, receive, succeeded
 from remuda.fleet.tokens import DerivedTokens, NodeTokens
 
 log = structlog.get_logger()

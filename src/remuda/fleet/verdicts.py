@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from remuda.core.ids import BootId, NodeId
-from remuda.core.pasting import pasted
+from remuda.core.shell_quoting import pasted
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.model import Node, NodeType

@@ -3,8 +3,8 @@
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
 
+from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid
-from remuda.core.near_names import did_you_mean
 
 
 async def _known_filters(request: Request) -> None:

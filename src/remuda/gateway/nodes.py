@@ -16,7 +16,7 @@ from remuda.core.ids import BootId
 from remuda.core.reach import host_and_port
 from remuda.fleet.identity import Caller
 from remuda.fleet.model import Invite
-from remuda.gateway import views
+from remuda.gateway import node_views
 from remuda.gateway.guards import ByNode, TokenRefused, node_caller, same_secret
 from remuda.gateway.messages import Responses, answer, body, gives, one_of, read, refuses, takes
 from remuda.gateway.model_views import model_rows
@@ -55,7 +55,7 @@ async def register(request: Request, svc: Svc, caller: ByNode) -> Response:
     message = await read(request, wire.RegisterRequest)
     invite = _check_tokens(message, caller, svc)
     _check_hosts(message, request, svc.access.claimed_source(request))
-    candidate = views.candidate(message, svc.entropy, await body(request), caller.source, invite)
+    candidate = node_views.candidate(message, svc.entropy, await body(request), caller.source, invite)
     admitted = await svc.registry.register(candidate)
     node, credentials, tokens = admitted.node, admitted.credentials, admitted.tokens
     return answer(
@@ -93,10 +93,10 @@ async def heartbeat(node_id: NodePath, request: Request, svc: Svc, caller: ByNod
     """Still here. A body that cannot be read costs its figures, not the sign of life."""
     sent, speaker = await body(request), _speaking(caller, svc)
     try:
-        said = views.beat(node_id, speaker, _decoded(sent))
+        said = node_views.beat(node_id, speaker, _decoded(sent))
     except Invalid as error:
         log.warning("heartbeat_body_ignored", node=node_id, reason=error.message)
-        said = views.beat(node_id, speaker, wire.Heartbeat())
+        said = node_views.beat(node_id, speaker, wire.Heartbeat())
     with _as_token_error(caller):
         await svc.registry.heartbeat(said)
     return answer(wire.HeartbeatReply(uncommandable=svc.uncommandable(node_id)))
@@ -115,7 +115,7 @@ async def bus_trouble(node_id: NodePath, request: Request, svc: Svc, caller: ByN
     """The worker runs, but commands cannot reach it by the bus. Not a heartbeat: the node is unhealthy, with
     the worker's reason, until its next heartbeat. It counts as heard: the node is not offline."""
     host = request.url.hostname or ""
-    trouble = views.bus_trouble(await read(request, wire.BusTrouble), svc.bus_url_for(host), host)
+    trouble = node_views.bus_trouble(await read(request, wire.BusTrouble), svc.bus_url_for(host), host)
     if svc.bus_connected():  # Otherwise the bus is away for all of us, which is no fault of this node's.
         with _as_token_error(caller):
             await svc.registry.cut_off(node_id, _speaking(caller, svc), trouble)

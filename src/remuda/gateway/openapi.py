@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from remuda.gateway.guards import node_caller, require_admin, require_key
 from remuda.gateway.messages import ANSWERS, JSON, SCHEMAS, Described, gives_raw
-from remuda.gateway.openai import described
+from remuda.gateway.openai import openapi_paths
 from remuda.gateway.services import Access
 from remuda.wire import nodes as wire
 from remuda.wire import operations, serving
@@ -148,10 +148,10 @@ def _assembled(app: FastAPI) -> Described:
     _, answers = models_json_schema([(model, "serialization") for model in ANSWERS], ref_template=SCHEMAS)
     _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template=SCHEMAS)
     schemas |= answers["$defs"] | bodies["$defs"]
-    inference = described.schemas()
+    inference = openapi_paths.schemas()
     assert schemas.keys().isdisjoint(inference), "two schemas have one name"
     schemas |= inference
-    document["paths"] = described.paths() | document["paths"]
+    document["paths"] = openapi_paths.paths() | document["paths"]
     # FastAPI promises its own answer to bad parameters; ours is the common envelope.
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)

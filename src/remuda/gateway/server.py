@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from remuda.core import limits
 from remuda.core.errors import HeadTooLarge, Invalid, RemudaError, RequestIncomplete
-from remuda.gateway.client_line import EXTENSION, Headers
+from remuda.gateway.client_connection import EXTENSION, Headers
 from remuda.gateway.messages import error_body
 from remuda.host.web_sockets import WebSocketProtocol
 
@@ -26,7 +26,7 @@ class _Connection(HttpToolsProtocol):
 
     Nobody is hung up on right after a refusal, as that would take the answer with it.
 
-    It is the ClientLine of its requests, which are answered one after the other.
+    It is the ClientConnection of its requests, which are answered one after the other.
     """
 
     when_lost: Callable[[], None] | None = None

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from remuda.core.near_names import likeness
+from remuda.core.close_matches import likeness
 from remuda.models.config import ModelConfig, Parameters, Section
 
 _LIKENESS_MIN: Final = 0.65  # Higher than for names that somebody looks for: most unknown keys are a peer's.

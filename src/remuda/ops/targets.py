@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Conflict, NotFound, Unavailable
-from remuda.core.near_names import did_you_mean
-from remuda.core.pasting import pasted
+from remuda.core.shell_quoting import pasted
 from remuda.fleet.model import Node
 from remuda.fleet.verdicts import ObservedNode, is_localai
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias

@@ -14,7 +14,7 @@ from remuda.inference.answers import AnswerSink
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import InferenceCall, Upstreams
 from remuda.router.errors import ModelUnknown, Overloaded
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
 from remuda.router.ports import Loading, Meanwhile
 from remuda.router.table import Route, choose
@@ -45,7 +45,7 @@ class RequestDispatcher:
     def __init__(
         self,
         tables: Tables,
-        ledger: Ledger,
+        ledger: RequestLedger,
         upstreams: Upstreams,
         loading: Loading,
         clock: Clock,

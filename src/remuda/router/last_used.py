@@ -12,7 +12,7 @@ from anyio.abc import TaskStatus
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
 from remuda.core.ids import ReplicaKey
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
 from remuda.scheduler.upkeep_rules import noted_every
 
@@ -28,7 +28,7 @@ class LastUsedWriter:
     def __init__(
         self,
         tables: Tables,
-        ledger: Ledger,
+        ledger: RequestLedger,
         clock: Clock,
         *,
         touch: Callable[[Mapping[ReplicaKey, timedelta]], Awaitable[None]],

@@ -26,7 +26,7 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.models.memory import effective_context
 from remuda.ops.broadcast import Broadcast, ChangeMessage
 from remuda.ops.ports import BusPort
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.table import Configured, Route, RoutedModel, RouteId, Table, build
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue, names_file
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
@@ -171,7 +171,7 @@ class TableKeeper:
     def __init__(
         self,
         tables: Tables,
-        ledger: Ledger,
+        ledger: RequestLedger,
         sources: TableSources,
         bus: BusPort,
         frontend: FrontendId,

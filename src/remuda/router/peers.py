@@ -15,7 +15,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.ids import FrontendId, ReplicaKey
 from remuda.ops.ports import BusMessage, BusPort
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
 from remuda.wire import subjects
 from remuda.wire.codec import Count, Many, Message, decode, encode
@@ -59,7 +59,7 @@ class PeerLoads:
         self,
         frontend: FrontendId,
         tables: Tables,
-        ledger: Ledger,
+        ledger: RequestLedger,
         lines: BusPort,
         clock: Clock,
         *,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
+from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Conflict, Invalid, NoCapacity, NotFound
 from remuda.core.ids import NodeId, ReplicaKey
-from remuda.core.near_names import did_you_mean
 from remuda.fleet.fleet import Standing
 from remuda.fleet.model import Node
 from remuda.fleet.node_views import current_report

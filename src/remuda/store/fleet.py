@@ -16,7 +16,7 @@ from remuda.fleet.admission import Beat, HeartbeatOutcome
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import KnownName, Note
-from remuda.fleet.reception import Admit, Decision, Hold, Refuse, Supersede, new_name_problem
+from remuda.fleet.registration import Admit, Decision, Hold, Refuse, Supersede, new_name_problem
 from remuda.store import liveness
 from remuda.store.database import Database
 from remuda.store.nodes import (

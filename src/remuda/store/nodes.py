@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, delete
 from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.model import Label, LabelSource, Node, NodeType, Resources, StoredBusTrouble, StoredReport
-from remuda.fleet.reception import Pending
+from remuda.fleet.registration import Pending
 from remuda.store.schema import node_labels, nodes
 
 Labels = Mapping[str, Label]

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, and_, bindparam, delete, insert, sele
 from remuda.core import limits
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
-from remuda.core.pasting import pasted
+from remuda.core.shell_quoting import pasted
 from remuda.ops.intents import (
     RETRIED,
     asked_again,

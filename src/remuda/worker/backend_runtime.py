@@ -28,17 +28,17 @@ from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.gc import collect
 from remuda.worker.http.app import TokenGuard, application
 from remuda.worker.http.asgi import App
-from remuda.worker.http.door import open_door
+from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.launching.environment import scrubbed
 from remuda.worker.launching.starting import Starting
 from remuda.worker.ports import Hear, Publish
 from remuda.worker.processes.calls import BackendCalls
+from remuda.worker.processes.leftovers import end_survivors
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
 from remuda.worker.processes.model import USUAL, BackendTimeouts, ProcessPhase, Protocol
-from remuda.worker.processes.port_book import PortBook
+from remuda.worker.processes.port_allocation import PortBook
 from remuda.worker.processes.supervisor import Supervisor
-from remuda.worker.processes.survivors import end_survivors
 from remuda.worker.tokens import OpeningTokens
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ from remuda.core.ids import BootId, MachineId, NodeId
 from remuda.fleet.admission import AdmissionPolicy, admit
 from remuda.fleet.model import Candidate, Node, NodeType, Resources
 from remuda.fleet.ports import FleetStore, KnownName
-from remuda.fleet.reception import Admit
+from remuda.fleet.registration import Admit
 from remuda.store.database import Database
 from remuda.store.schema import hearing_spans
 

@@ -10,7 +10,7 @@ from remuda.core.ids import FrontendId, NodeId
 from remuda.fleet.admission import HeartbeatOutcome
 from remuda.fleet.model import Dial, Node
 from remuda.fleet.ports import FleetStore, Note
-from remuda.fleet.reception import Admit
+from remuda.fleet.registration import Admit
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database

@@ -12,7 +12,7 @@ from remuda.fleet.admission import HeartbeatOutcome, approve, with_admin_labels,
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, Label, LabelSource, Node, StoredBusTrouble, StoredReport
 from remuda.fleet.ports import FleetStore, KnownName, Note
-from remuda.fleet.reception import Admit, Refuse
+from remuda.fleet.registration import Admit, Refuse
 from remuda.store.database import Database
 from remuda.store.schema import history, node_dials, node_labels, nodes
 from tests.contract.store.builders import GIB, admitting, candidate, registered, row_count

@@ -21,7 +21,7 @@ from remuda.fleet.model import (
     StoredReport,
 )
 from remuda.fleet.ports import Note
-from remuda.fleet.reception import Admit
+from remuda.fleet.registration import Admit
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 from tests.support.examples import examples

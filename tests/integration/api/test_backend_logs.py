@@ -23,7 +23,7 @@ from remuda.core.sse import SseParser
 from remuda.host.ports import listen
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.http.app import TokenGuard, application
-from remuda.worker.http.door import open_door
+from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.http.server import serve
 from remuda.worker.processes.logs import LogSink, ProcessLogs
 from remuda.worker.tokens import OpeningTokens

@@ -18,7 +18,7 @@ from remuda.upstreams.http.worker import HttpWorker
 from remuda.wire.models import ModelsRunningReply, RunningModel
 from remuda.wire.process_keys import ProcessKey, door_path
 from remuda.worker.http.app import Running, TokenGuard, application, probes
-from remuda.worker.http.door import open_door
+from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.tokens import OpeningTokens
 from tests.integration.upstreams.scripted_http import (

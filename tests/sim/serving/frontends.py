@@ -21,10 +21,10 @@ from remuda.ops.inventories import Inventories
 from remuda.ops.progress_board import ProgressBoard, ProgressSubscription
 from remuda.ops.reconciler import Reconciler
 from remuda.router.cold_path import ColdPath
-from remuda.router.confirming import Confirming
+from remuda.router.confirmation import Confirming
 from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits
+from remuda.router.in_flight import RequestLedger
 from remuda.router.last_used import LastUsedWriter
-from remuda.router.ledger import Ledger
 from remuda.router.live_table import TableKeeper, Tables, TableSources
 from remuda.router.peers import PeerLoads
 from remuda.router.ports import LoadStatus
@@ -34,7 +34,7 @@ from remuda.scheduler.demand import Demand
 from remuda.scheduler.inspection import Inspector
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.loader import Loader, LoaderDeps, LoadLimits, ReplicaWork
-from remuda.scheduler.placing import PlacementInputs, ReplicaPlacer
+from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from remuda.scheduler.service import Models
 from remuda.scheduler.unloader import Unloader
 from remuda.scheduler.upkeep import DriftRepair, Habits, Upkeep
@@ -189,7 +189,7 @@ class Parts:
         self._worker, self._engine = BusWorker(lines), SimulatedEngine(world, host)
         self._worker_http = SimulatedWorkerHttp(world)
         self.signal = ChangeSignal(lines, host.id, world.pace.signal_gap)
-        self.tables, self.ledger = Tables(), Ledger()
+        self.tables, self.ledger = Tables(), RequestLedger()
         self.keeper = self._make_keeper()
         self.peers = self._make_peers()
         self._board = ProgressBoard(self._operations, host.clock, world.pace.write_progress_every)

@@ -111,7 +111,7 @@ BREAKS = {
         first_seed=5,
     ),
     "requests that ended go on counting": Break(
-        {"remuda.router.ledger.Ledger.end": lambda *_: None}, "counts_are_requests"
+        {"remuda.router.in_flight.RequestLedger.end": lambda *_: None}, "counts_are_requests"
     ),
     "what nobody knows is left running": Break(
         {"remuda.scheduler.drift._strays": lambda *_: ([], {})}, "everything_settles"
@@ -151,7 +151,7 @@ BREAKS = {
     "drained nodes get loads": Break(
         {
             "remuda.scheduler.offers.why_no_replicas": unfit_only_if_away,
-            "remuda.scheduler.supplies.why_no_target": unfit_only_if_away,
+            "remuda.scheduler.backend_supply.why_no_target": unfit_only_if_away,
         },
         "nodes_that_take_no_work_get_no_load",
         first_seed=2,

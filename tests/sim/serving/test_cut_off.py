@@ -8,7 +8,7 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from remuda.router import confirming
+from remuda.router import confirmation
 from tests.sim.ops.simulation import defects_told
 from tests.sim.ops.world import Weather
 from tests.sim.serving.frontends import ServingFrontend
@@ -81,7 +81,7 @@ def test_it_serves_what_it_had_for_as_long_as_that_is_there() -> None:
 
 def test_it_sends_nothing_to_what_another_frontend_unloads(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the signal on the bus alone: what is still running is confirmed by its worker."""
-    monkeypatch.setattr(confirming, "unconfirmed", lambda at, now_s: frozenset())
+    monkeypatch.setattr(confirmation, "unconfirmed", lambda at, now_s: frozenset())
 
     async def story(world: ServingWorld, first: ServingFrontend, second: ServingFrontend) -> None:
         await time_passes(60)

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from remuda.cli import chat
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.plain import as_text
+from remuda.cli.terminal_text import as_text
 from remuda.core.errors import Invalid, PeerFailed
 
 

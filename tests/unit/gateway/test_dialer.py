@@ -13,7 +13,7 @@ from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
 from remuda.fleet.model import BUS_CLOSED_TOO, Dial, Node, NodeType, StoredBusTrouble
 from remuda.gateway.dialer import LastDial, after_dial, call, due, with_bus_closed
-from remuda.gateway.views import node_view
+from remuda.gateway.node_views import node_view
 from remuda.host.ports import free_port
 from tests.support.nodes import NOON, THRESHOLDS, node
 

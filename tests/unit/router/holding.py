@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.table import Route
 
 
 @contextmanager
-def holding(ledger: Ledger, route: Route) -> Iterator[None]:
+def holding(ledger: RequestLedger, route: Route) -> Iterator[None]:
     ledger.begin(route)
     try:
         yield

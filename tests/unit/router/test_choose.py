@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import ReplicaEndpoint
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.table import Route, choose
 from tests.unit.router.holding import holding
 
@@ -25,7 +25,7 @@ def route(
 
 
 def test_least_loaded_is_chosen() -> None:
-    ledger, busy, idle = Ledger(), route(0, "a"), route(1, "b")
+    ledger, busy, idle = RequestLedger(), route(0, "a"), route(1, "b")
     with holding(ledger, busy):
         with holding(ledger, idle):
             pass  # So that it was its turn last.
@@ -33,7 +33,7 @@ def test_least_loaded_is_chosen() -> None:
 
 
 def test_equals_take_turns() -> None:
-    ledger, routes = Ledger(), [route(index, f"n{index}") for index in range(3)]
+    ledger, routes = RequestLedger(), [route(index, f"n{index}") for index in range(3)]
     chosen = []
     for _ in range(9):
         found = choose(routes, ledger.load, ledger.last_turn)
@@ -46,7 +46,7 @@ def test_equals_take_turns() -> None:
 
 def test_free_memory_decides_only_between_equals() -> None:
     """D1 row 03: the largest GPU got all requests."""
-    ledger, small, large = Ledger(), route(0, "a"), route(1, "b", vram_free=1 << 34)
+    ledger, small, large = RequestLedger(), route(0, "a"), route(1, "b", vram_free=1 << 34)
     chosen = []
     for _ in range(4):
         found = choose([small, large], ledger.load, ledger.last_turn)
@@ -59,26 +59,26 @@ def test_free_memory_decides_only_between_equals() -> None:
 
 def test_two_replicas_on_one_node_are_told_apart() -> None:
     """D2 row 07."""
-    ledger, first, second = Ledger(), route(0), route(1)
+    ledger, first, second = RequestLedger(), route(0), route(1)
     with holding(ledger, first):
         assert choose([first, second], ledger.load, ledger.last_turn) is second
 
 
 def test_what_other_frontends_have_in_flight_counts() -> None:
-    ledger, first, second = Ledger(), route(0, "a"), route(1, "b")
+    ledger, first, second = RequestLedger(), route(0, "a"), route(1, "b")
     ledger.hear({first.key: 3})
 
     assert choose([first, second], ledger.load, ledger.last_turn) is second
 
 
 def test_full_replica_is_not_chosen() -> None:
-    ledger, full = Ledger(), route(parallel=1)
+    ledger, full = RequestLedger(), route(parallel=1)
     with holding(ledger, full):
         assert choose([full], ledger.load, ledger.last_turn) is None
 
 
 def test_replica_on_an_overdue_node_comes_last_and_is_better_than_none() -> None:
-    ledger, silent, up = Ledger(), route(0, "a", silent=True), route(1, "b")
+    ledger, silent, up = RequestLedger(), route(0, "a", silent=True), route(1, "b")
     with holding(ledger, up):
         assert choose([silent, up], ledger.load, ledger.last_turn) is up
     assert choose([silent], ledger.load, ledger.last_turn) is silent
@@ -101,7 +101,7 @@ def test_order_of_the_table_does_not_matter(facts: list[tuple[int, int]], chance
 
 
 def test_counts_end_at_zero_however_a_request_ends() -> None:
-    ledger, one = Ledger(), route()
+    ledger, one = RequestLedger(), route()
     for failure in (None, ValueError("broke"), KeyboardInterrupt()):
         try:
             with holding(ledger, one):

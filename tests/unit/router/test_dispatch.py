@@ -17,7 +17,7 @@ from remuda.models.config import ModelConfig
 from remuda.router import dispatch
 from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits
 from remuda.router.errors import ModelLoading, ModelUnknown, Overloaded
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
 from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.table import Route, RoutedModel, Table
@@ -100,7 +100,7 @@ class Loads:
 
 class House:
     def __init__(self, *routes: Route, waits: WaitLimits | None = None) -> None:
-        self.tables, self.ledger, self.loads = Tables(), Ledger(), Loads()
+        self.tables, self.ledger, self.loads = Tables(), RequestLedger(), Loads()
         self.replicas: dict[str, Replica] = {}
         self.waiting = 0
         self.show(routes)

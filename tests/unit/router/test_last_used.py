@@ -11,8 +11,8 @@ from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
 from remuda.models.keep_alive import FOR_EVER
+from remuda.router.in_flight import RequestLedger
 from remuda.router.last_used import LastUsedWriter
-from remuda.router.ledger import Ledger
 from remuda.router.live_table import Tables
 from remuda.router.table import Route, RoutedModel, Table
 from tests.unit.router.frontends import HandClock
@@ -33,7 +33,7 @@ class Noting:
     """`written` is what was written: when, and how long ago each was used then."""
 
     def __init__(self) -> None:
-        self.clock, self.ledger, tables = HandClock(), Ledger(), Tables()
+        self.clock, self.ledger, tables = HandClock(), RequestLedger(), Tables()
         entries = {
             route.key.model: RoutedModel(
                 ModelConfig(name=route.key.model, keep_alive=KEEP[route.key.model]), (route,)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from remuda.core.errors import StoreUnusable
 from remuda.core.ids import BootId, FrontendId
 from remuda.models.reading import read_model
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import ReplicasChanged, TableKeeper, Tables, TableSources, Unloading
 from remuda.scheduler.catalogue import ModelCatalogue
 from remuda.scheduler.model import Replica, ReplicaState, StoredModel
@@ -43,7 +43,7 @@ class Rig:
         every_s: float = 3600,  # By itself it does not look while a test lasts.
     ) -> None:
         self.store, self.lines, self.clock = store, lines, HandClock()
-        self.tables, self.ledger = Tables(), Ledger()
+        self.tables, self.ledger = Tables(), RequestLedger()
         sources = TableSources(store, store.standings, ModelCatalogue(store, folder), TOKENS)
         self.keeper = TableKeeper(
             self.tables, self.ledger, sources, lines, FrontendId(name), self.clock, every_s=every_s

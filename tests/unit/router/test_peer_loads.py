@@ -10,7 +10,7 @@ import pytest
 from remuda.core.ids import FrontendId, NodeId, ReplicaKey
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
 from remuda.router.peers import PeerLoads, RequestsHeld
 from remuda.router.table import Route, RoutedModel, Table
@@ -33,7 +33,7 @@ def a_table(change: int) -> Table:
 
 class Frontend:
     def __init__(self, name: FrontendId, lines: SharedLines, every_s: float = 0.02) -> None:
-        self.tables, self.ledger, self.clock = Tables(), Ledger(), HandClock()
+        self.tables, self.ledger, self.clock = Tables(), RequestLedger(), HandClock()
         self.tables.replace(a_table(1))
         self.loads = PeerLoads(
             name,

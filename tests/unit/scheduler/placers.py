@@ -16,7 +16,7 @@ from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.demand import NOBODY, Demand
 from remuda.scheduler.load_ops import UnloadRequests
 from remuda.scheduler.model import Replica, Unplaceable
-from remuda.scheduler.placing import PlacementInputs, ReplicaPlacer
+from remuda.scheduler.replica_placer import PlacementInputs, ReplicaPlacer
 from tests.support.virtual_ops import time_passes
 from tests.unit.scheduler.rig import GB, Rig
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.upstreams.http.events import LINE_HELD_BYTES_MAX, Events, usage_in
-from remuda.upstreams.http.renaming import Renamer
+from remuda.upstreams.http.model_renaming import Renamer
 
 _CHUNK = b'data: {"choices":[]}\n\n'
 _DONE = b"data: [DONE]\n\n"

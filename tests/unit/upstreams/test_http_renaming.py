@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core import limits
-from remuda.upstreams.http.renaming import Renamer, with_members
+from remuda.upstreams.http.model_renaming import Renamer, with_members
 from remuda.upstreams.http.upstream import rewritten
 
 _values = st.recursive(

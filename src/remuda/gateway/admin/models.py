@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import NotFound
 from remuda.core.ids import NodeId
-from remuda.core.near_names import did_you_mean
 from remuda.gateway import model_views as show
-from remuda.gateway.admin.asking import NotUnloaded, NotYetUnloaded, wait_for
+from remuda.gateway.admin.submitting import NotUnloaded, NotYetUnloaded, wait_for
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, one_of, read, refuses, takes
 from remuda.gateway.nodes import ModelRows

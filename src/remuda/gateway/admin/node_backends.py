@@ -5,7 +5,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from remuda.core.errors import Invalid, Unavailable
 from remuda.fleet.model import NodeType
 from remuda.fleet.verdicts import installed
-from remuda.gateway.admin.asking import job, on_node, wait_for
+from remuda.gateway.admin.submitting import job, on_node, wait_for
 from remuda.gateway.backend_pages import installed_backend
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, refuses, takes

@@ -15,8 +15,8 @@ from remuda.core.errors import RemudaError
 from remuda.fleet.model import Node
 from remuda.gateway.admin.ops_events import STREAM
 from remuda.gateway.guards import admin_name, require_admin
-from remuda.gateway.layers import HEAD_ONLY
 from remuda.gateway.messages import Described, answer, gives, refusal
+from remuda.gateway.middleware import HEAD_ONLY
 from remuda.gateway.node_logs import NodeLogs
 from remuda.gateway.paths import ModelPath, NodePath, model_name, node_id_text
 from remuda.gateway.services import Services, Svc

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core import limits
 from remuda.core.errors import Invalid
-from remuda.gateway import views
+from remuda.gateway import node_views
 from remuda.gateway.filters import KNOWN_FILTERS
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, refuses, takes
@@ -24,13 +24,13 @@ async def list_nodes(svc: Svc) -> Response:
     """Every node with its status and the facts behind it."""
     replicas, standings = await svc.serving.models.replicas(), await svc.registry.standings()
     in_flight = svc.serving.in_flight
-    return answer(NodeViews([counted(views.node_view(one), replicas, in_flight) for one in standings]))
+    return answer(NodeViews([counted(node_views.node_view(one), replicas, in_flight) for one in standings]))
 
 
 @routes.get("/nodes/{node_id}", responses=gives(wire.NodeView, 401, 404))
 async def one_node(node_id: NodePath, svc: Svc) -> Response:
     """One node."""
-    view = views.node_view(await svc.registry.standing(node_id))
+    view = node_views.node_view(await svc.registry.standing(node_id))
     return answer(counted(view, await svc.serving.models.replicas(), svc.serving.in_flight))
 
 
@@ -100,7 +100,7 @@ async def withdraw_invite(name: str, svc: Svc, admin: Admin) -> Response:
 @routes.get("/nodes/{node_id}/labels", responses=gives(wire.Labels, 401, 404))
 async def labels(node_id: NodePath, svc: Svc) -> Response:
     """A node's labels, whoever wrote them."""
-    return answer(wire.Labels(views.labels_view((await svc.registry.standing(node_id)).node)))
+    return answer(wire.Labels(node_views.labels_view((await svc.registry.standing(node_id)).node)))
 
 
 @routes.put(
@@ -111,9 +111,9 @@ async def labels(node_id: NodePath, svc: Svc) -> Response:
 async def replace_labels(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
     """These labels instead of all others; automatic ones return with the next registration."""
     wanted = (await read(request, wire.Labels)).root
-    views.check_labels(wanted)
+    node_views.check_labels(wanted)
     node = await svc.registry.set_labels(node_id, wanted, admin, keep_others=False)
-    return answer(wire.Labels(views.labels_view(node)))
+    return answer(wire.Labels(node_views.labels_view(node)))
 
 
 @routes.patch(
@@ -124,9 +124,9 @@ async def replace_labels(node_id: NodePath, request: Request, svc: Svc, admin: A
 async def merge_labels(node_id: NodePath, request: Request, svc: Svc, admin: Admin) -> Response:
     """These labels in addition to the others."""
     wanted = (await read(request, wire.Labels)).root
-    views.check_labels(wanted)
+    node_views.check_labels(wanted)
     node = await svc.registry.set_labels(node_id, wanted, admin, keep_others=True)
-    return answer(wire.Labels(views.labels_view(node)))
+    return answer(wire.Labels(node_views.labels_view(node)))
 
 
 @routes.delete(

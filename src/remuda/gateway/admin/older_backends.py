@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Depends, Request, Response
 
 from remuda.core.errors import Invalid
-from remuda.gateway.admin.asking import ask, job
 from remuda.gateway.admin.backends import CONCRETE, look, upgrade_items
+from remuda.gateway.admin.submitting import ask, job
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, read, takes
 from remuda.gateway.paths import BackendPath, OpPath

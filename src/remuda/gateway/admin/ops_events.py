@@ -11,8 +11,8 @@ from fastapi.responses import StreamingResponse
 
 from remuda.core.errors import RemudaError
 from remuda.gateway.guards import require_admin
-from remuda.gateway.layers import HEAD_ONLY
 from remuda.gateway.messages import Described, Responses, refuses
+from remuda.gateway.middleware import HEAD_ONLY
 from remuda.gateway.paths import OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.feed import Event

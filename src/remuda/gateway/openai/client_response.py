@@ -10,7 +10,7 @@ from starlette.types import Send
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
-from remuda.gateway.client_line import ClientLine, Headers
+from remuda.gateway.client_connection import ClientConnection, Headers
 from remuda.gateway.openai.errors import RETRY_AFTER, refusal
 from remuda.gateway.openai.framing import (
     DONE,
@@ -80,7 +80,7 @@ class ClientResponse:
         kind: RequestKind,
         request_id: str,
         send: Send,
-        line: ClientLine | None,
+        line: ClientConnection | None,
         clock: Clock,
         *,
         expose_node: bool,

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from remuda.gateway.openai.client_response import ClientResponse
-from remuda.router.ledger import Ledger
+from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
 
 _FIRST_TOKEN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -25,7 +25,7 @@ class InferenceFigures:
     """What is counted for each request is added to plain numbers, and becomes Prometheus' when it is asked
     for: its own counters cost ten times as much. Children of labels are looked up once."""
 
-    def __init__(self, registry: CollectorRegistry, tables: Tables, ledger: Ledger) -> None:
+    def __init__(self, registry: CollectorRegistry, tables: Tables, ledger: RequestLedger) -> None:
         self._requests = _Counter(
             "remuda_inference_requests", "Inference requests answered.", ("model", "node", "kind", "status")
         )
@@ -97,7 +97,7 @@ class _Counter(Collector):
 class _InFlight(Collector):
     """Read off the ledger when it is asked for."""
 
-    def __init__(self, tables: Tables, ledger: Ledger) -> None:
+    def __init__(self, tables: Tables, ledger: RequestLedger) -> None:
         self._tables = tables
         self._ledger = ledger
 

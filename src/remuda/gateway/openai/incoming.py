@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 from remuda.core import limits
 from remuda.core.errors import RequestIncomplete, TooLarge
-from remuda.gateway.client_line import ClientLine
+from remuda.gateway.client_connection import ClientConnection
 from remuda.gateway.openai.client_response import ClientResponse
 from remuda.gateway.openai.errors import InvalidField
 from remuda.gateway.openai.parsing import Ask
@@ -69,7 +69,7 @@ class IncomingRequest(msgspec.Struct, frozen=True):
     ask: Ask
     headers: Mapping[bytes, bytes]
     receive: Receive
-    line: ClientLine | None
+    line: ClientConnection | None
     response: ClientResponse
 
 

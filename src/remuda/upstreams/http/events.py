@@ -6,7 +6,7 @@ A line that is broken off is never passed on, so that the event which says so ca
 import re
 from typing import Final
 
-from remuda.upstreams.http.renaming import Renamer
+from remuda.upstreams.http.model_renaming import Renamer
 
 LINE_HELD_BYTES_MAX: Final = 64 << 10  # Of a line whose end has not come; a longer one passes in parts.
 _TAIL_BYTES: Final = 4 << 10  # Holds the last events.

@@ -21,6 +21,7 @@ from remuda.upstreams.http.client import Pool, ServerAddress
 from remuda.upstreams.http.connection import HttpConnection, body_of
 from remuda.upstreams.http.decoding import pass_on_typed
 from remuda.upstreams.http.events import Events, usage_in
+from remuda.upstreams.http.model_renaming import Renamer, with_members
 from remuda.upstreams.http.refusals import (
     EVENTS,
     JSON,
@@ -30,7 +31,6 @@ from remuda.upstreams.http.refusals import (
     in_openai_shape,
     in_words,
 )
-from remuda.upstreams.http.renaming import Renamer, with_members
 
 WHOLE_BYTES_MAX: Final = 1 << 20  # An answer up to here is sent when complete, a longer one as it comes.
 RENAMED_AT_ONCE_BYTES: Final = 16 << 10  # Logprobs have a mark every few bytes, each of which is looked at.

@@ -46,8 +46,8 @@ from remuda.worker.commands.progress import Outlet
 from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.report import ReportBuilder
 from remuda.worker.commands.resolve_request import RequestResolver
+from remuda.worker.commands.running_work import WorkInHand
 from remuda.worker.commands.stopping import Stopping
-from remuda.worker.commands.work import WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.ports import Hear, Publish
 from remuda.worker.processes.ports import Supervision

@@ -18,7 +18,7 @@ from remuda.wire.process_keys import ProcessKey, door_path
 from remuda.worker.commands.exclusive_access import ExclusiveAccess, InstalledState, require_gone, stop_report
 from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.resolve_request import RequestResolver, Wanted, named_backend
-from remuda.worker.commands.work import RunningAttempt, WorkInHand
+from remuda.worker.commands.running_work import RunningAttempt, WorkInHand
 from remuda.worker.depot.depot import Depot, Installed, Switching
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.last_start import LastStart

@@ -16,7 +16,7 @@ from remuda.wire.backends import (
     BackendRollbackReply,
 )
 from remuda.worker.commands.exclusive_access import ExclusiveAccess, InstalledState, require_gone, stop_report
-from remuda.worker.commands.work import Kind, WorkInHand
+from remuda.worker.commands.running_work import Kind, WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.processes.model import Stopped
 

@@ -15,7 +15,7 @@ from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica
 from remuda.worker.commands import limits
 from remuda.worker.commands.model_files import ModelListing
 from remuda.worker.commands.replica_address import ReplicaAddresses
-from remuda.worker.commands.work import WorkInHand
+from remuda.worker.commands.running_work import WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.last_start import read_last_start
 from remuda.worker.depot.layout import DepotLayout

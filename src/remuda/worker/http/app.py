@@ -21,7 +21,7 @@ from remuda.worker.http.asgi import (
     refuse,
     refuse_method,
 )
-from remuda.worker.http.door import Door
+from remuda.worker.http.backend_proxy import BackendProxy
 from remuda.worker.http.logs import LogPages
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.tokens import OpeningTokens
@@ -80,7 +80,7 @@ def running_page(running: Running) -> App:
 
 
 def application(
-    why_unready: Callable[[], str], guard: TokenGuard, logs: ProcessLogs, door: Door, running: Running
+    why_unready: Callable[[], str], guard: TokenGuard, logs: ProcessLogs, door: BackendProxy, running: Running
 ) -> App:
     """`why_unready` says why the worker cannot receive work; empty when it can."""
     probe, list_running = probes(why_unready), running_page(running)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from remuda.core.errors import Invalid
 from remuda.core.os_errors import without_number
-from remuda.core.pasting import pasted
+from remuda.core.shell_quoting import pasted
 from remuda.host.files import read_small
 from remuda.wire.backends import BackendInstall
 from remuda.worker.depot.layout import MANIFEST_FILE, RUN_FILE

@@ -16,7 +16,7 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import RemudaError
 from remuda.core.events import Notifier
 from remuda.host.restarts import GiveUp, Restart, after_exit
-from remuda.worker.processes.endings import Ended, Over, PortLost, port_in_use, told, without_lines
+from remuda.worker.processes.exit_reasons import Ended, Over, PortLost, port_in_use, told, without_lines
 from remuda.worker.processes.life import Life
 from remuda.worker.processes.model import (
     BackendTimeouts,
@@ -26,7 +26,7 @@ from remuda.worker.processes.model import (
     Protocol,
     Stopped,
 )
-from remuda.worker.processes.port_book import PortBook
+from remuda.worker.processes.port_allocation import PortBook
 from remuda.worker.processes.ports import Backends, Machine, Process
 
 log = structlog.get_logger(__name__)

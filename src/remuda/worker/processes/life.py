@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 
 from remuda.core import limits
-from remuda.worker.processes.endings import Ended, Over, PortLost, Useless
+from remuda.worker.processes.exit_reasons import Ended, Over, PortLost, Useless
 from remuda.worker.processes.model import ProcessPhase, Recipe
 from remuda.worker.processes.ports import Backends, PortListener, Process
 

@@ -21,8 +21,8 @@ from remuda.core.errors import ChildFailed, Misconfigured
 from remuda.core.ids import BootId
 from remuda.host import descendants, tether
 from remuda.host.descendants import Identity, Mark, Seen
-from remuda.host.kin import Kin
 from remuda.host.ports import listen, listeners, sockets_of
+from remuda.host.process_family import ProcessFamily
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import ProcessCommand
 from remuda.worker.processes.output import Logs, Output
@@ -127,7 +127,7 @@ class LocalProcess:
         self._mark = mark
         self._output = output
         self._on_gone = on_gone
-        self._kin = Kin({leader}, mark.__eq__)
+        self._kin = ProcessFamily({leader}, mark.__eq__)
         self._ending = anyio.Lock()
         self._gone = False
         self._oom_kills = oom_kills()

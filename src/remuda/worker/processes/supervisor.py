@@ -21,7 +21,7 @@ from remuda.worker.processes.model import (
     Protocol,
     Stopped,
 )
-from remuda.worker.processes.port_book import PortBook
+from remuda.worker.processes.port_allocation import PortBook
 from remuda.worker.processes.ports import Backends, Machine
 
 

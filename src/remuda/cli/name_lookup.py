@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
+from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid, NotFound
-from remuda.core.near_names import did_you_mean
 
 _SHOWN_MAX = 5
 

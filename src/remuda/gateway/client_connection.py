@@ -11,7 +11,7 @@ EXTENSION: Final = "remuda.line"
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
-class ClientLine(Protocol):
+class ClientConnection(Protocol):
     """The connection on which a request came."""
 
     when_lost: Callable[[], None] | None
@@ -36,8 +36,8 @@ class ClientLine(Protocol):
         ...
 
 
-def line_of(scope: Scope) -> ClientLine | None:
+def line_of(scope: Scope) -> ClientConnection | None:
     """None where another server than ours runs the application."""
     extensions = scope.get("extensions")
-    line: ClientLine | None = None if extensions is None else extensions.get(EXTENSION)
+    line: ClientConnection | None = None if extensions is None else extensions.get(EXTENSION)
     return line

@@ -56,7 +56,7 @@ Find = Callable[[ProcessKey], int | None]
 
 
 @asynccontextmanager
-async def open_door(find: Find) -> "AsyncIterator[Door]":
+async def open_door(find: Find) -> "AsyncIterator[BackendProxy]":
     """`find` gives the port of a process while it is ready."""
     connector = aiohttp.TCPConnector(limit=limits.DOOR_CONNECTIONS_MAX, keepalive_timeout=limits.DOOR_IDLE_S)
     async with aiohttp.ClientSession(
@@ -66,10 +66,10 @@ async def open_door(find: Find) -> "AsyncIterator[Door]":
         skip_auto_headers=_AUTOMATIC,
         timeout=_PATIENCE,
     ) as session:
-        yield Door(session, find)
+        yield BackendProxy(session, find)
 
 
-class Door:
+class BackendProxy:
     """Opened by `open_door`. An ASGI application for the paths below PROCESSES_PATH."""
 
     def __init__(self, session: aiohttp.ClientSession, find: Find) -> None:

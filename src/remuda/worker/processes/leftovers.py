@@ -12,7 +12,7 @@ import structlog
 from remuda.core.ids import BootId
 from remuda.host import descendants
 from remuda.host.descendants import Seen
-from remuda.host.kin import Kin
+from remuda.host.process_family import ProcessFamily
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ async def end_survivors(owner: str, boot: BootId, grace: timedelta = _GRACE) -> 
 
     Only for whoever holds the data folder alone: a second worker there would lose its processes.
     """
-    kin = Kin((), lambda mark: mark.owner == owner and mark.boot != boot)
+    kin = ProcessFamily((), lambda mark: mark.owner == owner and mark.boot != boot)
     found = {seen: _command(seen.pid) for seen in await _alive(kin)}
     if not found:
         return ()
@@ -46,7 +46,7 @@ async def end_survivors(owner: str, boot: BootId, grace: timedelta = _GRACE) -> 
     return survivors
 
 
-async def _end(kin: Kin, found: Iterable[Seen], grace: timedelta) -> frozenset[int]:
+async def _end(kin: ProcessFamily, found: Iterable[Seen], grace: timedelta) -> frozenset[int]:
     """The pids of those that did not end."""
     for seen in found:
         descendants.send(seen.identity, signal.SIGTERM)
@@ -60,7 +60,7 @@ async def _end(kin: Kin, found: Iterable[Seen], grace: timedelta) -> frozenset[i
     return frozenset(seen.pid for seen in await _alive(kin))
 
 
-async def _alive(kin: Kin) -> list[Seen]:
+async def _alive(kin: ProcessFamily) -> list[Seen]:
     with anyio.move_on_after(_LOOK_LIMIT_S):
         return await kin.alive()
     log.error("survivors_not_looked_for")

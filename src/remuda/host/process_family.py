@@ -15,7 +15,7 @@ _POLL_FIRST_S = 0.01
 _POLL_MOST_S = 0.2
 
 
-class Kin:
+class ProcessFamily:
     """Those in `leaders`, those whose mark fits, and all they started. Who was found once stays known.
 
     Leaders are children of this process that somebody waits for.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.core.pasting import pasted
+from remuda.core.shell_quoting import pasted
 
 
 @pytest.mark.parametrize(

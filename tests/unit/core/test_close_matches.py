@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.core.near_names import did_you_mean, near_names
+from remuda.core.close_matches import did_you_mean, near_names
 
 NAMES = ["smollm2-135m-instruct", "Qwen3-8B", "qwen3-32b", "bge"]
 

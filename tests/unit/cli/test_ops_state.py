@@ -4,7 +4,7 @@ from functools import reduce
 
 import pytest
 
-from remuda.cli.ops_picture import Picture, steps_of
+from remuda.cli.ops_state import Picture, steps_of
 from remuda.core.errors import Rejected
 from remuda.core.sse import SseEvent
 from tests.unit.cli.ops_views import ID, NOON, a_step, an_op, op_event, tick

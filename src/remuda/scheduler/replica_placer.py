@@ -9,6 +9,7 @@ from remuda.core.ids import MachineId, NodeId, ReplicaKey
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
+from remuda.scheduler.backend_supply import NOWHERE, Supply, supplies
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import NOBODY
 from remuda.scheduler.load_ops import UnloadRequests, load_operation
@@ -25,7 +26,6 @@ from remuda.scheduler.model import (
 from remuda.scheduler.offers import PlacementFacts, offers
 from remuda.scheduler.placement import place
 from remuda.scheduler.ports import OpSignal, ReplicaStore, RoutingTable
-from remuda.scheduler.supplies import NOWHERE, Supply, supplies
 
 Supplies = Mapping[NodeId, Supply]
 ReadFleet = Callable[[], Awaitable[tuple[Sequence[ObservedNode], Sequence[Reading]]]]

@@ -13,7 +13,7 @@ from remuda.fleet.admission import AdmissionPolicy, without_invite
 from remuda.fleet.health import Reachability
 from remuda.fleet.identity import Caller, is_its_own, may_speak, recognised
 from remuda.fleet.model import Candidate, Claim, Invite, Node
-from remuda.fleet.reception import (
+from remuda.fleet.registration import (
     Admit,
     Decision,
     Desk,

@@ -8,7 +8,7 @@ import pytest
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.router.confirming import Confirming
+from remuda.router.confirmation import Confirming
 from remuda.router.live_table import Tables
 from remuda.router.table import Route, RoutedModel, Table
 from remuda.wire.models import RunningModel

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.worker.processes.endings import Ended, Useless, likely_cause, told
+from remuda.worker.processes.exit_reasons import Ended, Useless, likely_cause, told
 
 
 def test_the_story_has_what_happened_the_cause_and_the_last_lines() -> None:

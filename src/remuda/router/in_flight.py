@@ -6,7 +6,7 @@ from remuda.core.ids import ReplicaKey
 from remuda.router.table import Route
 
 
-class Ledger:
+class RequestLedger:
     """What this frontend has in flight, and what the others said they have (see peers.py)."""
 
     def __init__(self) -> None:
