@@ -32,7 +32,7 @@ def command(asked: ClientOptions, config: str | None) -> None:
     if asked.as_json:
         click.echo(json.dumps({"healthy": healthy, "findings": [asdict(finding) for finding in found]}))
     else:
-        from remuda.cli.findings_page import page
+        from remuda.cli.findings import page
         from remuda.cli.render import console, show
 
         show(console(), page(found))

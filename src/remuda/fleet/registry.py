@@ -1,19 +1,21 @@
-"""Who is in the fleet. Reads, calls a decision, writes; hands out and takes back bus credentials."""
+"""The nodes of the fleet: reads, calls a decision, writes; checks that a call in a node's name comes from
+that node; hands out and takes back bus credentials."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
+import anyio
 import structlog
 
+from remuda.core import limits
 from remuda.core.entropy import Entropy
-from remuda.core.errors import BusUnusable, NodeRemoved, NotFound, RemudaError
+from remuda.core.errors import BusUnusable, NodeRemoved, NotFound, RemudaError, Unavailable
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet import admission
 from remuda.fleet.admission import AdmissionPolicy, Beat
-from remuda.fleet.callers import Callers
 from remuda.fleet.fleet import Fleet, Standing
 from remuda.fleet.health import Thresholds
 from remuda.fleet.identity import Caller, proven
@@ -22,6 +24,43 @@ from remuda.fleet.model import Candidate, HistoryEntry, Identification, Node, St
 from remuda.fleet.ports import BusCredentials, CredentialIssuer, FleetStore, KnownName, Note, StopSender
 from remuda.fleet.registration import Admit, Decision, Desk, Hold, Refuse, Supersede, receive, succeeded
 from remuda.fleet.tokens import DerivedTokens, NodeTokens
+
+LookUp = Callable[[NodeId], Awaitable[Node]]
+"""The node of this id; NotFound."""
+
+Heard = Callable[[NodeId, Caller], bool]
+"""Whether a heartbeat of that caller was lately taken as that node's."""
+
+
+class Callers:
+    """Anybody can call with an invented secret. Such calls are answered by reading, a few at a time,
+    so that they neither take the lock for writing nor make those wait who need it."""
+
+    def __init__(self, look_up: LookUp, heard: Heard) -> None:
+        self._look_up = look_up
+        self._heard = heard
+        self._lookups = anyio.CapacityLimiter(limits.CALLERS_LOOKED_UP_MAX)
+
+    async def prove(self, node_id: NodeId, caller: Caller) -> None:
+        """Raises as `identify` does. Whoever writes decides again on what is stored by then."""
+        if not self._heard(node_id, caller):
+            await self._identify_stranger(node_id, caller)
+
+    async def identify(self, node_id: NodeId, caller: Caller) -> None:
+        """NotFound for an unknown node, Unauthorized where the caller is not that node, Unavailable where too
+        many others who were not heard before are still being looked up."""
+        if self._heard(node_id, caller):
+            proven(await self._look_up(node_id), caller)
+        else:
+            await self._identify_stranger(node_id, caller)
+
+    async def _identify_stranger(self, node_id: NodeId, caller: Caller) -> None:
+        if self._lookups.statistics().tasks_waiting >= limits.CALLERS_WAITING_MAX:
+            raise Unavailable("too many unidentified callers are being looked up", hint="send it again")
+        async with self._lookups:
+            node = await self._look_up(node_id)
+        proven(node, caller)
+
 
 log = structlog.get_logger()
 _NOBODY = AdmissionPolicy(auto_approve=False)

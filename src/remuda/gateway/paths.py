@@ -1,12 +1,15 @@
-"""Parameters in route paths. Text that cannot name anything is rejected here: some databases cannot even
-look it up."""
+"""Parameters of routes. Text in a path that cannot name anything is rejected here: some databases cannot
+even look it up. Unknown filters of a list are rejected too: a misspelled one would be ignored and show
+everything."""
 
 from typing import Annotated
 from urllib.parse import unquote
 
-from fastapi import Path
+from fastapi import Depends, Path, Request
+from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 
+from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid, NotFound
 from remuda.core.ids import NodeId
 from remuda.ops.model import OpId
@@ -71,3 +74,16 @@ BackendPath = Annotated[
     AfterValidator(_backend),
     Path(alias="backend", description="Its name, or gallery@name; may be URL-encoded twice."),
 ]
+
+
+async def _known_filters(request: Request) -> None:
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    known = sorted(field.alias for field in route.dependant.query_params)
+    unknown = next((name for name in request.query_params if name not in known), None)
+    if unknown is not None:
+        hint = did_you_mean(unknown, known, f"there are {', '.join(known)}")
+        raise Invalid(f"unknown filter {unknown[:100]!r}", hint=hint)
+
+
+KNOWN_FILTERS = Depends(_known_filters)

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from remuda.cli import findings
-from remuda.cli.findings import Finding, Holder, Level
-from remuda.cli.findings_page import page, verdict
+from remuda.cli.findings import Finding, Holder, Level, page, verdict
 from remuda.cli.node_tables import shown_status
 from remuda.wire.nodes import NodeFacts, NodeView
 from remuda.wire.operations import ProblemView

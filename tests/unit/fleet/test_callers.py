@@ -6,9 +6,9 @@ import pytest
 from remuda.core import limits
 from remuda.core.errors import NotFound, Unauthorized, Unavailable
 from remuda.core.ids import NodeId
-from remuda.fleet.callers import Callers
 from remuda.fleet.identity import Caller
 from remuda.fleet.model import Node
+from remuda.fleet.registry import Callers
 from tests.support.nodes import node
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from remuda.core.errors import Conflict, Invalid
 from remuda.core.ids import NodeId
 from remuda.gateway.admin.backends import CONCRETE, upgrade_item
-from remuda.gateway.filters import KNOWN_FILTERS
 from remuda.gateway.guards import Admin, require_admin
 from remuda.gateway.messages import answer, gives, one_of, read, takes
-from remuda.gateway.paths import OpPath
+from remuda.gateway.paths import KNOWN_FILTERS, OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.bad_versions import Withheld
 from remuda.ops.model import Kind, Source, Wish
