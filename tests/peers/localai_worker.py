@@ -125,9 +125,9 @@ class LocalAiWorker:
             left_s = expires - time.time()  # noqa: TID251 - peers have nothing of ours.
             await anyio.sleep(max(0.75 * left_s, 0.5))
             await self._register()
-            await self._bus.close()
-            self._bus = await self._connect()
+            former, self._bus = self._bus, await self._connect()
             await self._subscribe(self._bus, tasks)
+            await former.close()  # Not before: what is sent meanwhile would reach nobody.
 
     def _introduction(self) -> JSON:
         body: JSON = {

@@ -168,3 +168,10 @@ async def until_down(bus: Bus) -> str:
         while not isinstance(bus.state, Down):
             await bus.changed.wait()
     return bus.state.reason
+
+
+async def until_shut_out(bus: Bus) -> None:
+    """Wait until the server turns this login away: it says so when it hangs up, and in other words when we
+    call again, which a busy test may see first."""
+    reason = await until_down(bus)
+    assert "revoked" in reason or "does not accept our credentials" in reason, reason

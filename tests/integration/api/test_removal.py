@@ -15,7 +15,7 @@ from remuda.host.folder import DataFolder
 from remuda.host.ports import free_port
 from remuda.wire import subjects
 from tests.support.frontends import Json, LiveFrontend, live_frontend
-from tests.support.nats_servers import connected, connecting, until_down
+from tests.support.nats_servers import connected, connecting, until_down, until_shut_out
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +78,7 @@ async def test_the_worker_is_told_to_stop_and_its_credentials_end(frontend: Live
     async with connected(node["nats_url"], login(node)) as bus:
         await bus.subscribe(subjects.node_stop(NodeId(node["id"])), hear)
         await remove(frontend, node["id"])
-        assert "revoked" in await until_down(bus)
+        await until_shut_out(bus)
     assert told == [b"null"]
     async with connecting(node["nats_url"], login(node)) as bus:
         assert "does not accept our credentials" in await until_down(bus)
