@@ -1,5 +1,8 @@
-"""Bounds that more than one package knows, named with their units; a package's own are in its `limits.py`.
-Nothing waits, queues or grows without a bound."""
+"""Bounds of frontends and workers as a whole, named with their units, on one page: they depend on each other.
+
+What bounds one piece of code is beside it, or in its package's `limits.py`. Nothing waits, queues or grows
+without a bound.
+"""
 
 # Fleet.
 HEARING_EVERY_S = 5.0  # How often a frontend proves to itself that it can hear the fleet.
