@@ -1,4 +1,4 @@
-"""Which blobs to let go: by reference, age and budget. Pure."""
+"""Which blobs to delete: by reference, age and budget. Pure."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Patience with servers that fail: how often, how long, and that they may say so themselves."""
+"""Retries of requests to servers that fail: how often and how long, honouring Retry-After."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,5 +1,5 @@
-"""Backends that come from elsewhere than a registry, brought into the same form: an Image whose layers are in
-the store. Whatever demands a checksum gets it checked before anything can use the bytes."""
+"""Backends from other places than a registry, converted to the same form: an Image whose layers are in the
+store. Whatever demands a checksum gets it checked before anything can use the bytes."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Set

@@ -1,4 +1,5 @@
-"""Versions that did not start when they were rolled out. Nobody gets one again without asking for it. Pure.
+"""Versions that did not start when they were rolled out. They are not installed again unless asked for by
+force. Pure.
 
 They are known from the steps that found out. Another digest under the same tag is another version.
 """

@@ -1,4 +1,4 @@
-"""The news that operations have changed: at once on this frontend, by the bus on the others."""
+"""Tells that operations have changed: at once on this frontend, over the bus on the others."""
 
 from datetime import timedelta
 from typing import Final

@@ -1,4 +1,4 @@
-"""Sends what the reconciler has committed, and takes down the replies, however late they come."""
+"""Sends what the reconciler has committed, and records the replies, however late they arrive."""
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager

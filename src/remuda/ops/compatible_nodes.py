@@ -1,4 +1,4 @@
-"""Which nodes could run which backends. Pure.
+"""Which nodes can run which backends. Pure.
 
 Answered by planning an install that nobody makes, so that it never differs from what an install would do.
 """

@@ -1,4 +1,4 @@
-"""Who has which backend: from reports, and from what workers without reports listed when asked. Pure."""
+"""Which nodes have which backend installed: from reports, or from lists of workers that send none. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

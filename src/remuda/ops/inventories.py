@@ -1,4 +1,4 @@
-"""Asks workers that send no reports what they have installed, at a slow pace."""
+"""Asks workers that send no reports, at a slow pace, which backends they have installed."""
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta

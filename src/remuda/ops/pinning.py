@@ -1,4 +1,4 @@
-"""Asks registries what tags stand for, all together and not for long. Best effort."""
+"""Asks registries for the digests behind tags, concurrently and with a short deadline. Best effort."""
 
 from collections.abc import Collection, Mapping
 from typing import Final

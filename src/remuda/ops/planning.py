@@ -1,4 +1,5 @@
-"""One pass over everything that is not over: what to write, what to send then, whom to ask. Pure."""
+"""One reconciler pass over all unfinished operations: what to write, what to send after that, which workers
+to ask. Pure."""
 
 import re
 from collections import defaultdict

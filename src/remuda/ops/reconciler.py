@@ -1,5 +1,5 @@
-"""Brings what is wanted and what is true together, pass by pass. It takes no input: a signal only wakes it,
-and several frontends may run it at once. What to do is decided in `planning`."""
+"""Moves operations towards their goals, pass by pass. It takes no input: a signal only wakes it, and several
+frontends may run it at once. What to do is decided in `planning`."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is said to a worker for each verb, and what its reply comes to. Pure.
+"""The request to a worker for each verb, and what its reply means. Pure.
 
 Every request is whole: a retry next week carries the same source, pin and names as the first one.
 """

@@ -1,4 +1,5 @@
-"""What admins may do to operations: ask for one, look at it, change their mind. No call waits for a node."""
+"""What administrators can do with operations: submit, list, show, pause, cancel, retry, dismiss. No call
+waits for a node."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,5 @@
-"""The only function that changes a step. It decides from what is true now, not from what just happened."""
+"""The state machine of a step: the only function that changes one. It decides from what is true now, not
+from what just happened."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

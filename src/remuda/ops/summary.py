@@ -1,4 +1,4 @@
-"""An operation as a whole, computed from its steps each time it is looked at. Pure."""
+"""The state of a whole operation, computed from its steps each time. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Looks now and then what the tags of installed images stand for, and says what could be upgraded."""
+"""Checks now and then which digests the tags of installed images stand for, and what can be upgraded."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,5 @@
-"""Which installed backends have something newer, or differ between nodes; and of which nobody can say. Pure.
+"""Which installed backends have a newer version or differ between nodes, and for which that is unknown.
+Pure.
 
 It judges what nodes have now, so that an upgrade which has happened is an upgrade less at the next look.
 """

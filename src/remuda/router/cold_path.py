@@ -1,4 +1,4 @@
-"""What a request meets when its model has no replica: a load that it waits for, or the reason why not."""
+"""Requests for a model without a replica: wait for its load, or fail with the reason."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final

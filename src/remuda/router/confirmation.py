@@ -1,9 +1,9 @@
-"""While the store cannot be read: which replicas are still there, asked of those who run them.
+"""Asks workers which replicas are still there while the store cannot be read.
 
-A table that cannot be refreshed goes on serving, but others may unload what is in it. So every routed replica
-has to be confirmed: by its worker, which names the very process, over the bus if that can be used, else over
-the worker's HTTP server. A health call proves less: another model may have the port by now. It is for peers
-that name no process, and for workers of an older release. Requests never wait for any of this.
+A table that cannot be refreshed goes on serving, but others may unload what is in it. So every routed
+replica has to be confirmed: by its worker, which names the very process, over the bus if that can be used,
+else over the worker's HTTP server. A health call proves less: another model may have the port by now. It is
+for peers that name no process, and for workers of an older release. Requests never wait for any of this.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

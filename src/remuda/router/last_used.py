@@ -1,5 +1,5 @@
-"""Writes down when this frontend used which replicas, so that every frontend can tell which are idle: soon
-after a pause, and now and then while the use lasts, but not with each request."""
+"""Records when this frontend used which replicas, so that every frontend can tell which are idle: soon after
+a pause, and now and then while the use lasts, but not with each request."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta

@@ -1,6 +1,6 @@
-"""What frontends tell each other of their requests in flight, about once a second. A frontend that has not
-spoken for a while has nothing in flight, as far as the choice of a replica goes; before one is stopped, its
-last word counts for as long as it lives."""
+"""Exchanges the numbers of requests in flight between frontends, about once a second. A frontend that has
+not spoken for a while has nothing in flight, as far as the choice of a replica goes; before one is stopped,
+its last word counts for as long as it lives."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping

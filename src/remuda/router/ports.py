@@ -1,4 +1,4 @@
-"""What routing needs of whoever loads models, and how it tells what it found."""
+"""What the router needs of the scheduler, and how it reports what it found."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Closes connections to replicas that are no longer routed to: each load brings new ones, for months."""
+"""Closes connections to replicas that are no longer routed to: each load opens new ones."""
 
 from collections.abc import Collection
 from typing import Protocol

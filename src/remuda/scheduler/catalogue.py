@@ -1,4 +1,4 @@
-"""The models that are configured, as this frontend knows them: read from the store, kept in memory."""
+"""The configured models: read from the store, kept in memory."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
-"""A model is wanted and nothing answers for it: see to it that one load is under way in the whole fleet.
+"""Sees to it that one load in the whole fleet is under way for a model that is wanted and has no replica.
 
-Those who want it wait for what is found; they do not look themselves, and their leaving stops nothing."""
+Those who want it wait for what is found; they do not look themselves, and their leaving stops nothing.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

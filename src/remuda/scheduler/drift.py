@@ -1,4 +1,4 @@
-"""Which replicas are only rows any more, and which processes nobody knows. Pure.
+"""Which replicas have lost their process, and which processes have no replica. Pure.
 
 Nothing is concluded from silence. A worker that says what became of a process is believed at once; one that
 no longer mentions it has to do so twice. Busy is not dead.

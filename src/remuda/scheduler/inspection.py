@@ -1,4 +1,4 @@
-"""Looks at a replica that failed a request, and forgets it when it is not what it was.
+"""Inspects a replica that failed a request, and removes it when its process is gone or another.
 
 One that cannot be reached, on a node whose worker does not answer either, is not forgotten, for nobody has
 said that it is gone.

@@ -1,7 +1,8 @@
-"""Whether the answer to an install is still to come. Pure.
+"""Whether the reply to an install was lost. Pure.
 
 An answer is lost with the connection it was on. Silence does not tell: the worker itself has to show, twice,
-that it has nothing of this in hand."""
+that it has nothing of this in hand.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,5 @@
-"""Models described by files in the data folder: what is put there becomes a model, what leaves is none."""
+"""Models configured by files in the data folder: a file that appears adds a model, one that disappears
+removes it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

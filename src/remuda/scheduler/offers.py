@@ -1,8 +1,8 @@
-"""What each node has to offer to a model, from what is known of the fleet and its replicas. Pure.
+"""What each node can offer to a model, from what is known of the fleet and its replicas. Pure.
 
 Memory that was set aside is taken off what a node reports for as long as its report cannot show it: once a
-replica is loaded and a later heartbeat has come, the report does, and it is not taken off twice. VRAM and RAM
-are accounts of their own, except where they are the same memory.
+replica is loaded and a later heartbeat has come, the report does, and it is not taken off twice. VRAM and
+RAM are accounts of their own, except where they are the same memory.
 """
 
 from collections import defaultdict

@@ -1,10 +1,10 @@
-"""Where a new replica goes, and what has to go for it; or why it can go nowhere, for every node. Pure.
+"""Chooses the node for a new replica and what is evicted for it, or says for every node why not. Pure.
 
 Of the nodes that fit, those that answer when dialled come before those that do not, and then those known to
-have the model's file before those that may have it. Among them
-one that nothing has to leave comes first, then one that has the backend, then one with a GPU, then the least
-busy, and then the one with most room left: models spread over the machines, and an estimate that was too
-small hurts fewer neighbours. Big rooms need not be saved: what is idle can leave them.
+have the model's file before those that may have it. Among them one that nothing has to leave comes first,
+then one that has the backend, then one with a GPU, then the least busy, and then the one with most room
+left: models spread over the machines, and an estimate that was too small hurts fewer neighbours. Big rooms
+need not be saved: what is idle can leave them.
 """
 
 import shlex

@@ -1,4 +1,4 @@
-"""Finds a place for one more replica of a model, and records that it is to be loaded there."""
+"""Places one more replica of a model, and records that it is to be loaded there."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What people may do to models: have them, load and unload them, look at them. No call waits for a node."""
+"""What people can do with models: add, remove, load, unload and list them. No call waits for a node."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""Keeps replicas true: forgets those that are gone, stops those that nobody knows, unloads those that are not
-wanted. It takes no input; a signal only wakes it, and every frontend may run it."""
+"""Reconciles replicas: removes those that are gone, stops processes without a replica, unloads those that
+are not wanted. It takes no input; a signal only wakes it, and every frontend may run it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
-"""What is done about replicas without being asked: about those that are idle, outdated, on their way out, or
-whose load is over without them. Pure.
-"""
+"""What upkeep does about replicas that are idle, outdated, being unloaded, or left over from a load that
+ended. Pure."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Workers over the bus, as loads and unloads speak to them, and how a replica's process is stopped."""
+"""Commands to workers over the bus for loads and unloads, and how a replica's process is stopped."""
 
 from datetime import timedelta
 from typing import Final, TypeVar

@@ -1,4 +1,4 @@
-"""What the database driver raises, in the project's own words. Values of statements never get into them."""
+"""Errors of the database driver, converted to ours. Values of statements never get into them."""
 
 import re
 from collections.abc import Iterator

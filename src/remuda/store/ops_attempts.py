@@ -1,4 +1,4 @@
-"""What becomes of steps: their next states, and the attempts with the requests by which they were sent."""
+"""The progress of steps: their next states, their attempts, and the requests by which these were sent."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Operations as they are looked at: what is under way, what there is, and what changed."""
+"""Queries of operations: what is under way, what there is, and what changed."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

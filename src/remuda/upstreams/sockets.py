@@ -1,4 +1,4 @@
-"""What connections to replicas have in common: that a machine which vanished is noticed."""
+"""Socket options of connections to replicas, so that a vanished machine is noticed."""
 
 import asyncio
 import errno

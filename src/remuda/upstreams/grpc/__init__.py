@@ -1,1 +1,1 @@
-"""Replicas that speak backend.proto: requests become its calls, its replies become OpenAI's answers."""
+"""Replicas that speak backend.proto: requests become its calls, its replies become typed answers."""

@@ -1,4 +1,4 @@
-"""Backends' processes as whoever loads models sees them: load this, and are you well."""
+"""Backend processes as the scheduler uses them: load a model, check health."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""From how a call failed to what the client is told, and whether another replica may try. Pure."""
+"""Maps failures of calls to errors for the client, and says whether another replica may try. Pure."""
 
 from typing import Final
 

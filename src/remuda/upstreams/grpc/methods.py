@@ -1,4 +1,4 @@
-"""Every call of backend.proto: inference, which is counted as in flight, or the care of a process.
+"""Every call of backend.proto: inference, which is counted as in flight, or process management.
 
 What is not listed here cannot be called: a new method in the service has to be put on one side first.
 """

@@ -1,4 +1,4 @@
-"""Takes the thoughts out of a text that begins with them, between tags, as models write it. Pure."""
+"""Separates reasoning between tags at the beginning of a text from the answer. Pure."""
 
 from enum import Enum, auto
 from typing import Final

@@ -1,4 +1,4 @@
-"""Answers of HTTP replicas for clients of other APIs than OpenAI's: decoded, and passed on in types."""
+"""Decodes answers of HTTP replicas for clients of APIs other than OpenAI's."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""What an HTTP server's answer means when it is not the one that was asked for."""
+"""What an HTTP server's error answer means for the client and for the replica."""
 
 import re
 from collections.abc import Mapping

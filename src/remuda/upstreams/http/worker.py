@@ -1,4 +1,4 @@
-"""A worker's own HTTP server, as a frontend asks it what it runs."""
+"""Asks a worker's own HTTP server which processes it runs."""
 
 from typing import Final
 
