@@ -45,7 +45,6 @@ class BadVersion:
 
 BadVersions = Mapping[str, BadVersion]
 """By digest."""
-NONE_BAD: Final[BadVersions] = {}
 
 
 @dataclass(frozen=True, slots=True)

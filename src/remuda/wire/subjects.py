@@ -164,8 +164,6 @@ CACHE_INVALIDATE_MODELS: Final = "cache.invalidate.models"
 """Model configurations changed: read them again."""
 CACHE_INVALIDATE_BACKENDS: Final = "cache.invalidate.backends"
 """Installed backends changed: ask again."""
-CACHE_INVALIDATE_SKILLS: Final = "cache.invalidate.skills"
-"""The contract has the name and no use for it."""
 PREFIXCACHE_OBSERVE: Final = "prefixcache.observe"
 """A replica has just seen this prompt prefix."""
 PREFIXCACHE_INVALIDATE: Final = "prefixcache.invalidate"
@@ -196,11 +194,6 @@ def staging_progress(model_id: str) -> str:
     return f"staging.{token(model_id)}.progress"
 
 
-def cache_invalidate_collection(name: str) -> str:
-    """The contract has the name and no use for it."""
-    return f"cache.invalidate.collections.{token(name)}"
-
-
 def state_delta(name: str) -> str:
     """One change of a map that all frontends mirror; `name` is one of STATE_NAMES."""
     return f"state.{token(name)}.delta"
@@ -212,16 +205,6 @@ STATE_NAMES: Final = ("finetune.jobs", "quant.jobs", "agent.tasks", "responses.m
 def response_cancel(response_id: str) -> str:
     """Stop generating one response."""
     return f"responses.{token(response_id)}.cancel"
-
-
-def finetune_progress(job_id: str) -> str:
-    """The contract has the name and no use for it."""
-    return f"finetune.{token(job_id)}.progress"
-
-
-def finetune_cancel(job_id: str) -> str:
-    """The contract has the name and no use for it."""
-    return f"finetune.{token(job_id)}.cancel"
 
 
 # Agent workers. Each message of a queue group reaches one member.
