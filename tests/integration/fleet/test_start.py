@@ -68,5 +68,5 @@ def test_a_person_at_a_terminal_sees_lines_and_no_json(tmp_path: Path) -> None:
 
     seen = until(tmp_path, ["up"], "is up.", **warned)
 
-    assert seen.count("setting_has_no_effect_yet") == 2
+    assert seen.count("A setting has no effect yet") == 2
     assert [line for line in seen.splitlines() if line.lstrip().startswith("{")] == []
