@@ -77,19 +77,27 @@ class Relay:
         passed = 0
         with suppress(*_CUT):
             while True:
-                await self._passing.wait()
                 chunk = await callee.receive(self._portion())
+                await self._passing.wait()
                 if passed + len(chunk) > self.stall_after:
                     await anyio.sleep_forever()
                 if passed + len(chunk) > self.reset_after:
                     raw: socket.socket = caller.extra(SocketAttribute.raw_socket)
                     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                     return
-                await caller.send(chunk)
+                await self._send(caller, chunk)
                 passed += len(chunk)
-                self.bytes_back += len(chunk)
                 if math.isfinite(self.bytes_per_s):
                     await anyio.sleep(len(chunk) / self.bytes_per_s)
+
+    async def _send(self, caller: SocketStream, chunk: bytes) -> None:
+        """Counted from the moment it is on its way."""
+        self.bytes_back += len(chunk)
+        try:
+            await caller.send(chunk)
+        except _CUT:
+            self.bytes_back -= len(chunk)
+            raise
 
     def _portion(self) -> int:
         if math.isinf(self.bytes_per_s):
