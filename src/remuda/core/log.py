@@ -48,7 +48,7 @@ _COLORS: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[
 _PLAIN: Final = "\x1b[0m"
 _LEAVES_MAX: Final = 200  # Of one value: what is larger is no log line.
 # Their everyday news are not ours.
-_QUIET: Final = ("aiohttp", "nats", "asyncio", "uvicorn", "alembic")
+_QUIET: Final = ("aiohttp", "httpx", "httpcore", "nats", "asyncio", "uvicorn", "alembic")
 
 
 def configure(
