@@ -6,7 +6,7 @@ has ended is known by asking for something that goes through the queue.
 """
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -93,16 +93,19 @@ class Watchdog:
                 self._began = anyio.Event()
                 await self._began.wait()
             await anyio.sleep(limits.STEP_LOOK_EVERY_S)
-            long_ago = anyio.current_time() - limits.LEFT_S
-            self._left = [work for work in self._left if work.left_at > long_ago]
-            limit_s = await self._held_beyond()
-            if limit_s is not None:
-                self._give_up(limit_s, end)
+            began = anyio.current_time()
+            # Whoever comes from now on is not in the step that is waited for, and not to blame for it.
+            watched = [*self._works, *self._left]
+            held = await self._held_beyond(watched)
+            if held:
+                self._give_up(held, watched, end)
+            # The engine has looked at its queue since they left: it knows.
+            heard_of = began - limits.LEFT_S
+            self._left = [work for work in self._left if work.left_at > heard_of]
 
-    def _give_up(self, limit_s: float, end: Callable[[], None]) -> None:
-        self._suspects = [work for work in (*self._works, *self._left) if work.bound]
-        took = f"one step took more than {limit_s:.3g} s"
-        self.verdict = f"{took} of CPU time with a grammar" if self._suspects else took
+    def _give_up(self, held: str, watched: Sequence[EngineCall], end: Callable[[], None]) -> None:
+        self._suspects = [work for work in watched if work.bound]
+        self.verdict = f"{held} with a grammar" if self._suspects else held
         log.error(
             "engine_ended reason=%r calls=%d with_grammar=%d left=%d",
             self.verdict,
@@ -112,28 +115,27 @@ class Watchdog:
         )
         end()
 
-    async def _held_beyond(self) -> float | None:
-        """The limit that the engine's current step has gone beyond; None once the step is over."""
+    async def _held_beyond(self, watched: Sequence[EngineCall]) -> str:
+        """What the engine's current step has gone beyond; empty once the step is over."""
         busiest = BusiestThread(self._pid)
-        beyond: float | None = None
+        beyond = ""
         async with anyio.create_task_group() as tasks:
 
             async def ask() -> None:
                 nonlocal beyond
-                beyond = None if await self._answered() else limits.ANSWER_S
+                beyond = "" if await self._answered() else f"one step took more than {limits.ANSWER_S:.3g} s"
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(ask)
             while True:
                 await anyio.sleep(limits.STEP_LOOK_EVERY_S)
-                limit_s = self._limit_s()
+                limit_s = self._limit_s(watched)
                 if busiest.seconds() > limit_s:
-                    beyond = limit_s
+                    beyond = f"one step took more than {limit_s:.3g} s of CPU time"
                     tasks.cancel_scope.cancel()
         return beyond
 
-    def _limit_s(self) -> float:
-        watched = [*self._works, *self._left]
+    def _limit_s(self, watched: Sequence[EngineCall]) -> float:
         if not any(work.bound for work in watched):
             return limits.SILENCE_S
         return self._limit.seconds(prompts=not all(work.generating for work in watched))
@@ -151,7 +153,7 @@ class Watchdog:
         """None: the engine was not ended by us."""
         if not self.verdict:
             return None
-        if not work.bound:
+        if work not in self._suspects:
             return ModelNotLoaded(f"the engine was ended, because {self.verdict}")
         if len(self._suspects) == 1:
             message = (

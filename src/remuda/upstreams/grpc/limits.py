@@ -3,7 +3,7 @@
 SILENCE_S = 300.0  # Between two replies of a stream: a long prompt on a slow machine takes minutes.
 WHOLE_S = 3600.0  # For an answer that comes in one piece.
 LEFT_S = 330.0  # For an engine to finish its step after the client has left, or to be ended in it.
-LEFT_UNHEARD_S = 30.0  # The same of an engine that still works on the prompt.
+LEFT_UNHEARD_S = 90.0  # The same of an engine that has written nothing yet: it may be at the prompt.
 SIDE_BY_SIDE_MAX = 8  # Calls of one request that are open at once.
 WORDS_CHARS_MAX = 500  # Of a backend's own words, as clients are told them.
 HEALTH_S = 3.0

@@ -1,5 +1,7 @@
 """When an engine is ended because one step takes too long, and what each caller is told then."""
 
+from dataclasses import replace
+
 import anyio
 import grpc
 import pytest
@@ -25,14 +27,17 @@ def test_a_slow_machine_has_longer_steps() -> None:
     assert StepLimit(10, token_s=30, slots=4, batch=512).seconds(prompts=True) == limits.SILENCE_S
 
 
-async def statuses(*bound: bool, left: int = 0) -> list[grpc.StatusCode]:
-    return [refused.code for refused in await refusals(*bound, left=left)]
+async def statuses(*bound: bool, left: int = 0, late: int = 0) -> list[grpc.StatusCode]:
+    return [refused.code for refused in await refusals(*bound, left=left, late=late)]
 
 
-async def refusals(*bound: bool, left: int = 0) -> list[Refused]:
-    """Of calls in an engine that is ended; `left` calls with a grammar had been given up a moment before."""
+async def refusals(*bound: bool, left: int = 0, late: int = 0) -> list[Refused]:
+    """Of calls in an engine that is ended; `left` calls with a grammar had been given up a moment before, and
+    the last `late` ones came when the engine was held already."""
+    held = anyio.Event()
 
     async def say_nothing(stream: SocketStream) -> None:
+        held.set()
         async with stream:
             await anyio.sleep_forever()
 
@@ -40,6 +45,8 @@ async def refusals(*bound: bool, left: int = 0) -> list[Refused]:
     ended = anyio.Event()
 
     async def call(number: int, dog: Watchdog) -> None:
+        if number >= len(bound) - late:
+            await held.wait()
         try:
             with dog.working(bound=bound[number]):
                 await ended.wait()
@@ -52,7 +59,8 @@ async def refusals(*bound: bool, left: int = 0) -> list[Refused]:
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(listener.serve, say_nothing)
-        dog = Watchdog(NOBODY, EngineConnection(listener.extra(SocketAttribute.local_port), "key"), AT_ONCE)
+        limit = replace(AT_ONCE, least_s=0.5 if late else 0.0)
+        dog = Watchdog(NOBODY, EngineConnection(listener.extra(SocketAttribute.local_port), "key"), limit)
         for _ in range(left):
             with pytest.raises(KeyboardInterrupt), dog.working(bound=True):
                 raise KeyboardInterrupt
@@ -81,6 +89,23 @@ async def test_programs_are_told_by_metadata_that_an_engine_was_ended() -> None:
 async def test_of_several_calls_with_a_grammar_none_is_blamed() -> None:
     assert await statuses(True, True) == [grpc.StatusCode.ABORTED] * 2
     assert await statuses(True, left=1) == [grpc.StatusCode.ABORTED]
+
+
+async def test_a_call_that_comes_while_an_engine_is_held_is_not_blamed() -> None:
+    assert await statuses(True, True, late=1) == [
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    ]
+
+
+async def test_a_call_that_was_given_up_counts_for_as_long_as_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LEFT_S", 0.0)
+
+    [other] = await refusals(False, left=1)
+
+    assert "with a grammar" in str(other)
 
 
 async def test_an_engine_that_ended_by_itself_is_told_as_such() -> None:
