@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Final, TypeGuard
 
 import yaml
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from remuda.core.errors import Invalid
@@ -31,6 +31,8 @@ _FILE_WORDS: Final = frozenset(
     *("model", "tokenizer", "vocab", "template", "config", "cache", "vector", "clip", "vae", "vocoder"),
     *("path", "file", "folder", "dir", "root"),
 }
+_TEMPLATE: Final = "template"  # In keys whose texts may hold braces and slashes of their own.
+_JSON: Final = TypeAdapter[JsonValue](JsonValue)
 _WORD: Final = re.compile(r"[a-z0-9]+")
 _URL: Final = re.compile(r"\bhttps?://[^\s,]+")
 _BETWEEN_PATHS: Final = re.compile(r"""[\s=:,;"'\[\]()|@]+""")  # Wherever a backend may end one path.
@@ -151,11 +153,23 @@ def _free_paths(key: str, value: JsonValue) -> Iterator[tuple[str, str]]:
         case list():
             for inner in value:
                 yield from _free_paths(key, inner)
-        case str() if "{" not in value:  # Else it is a template.
+        case str() if (told := _json(value)) is not None:
+            yield from _free_paths(key, told)
+        case str() if not (_TEMPLATE in key.lower() and "{" in value):
             if _FILE_WORDS & set(_WORD.findall(key.lower())):
                 parts = (part.strip() for part in _URL.sub("", value).split(","))
                 yield from ((key[:_SHOWN_CHARS_MAX], part) for part in parts if part)
             yield from _pieces(key, value)
+
+
+def _json(text: str) -> JsonValue:
+    """A map or a list that is written as a text of JSON; None for any other text."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return _JSON.validate_json(text)
+    except ValidationError:
+        return None
 
 
 def _pieces(key: str, text: str) -> Iterator[tuple[str, str]]:
