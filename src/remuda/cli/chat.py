@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import click
 
 from remuda.cli.commands import client_command, connect, examples
+from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.models import complete_models
 from remuda.cli.numbers import Amount, WholeNumber
@@ -19,7 +20,9 @@ _QUIET_S = 600.0
 _SHOW_NODE = {"x-remuda-show-node": "1"}
 _NODE = re.compile(rb"^: node (.+)$", re.MULTILINE)
 _PIPE = 'for example: echo "Why is the sky blue?" | remuda chat MODEL'
-_BYE = frozenset({"/bye", "/exit", "/quit"})
+_BYE = ("/bye", "/exit", "/quit")
+_HOW_TO_END = "/bye, /exit or /quit ends the conversation"
+_COMMAND = re.compile(r"/[A-Za-z?]*(?=\s|$)")  # A path such as /etc/hosts is a message.
 
 
 @dataclass(slots=True)
@@ -31,6 +34,7 @@ class ChatReply:
     tokens: int = 0
     first_s: float | None = None
     seconds: float = 0.0
+    stopped: bool = False  # By Ctrl-C, before its end.
     pieces: list[str] = field(default_factory=list)
 
 
@@ -60,10 +64,11 @@ def chat(
     max_tokens: int | None,
     temperature: float | None,
 ) -> None:
-    """Chat with a model. Answers are streamed, and followed by their speed and the node they came from.
+    """Chat with a model. Answers are streamed.
 
-    With PROMPT, or text on standard input, one message is sent and only the answer is printed. /bye ends a
-    conversation. MODEL can be left out where there is only one.
+    In a conversation each answer is followed by its speed and the node it came from; /bye, /exit or /quit
+    ends it. With PROMPT, or text on standard input, one message is sent and only the answer is printed.
+    MODEL can be left out where there is only one.
     """
     if asked.as_json and prompt is None and sys.stdin.isatty():
         raise click.UsageError("--json needs one message: give a PROMPT, or pipe it in")
@@ -79,7 +84,7 @@ def chat(
         messages.append({"role": "user", "content": said})
         _once(asked, {**body, "messages": messages})
         return
-    click.echo(one_line(f"{name}: type a message; /bye ends the conversation"), err=True)
+    click.echo(one_line(f"{name}: type a message; {_HOW_TO_END}"), err=True)
     _converse(asked, body, messages, _lines())
 
 
@@ -98,7 +103,8 @@ def _converse(
 
 def _once(asked: ClientOptions, body: dict[str, object]) -> None:
     if not asked.as_json:
-        _spoken(asked, body, about=False)
+        if _spoken(asked, body, about=False).stopped:
+            raise click.exceptions.Exit(Exit.INTERRUPTED)
         return
     with connect(asked, _QUIET_S) as client:
         plain = {key: value for key, value in body.items() if key not in ("stream", "stream_options")}
@@ -117,10 +123,12 @@ def _spoken(asked: ClientOptions, body: dict[str, object], *, about: bool = True
                 reply.first_s = clock.monotonic() - began_s
             click.echo(as_text(text), nl=False)
     except KeyboardInterrupt:
+        reply.stopped = True
         click.echo(" (stopped)", err=True)
     reply.seconds = clock.monotonic() - began_s
     reply.text = "".join(reply.pieces)
-    click.echo("")
+    if not reply.stopped or sys.stdout.isatty():  # Ctrl-C has ended whoever reads from a pipe, too.
+        click.echo("")
     if about:
         click.echo(click.style(one_line(_about(reply)), dim=True), err=True)
     return reply
@@ -186,7 +194,9 @@ def _lines() -> Iterator[str]:
             return
         if line in _BYE:
             return
-        if line:
+        if command := _COMMAND.match(line):
+            click.echo(one_line(f"there is no {command[0]} here: {_HOW_TO_END}"), err=True)
+        elif line:
             yield line
 
 

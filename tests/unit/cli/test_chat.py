@@ -14,7 +14,7 @@ from remuda.core.errors import Invalid, PeerFailed
 class Model:
     """Answers each message with what the script has for it."""
 
-    def __init__(self, *script: str | Exception) -> None:
+    def __init__(self, *script: str | BaseException) -> None:
         self.script = list(script)
         self.heard: list[list[str]] = []
 
@@ -27,7 +27,7 @@ class Model:
                 reply.pieces.append(text)
                 yield text
             case error:
-                assert isinstance(error, Exception)
+                assert isinstance(error, BaseException)
                 raise error
 
 
@@ -59,6 +59,29 @@ def test_prompt_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert (done.exit_code, done.output) == (0, "hello\n")
     assert model.heard == [["hi there"]]
+
+
+def test_answer_that_is_stopped_has_the_exit_code_of_interrupted_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chat, "_answer", Model(KeyboardInterrupt()).answer)
+    stopped = CliRunner().invoke(chat.chat, ["qwen", "hi there"])
+
+    assert (stopped.exit_code, stopped.stdout, stopped.stderr) == (130, "", " (stopped)\n")
+
+
+@pytest.mark.parametrize("bye", ["/bye", "/exit", "/quit"])
+def test_conversation_ends_with_a_command_and_refuses_unknown_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bye: str
+) -> None:
+    typed = iter(["/help", "/set system x", "/etc/hosts: what is it?", bye, "not reached"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+
+    assert list(chat._lines()) == ["/etc/hosts: what is it?"]
+    assert capsys.readouterr().err.splitlines() == [
+        "there is no /help here: /bye, /exit or /quit ends the conversation",
+        "there is no /set here: /bye, /exit or /quit ends the conversation",
+    ]
 
 
 def test_nothing_is_not_said_to_a_model() -> None:
