@@ -1,7 +1,6 @@
 """A small client of the admin API. Whatever goes wrong on the way becomes an error in plain words."""
 
 import json
-import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,7 +31,7 @@ from remuda.core.errors import (
     Unauthorized,
     Unavailable,
 )
-from remuda.core.os_errors import without_number
+from remuda.core.os_errors import ConnectTrouble, connect_trouble, without_number
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import decode
 from remuda.wire.nodes import NodeError, NodeView, error_text
@@ -42,6 +41,7 @@ TIMEOUT_S: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 64 << 20  # Thousands of nodes.
 _CHUNK_BYTES: Final = 64 << 10
 _REASON_CHARS_MAX: Final = 500
+_CLOSED: Final = "the connection was closed: the server does not speak HTTP, or wants https://"
 _KINDS: Final[Mapping[int, type[RemudaError]]] = {
     400: Invalid,
     401: Unauthorized,
@@ -184,9 +184,9 @@ class AdminClient:
         try:
             connection.connect()
         except TimeoutError:
-            raise _NotConnected(f"no connection within {self._timeout_s:g} s") from None
+            raise _NotConnected(ConnectTrouble(f"no connection within {self._timeout_s:g} s")) from None
         except OSError as error:
-            raise _NotConnected(_why_not_connected(error)) from error
+            raise _NotConnected(connect_trouble(error, self._target.ca)) from error
         return connection, parts.path.rstrip("/")
 
     def _require_success(self, reply: HTTPResponse, quiet_s: float) -> None:
@@ -212,23 +212,29 @@ class AdminClient:
         try:
             yield
         except _NotConnected as error:
-            why, cause = str(error), error.__cause__
+            trouble, cause = error.trouble, error.__cause__
         except TimeoutError as error:
-            why, cause = f"connected, but no answer within {quiet_s:g} s", error
+            silence = f"connected, but nothing came within {quiet_s:g} s"
+            raise FrontendUnreachable(
+                f"the frontend at {self.url} does not answer: {silence}",
+                hint="it may be overloaded, or another program listens there; its log says more",
+            ) from error
         except (HTTPException, ConnectionError) as error:
-            why, cause = "the connection was closed: the server does not speak HTTP, or wants https://", error
+            trouble, cause = ConnectTrouble(_CLOSED), error
         except (OSError, ValueError) as error:
-            why, cause = without_number(str(error)) or type(error).__name__, error
+            trouble, cause = ConnectTrouble(without_number(str(error)) or type(error).__name__), error
         else:
             return
         raise FrontendUnreachable(
-            f"the frontend at {self.url} cannot be reached: {why}",
-            hint="check the address, and that `remuda up` or `remuda frontend` runs there",
+            f"the frontend at {self.url} cannot be reached: {trouble.why}",
+            hint=trouble.hint or "check the address, and that `remuda up` or `remuda frontend` runs there",
         ) from cause
 
 
 class _NotConnected(Exception):
-    """Why, in words."""
+    def __init__(self, trouble: ConnectTrouble) -> None:
+        super().__init__(trouble.why)
+        self.trouble = trouble
 
 
 def _trust(target: Target) -> ssl.SSLContext:
@@ -239,21 +245,6 @@ def _trust(target: Target) -> ssl.SSLContext:
             f"the CA file {target.ca} cannot be used: {error.strerror or error}",
             hint="give a PEM file with --ca or REMUDA_CA",
         ) from None
-
-
-def _why_not_connected(error: OSError) -> str:
-    text = str(error)
-    match error:
-        case ConnectionRefusedError():
-            return "connection refused: nothing listens there"
-        case ssl.SSLCertVerificationError():
-            return "its certificate is not trusted (give the CA file that signed it with --ca)"
-        case ssl.SSLError() if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
-            return "it does not speak HTTPS (try http://)"
-        case socket.gaierror():
-            return "unknown host"
-        case _:
-            return without_number(text) or type(error).__name__
 
 
 def refusal_of(target: Target, answer: ApiAnswer) -> RemudaError:

@@ -106,6 +106,7 @@ FRONTEND_CALL_S = 10.0  # Patience with one call to the frontend.
 FRONTEND_BODY_BYTES_MAX = 4 << 20
 REGISTER_RETRY_FIRST_S = 2.0
 REGISTER_RETRY_MOST_S = 30.0
+REGISTER_WARN_AGAIN_S = 60.0  # While registering goes on failing for the same reason.
 REGISTER_GAP_S = 2.0  # Between two registrations of one worker, whoever asks for them.
 APPROVAL_ASK_FIRST_S = 5.0
 APPROVAL_ASK_MOST_S = 30.0

@@ -4,7 +4,9 @@ import errno
 import os
 import re
 import socket
-from typing import Final
+import ssl
+from pathlib import Path
+from typing import Final, NamedTuple
 
 _NUMBER: Final = re.compile(r"\[Errno (-?\d+)\]\s*")
 _IN_PLAIN_WORDS: Final = {
@@ -12,6 +14,9 @@ _IN_PLAIN_WORDS: Final = {
     errno.EDQUOT: "this user's disk quota is used up",
     errno.EROFS: "its file system is read-only",
 }
+_NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+_UNKNOWN_SIGNER: Final = frozenset({2, 18, 19, 20, 21})  # OpenSSL's X509_V_ERR_... of chains without our CA.
+_NAME_MISMATCH: Final = frozenset({62, 64})
 
 
 def os_reason(error: OSError) -> str:
@@ -25,6 +30,42 @@ def os_reason(error: OSError) -> str:
     if error.errno is not None and error.errno > 0:
         return _IN_PLAIN_WORDS.get(error.errno) or os.strerror(error.errno)
     return str(error.strerror or error)
+
+
+class ConnectTrouble(NamedTuple):
+    """Why there is no connection to a server, and what helps; empty: check its address, and that it runs."""
+
+    why: str
+    hint: str = ""
+
+
+def connect_trouble(error: OSError, ca: Path | None) -> ConnectTrouble:
+    """`ca` is the CA file that the certificate was checked against; None: those of this machine."""
+    match error:
+        case ConnectionRefusedError():
+            return ConnectTrouble("connection refused: nothing listens there")
+        case ssl.SSLCertVerificationError():
+            return _certificate_trouble(error, ca)
+        case ssl.SSLError() if any(part in str(error) for part in _NOT_TLS):
+            return ConnectTrouble("it does not speak HTTPS", "try http://")
+        case socket.gaierror():
+            return ConnectTrouble("unknown host")
+        case OSError(errno=int(number)) if number > 0 and not isinstance(error, ssl.SSLError):
+            return ConnectTrouble(os.strerror(number))
+        case ConnectionError() if not str(error):
+            return ConnectTrouble("the connection was closed")
+        case _:
+            return ConnectTrouble(without_number(str(error)) or type(error).__name__)
+
+
+def _certificate_trouble(error: ssl.SSLCertVerificationError, ca: Path | None) -> ConnectTrouble:
+    if error.verify_code in _NAME_MISMATCH:
+        told = "its certificate is for another host name or address"
+        return ConnectTrouble(told, "use an address that is in the certificate")
+    if error.verify_code not in _UNKNOWN_SIGNER:
+        return ConnectTrouble(f"its certificate is not valid: {error.verify_message}")
+    told = f"its certificate was not signed by {ca}" if ca else "its certificate is not trusted here"
+    return ConnectTrouble(told, "give the CA file that signed it with --ca")
 
 
 def is_full(error: OSError) -> bool:

@@ -24,7 +24,7 @@ from remuda.core.errors import (
 )
 from remuda.core.ids import NodeId
 from remuda.core.log import masked
-from remuda.core.os_errors import without_number
+from remuda.core.os_errors import connect_trouble, without_number
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
     BusTrouble,
@@ -74,6 +74,7 @@ class Frontend:
             raise Misconfigured("the registration token contains a line break", hint="--token is one line")
         self._secret = secret.get_secret_value() if secret else ""
         self._bearer = self._token  # Of calls to /api/node/{id}.
+        self._ca = ca
         self._trust = _verification(ca)
         self._through_proxies = not is_loopback(host_and_port(url)[0])
         self._session: aiohttp.ClientSession | None = None
@@ -132,7 +133,7 @@ class Frontend:
                 f"{self._url} did not answer within {self._call_limit_s:g} s"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise FrontendUnreachable(f"{self._url} cannot be reached: {_why(error)}") from error
+            raise FrontendUnreachable(f"{self._url} cannot be reached: {_why(error, self._ca)}") from error
         if not 200 <= answer.status < 300:
             raise refusal(self._url, answer.status, error_text(said), error_reason(said))
         try:
@@ -224,11 +225,14 @@ def _verification(ca: Path | None) -> ssl.SSLContext | bool:
         ) from error
 
 
-def _why(error: aiohttp.ClientError | OSError) -> str:
+def _why(error: aiohttp.ClientError | OSError, ca: Path | None) -> str:
     """The reason in words. The library's own text may be empty, or say no more than its class."""
+    cause: BaseException = error
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not trusted here; give the CA file that signed it with --ca"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        text = without_number(masked(str(error.os_error)))
-        return f"no connection ({text})" if text else "no connection"
+        cause = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+    if isinstance(cause, OSError) and not isinstance(cause, aiohttp.ClientError):
+        trouble = connect_trouble(cause, ca)
+        return masked(f"{trouble.why}; {trouble.hint}" if trouble.hint else trouble.why)
     return without_number(masked(str(error))) or type(error).__name__

@@ -3,6 +3,7 @@
 The one owner of all calls to register. Everybody else asks it to (`again`) and looks at `standing`.
 """
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -51,6 +52,7 @@ class Registration:
         self._enrolled = enrolled
         self._wanted = AutoResetEvent()
         self._failures = 0
+        self._warned_s = -math.inf
         self._pending_replies = 0
 
     @property
@@ -86,8 +88,11 @@ class Registration:
 
     async def _after_failure(self, trouble: FrontendUnreachable) -> None:
         self._failures += 1
-        if self.standing.set(replace(self.standing.value, trouble=trouble.message)):
-            log.warning("registration_failed", reason=trouble.message)
+        now_s = self._clock.monotonic()
+        new = self.standing.set(replace(self.standing.value, trouble=trouble.message))
+        if new or now_s - self._warned_s >= limits.REGISTER_WARN_AGAIN_S:
+            self._warned_s = now_s
+            log.warning("registration_failed", reason=trouble.message, attempts=self._failures)
         # Nothing cuts this wait short: it is what keeps a fleet from trampling a frontend that is coming up.
         await anyio.sleep(RETRY.delay(self._failures, self._entropy.fraction()).total_seconds())
 

@@ -98,7 +98,9 @@ async def test_what_is_not_a_frontend_is_said_not_to_be_one() -> None:
 
 async def test_nobody_there_is_said_without_the_token() -> None:
     client = Frontend(f"http://127.0.0.1:{free_port('127.0.0.1')}", SecretStr("t0ken"))
-    with pytest.raises(FrontendUnreachable, match="no connection") as refusal:
+    with pytest.raises(
+        FrontendUnreachable, match=r"reached: connection refused: nothing listens there$"
+    ) as refusal:
         await client.register(ME)
     await client.aclose()
     assert "t0ken" not in str(refusal.value)
@@ -125,6 +127,24 @@ async def test_a_certificate_of_an_unknown_authority_is_refused(authority: trust
         with pytest.raises(FrontendUnreachable, match="--ca"):
             await client.register(ME)
         await client.aclose()
+
+
+async def test_a_certificate_of_another_authority_than_the_named_is_refused(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
+    async with LocalAiFrontend(tls=serving_tls(authority)) as peer:
+        client = Frontend(peer.url, None, tmp_path / "other.pem")
+        with pytest.raises(FrontendUnreachable, match=r"its certificate was not signed by .*/other\.pem;"):
+            await client.register(ME)
+        await client.aclose()
+
+
+async def test_an_unknown_host_is_told_in_words() -> None:
+    client = Frontend("http://no-such-host.invalid", None)
+    with pytest.raises(FrontendUnreachable, match="cannot be reached: unknown host"):
+        await client.register(ME)
+    await client.aclose()
 
 
 async def test_a_certificate_of_the_named_authority_is_accepted(

@@ -2,10 +2,11 @@
 
 import errno
 import socket
+import ssl
 
 import pytest
 
-from remuda.core.os_errors import os_reason, without_number
+from remuda.core.os_errors import connect_trouble, os_reason, without_number
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,21 @@ def test_an_error_of_the_system_is_told_in_words(error: OSError, words: str) -> 
 )
 def test_the_number_of_an_error_is_left_out(text: str, words: str) -> None:
     assert without_number(text) == words
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (
+            OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"),
+            "connection refused: nothing listens there",
+        ),
+        (OSError(errno.EHOSTUNREACH, "Connect call failed ('10.0.0.9', 1)"), "No route to host"),
+        (socket.gaierror(-2, "Name or service not known"), "unknown host"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), "it does not speak HTTPS"),
+        (ssl.SSLError(1, "[SSL: NO_CIPHERS_AVAILABLE] none"), "[SSL: NO_CIPHERS_AVAILABLE] none"),
+        (ConnectionResetError(), "the connection was closed"),
+    ],
+)
+def test_why_there_is_no_connection_is_told_in_words(error: OSError, why: str) -> None:
+    assert connect_trouble(error, None).why == why
