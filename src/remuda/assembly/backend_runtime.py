@@ -15,7 +15,7 @@ from remuda.core.entropy import SystemEntropy
 from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery
-from remuda.gallery.sources import Sources
+from remuda.gallery.sources import FailureLog, Sources
 from remuda.host.folder import DataFolder
 from remuda.oci.client import open_client
 from remuda.oci.keychain import Keychain, docker_config_files
@@ -39,6 +39,7 @@ async def open_backend_runtimes(
     keys = Keychain(docker_config_files(os.environ), os.environ)
     places = DepotLayout.of(folder, settings.backends_path, settings.backends_system_path)
     cache = Cache(folder.worker / "galleries")
+    failures = FailureLog()
     async with (
         open_client(clock, entropy, registries=registries_of(settings), keys=keys) as client,
         open_fetcher() as own_fetcher,
@@ -51,10 +52,12 @@ async def open_backend_runtimes(
             platform_of(platform.system(), platform.machine()),
             require_integrity=settings.require_backend_integrity,
         )
-        own = Sources(galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock)
+        own = Sources(
+            galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock, failures=failures
+        )
 
         def asked_for(galleries: tuple[Gallery, ...]) -> Sources:
-            return Sources(galleries, fetcher=request_fetcher, cache=cache, clock=clock)
+            return Sources(galleries, fetcher=request_fetcher, cache=cache, clock=clock, failures=failures)
 
         def make_room(site: Site) -> BackendRuntime:
             return BackendRuntime(

@@ -22,7 +22,7 @@ from remuda.fleet.fleet import Standing
 from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery
-from remuda.gallery.sources import Sources
+from remuda.gallery.sources import FailureLog, Sources
 from remuda.gateway.services import Ops
 from remuda.host.folder import DataFolder
 from remuda.oci.client import RegistryClient, open_client
@@ -137,6 +137,7 @@ async def open_ops(around: FrontendParts, make_model_work: MakeModelWork) -> Asy
     settings, clock, entropy = around.settings, around.clock, around.entropy
     keys = Keychain(docker_config_files(os.environ), os.environ)
     cache = Cache(around.folder.root / "galleries")
+    failures = FailureLog()
     async with (
         open_client(clock, entropy, registries=registries_of(settings), keys=keys, retry=_ONCE) as client,
         open_fetcher() as own_fetcher,
@@ -144,9 +145,11 @@ async def open_ops(around: FrontendParts, make_model_work: MakeModelWork) -> Asy
     ):
 
         def asked_for(galleries: tuple[Gallery, ...]) -> Sources:
-            return Sources(galleries, fetcher=request_fetcher, cache=cache, clock=clock)
+            return Sources(galleries, fetcher=request_fetcher, cache=cache, clock=clock, failures=failures)
 
-        own = Sources(galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock)
+        own = Sources(
+            galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock, failures=failures
+        )
         galleries, pinner = GalleryView(own, asked_for), RegistryPinner(client)
         async with _at_work(around, galleries, pinner, make_model_work) as ops:
             yield ops

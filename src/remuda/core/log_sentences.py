@@ -24,6 +24,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "departure_step_failed": "the frontend could not be told that this worker stops",
     "disconnects_not_heard": "this frontend does not learn when workers disconnect from the bus",
     "download_restarted": "a download has to start over",
+    "gallery_address_answers": "a gallery can be read again",
     "gallery_address_failed": "a gallery cannot be read",
     "gallery_copy_unusable": "the kept copy of a gallery cannot be used",
     "hardware_part_failed": "some of this machine's hardware could not be examined",

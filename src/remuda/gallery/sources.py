@@ -38,6 +38,7 @@ log = structlog.get_logger()
 FRESH: Final = timedelta(hours=1)  # A copy younger than this is not asked about.
 ASK_AGAIN: Final = timedelta(seconds=30)  # After every address failed.
 SKIP_FAILED: Final = timedelta(minutes=10)  # One address, while others answer.
+_WARNED_MAX: Final = 256  # Addresses come with requests too.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,40 @@ class _Kept:
     index: GalleryIndex
 
 
+class FailureLog:
+    """Logs the trouble of an address when it begins or changes and when it is over, not at each look."""
+
+    def __init__(self) -> None:
+        self._warned: dict[str, str] = {}  # By address: its trouble as last logged.
+
+    def failed(self, gallery: Gallery, address: str, trouble: str) -> None:
+        if self._warned.get(address) == trouble:
+            return
+        if len(self._warned) >= _WARNED_MAX:
+            del self._warned[next(iter(self._warned))]
+        self._warned[address] = trouble
+        log.warning("gallery_address_failed", gallery=gallery.name, address=shown(address), error=trouble)
+
+    def answered(self, gallery: Gallery, address: str) -> None:
+        """Those that come after it are not asked while this one answers: their trouble is over too."""
+        every = _every_address(gallery)
+        if any([self._warned.pop(one, "") for one in every[every.index(address) :]]):
+            log.info("gallery_address_answers", gallery=gallery.name, address=shown(address))
+
+
 class Sources:
     """The configured galleries, in their order. Callers that come together share one fetch."""
 
     def __init__(
-        self, galleries: tuple[Gallery, ...], *, fetcher: Fetcher, cache: Cache, clock: Clock
+        self,
+        galleries: tuple[Gallery, ...],
+        *,
+        fetcher: Fetcher,
+        cache: Cache,
+        clock: Clock,
+        failures: FailureLog | None = None,
     ) -> None:
+        """`failures` is shared by the sources of one process, of which some live for one request only."""
         self._galleries = galleries
         self._fetcher = fetcher
         self._cache = cache
@@ -65,6 +94,7 @@ class Sources:
         self._held: dict[Gallery, _Held] = {}
         self._turns: defaultdict[Gallery, anyio.Lock] = defaultdict(anyio.Lock)
         self._failed_s: dict[str, float] = {}
+        self._failures = failures or FailureLog()
 
     async def read(self, *, refresh: bool = False) -> tuple[Reading, ...]:
         """What each gallery offers, in configured order. `refresh` asks even about fresh copies."""
@@ -126,11 +156,11 @@ class Sources:
                 current = await self._current(address, kept)
             except RemudaError as error:
                 self._failed_s[address] = self._clock.monotonic()
-                where = shown(address)
-                log.warning("gallery_address_failed", gallery=gallery.name, address=where, error=str(error))
+                self._failures.failed(gallery, address, str(error))
                 troubles.append(str(error))
             else:
                 self._failed_s.pop(address, None)
+                self._failures.answered(gallery, address)
                 await to_thread.run_sync(self._cache.write, gallery.url, current.copy)
                 return Reading(gallery, current.index, confirmed_at=current.copy.confirmed_at)
         trouble = "; ".join(troubles)
@@ -156,9 +186,13 @@ class Sources:
 
     def _addresses(self, gallery: Gallery) -> tuple[str, ...]:
         """The gallery's own and its mirrors, less those that failed lately; all when all did."""
-        every = tuple(dict.fromkeys((gallery.url, *gallery.mirrors)))
+        every = _every_address(gallery)
         long_ago_s = self._clock.monotonic() - SKIP_FAILED.total_seconds()
         return tuple(one for one in every if self._failed_s.get(one, long_ago_s) <= long_ago_s) or every
+
+
+def _every_address(gallery: Gallery) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((gallery.url, *gallery.mirrors)))
 
 
 def _fresh_for(gallery: Gallery) -> timedelta:

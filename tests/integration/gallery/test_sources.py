@@ -9,9 +9,11 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from remuda.gallery.cache import Cache
+from remuda.gallery.fetch import Fetcher
 from remuda.gallery.model import Gallery, MachineProfile, Reading, Verification
 from remuda.gallery.resolve import ResolvedBuild, resolve
-from remuda.gallery.sources import REMUDA
+from remuda.gallery.sources import REMUDA, FailureLog, Sources
 from tests.integration.gallery.conftest import MakeSources
 from tests.integration.gallery.servers import Server
 from tests.support.clocks import HandClock
@@ -232,6 +234,21 @@ async def test_when_all_failed_all_are_tried_again(
 
     assert names(reading) == ["tts"]
     assert reading.trouble == ""
+
+
+async def test_trouble_is_logged_when_it_begins_changes_and_ends(
+    fetcher: Fetcher, server: Server, clock: HandClock, tmp_path: Path
+) -> None:
+    cache, failures = Cache(tmp_path), FailureLog()
+    with capture_logs() as logged:
+        for status in (500, 500, 503, 503, 200, 200, 503):
+            server.serve(INDEX) if status == 200 else server.fail(status)
+            mine = Sources((gallery(server),), fetcher=fetcher, cache=cache, clock=clock, failures=failures)
+            await mine.read(refresh=True)
+
+    told = [(event["event"], event.get("error", "").partition(" answered ")[2][:3]) for event in logged]
+    failed, answers = "gallery_address_failed", ("gallery_address_answers", "")
+    assert told == [(failed, "500"), (failed, "503"), answers, (failed, "503")]
 
 
 async def test_nothing_to_be_had_is_said_for_every_address(
