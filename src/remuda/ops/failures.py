@@ -1,10 +1,11 @@
 """Which failures of installs and upgrades are permanent, so that retrying is useless until something
 changes. Pure."""
 
+import re
 from dataclasses import replace
 from typing import Final
 
-from remuda.core.errors import Problem
+from remuda.core.errors import BackendFailed, Problem
 
 # Codes of workers' errors that a further attempt cannot change.
 _PERMANENT: Final = frozenset(
@@ -18,9 +19,13 @@ _PERMANENT: Final = frozenset(
         "unauthorized",
     }
 )
-# Most likely permanent as well, but a proxy that damages bytes or a signed address that has expired looks
-# the same: these are tried a few times.
-DOUBTFUL: Final = frozenset({"content_refused", "forbidden"})
+# The files are in place, and the process did not come up: that they are listed proves nothing.
+START_FAILED: Final = "start_failed"
+# Most likely permanent as well, but a proxy that damages bytes, a signed address that has expired or a
+# machine that is busy for a minute looks the same: these are tried a few times.
+DOUBTFUL: Final = frozenset({"content_refused", "forbidden", START_FAILED})
+# What a worker itself said of an install or upgrade. Other codes are of this side: nothing was heard of it.
+_WORKERS_OWN: Final = frozenset({"install_failed", "upgrade_failed"}) | DOUBTFUL
 
 # LocalAI's workers send no code. These are words of the container library that they pull with.
 _SAID_BY_PEERS: Final = (
@@ -41,11 +46,25 @@ _HINTS: Final = {
     "content_refused": "the registry or something in between is broken: push the image again, or use another "
     "source",
 }
+_START_HINT: Final = "look at the backend's log on that node, fix the cause, then retry"
+_NOT_STARTED: Final = re.compile(r"\S+ could not be started for .+?: (.*)", re.DOTALL)
 _HINT: Final = "fix the cause, then retry"
+
+
+def answered(problem: Problem | None) -> bool:
+    """Whether the worker itself said that the install or upgrade failed."""
+    return problem is not None and problem.code in _WORKERS_OWN
+
+
+def start_failed(problem: Problem | None) -> bool:
+    return problem is not None and problem.code == START_FAILED
 
 
 def classified(failed: Problem, code: str, error: str) -> Problem:
     """The failure with the worker's own code where that decides whether another attempt may help."""
+    if code == BackendFailed.code and (found := _NOT_STARTED.fullmatch(error)):
+        message = f"installed, but it did not start: {found[1]}"
+        return Problem(START_FAILED, message, hint=_START_HINT, retryable=True)
     code = code or next((known for words, known in _SAID_BY_PEERS if words in error), "")
     if code not in _PERMANENT and code not in DOUBTFUL:
         return failed

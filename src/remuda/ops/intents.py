@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from remuda.core.ids import NodeId
+from remuda.ops.failures import start_failed
 from remuda.ops.model import Kind, Operation, OpId, ReplicaTarget, RollOut, Source, Stage, State, Step, Wish
 
 RETRIED: Final = frozenset({State.FAILED, State.CANCELLED})  # Steps that ended so can be begun afresh.
@@ -91,7 +92,8 @@ def wish_for(step: Step, operation: Operation) -> Wish:
 
 def retried(step: Step) -> Step:
     """Begun afresh, because a person asked: from the first stage, and without the time limit that it missed.
-    Its attempts go on counting, so that late news of earlier ones stays late."""
+    Its attempts go on counting, so that late news of earlier ones stays late. What did not start is started
+    again, though its files are there."""
     return _afresh(step) if step.state in RETRIED else step
 
 
@@ -101,7 +103,7 @@ def _afresh(step: Step) -> Step:
         state=State.PENDING,
         stage=Stage.APPLY,
         failures=0,
-        problem=None,
+        problem=step.problem if start_failed(step.problem) else None,
         reason="",
         expires=None,
         wait_until=None,

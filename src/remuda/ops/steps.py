@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from remuda.core.errors import Problem
 from remuda.core.retry import Backoff
-from remuda.ops.failures import DOUBTFUL
+from remuda.ops.failures import DOUBTFUL, answered, start_failed
 from remuda.ops.model import (
     Dispatch,
     Ending,
@@ -71,7 +71,8 @@ def _pending(step: Step, seen: Observation, wish: Wish, at: Moment) -> Change:
         how = "cancelled before the next attempt" if step.attempt else "cancelled before it began"
         return _close(step, State.CANCELLED, how), None
     # While others go first on this node, what it has now is not what it will have.
-    if step.stage is Stage.APPLY and not seen.blocked and (how := _goal_met(step, seen)):
+    listed = step.stage is Stage.APPLY and not seen.blocked and not _contradicted(step)
+    if listed and (how := _goal_met(step, seen)):
         return _succeeded(step, how), None
     if step.stage is Stage.APPLY and _expired(step, seen, at.now):
         return _close(replace(step, problem=EXPIRED), State.FAILED, EXPIRED.message), None
@@ -92,9 +93,16 @@ def _expired(step: Step, seen: Observation, now: datetime) -> bool:
     return step.expires is not None and now >= step.expires and not begun
 
 
+def _contradicted(step: Step) -> bool:
+    """Whether the worker answered the last attempt with a failure. Its list does not overrule that: files may
+    be in place although their process does not start. The answer to a later attempt does, and so does a
+    proof, where one follows. What is to be removed is gone when it is not listed, whatever was said."""
+    return step.kind is not Kind.REMOVE and not step.proves and answered(step.problem)
+
+
 def _goal_met(step: Step, seen: Observation) -> str:
     """How the node has come to have what is wanted of it; empty when it has not, or nobody knows."""
-    if seen.away or seen.installed is None:
+    if seen.away or seen.installed is None or (start_failed(step.problem) and not step.proves):
         return ""
     match step.kind:
         case Kind.INSTALL if seen.installed and not _other_bytes(step, seen):

@@ -8,6 +8,8 @@ import pytest
 from remuda.core.errors import Problem
 from remuda.core.ids import BootId
 from remuda.ops import pacing
+from remuda.ops.failures import START_FAILED
+from remuda.ops.intents import asked_again, retried
 from remuda.ops.model import (
     Dispatch,
     Goal,
@@ -21,13 +23,15 @@ from remuda.ops.model import (
     Verb,
     Wish,
 )
-from remuda.ops.steps import NOT_PROVEN, WAITS_TO_RETRY, advance
+from remuda.ops.replies import UNREACHABLE
+from remuda.ops.steps import LOST, NOT_PROVEN, WAITS_TO_RETRY, advance
 from tests.unit.ops.build import BOOT, NODE, NOW, OP, PINNED, a_step, at, running
 
 UP = Observation(boot=BOOT, installed=False)
 FOREIGN = replace(UP, reports=False, installed=None)
 BROKEN = Problem("install_failed", "no such image", retryable=True)
 HOPELESS = Problem("refused", "the name is not allowed")
+NOT_STARTED = Problem(START_FAILED, "installed, but it did not start: exit code 1", retryable=True)
 BAD_VERSION = Problem("proof_failed", "the new version does not start: exit code 1", retryable=True)
 BUS_DOWN = Problem("bus_unusable", "the bus is down", retryable=True)
 
@@ -191,6 +195,47 @@ def test_a_step_is_not_begun_again_before_its_time() -> None:
     waiting = a_step(attempt=1, failures=1, wait_until=NOW + timedelta(seconds=30))
     assert sent(waiting, UP, seconds=29) is None
     assert sent(waiting, UP, seconds=30) == Dispatch(OP, NODE, Verb.INSTALL, 2)
+
+
+@pytest.mark.parametrize("kind", [Kind.INSTALL, Kind.UPGRADE])
+def test_a_failure_that_the_worker_answered_is_not_overruled_by_its_list(kind: Kind) -> None:
+    listed = replace(UP, installed=True, digest=PINNED)
+    failed = replace(listed, outcome=Outcome(1, BROKEN))
+    waits = after(running(kind, goal=a_step(digest=PINNED).goal), failed)
+    assert waits.state is State.PENDING
+    assert after(waits, listed, seconds=1) is waits
+    assert sent(waits, listed, seconds=3600) == Dispatch(OP, NODE, Verb(kind.value), 2)
+    again = asked_again(waits)
+    assert sent(again, listed) == Dispatch(OP, NODE, Verb(kind.value), 2), "at once, when it is asked for"
+    done = after(after(again, listed), replace(listed, outcome=Outcome(2)))
+    assert done.state is State.SUCCEEDED, "only the answer to a later attempt ends it well"
+
+
+def test_what_was_not_answered_by_the_worker_is_ended_by_its_list() -> None:
+    listed = replace(UP, installed=True)
+    for trouble in (LOST, UNREACHABLE, BUS_DOWN):
+        waits = after(running(), replace(UP, outcome=Outcome(1, trouble)))
+        assert after(waits, listed, seconds=1).state is State.SUCCEEDED
+
+
+def test_an_install_that_does_not_start_fails_after_a_few_attempts() -> None:
+    listed = replace(UP, installed=True)
+    step = running()
+    for attempt in (1, 2):
+        step = after(step, replace(listed, outcome=Outcome(attempt, NOT_STARTED)))
+        assert (step.state, step.failures) == (State.PENDING, attempt)
+        step = after(step, listed, seconds=3600 * attempt)
+        assert after(step, listed, seconds=3600 * attempt).state is State.RUNNING, "its list says nothing"
+    step = after(step, replace(listed, outcome=Outcome(3, NOT_STARTED)))
+    assert (step.state, step.reason, step.problem) == (State.FAILED, NOT_STARTED.message, NOT_STARTED)
+    assert sent(retried(step), listed) == Dispatch(OP, NODE, Verb.INSTALL, 4), "a retry starts it again"
+
+
+def test_where_a_proof_follows_it_decides_and_not_an_earlier_start() -> None:
+    step = running(Kind.UPGRADE, proves=True, goal=a_step(digest=PINNED).goal)
+    listed = replace(UP, installed=True, digest=PINNED)
+    waits = after(step, replace(listed, outcome=Outcome(1, NOT_STARTED)))
+    assert after(waits, listed, seconds=1).stage is Stage.PROVE
 
 
 # Slow workers.
