@@ -228,6 +228,7 @@ def _figures(step: StepView, noted: str, stalled_s: int, *, narrow: bool) -> Tex
     if progress is None or step.state not in AT_WORK or not measured(step):
         return Text(said)
     percentage = f"{progress.percentage:.0f}%"
+    stalled_s = max(stalled_s, int(progress.age_s or 0))
     told = [percentage if narrow else amount(progress) or percentage]
     if stalled_s:
         return Text.assemble(f"{told[0]:<3}  ", (f"no progress for {stalled_s} s", "yellow"), f"  {said}")
@@ -242,7 +243,9 @@ def _progress(step: StepView) -> str:
     if step.progress is None or not measured(step):
         return UNKNOWN
     told = amount(step.progress)
-    return f"{step.progress.percentage:.0f}%{f', {told}' if told else ''}"
+    age_s = step.progress.age_s
+    age = "" if age_s is None else f"as of {span(timedelta(seconds=age_s))} ago"
+    return ", ".join(filter(None, [f"{step.progress.percentage:.0f}%", told, age]))
 
 
 def _attempt_table(steps: Sequence[StepView], output: Console) -> Table:

@@ -20,6 +20,8 @@ _WINDOW_S: Final = 10.0
 _MEASURED_S_MIN: Final = 1.0
 _SAMPLES_MAX: Final = 40
 _LEFT_S_MAX: Final = 1e8
+QUIET_S: Final = 15.0  # What was heard longer ago is shown with its age, and without a rate.
+_AGE_STEP_S: Final = 5
 _LAYER: Final = re.compile(r"Downloading (\d{1,6})/\d{1,6} ")
 # LocalAI's workers tell the bytes of a pull and those of unpacking, not how the two add up.
 _PULL_SHARE: Final = 0.5
@@ -36,6 +38,7 @@ class LiveProgress:
     fraction: float | None = None  # 0..1, of the whole attempt; None: nobody can tell.
     rate_bytes_s: float | None = None  # Measured; None until it is.
     left: timedelta | None = None  # Of the phase, where its bytes are exact.
+    age_s: int | None = None  # How long nothing was heard, once that is noticeable.
     ended: bool = False
     layer: int = 0  # Where the worker counts each layer from zero: which one,
     layer_bytes: int = 0  # how much of it,
@@ -63,6 +66,15 @@ def fold(live: LiveProgress, event: InstallProgress, at_s: float) -> LiveProgres
     return _measured(live, told, at_s)
 
 
+def aged(live: LiveProgress, now_s: float) -> LiveProgress:
+    """The same after a silence: nothing moves, as far as anybody knows. What no event told of has no age."""
+    if live.ended or not live.samples:
+        return live
+    silent_s = now_s - live.samples[-1][0]
+    age_s = int(silent_s) // _AGE_STEP_S * _AGE_STEP_S if silent_s > QUIET_S else None
+    return live if age_s == live.age_s else replace(live, age_s=age_s, rate_bytes_s=None, left=None)
+
+
 def end(live: LiveProgress) -> LiveProgress:
     return replace(live, ended=True, rate_bytes_s=None, left=None)
 
@@ -77,6 +89,7 @@ def entered(live: LiveProgress, phase: str) -> LiveProgress:
         total_bytes=0,
         rate_bytes_s=None,
         left=None,
+        age_s=None,
         samples=(),
     )
 
@@ -144,7 +157,7 @@ def _measured(before: LiveProgress, told: LiveProgress, at_s: float) -> LiveProg
     span_s, moved = at_s - samples[0][0], told.current_bytes - samples[0][1]
     # The first sample says where it was resumed; only what follows was measured.
     rate = moved / span_s if span_s >= _MEASURED_S_MIN and moved > 0 else None
-    return replace(told, samples=samples, rate_bytes_s=rate, left=_left(told, rate))
+    return replace(told, samples=samples, rate_bytes_s=rate, left=_left(told, rate), age_s=None)
 
 
 def _left(told: LiveProgress, rate: float | None) -> timedelta | None:

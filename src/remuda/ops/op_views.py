@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
-from remuda.ops.live_progress import NOTHING_LIVE, LiveProgress, Overlay
+from remuda.ops.live_progress import NOTHING_LIVE, QUIET_S, LiveProgress, Overlay
 from remuda.ops.model import Attempt, Kind, Operation, State, Step, Wish
 from remuda.ops.ports import Progress, View
 from remuda.ops.steps import WAITS_TO_RETRY
@@ -301,7 +301,7 @@ def with_steps(
         attempts[attempt.node].append(attempt)
     heard = dict(view.progress)
     steps = tuple(
-        step_view(step, now, _told(step, heard.get(step.node), overlay), attempts[step.node])
+        step_view(step, now, _told(step, heard.get(step.node), overlay, now), attempts[step.node])
         for step in sorted(view.steps, key=lambda step: (step.node_name, step.node))
         if only is None or step.node in only
     )
@@ -343,10 +343,11 @@ def live_view(live: LiveProgress) -> ProgressView:
         total_bytes=live.total_bytes,
         rate_bytes_s=round(live.rate_bytes_s or 0.0),
         left_s=None if live.left is None else round(live.left.total_seconds(), 1),
+        age_s=live.age_s,
     )
 
 
-def _told(step: Step, stored: Progress | None, overlay: Overlay) -> ProgressView | None:
+def _told(step: Step, stored: Progress | None, overlay: Overlay, now: datetime) -> ProgressView | None:
     """What is heard at this moment, else what was written down last; of this attempt only."""
     if step.state not in _AT_WORK:
         return None
@@ -361,7 +362,13 @@ def _told(step: Step, stored: Progress | None, overlay: Overlay) -> ProgressView
         file_name=stored.file_name,
         current_bytes=stored.current_bytes,
         total_bytes=stored.total_bytes,
+        age_s=_age_s(stored, now),
     )
+
+
+def _age_s(stored: Progress, now: datetime) -> float | None:
+    age_s = 0.0 if stored.at is None else (now - stored.at).total_seconds()
+    return round(age_s) if age_s > QUIET_S else None
 
 
 def _attempt(attempt: Attempt) -> AttemptView:

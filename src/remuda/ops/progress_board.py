@@ -14,7 +14,7 @@ from remuda.core.clock import Clock
 from remuda.core.errors import Rejected, RemudaError
 from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import NodeId
-from remuda.ops.live_progress import LiveProgress, end, entered, fold, worth_keeping
+from remuda.ops.live_progress import LiveProgress, aged, end, entered, fold, worth_keeping
 from remuda.ops.model import OpId, Step
 from remuda.ops.ports import BusMessage, OpStore, TapPort
 from remuda.wire import subjects
@@ -194,7 +194,16 @@ class ProgressBoard:
             task_status.started()
             while True:
                 await anyio.sleep(self._write_every.total_seconds())
+                self.age()
                 await self.write()
+
+    def age(self) -> None:
+        """Of attempts that nothing was heard of lately, no rate is shown any more, but since when."""
+        now_s = self._clock.monotonic()
+        for key, live in self._live.items():
+            if (older := aged(live, now_s)) is not live:
+                self._live[key] = older
+                self._changes.notify()
 
     async def _read_now_and_then(self) -> None:
         """At once where it is quiet. Of what comes faster, only the newest of each node is looked at."""

@@ -379,6 +379,7 @@ class ProgressView(Message):
     total_bytes: Annotated[Int64, OMIT_EMPTY] = 0
     rate_bytes_s: Annotated[Number, OMIT_EMPTY] = 0.0  # Measured; left out while nothing was.
     left_s: Annotated[Number | None, OMIT_NONE] = None  # Left out rather than guessed.
+    age_s: Annotated[Number | None, OMIT_NONE] = None  # How long ago this was so, once nothing is heard.
 
 
 class AttemptView(Message):

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from remuda.cli.event_stream import Lost
 from remuda.cli.ops_state import Picture
-from remuda.cli.ops_tables import op_page, op_table, outcome_lines, progress_table
+from remuda.cli.ops_tables import op_page, op_table, outcome_lines, progress_table, step_table
 from remuda.cli.ops_watch import JsonLines, OperationBars, OperationLines
 from remuda.core.errors import FrontendUnreachable
 from remuda.core.sse import SseEvent
@@ -227,6 +227,14 @@ def test_bars_say_within_seconds_that_nothing_comes_from_the_frontend() -> None:
     first, second = rendered(bars.render()).splitlines()
     assert first.strip() == "nothing heard from the frontend for 9 s; what is shown may be out of date"
     assert second.split()[0] == "attic"
+
+
+def test_progress_that_is_old_is_shown_with_its_age() -> None:
+    progress = ProgressView(percentage=45, phase="downloading", current_bytes=1, total_bytes=2, age_s=125)
+    assert "45%, 1 B of 2 B, as of 2m 5s ago" in " ".join(
+        rendered(step_table([a_step(progress=progress)], Console(width=200)), width=200).split()
+    )
+    assert "no progress for 125 s" in rendered(progress_table([an_op(a_step(progress=progress))], 10, 100))
 
 
 def test_names_of_nodes_stay_readable_on_a_narrow_terminal() -> None:

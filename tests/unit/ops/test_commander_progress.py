@@ -3,11 +3,18 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.ops.live_progress import LiveProgress, end, fold, worth_keeping
+from remuda.core.ids import NodeId
+from remuda.ops.live_progress import LiveProgress, aged, end, entered, fold, worth_keeping
+from remuda.ops.model import OpId
+from remuda.ops.progress_board import ProgressBoard
+from remuda.store.ops import SqlOpStore
 from remuda.wire.backends import InstallProgress
+from tests.support.clocks import HandClock, HostClock
+from tests.support.fleet_tables import fresh_database
 
 MIB = 1 << 20
 FRESH = LiveProgress(attempt=1)
@@ -102,6 +109,32 @@ def test_a_worker_whose_bytes_are_rounded_gets_no_time_left() -> None:
     live = folded(theirs(1, "10.0 MiB"), theirs(1, "20.0 MiB"))
     assert live.rate_bytes_s == 10 * MIB
     assert live.left is None
+
+
+def test_what_was_heard_a_while_ago_has_an_age_and_no_rate() -> None:
+    live = folded(ours(1, 50.0, 50 * MIB, 100 * MIB), ours(2, 60.0, 60 * MIB, 100 * MIB), every_s=2.0)
+    assert aged(live, 16.0) is live
+    quiet = aged(live, 48.0)
+    assert (quiet.age_s, quiet.rate_bytes_s, quiet.left) == (45, None, None)
+    assert quiet.current_bytes == 60 * MIB
+    assert aged(quiet, 49.0) is quiet
+    again = fold(quiet, ours(3, 70.0, 70 * MIB, 100 * MIB), 50.0)
+    assert (again.age_s, again.current_bytes) == (None, 70 * MIB)
+    assert aged(entered(live, "starting"), 500.0).age_s is None, "of which nobody tells anything"
+
+
+@pytest.mark.anyio
+async def test_a_board_shows_no_rate_of_what_went_quiet() -> None:
+    clock = HandClock()
+    board = ProgressBoard(SqlOpStore(fresh_database(HostClock())[0]), clock)
+    key = (OpId("op-1"), NodeId("node-1"), 1)
+    for number in (1, 2):
+        board.hear(key, ours(number, 10.0 * number, number * MIB, 10 * MIB), 2.0 * number)
+    clock.passed_s = 100
+    board.age()
+    live = board.of(OpId("op-1"), NodeId("node-1"))
+    assert live is not None
+    assert (live.rate_bytes_s, live.age_s) == (None, 95)
 
 
 def test_only_what_a_reader_would_notice_is_written() -> None:

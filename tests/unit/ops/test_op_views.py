@@ -10,7 +10,7 @@ import pytest
 from remuda.core.errors import Problem
 from remuda.core.ids import NodeId
 from remuda.ops import op_views
-from remuda.ops.live_progress import LiveProgress, overlaid
+from remuda.ops.live_progress import NOTHING_LIVE, LiveProgress, overlaid
 from remuda.ops.model import Kind, OpId, Source, State, Step, Wish
 from remuda.ops.op_views import with_steps
 from remuda.ops.ports import Progress, View
@@ -258,6 +258,20 @@ def test_our_view_has_everything_a_person_may_ask_about() -> None:
         "free some",
         True,
     )
+
+
+def test_progress_that_was_heard_a_while_ago_is_shown_with_its_age() -> None:
+    quiet = _Overlay({("op-1", "node-1"): LiveProgress(1, fraction=0.5, age_s=45)})
+    noted = seen(running(), progress={"node-1": Progress(1, 0.5, at=NOW - timedelta(seconds=40))})
+    new = seen(running(), progress={"node-1": Progress(1, 0.5, at=NOW - timedelta(seconds=5))})
+    for view, overlay, age_s in (
+        (seen(running()), quiet, 45),
+        (noted, NOTHING_LIVE, 40),
+        (new, NOTHING_LIVE, None),
+    ):
+        assert (
+            json.loads(encode(with_steps(view, NOW, overlay)))["steps"][0]["progress"].get("age_s") == age_s
+        )
 
 
 def test_rate_and_remaining_time_are_shown_when_they_were_measured_and_left_out_when_not() -> None:
