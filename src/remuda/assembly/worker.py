@@ -134,7 +134,7 @@ async def _run(worker: Worker, folder: DataFolder) -> None:
     try:
         await worker.run()
     except NodeRemoved as removal:
-        log.error("node_removed", reason=removal.message, hint=removal.hint)
+        log.warning("node_removed", reason=removal.message, hint=removal.hint)
         try:
             write_json(folder.removed, {"message": removal.message, "hint": removal.hint})
         except OSError as error:

@@ -94,6 +94,10 @@ class AdminClient:
             self._headers["Authorization"] = f"Bearer {target.api_key.get_secret_value()}"
         self._trust = _trust(target) if target.ca or target.url.startswith("https:") else None
 
+    @property
+    def has_no_key(self) -> bool:
+        return self._target.api_key is None
+
     def __enter__(self) -> Self:
         return self
 

@@ -31,7 +31,8 @@ def node_list(nodes: Sequence[NodeView], now: datetime, output: Console) -> Rend
     """A table that fits, and below it why each node takes no work that takes none."""
     if not nodes:
         return Text(
-            "no nodes yet: the one of `remuda up` appears within seconds; add others with `remuda join`"
+            "no nodes yet: to add a machine, run the command there that `remuda join-line` prints "
+            "(the own node of `remuda up` appears by itself, within seconds)"
         )
     table = fitting(
         [

@@ -14,6 +14,7 @@ from remuda.gallery import fit
 from remuda.gallery.lookup import Found, find, preferring, sharing_alias, similar
 from remuda.gallery.model import BUILTIN, Gallery, GalleryEntry, MachineProfile, Reading
 
+_DID_YOU_MEAN: Final = "did you mean "
 _RELEASED: Final = "latest-"
 _NIGHTLY: Final = "master-"
 _DEVELOPMENT: Final = "-development"
@@ -242,14 +243,13 @@ class _Request:
         return f"no gallery has {build}" + (f" ({unread})" if unread else "")
 
     def _unknown(self) -> Unresolved:
-        unread = self._unread()
-        told = [
-            f"no gallery has a backend called {self.name}",
-            *([unread] if unread else []),
-            *self._outdated(),
-        ]
-        reason = "; ".join(told)
-        return Unresolved(self.name, reason, self._where_to_look(), retryable=bool(unread))
+        unread, hint = self._unread(), self._where_to_look()
+        reason = f"no gallery{' that could be read' if unread else ''} has a backend called {self.name}"
+        troubles = [*([unread] if unread else []), *self._outdated()]
+        if troubles and hint.startswith(_DID_YOU_MEAN):  # Nobody would find it behind all that.
+            reason = f"{reason}: {hint} ({'; '.join(troubles)})"
+            return Unresolved(self.name, reason, retryable=bool(unread))
+        return Unresolved(self.name, "; ".join([reason, *troubles]), hint, retryable=bool(unread))
 
     def _where_to_look(self) -> str:
         gallery, at, _ = self.name.partition("@")
@@ -258,7 +258,9 @@ class _Request:
             return f"there is no gallery {gallery}; the galleries are {', '.join(known)}"
         alike = similar(self.readings, self.name)
         return (
-            f"did you mean {' or '.join(alike)}?" if alike else "`remuda backends search` lists what there is"
+            f"{_DID_YOU_MEAN}{' or '.join(alike)}?"
+            if alike
+            else "`remuda backends search` lists what there is"
         )
 
     def _unread(self) -> str:

@@ -32,9 +32,9 @@ def open_gguf(path: Path) -> GgufModel:
     except OSError as error:
         raise Invalid(f"{error.filename}: {error.strerror}", hint=_completing(parts)) from None
     except CutOff as error:
-        raise CutOff(_naming(parts[0], error), hint=_AGAIN) from None
+        raise CutOff(_naming(parts, error), hint=_AGAIN) from None
     except Invalid as error:
-        raise Invalid(_naming(parts[0], error)) from None
+        raise Invalid(_naming(parts, error)) from None
     return GgufModel(parts[0], header, parts, size)
 
 
@@ -65,10 +65,10 @@ def _check_length(part: Path) -> None:
         raise CutOff(f"{part}: the file is cut off: it has {size} bytes and its tensors need {needed}")
 
 
-def _naming(path: Path, error: Invalid) -> str:
+def _naming(parts: tuple[Path, ...], error: Invalid) -> str:
     """Its words with the file's name, unless they have one."""
-    named = error.message.startswith(f"{path.parent}/")
-    return error.message if named else f"{path}: {error.message}"
+    named = error.message.startswith(tuple(f"{part}: " for part in parts))
+    return error.message if named else f"{parts[0]}: {error.message}"
 
 
 def _completing(parts: tuple[Path, ...]) -> str:

@@ -100,14 +100,18 @@ def pinned(drafted: OperationPlan, pins: Mapping[Build, Pin]) -> OperationPlan:
 
 
 def _unpinned(drafted: OperationPlan, pins: Mapping[Build, Pin]) -> list[str]:
-    """What a reference stands for now is not known: then whoever has something from it keeps that."""
+    """What a reference stands for now is not known: then whoever has something from it keeps that. Where the
+    registry has answered that there is no such image, for us at least, only that is said."""
     steps = ((draft.build, draft.step) for draft in drafted.drafts if draft.build is not None)
     asked = {
-        build.uri: pins[build].unasked(build.uri)
+        build.uri: pins[build]
         for build, step in steps
         if step.kind is Kind.INSTALL and step.source.uri and build in pins and pins[build].trouble
     }
-    return [f"{why}: nodes that have it keep what they have" for why in asked.values()]
+    return [
+        pin.trouble if pin.refused else f"{pin.unasked(uri)}: nodes that have it keep what they have"
+        for uri, pin in asked.items()
+    ]
 
 
 def _pinned(draft: Draft, pins: Mapping[Build, Pin]) -> Draft:

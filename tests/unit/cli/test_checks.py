@@ -225,6 +225,32 @@ def test_a_machine_that_joined_asks_the_frontend_it_joined(environ: dict[str, st
     assert url in found[1].message
 
 
+class _AsksForKey(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_worker_without_an_api_key_is_nothing_to_warn_about(environ: dict[str, str]) -> None:
+    with HTTPServer(("127.0.0.1", 0), _AsksForKey) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        asked = checks.check_nodes(patient(environ, ClientOptions(url=url)))
+        write_json(DataFolder(Path(environ["REMUDA_DATA_DIR"])).joined, {"register_to": url})
+        joined = checks.check_nodes(patient(environ))
+        refused = checks.check_nodes(patient({**environ, "REMUDA_API_KEY": "k3y"}, ClientOptions(url=url)))
+        server.shutdown()
+        thread.join()
+
+    assert [one.level for one in (*asked, *joined, *refused)] == [Level.WARNING, Level.OK, Level.WARNING]
+    assert joined[0].message.startswith("not looked at: listing them needs an API key")
+
+
 def test_an_external_bus_is_tried_without_showing_its_password(
     environ: dict[str, str], listener: socket.socket
 ) -> None:

@@ -10,12 +10,14 @@ from remuda.cli.render import show
 from remuda.wire.nodes import NodeFacts, NodeView
 
 
-def test_where_no_node_is_yet_the_one_of_this_machine_is_said_to_come() -> None:
+def test_where_no_node_is_yet_it_is_told_how_to_add_one() -> None:
     output = Console(file=StringIO(), width=120)
     show(output, node_list([], datetime(2026, 6, 1, tzinfo=UTC), output))
     assert isinstance(output.file, StringIO)
     text = output.file.getvalue()
-    assert text.index("`remuda up` appears within seconds") < text.index("`remuda join`")
+    assert text.startswith(
+        "no nodes yet: to add a machine, run the command there that `remuda join-line` prints"
+    )
 
 
 def test_node_that_is_heard_and_cannot_be_reached_is_not_shown_as_healthy() -> None:

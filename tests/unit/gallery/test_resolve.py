@@ -203,7 +203,18 @@ def test_for_an_unknown_name_the_galleries_that_could_not_be_asked_are_named() -
     answer = refused((localai_like(), copy, unreadable("never")), "nosuch", machine())
     assert "gallery never cannot be used: it cannot be reached" in answer.reason
     assert "gallery copied could not be read just now" in answer.reason
+    assert answer.reason.startswith("no gallery that could be read has a backend called nosuch; ")
     assert answer.retryable
+
+
+def test_a_similar_name_comes_before_the_trouble_of_galleries() -> None:
+    answer = refused((localai_like(), unreadable("never")), "lama-cpp", machine())
+
+    assert answer.reason == (
+        "no gallery that could be read has a backend called lama-cpp: did you mean llama-cpp or "
+        "cpu-llama-cpp or rocm-llama-cpp? (gallery never cannot be used: it cannot be reached)"
+    )
+    assert answer.hint == ""
 
 
 def test_an_unknown_gallery_brings_up_the_known_ones() -> None:

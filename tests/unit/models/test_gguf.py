@@ -193,6 +193,13 @@ def test_a_file_that_was_not_copied_to_its_end_is_refused_with_the_numbers(
     assert missing_bytes(tiny_model()) == 0
 
 
+def test_a_file_of_the_current_folder_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half.gguf").write_bytes(tiny_model().read_bytes()[:-100])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CutOff, match=r"^half\.gguf: the file is cut off"):
+        open_gguf(Path("half.gguf"))
+
+
 def test_a_part_that_was_not_copied_to_its_end_is_named(tmp_path: Path) -> None:
     whole = tiny_model().read_bytes()
     first, second = (tmp_path / name for name in parts_of("a-00001-of-00002.gguf"))

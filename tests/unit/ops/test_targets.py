@@ -399,6 +399,21 @@ def test_what_no_gallery_knows_can_be_removed_where_a_node_has_it() -> None:
     assert found.keys() == {"has", "lacks"}
 
 
+@pytest.mark.parametrize(
+    ("pin", "warning"),
+    [
+        (Pin(trouble="r.example/x:v9 does not exist in the registry", refused=True), "exist in the registry"),
+        (Pin(trouble="connection refused"), "(connection refused): nodes that have it keep what they have"),
+    ],
+)
+def test_image_that_is_not_there_is_not_said_to_be_kept(pin: Pin, warning: str) -> None:
+    source = Source("mine", uri="r.example/x:v9")
+    wanted = WantedOperation(Kind.INSTALL, source, Selection(), RollOut(64))
+    drafted = proposal(wanted, PlanningContext((a_node("lacks"),), READINGS), OpId("op"))
+    (told,) = pinned(drafted, dict.fromkeys(drafted.builds, pin)).warnings
+    assert told.endswith(warning)
+
+
 @pytest.mark.parametrize("trouble", ["", "no answer within 5 s"])
 def test_a_removal_of_what_no_node_has_is_refused_though_galleries_cannot_be_read(trouble: str) -> None:
     nodes = a_node("a", artifact("cpu-llama-cpp", alias="llama-cpp")), a_node("b", artifact("homemade"))

@@ -90,7 +90,13 @@ class Supervisor:
         replica = await entry.settled()
         if replica.phase not in (ProcessPhase.READY, ProcessPhase.UNRESPONSIVE) or entry.gone.is_set():
             reason = entry.failure or replica.trouble or "it was stopped while starting"
-            raise BackendFailed(f"{launch.backend} could not be started for {launch.key.model_id}: {reason}")
+            model, backend = launch.key.model_id, launch.backend
+            what = (
+                f"{model} did not start"
+                if model == backend
+                else f"{backend} could not be started for {model}"
+            )
+            raise BackendFailed(f"{what}: {reason}")
         return replica
 
     async def stop(self, keys: Sequence[ProcessKey], *, free: bool) -> Sequence[Stopped]:

@@ -109,6 +109,14 @@ def test_a_child_that_dies_while_it_starts_leaves_an_error_and_nothing_else() ->
     supervised(scene, scripts(script))
 
 
+def test_a_backend_without_a_model_is_named_once() -> None:
+    async def scene(rig: Rig) -> None:
+        with pytest.raises(BackendFailed, match=r"^echo did not start: it ended with exit code 3"):
+            await rig.supervisor.start(launch("echo"))
+
+    supervised(scene, scripts(Script(ready_s=None, exits_s=0.3, code=3)))
+
+
 def test_a_program_that_cannot_be_started_frees_its_port() -> None:
     async def scene(rig: Rig) -> None:
         with pytest.raises(BackendFailed, match=r"there is no program run\.sh"):
