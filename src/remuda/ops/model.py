@@ -238,6 +238,7 @@ class Observation:
     reports: bool = True
     installed: bool | None = None  # Whether the goal's backend is there; None: not known.
     digest: str = ""  # Of what is there.
+    version: str = ""  # As its metadata calls it.
     working: bool = False  # The attempt is in its report, or its request is open and not overdue.
     awaited: bool = True  # Somebody waits for the reply of the attempt, and has not missed it.
     lacking: bool = False  # Its reply was missed, and a list asked for a while later does not show it.

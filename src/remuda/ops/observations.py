@@ -36,6 +36,7 @@ def sight(
         reports=node.reports,
         installed=None if found is None else bool(found),
         digest=found[0].digest if found else "",
+        version=found[0].version if found else "",
         working=_working(step, node, request, now),
         awaited=request is None or request.ended or request.awaited(now),
         lacking=found == [] and _listed_later(node, request, now),

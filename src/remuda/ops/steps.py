@@ -32,6 +32,7 @@ _APPLY = {
     Kind.UNLOAD: Verb.UNLOAD,
 }
 _JITTER = 0.25
+_DIGEST_CHARS = 19  # Its algorithm, and enough to tell it from others.
 
 WAITS_TO_RETRY = "waiting to retry"
 NOT_PROVEN = "not_proven"  # Nobody's fault: there was nothing to start it with.
@@ -165,6 +166,8 @@ def _tolerated(seen: Observation, patience: StepPolicy) -> timedelta:
 def _ended(step: Step, seen: Observation, at: Moment) -> Step | None:
     """The step after whatever ended its attempt; None while nothing has."""
     if seen.outcome is not None and seen.outcome.attempt == step.attempt:
+        if seen.outcome.ending is None and _will_tell_its_version(step, seen, at):
+            return None
         return _answered(step, seen.outcome.ending, seen, at)
     listed = _listed_before_its_reply(step, seen)
     # What a report shows at work is at work in that life, though it was meant for the one before.
@@ -177,9 +180,20 @@ def _ended(step: Step, seen: Observation, at: Moment) -> Step | None:
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
 
 
+def _will_tell_its_version(step: Step, seen: Observation, at: Moment) -> bool:
+    """Whether it has rolled back, and its next report will show to which version: that is waited for as long
+    as for any report."""
+    if step.stage is not Stage.ROLL_BACK or not seen.reports or seen.away or not step.goal.digest:
+        return False
+    untold = not seen.told or seen.digest == step.goal.digest
+    return untold and step.wait_until is not None and at.now < step.wait_until
+
+
 def _answered(step: Step, ending: Ending, seen: Observation, at: Moment) -> Step:
     match ending:
         case None:
+            if step.stage is Stage.ROLL_BACK:
+                return _rolled_back(step, seen)
             return _succeeded(step, _kept(step, seen) or _unverified(step, seen))
         case NotNeeded(why):
             return _as_told(step) if step.state is State.STOPPING else _close(step, State.CANCELLED, why)
@@ -222,12 +236,19 @@ def _succeeded(step: Step, how: str) -> Step:
     match step.stage:
         case Stage.APPLY if step.proves and step.attempt:
             return _next_stage(step, Stage.PROVE)
-        case Stage.ROLL_BACK:
-            assert step.problem is not None, "something made it go back"
-            why = step.problem.message
-            return _close(step, State.FAILED, f"{why}; the node was rolled back to the previous version")
         case _:
             return _close(replace(step, problem=None), State.SUCCEEDED, how)
+
+
+def _rolled_back(step: Step, seen: Observation) -> Step:
+    """Workers keep one version, the last that ran: it is not always the one that was upgraded."""
+    assert step.problem is not None, "something made it go back"
+    version = "the last version kept there"
+    if seen.installed and seen.digest not in ("", step.goal.digest):
+        digest = f"{seen.digest[:_DIGEST_CHARS]}…"
+        named = f"{seen.version} ({digest})" if seen.version else digest
+        version = f"{named}, the last version kept there"
+    return _close(step, State.FAILED, f"{step.problem.message}; the node was rolled back to {version}")
 
 
 def _failed(step: Step, problem: Problem, at: Moment) -> Step:

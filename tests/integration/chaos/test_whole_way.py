@@ -66,7 +66,8 @@ def test_a_version_that_does_not_start_is_taken_back_and_goes_no_further(fleet: 
     canary, spared = sorted(steps.values(), key=lambda step: step["state"], reverse=True)
     assert (canary["state"], canary["stage"]) == ("failed", "roll_back")
     assert "does not start" in canary["problem"]["message"]
-    assert canary["reason"].endswith("the node was rolled back to the previous version")
+    assert "the node was rolled back to " in canary["reason"]
+    assert f"{before[:19]}…" in canary["reason"], "which version that is"
     assert (spared["state"], spared["attempt"]) == ("cancelled", 0)
     assert spared["reason"].startswith(f"the roll-out stopped at {canary['node_name']}: ")
     installed_everywhere(fleet, before)

@@ -154,7 +154,7 @@ class Claims:
         elif (
             step.state is State.FAILED
             and step.stage is Stage.ROLL_BACK
-            and step.reason.endswith("previous version")
+            and "the node was rolled back to" in step.reason
         ):
             held = worker.disk.get(build)
             before = self._before.get(step.key)

@@ -48,7 +48,10 @@ def say_that_it_went_back(step: Step, stage: Stage) -> Step:
     if stage is not Stage.ROLL_BACK:
         return _next_stage(step, stage)
     return replace(
-        step, stage=stage, state=State.FAILED, reason="the node was rolled back to the previous version"
+        step,
+        stage=stage,
+        state=State.FAILED,
+        reason="the node was rolled back to the last version kept there",
     )
 
 

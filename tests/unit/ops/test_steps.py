@@ -391,7 +391,22 @@ def test_a_version_that_does_not_start_takes_the_node_back_to_the_one_before() -
     assert sent(unproven, UP) == Dispatch(OP, NODE, Verb.ROLL_BACK, 2)
     back = after(proving(Stage.ROLL_BACK, problem=BAD_VERSION), replace(UP, outcome=Outcome(1)))
     assert back.state is State.FAILED
-    assert back.reason == f"{BAD_VERSION.message}; the node was rolled back to the previous version"
+    assert back.reason == f"{BAD_VERSION.message}; the node was rolled back to the last version kept there"
+
+
+def test_the_version_that_a_node_was_rolled_back_to_is_named() -> None:
+    goal = a_step(digest=PINNED).goal
+    step = replace(proving(Stage.ROLL_BACK, problem=BAD_VERSION), goal=goal)
+    done = replace(UP, installed=True, digest=PINNED, outcome=Outcome(1))
+    for untold in (done, replace(done, told=False, installed=None, digest="")):
+        assert after(step, untold, seconds=1) == step, "its next report tells"
+        ended = after(step, untold, seconds=60)
+        assert ended.reason.endswith("; the node was rolled back to the last version kept there")
+    told = replace(done, digest="sha256:" + "b" * 64)
+    for version, words in (("1.2", "1.2 (sha256:bbbbbbbbbbbb…)"), ("", "sha256:bbbbbbbbbbbb…")):
+        back = after(step, replace(told, version=version), seconds=1)
+        assert back.state is State.FAILED
+        assert back.reason.endswith(f"; the node was rolled back to {words}, the last version kept there")
 
 
 def test_a_worker_that_cannot_go_back_is_said_so() -> None:
