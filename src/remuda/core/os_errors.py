@@ -63,7 +63,8 @@ def _certificate_trouble(error: ssl.SSLCertVerificationError, ca: Path | None) -
         told = "its certificate is for another host name or address"
         return ConnectTrouble(told, "use an address that is in the certificate")
     if error.verify_code not in _UNKNOWN_SIGNER:
-        return ConnectTrouble(f"its certificate is not valid: {error.verify_message}")
+        told = f"its certificate is not valid: {error.verify_message}"
+        return ConnectTrouble(told, "replace the server's certificate, and check this machine's clock")
     told = f"its certificate was not signed by {ca}" if ca else "its certificate is not trusted here"
     return ConnectTrouble(told, "give the CA file that signed it with --ca")
 

@@ -51,3 +51,11 @@ def test_the_number_of_an_error_is_left_out(text: str, words: str) -> None:
 )
 def test_why_there_is_no_connection_is_told_in_words(error: OSError, why: str) -> None:
     assert connect_trouble(error, None).why == why
+
+
+def test_a_certificate_that_has_expired_is_not_blamed_on_the_address() -> None:
+    error = ssl.SSLCertVerificationError()
+    error.verify_code, error.verify_message = 10, "certificate has expired"
+    trouble = connect_trouble(error, None)
+    assert trouble.why == "its certificate is not valid: certificate has expired"
+    assert trouble.hint.startswith("replace the server's certificate")
