@@ -169,7 +169,7 @@ def _ended(step: Step, seen: Observation, at: Moment) -> Step | None:
         if seen.outcome.ending is None and _will_tell_its_version(step, seen, at):
             return None
         return _answered(step, seen.outcome.ending, seen, at)
-    listed = _listed_before_its_reply(step, seen)
+    listed = _listed_before_its_reply(step, seen) and not _contradicted(step)
     # What a report shows at work is at work in that life, though it was meant for the one before.
     if seen.away or (seen.working and not listed and (seen.reports or seen.boot == step.boot)):
         return None

@@ -211,6 +211,13 @@ def test_a_failure_that_the_worker_answered_is_not_overruled_by_its_list(kind: K
     assert done.state is State.SUCCEEDED, "only the answer to a later attempt ends it well"
 
 
+def test_of_a_worker_without_reports_files_that_are_left_by_a_failed_attempt_do_not_end_the_next() -> None:
+    listed = replace(FOREIGN, installed=True, working=True)
+    assert after(running(attempt=2, problem=BROKEN), listed, seconds=1).state is State.RUNNING
+    overdue = replace(listed, working=False, awaited=False)
+    assert after(running(attempt=2, problem=BROKEN), overdue, seconds=1).state is State.SUCCEEDED
+
+
 def test_what_was_not_answered_by_the_worker_is_ended_by_its_list() -> None:
     listed = replace(UP, installed=True)
     for trouble in (LOST, UNREACHABLE, BUS_DOWN):
