@@ -47,7 +47,7 @@ _HINTS: Final = {
     "source",
 }
 _START_HINT: Final = "look at the backend's log on that node, fix the cause, then retry"
-_NOT_STARTED: Final = re.compile(r"\S+ could not be started for .+?: (.*)", re.DOTALL)
+_NOT_STARTED: Final = re.compile(r"\S+ (?:did not start|could not be started for .+?): (.*)", re.DOTALL)
 _HINT: Final = "fix the cause, then retry"
 
 

@@ -110,8 +110,9 @@ def test_a_failure_that_lasts_has_the_workers_code_and_is_not_retried_like_a_pas
     assert problem.message.endswith("does not speak HTTPS (add it)")
 
 
-def test_a_start_that_failed_after_the_install_is_told_as_that() -> None:
-    words = "mine could not be started for mine: it ended with exit code 3; its last lines:\n  a: b"
+@pytest.mark.parametrize("words", ["mine did not start", "mine could not be started for m"])
+def test_a_start_that_failed_after_the_install_is_told_as_that(words: str) -> None:
+    words += ": it ended with exit code 3; its last lines:\n  a: b"
     reply = encode(BackendInstallReply(error=words, code="backend_failed"))
     problem = problem_in(Verb.INSTALL, reply, a_step())
     assert problem is not None
