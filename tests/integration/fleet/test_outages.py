@@ -59,6 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         url = postgres.new_database()
         frontend = place.frontend("frontend", "--auto-approve", *soon, *address, REMUDA_DATABASE_URL=url)
         place.join(frontend.url, "worker").wait_for("ready")
+        frontend.wait_for("worker")  # Its first heartbeat is stored before the database goes.
         yield Site(frontend, postgres, bus)
 
 
