@@ -183,6 +183,12 @@ class BackendFailed(PeerFailed):
     code = "backend_failed"
 
 
+class StartFailed(BackendFailed):
+    """A backend's files are there, and its process did not become ready."""
+
+    code = "start_failed"
+
+
 class ChildFailed(PeerFailed):
     """A process we supervise does not stay up."""
 

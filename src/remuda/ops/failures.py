@@ -1,11 +1,10 @@
 """Which failures of installs and upgrades are permanent, so that retrying is useless until something
 changes. Pure."""
 
-import re
 from dataclasses import replace
 from typing import Final
 
-from remuda.core.errors import BackendFailed, Problem
+from remuda.core.errors import Problem, StartFailed
 
 # Codes of workers' errors that a further attempt cannot change.
 _PERMANENT: Final = frozenset(
@@ -20,7 +19,7 @@ _PERMANENT: Final = frozenset(
     }
 )
 # The files are in place, and the process did not come up: that they are listed proves nothing.
-START_FAILED: Final = "start_failed"
+START_FAILED: Final = StartFailed.code
 # Most likely permanent as well, but a proxy that damages bytes, a signed address that has expired or a
 # machine that is busy for a minute looks the same: these are tried a few times.
 DOUBTFUL: Final = frozenset({"content_refused", "forbidden", START_FAILED})
@@ -47,7 +46,6 @@ _HINTS: Final = {
     "source",
 }
 _START_HINT: Final = "look at the backend's log on that node, fix the cause, then retry"
-_NOT_STARTED: Final = re.compile(r"\S+ (?:did not start|could not be started for .+?): (.*)", re.DOTALL)
 _HINT: Final = "fix the cause, then retry"
 
 
@@ -62,9 +60,8 @@ def start_failed(problem: Problem | None) -> bool:
 
 def classified(failed: Problem, code: str, error: str) -> Problem:
     """The failure with the worker's own code where that decides whether another attempt may help."""
-    if code == BackendFailed.code and (found := _NOT_STARTED.fullmatch(error)):
-        message = f"installed, but it did not start: {found[1]}"
-        return Problem(START_FAILED, message, hint=_START_HINT, retryable=True)
+    if code == START_FAILED:
+        return Problem(START_FAILED, f"installed, but {error}", hint=_START_HINT, retryable=True)
     code = code or next((known for words, known in _SAID_BY_PEERS if words in error), "")
     if code not in _PERMANENT and code not in DOUBTFUL:
         return failed

@@ -8,7 +8,7 @@ from anyio.abc import TaskStatus
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
-from remuda.core.errors import BackendFailed, Unavailable
+from remuda.core.errors import BackendFailed, StartFailed, Unavailable
 from remuda.core.tasks import TaskOwner
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.entry import ProcessEntry, SupervisorContext
@@ -96,7 +96,7 @@ class Supervisor:
                 if model == backend
                 else f"{backend} could not be started for {model}"
             )
-            raise BackendFailed(f"{what}: {reason}")
+            raise StartFailed(f"{what}: {reason}")
         return replica
 
     async def stop(self, keys: Sequence[ProcessKey], *, free: bool) -> Sequence[Stopped]:

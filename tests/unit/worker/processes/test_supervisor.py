@@ -6,7 +6,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from remuda.core.errors import BackendFailed, Unavailable
+from remuda.core.errors import BackendFailed, StartFailed, Unavailable
 from remuda.wire.process_keys import ProcessKey
 from remuda.worker.processes.model import ProcessPhase, ProcessStatus, Protocol, Stopped
 from tests.support.scripted_machine import Script
@@ -111,7 +111,7 @@ def test_a_child_that_dies_while_it_starts_leaves_an_error_and_nothing_else() ->
 
 def test_a_backend_without_a_model_is_named_once() -> None:
     async def scene(rig: Rig) -> None:
-        with pytest.raises(BackendFailed, match=r"^echo did not start: it ended with exit code 3"):
+        with pytest.raises(StartFailed, match=r"^echo did not start: it ended with exit code 3"):
             await rig.supervisor.start(launch("echo"))
 
     supervised(scene, scripts(Script(ready_s=None, exits_s=0.3, code=3)))
