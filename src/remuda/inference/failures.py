@@ -17,14 +17,17 @@ class Fault(StrEnum):
 
 
 class UpstreamFailed(PeerFailed):
-    """`status` is what the client gets."""
+    """`status` is what the client gets. `unsent`: no byte of the request has reached the replica."""
 
     code = "backend_failed"
 
-    def __init__(self, fault: Fault, message: str, *, status: int = 502, hint: str = "") -> None:
+    def __init__(
+        self, fault: Fault, message: str, *, status: int = 502, hint: str = "", unsent: bool = False
+    ) -> None:
         super().__init__(message, hint=hint)
         self.fault = fault
         self.status = status
+        self.unprocessed = unsent or fault is Fault.NOT_LOADED
 
     @property
     def elsewhere(self) -> bool:

@@ -1,5 +1,5 @@
-"""One request, from its model to the end of its answer: choose a replica, count it, serve, and try one other
-when the first failed before it said anything."""
+"""One request, from its model to the end of its answer: choose a replica, count it, serve, and try others
+when it failed before it said anything; when all are gone, have the model loaded again, once."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -21,6 +21,8 @@ from remuda.router.table import Route, choose
 
 _TABLE_S: Final = 1.0  # After which whoever loads is asked again.
 _TOLD_S: Final = 1.0  # So often frontends tell each other what they have in flight.
+_TRIES_MAX: Final = 16  # Of one request, however many replicas are in the table.
+_PROCESSED_MAX: Final = 2  # Replicas that may have worked on one request: it may be what makes them crash.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,18 @@ class RoutingRecord:
 
     route: Route | None = None  # The replica that answered, or was tried last.
     tried: list[Route] = field(default_factory=list)
+    failures: list[UpstreamFailed] = field(default_factory=list)  # Of those tried, before any answer.
+    reloaded: bool = False  # All replicas were found gone, and the model was loaded again for this request.
     waited_s: float = 0.0
+
+
+def may_try_again(failures: Sequence[UpstreamFailed]) -> bool:
+    """Whether a request that failed like this, before any of its answer came, may go to another replica.
+
+    A replica that refused the connection or has no model has not seen the request, so nothing is lost by
+    asking the next. One that broke off may have crashed because of it."""
+    processed = sum(not failure.unprocessed for failure in failures)
+    return failures[-1].elsewhere and processed < _PROCESSED_MAX and len(failures) < _TRIES_MAX
 
 
 class RequestDispatcher:
@@ -67,14 +80,18 @@ class RequestDispatcher:
         self, call: InferenceCall, sink: AnswerSink, routing: RoutingRecord, meanwhile: Meanwhile
     ) -> None:
         """Serve the call into the sink. Raises what the client is to be told; in-stream once it has begun."""
-        try:
-            await self._try(call, sink, routing, meanwhile)
-        except UpstreamFailed as failure:
-            if not failure.elsewhere or sink.begun or not await self._another(call.model.id, routing):
+        while True:
+            try:
+                await self._try(call, sink, routing, meanwhile)
+                return
+            except UpstreamFailed as failure:
+                routing.failures.append(failure)
+                again = not sink.begun and may_try_again(routing.failures)
+                if again and await self._another(call.model.id, routing):
+                    continue
                 if failure.elsewhere and (cause := await self._cause(routing)):
                     raise UpstreamFailed(failure.fault, cause, status=failure.status) from failure
                 raise
-            await self._try(call, sink, routing, meanwhile)
 
     async def _try(
         self, call: InferenceCall, sink: AnswerSink, routing: RoutingRecord, meanwhile: Meanwhile
@@ -106,10 +123,16 @@ class RequestDispatcher:
         return f"node {route.node_name} was removed while it answered"
 
     async def _another(self, model: str, routing: RoutingRecord) -> bool:
-        """Whether there is a replica to try, or will be one because the one that failed is gone."""
+        """Whether there is a replica to try, or will be one because all that failed are gone."""
         if self._open_to(model, routing):
             return True
-        return await self._loading.gone(routing.tried[-1])
+        if routing.reloaded:
+            return False
+        for route in routing.tried:
+            if not await self._loading.gone(route):
+                return False
+        routing.reloaded = True
+        return True
 
     def _free(self, model: str, routing: RoutingRecord) -> Route | None:
         return choose(self._open_to(model, routing), self._ledger.load, self._ledger.last_turn)

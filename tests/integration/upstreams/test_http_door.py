@@ -110,6 +110,8 @@ async def test_a_process_that_died_is_told_apart_from_a_worker_that_did(tmp_path
 
     assert process_gone.value.fault is Fault.NOT_LOADED
     assert worker_gone.value.fault is Fault.UNREACHABLE
+    assert process_gone.value.unprocessed
+    assert worker_gone.value.unprocessed
 
 
 @pytest.mark.parametrize("stream", [False, True])

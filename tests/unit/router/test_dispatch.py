@@ -15,7 +15,7 @@ from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind, 
 from remuda.inference.requests import ChatRequest, RequestMessage
 from remuda.models.config import ModelConfig
 from remuda.router import dispatch
-from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits
+from remuda.router.dispatch import RequestDispatcher, RoutingRecord, WaitLimits, may_try_again
 from remuda.router.errors import ModelLoading, ModelUnknown, Overloaded
 from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
@@ -57,7 +57,11 @@ class Replica:
         self.configs.append(call.model)
         match self.script.pop(0) if self.script else "answer":
             case "refuse connection":
-                raise UpstreamFailed(Fault.UNREACHABLE, "nobody listens")
+                raise UpstreamFailed(Fault.UNREACHABLE, "nobody listens", unsent=True)
+            case "have no model":
+                raise UpstreamFailed(Fault.NOT_LOADED, "not ready", status=503)
+            case "crash":
+                raise UpstreamFailed(Fault.UNREACHABLE, "the connection was lost")
             case "refuse":
                 raise UpstreamFailed(Fault.REFUSED, "no such thing", status=400)
             case "break off":
@@ -156,14 +160,70 @@ async def test_replica_that_fails_before_its_first_byte_is_replaced_by_another()
     assert house.loads.doubted == [route(0)]
 
 
-async def test_only_one_other_is_tried() -> None:
+async def test_request_that_may_have_crashed_a_replica_is_given_to_one_other_only() -> None:
     house = House(*(route(index) for index in range(3)))
     for index in range(3):
-        house.script(index, "refuse connection")
+        house.script(index, "crash")
+    house.loads.is_gone = True
     with pytest.raises(UpstreamFailed):
         await house.ask()
 
     assert sum(replica.served for replica in house.replicas.values()) == 2
+    assert house.loads.brought == 0
+
+
+@pytest.mark.parametrize("fate", ["refuse connection", "have no model"])
+async def test_all_replicas_are_gone_so_the_model_is_loaded_again(fate: str) -> None:
+    house = House(*(route(index) for index in range(3)))
+    for index in range(3):
+        house.script(index, fate)
+    house.loads.is_gone = True
+    house.loads.on_bring = lambda: house.show([route(3)])
+    client, routing = await house.ask()
+
+    assert client.body == b"done"
+    assert [one.key.index for one in routing.tried] == [0, 1, 2, 3]
+    assert house.loads.brought == 1
+
+
+async def test_model_is_loaded_again_for_a_request_only_once() -> None:
+    house = House(route(0), route(1))
+    for index in range(3):
+        house.script(index, "have no model")
+    house.loads.is_gone = True
+    house.loads.on_bring = lambda: house.show([route(2)])
+    with pytest.raises(UpstreamFailed, match="not ready"):
+        await house.ask()
+
+    assert house.loads.brought == 1
+
+
+def _failed(*kinds: str) -> list[UpstreamFailed]:
+    known = {
+        "unsent": UpstreamFailed(Fault.UNREACHABLE, "connection refused", unsent=True),
+        "lost": UpstreamFailed(Fault.UNREACHABLE, "the connection was lost"),
+        "broke": UpstreamFailed(Fault.BROKE, "it broke off"),
+        "no model": UpstreamFailed(Fault.NOT_LOADED, "no model"),
+        "refused": UpstreamFailed(Fault.REFUSED, "no such thing"),
+    }
+    return [known[kind] for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "again"),
+    [
+        (["unsent"] * 5, True),
+        (["no model", "no model", "unsent"], True),
+        (["broke"], True),
+        (["broke", "no model"], True),
+        (["broke", "unsent", "lost"], False),
+        (["lost", "lost"], False),
+        (["unsent", "refused"], False),
+        (["unsent"] * 16, False),
+    ],
+)
+def test_who_may_be_asked_again(kinds: list[str], again: bool) -> None:
+    assert may_try_again(_failed(*kinds)) is again
 
 
 async def test_answer_that_breaks_off_is_not_begun_anew() -> None:

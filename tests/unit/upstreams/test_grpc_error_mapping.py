@@ -62,6 +62,24 @@ def test_a_lost_connection_matters_by_what_was_heard_before(
     assert (_fault(failed), _fault(failed, heard=True)) == (before, after)
 
 
+@pytest.mark.parametrize(
+    ("failed", "unprocessed"),
+    [
+        (BackendTurnedAway("connection refused"), True),
+        (reset(Code.REFUSED_STREAM), True),
+        (CallFailed(GrpcStatus.FAILED_PRECONDITION, "model not loaded"), True),
+        (BrokenOff(GrpcStatus.UNAVAILABLE, "the connection was lost"), False),
+        (CallFailed(GrpcStatus.UNAVAILABLE, "gone"), False),
+    ],
+)
+def test_only_a_call_that_was_never_taken_is_certainly_unprocessed(
+    failed: CallFailed, unprocessed: bool
+) -> None:
+    failure = error_mapping.failure_of(failed, "b", RequestKind.CHAT, heard=False)
+
+    assert failure.unprocessed is unprocessed
+
+
 def test_what_was_wrong_with_the_bytes_is_not_told_to_clients() -> None:
     failure = error_mapping.failure_of(
         Garbled("stream 7 was never begun"), "b", RequestKind.CHAT, heard=False

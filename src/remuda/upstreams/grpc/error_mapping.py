@@ -13,6 +13,8 @@ from remuda.upstreams.http2.failures import (
     ReplyTooLarge,
     RequestTooLarge,
     Silence,
+    Unprocessed,
+    Unreachable,
 )
 
 _REFUSED: Final = (Fault.REFUSED, 400, "refuses this")
@@ -68,7 +70,9 @@ def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, heard: bool
     if _lost_its_model(failed):
         return UpstreamFailed(Fault.NOT_LOADED, f"the replica does not hold {model}: {words}", status=503)
     if failed.code is GrpcStatus.UNAVAILABLE and not heard:
-        return UpstreamFailed(Fault.UNREACHABLE, f"the backend of {model} cannot be reached: {words}")
+        unsent = isinstance(failed, Unreachable | Unprocessed)
+        message = f"the backend of {model} cannot be reached: {words}"
+        return UpstreamFailed(Fault.UNREACHABLE, message, unsent=unsent)
     own = clients_fault(words, model, f"the backend of {model} refuses this: {words}")
     if own is not None and failed.code in _ANSWERED:
         return own

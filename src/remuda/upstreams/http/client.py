@@ -24,7 +24,7 @@ class ServerAddress(NamedTuple):
         """Of HOST:PORT. UpstreamFailed for any other text: a worker may say anything."""
         parts = host_and_port(text)
         if parts is None:
-            raise UpstreamFailed(Fault.UNREACHABLE, "the worker's address is not HOST:PORT")
+            raise UpstreamFailed(Fault.UNREACHABLE, "the worker's address is not HOST:PORT", unsent=True)
         return cls(*parts)
 
 
@@ -109,12 +109,12 @@ class Pool:
                 )
         except TimeoutError:
             words = f"the worker could not be reached within {self._timeouts.connect_s:g} s"
-            raise UpstreamFailed(Fault.UNREACHABLE, words) from None
+            raise UpstreamFailed(Fault.UNREACHABLE, words, unsent=True) from None
         except OSError as error:
             words = f"the worker could not be reached: {error.strerror or error}"
-            raise (
-                ServerTurnedAway(words) if turned_away(error) else UpstreamFailed(Fault.UNREACHABLE, words)
-            ) from error
+            if turned_away(error):
+                raise ServerTurnedAway(words) from error
+            raise UpstreamFailed(Fault.UNREACHABLE, words, unsent=True) from error
         return connection
 
     async def _asked(

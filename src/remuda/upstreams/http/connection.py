@@ -33,8 +33,8 @@ class HttpTimeouts:
 class ServerTurnedAway(UpstreamFailed):
     """Nobody serves at the address: it was reached, and refused the connection or dropped it at once."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(Fault.UNREACHABLE, message)
+    def __init__(self, message: str, *, unsent: bool = True) -> None:
+        super().__init__(Fault.UNREACHABLE, message, unsent=unsent)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -70,7 +70,7 @@ class HttpConnection(asyncio.Protocol):
         self._begins_within_s = self._timeouts.silence_s if streamed else self._timeouts.whole_s
         self._asked = True
         if self._transport is None or self._transport.is_closing():
-            raise _lost()
+            raise _lost(unsent=True)
         if len(body) <= _JOINED_BYTES_MAX:
             self._transport.write(head + body)
         else:
@@ -145,7 +145,7 @@ class HttpConnection(asyncio.Protocol):
             self._complete = True
             self._wake()
         elif not self._spoken:
-            self._fail(_lost())
+            self._fail(_lost(unsent=False))
         else:
             self._fail(UpstreamFailed(Fault.BROKE, "the backend broke off in the middle of its answer"))
 
@@ -229,5 +229,5 @@ async def body_of(answer: HttpConnection, bytes_max: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _lost() -> ServerTurnedAway:
-    return ServerTurnedAway("the backend closed the connection before it answered")
+def _lost(*, unsent: bool) -> ServerTurnedAway:
+    return ServerTurnedAway("the backend closed the connection before it answered", unsent=unsent)
