@@ -1,6 +1,7 @@
 """`remuda logs`: what backend processes wrote, on whatever node they run."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import click
 from remuda.cli.commands import client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.numbers import WholeNumber
+from remuda.cli.output_pipe import raise_if_reader_gone
 from remuda.cli.terminal_text import one_line
 from remuda.core import limits
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _QUIET_S: Final = 90.0  # A followed log that says nothing new says so more often.
 _FOLLOWED_MAX: Final = 32
+_CHECK_EVERY_S: Final = 0.5
 WAIT_S: Final = limits.NODE_LOGS_S + 5  # The frontend asks a node for so long; its answer names the node.
 
 
@@ -124,7 +127,8 @@ def _lines(client: "AdminClient", source: LogSource, tail: int) -> Sequence["Log
 
 
 def _follow_all(asked: ClientOptions, sources: Sequence[LogSource], tail: int) -> None:
-    """Each log in a thread of its own, until all of them end or the command is interrupted."""
+    """Each log in a thread of its own, until all of them end, the command is interrupted, or the program that
+    reads our output has gone."""
     from remuda.cli.log_follow import followed
     from remuda.core.errors import Invalid, RemudaError
 
@@ -147,13 +151,16 @@ def _follow_all(asked: ClientOptions, sources: Sequence[LogSource], tail: int) -
                     click.echo(json.dumps(as_json_line(source, line)) if asked.as_json else text)
         except RemudaError as error:
             tell(error.message)
+        except BrokenPipeError:
+            pass  # The main thread notices it too, and ends the command.
 
     threads = [threading.Thread(target=follow, args=(source,), daemon=True) for source in sources]
     for thread in threads:
         thread.start()
     for thread in threads:
         while thread.is_alive():  # In slices: a join without end cannot be interrupted everywhere.
-            thread.join(timeout=1)
+            thread.join(timeout=_CHECK_EVERY_S)
+            raise_if_reader_gone(sys.stdout)
 
 
 @contextmanager

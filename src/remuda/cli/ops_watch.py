@@ -18,6 +18,7 @@ from remuda.cli.invocation import ClientOptions
 from remuda.cli.ops_state import AT_WORK, Picture, steps_of, title
 from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
 from remuda.cli.options import ask_for
+from remuda.cli.output_pipe import raise_if_reader_gone
 from remuda.cli.terminal_text import one_line
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SystemEntropy
@@ -169,7 +170,7 @@ class JsonLines:
             print(json.dumps(line), file=self._file, flush=True)
 
     def heard(self) -> None:
-        pass
+        raise_if_reader_gone(self._file)
 
     def lost(self, lost: Lost) -> None:
         line = {"event": "lost", "data": {"message": lost.error.message, "again_in_s": lost.again_in_s}}
@@ -276,6 +277,7 @@ class OperationLines:
         self._ops = picture.ops
 
     def heard(self) -> None:
+        raise_if_reader_gone(self._file)
         with self._turn:
             self._heard_s = self._clock.monotonic()
             if self._down:

@@ -1,6 +1,7 @@
 """Logs of backends through the frontend: from a real worker HTTP server, over real sockets."""
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
@@ -193,3 +194,18 @@ async def test_logs_are_followed_and_a_lost_connection_is_told(
             while "connecting again" not in said:
                 said += (await process.stderr.receive()).decode()
             process.terminate()
+
+
+async def test_a_followed_log_ends_with_the_program_that_reads_it(
+    frontend: LiveFrontend, logged: Logged
+) -> None:
+    words = ["-m", "remuda", "logs", MODEL, "--follow", "--tail", "1", "--url", frontend.url]
+    read_end, write_end = os.pipe()
+    with anyio.fail_after(60):
+        async with await anyio.open_process([sys.executable, *words], stdout=write_end) as process:
+            os.close(write_end)
+            assert await anyio.to_thread.run_sync(os.read, read_end, 100) == b"three\n"
+            os.close(read_end)  # As `head -1` does. No further line is written.
+            await process.wait()
+            assert process.stderr is not None
+            assert [text async for text in process.stderr] == []
