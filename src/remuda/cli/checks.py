@@ -76,7 +76,8 @@ class Patient:
             url = settings.register_to or read_json(self.folder.worker_endpoint).get("frontend")
             if not isinstance(url, str) or not url:
                 raise
-            return Target(url.rstrip("/"), None, settings.ca)
+            source = "the settings of this machine's worker"
+            return Target(url.rstrip("/"), None, settings.ca, url_source=source)
 
 
 Check = Callable[[Patient], Sequence[Finding]]
@@ -117,8 +118,10 @@ def check_ports(patient: Patient) -> list[Finding]:
 def check_frontend(patient: Patient) -> list[Finding]:
     python = ".".join(str(part) for part in sys.version_info[:3])
     try:
-        with AdminClient(patient.target(), _CALL_S) as client:
+        target = patient.target()
+        with AdminClient(target, _CALL_S) as client:
             alive_answer = client.probe("GET", "healthz")
+            client.require_frontend(alive_answer)
             received = patient.clock.now()
             ready = client.probe("GET", "readyz")
             theirs = _frontend_version(client)
@@ -128,7 +131,7 @@ def check_frontend(patient: Patient) -> list[Finding]:
         return [findings.versions(__version__, python, None), absent]
     except RemudaError as error:
         return [findings.versions(__version__, python, None), problem("frontend", error.message, error.hint)]
-    found = [findings.versions(__version__, python, theirs), *_answering(client.url, alive_answer)]
+    found = [findings.versions(__version__, python, theirs), *_answering(target, alive_answer)]
     if alive_answer.date is not None:
         found.append(findings.clock(received - alive_answer.date))
     return [*found, *findings.readiness(_reason(ready))]
@@ -303,11 +306,11 @@ def _starting(folder: DataFolder) -> Finding | None:
     return findings.starting(int(text) if text.isdigit() else None)
 
 
-def _answering(url: str, answer: ApiAnswer) -> list[Finding]:
+def _answering(target: Target, answer: ApiAnswer) -> list[Finding]:
     if answer.status == 200:
-        return [ok("frontend", f"answers at {url}")]
-    remedy = "check that --url or REMUDA_URL names a Remuda frontend"
-    return [problem("frontend", f"{url} answers, but with HTTP status {answer.status}", remedy)]
+        return [ok("frontend", f"answers at {target.shown}")]
+    remedy = "check that this is the address of a Remuda frontend"
+    return [problem("frontend", f"{target.shown} answers, but with HTTP status {answer.status}", remedy)]
 
 
 def _worker_trouble(url: str) -> str:

@@ -35,6 +35,7 @@ from remuda.core.os_errors import ConnectTrouble, connect_trouble, without_numbe
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import decode
 from remuda.wire.nodes import NodeError, NodeView, error_text
+from remuda.wire.process_keys import ROLE_HEADER, WORKER_ROLE
 
 M = TypeVar("M", bound=BaseModel)
 TIMEOUT_S: Final = 10.0
@@ -71,6 +72,7 @@ class ApiAnswer:
     status: int
     body: bytes
     date: datetime | None  # The frontend's clock.
+    role: str = ""  # What the server says it is; frontends say nothing.
 
     def read(self, model: type[M]) -> M:
         try:
@@ -117,6 +119,11 @@ class AdminClient:
         if not 200 <= answer.status < 300:
             raise refusal_of(self._target, answer)
         return answer
+
+    def require_frontend(self, answer: ApiAnswer) -> None:
+        """Misconfigured, with where the address comes from, when a worker gave this answer."""
+        if answer.role == WORKER_ROLE:
+            raise _is_worker(self._target)
 
     def probe(
         self, method: str, *path: str, body: object = None, query: Mapping[str, str] | None = None
@@ -200,7 +207,8 @@ class AdminClient:
     def _answer(self, reply: HTTPResponse, quiet_s: float) -> ApiAnswer:
         with self._plainly(quiet_s):
             body = reply.read(_ANSWER_BYTES_MAX + 1)
-        return ApiAnswer(reply.status, body, _date(reply.getheader("date", "")))
+        date, role = (reply.getheader(name, "") for name in ("date", ROLE_HEADER))
+        return ApiAnswer(reply.status, body, _date(date), role)
 
     def _chunks(self, reply: HTTPResponse, quiet_s: float) -> Iterator[bytes]:
         while True:
@@ -220,7 +228,7 @@ class AdminClient:
         except TimeoutError as error:
             silence = f"connected, but nothing came within {quiet_s:g} s"
             raise FrontendUnreachable(
-                f"the frontend at {self.url} does not answer: {silence}",
+                f"the frontend at {self._target.shown} does not answer: {silence}",
                 hint="it may be overloaded, or another program listens there; its log says more",
             ) from error
         except (HTTPException, ConnectionError) as error:
@@ -230,8 +238,8 @@ class AdminClient:
         else:
             return
         raise FrontendUnreachable(
-            f"the frontend at {self.url} cannot be reached: {trouble.why}",
-            hint=trouble.hint or "check the address, and that `remuda up` or `remuda frontend` runs there",
+            f"the frontend at {self._target.shown} cannot be reached: {trouble.why}",
+            hint=trouble.hint or _reach_hint(self._target),
         ) from cause
 
 
@@ -251,8 +259,22 @@ def _trust(target: Target) -> ssl.SSLContext:
         ) from None
 
 
+def _reach_hint(target: Target) -> str:
+    checked = target.url_source if target.url_source in ("--url", "REMUDA_URL") else "the address"
+    return f"check {checked}, and that `remuda up` or `remuda frontend` runs there"
+
+
+def _is_worker(target: Target) -> Misconfigured:
+    return Misconfigured(
+        f"{target.shown} is a worker's port, not a frontend's",
+        hint="use the address of the frontend that it joined, which `remuda doctor` there shows",
+    )
+
+
 def refusal_of(target: Target, answer: ApiAnswer) -> RemudaError:
-    url, kind = target.url, _KINDS.get(answer.status, PeerFailed)
+    if answer.role == WORKER_ROLE:
+        return _is_worker(target)
+    url, kind = target.shown, _KINDS.get(answer.status, PeerFailed)
     if 300 <= answer.status < 400:
         return PeerFailed(f"{url} redirects, which is not followed", hint="use the address it redirects to")
     if answer.status == 401:
@@ -271,11 +293,11 @@ def refusal_of(target: Target, answer: ApiAnswer) -> RemudaError:
 def _unauthorized(target: Target) -> Unauthorized:
     """Only we know whether a key was sent, and where it came from."""
     if target.api_key is None:
-        words = f"{target.url} needs an API key"
+        words = f"{target.shown} needs an API key"
         return Unauthorized(words, hint="give one with --api-key or REMUDA_API_KEY")
     source = f" from {target.key_source}" if target.key_source else ""
     return Unauthorized(
-        f"the API key{source} is not valid for {target.url}",
+        f"the API key{source} is not valid for {target.shown}",
         hint="`remuda keys create NAME --scope admin` on the frontend's machine makes another",
     )
 

@@ -23,6 +23,12 @@ class Target:
     api_key: SecretStr | None = None
     ca: Path | None = None
     key_source: str = ""  # Where the key was found, for people.
+    url_source: str = ""  # The same of the address.
+
+    @property
+    def shown(self) -> str:
+        """The address, and where it comes from: an error may be in that setting."""
+        return f"{self.url} (from {self.url_source})" if self.url_source else self.url
 
 
 class NotRunningHere(FrontendUnreachable):
@@ -43,11 +49,11 @@ def find_target(asked: ClientOptions, environ: Mapping[str, str]) -> Target:
     named = asked.url or environ.get("REMUDA_URL")
     if named:
         source = "--url" if asked.url else "REMUDA_URL"
-        return Target(checked_url(named, source), key, ca, key_source)
+        return Target(checked_url(named, source), key, ca, key_source, source)
     local = _local(data_folder({"data_dir": asked.data_dir}, environ))
     if key is None:
         key, key_source = local.api_key, local.key_source
-    return Target(local.url, key, ca or local.ca, key_source)
+    return Target(local.url, key, ca or local.ca, key_source, local.url_source)
 
 
 def checked_url(text: str, source: str) -> str:
@@ -91,6 +97,7 @@ def _local(folder: DataFolder) -> Target:
         SecretStr(key) if isinstance(key, str) else None,
         Path(ca) if isinstance(ca, str) else None,
         str(folder.endpoint) if isinstance(key, str) else "",
+        str(folder.endpoint),
     )
 
 

@@ -7,6 +7,10 @@ PROCESSES_PATH: Final = "/v1/processes/"
 RUNNING_PATH: Final = "/v1/processes"
 """On a worker's HTTP server: the processes that run, as a ModelsRunningReply."""
 
+ROLE_HEADER: Final = "x-remuda-role"
+WORKER_ROLE: Final = "worker"
+"""In what a worker's HTTP server answers by itself, so that it is not taken for a frontend."""
+
 _INDEX_DIGITS_MAX = 9
 
 

@@ -38,6 +38,7 @@ from remuda.wire.nodes import (
     error_reason,
     error_text,
 )
+from remuda.wire.process_keys import ROLE_HEADER, WORKER_ROLE
 from remuda.worker.addresses import host_and_port, is_loopback
 from remuda.worker.enrolment import takes_secrets
 
@@ -134,6 +135,11 @@ class Frontend:
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise FrontendUnreachable(f"{self._url} cannot be reached: {_why(error, self._ca)}") from error
+        if answer.status == 401 and answer.headers.get(ROLE_HEADER) == WORKER_ROLE:
+            raise Unauthorized(
+                f"{self._url} is a worker's port, not a frontend's",
+                hint="give the address of the frontend, which `remuda up` or `remuda frontend` prints there",
+            )
         if not 200 <= answer.status < 300:
             raise refusal(self._url, answer.status, error_text(said), error_reason(said))
         try:

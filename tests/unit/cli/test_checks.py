@@ -6,6 +6,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from remuda.cli.main import root
 from remuda.core.clock import SystemClock
 from remuda.host.folder import DataFolder, write_json
 from remuda.host.ports import free_port
+from remuda.wire.process_keys import ROLE_HEADER, WORKER_ROLE
 
 
 @pytest.fixture
@@ -226,26 +228,45 @@ def test_a_machine_that_joined_asks_the_frontend_it_joined(environ: dict[str, st
 
 
 class _AsksForKey(BaseHTTPRequestHandler):
+    role = ""
+
     def do_GET(self) -> None:
-        self.send_response(401)
+        self.send_response(200 if self.path == "/healthz" else 401)
         self.send_header("Content-Length", "0")
+        self.send_header(ROLE_HEADER, self.role)
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
 
-def test_a_worker_without_an_api_key_is_nothing_to_warn_about(environ: dict[str, str]) -> None:
-    with HTTPServer(("127.0.0.1", 0), _AsksForKey) as server:
+class _Worker(_AsksForKey):
+    role = WORKER_ROLE
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_workers_port_in_the_environment_is_a_problem_of_that_variable(environ: dict[str, str]) -> None:
+    with serving(_Worker) as url:
+        found = checks.check_frontend(patient({**environ, "REMUDA_URL": url}))
+    assert (found[1].check, found[1].level) == ("frontend", Level.PROBLEM)
+    assert found[1].message == f"{url} (from REMUDA_URL) is a worker's port, not a frontend's"
+
+
+def test_a_worker_without_an_api_key_is_nothing_to_warn_about(environ: dict[str, str]) -> None:
+    with serving(_AsksForKey) as url:
         asked = checks.check_nodes(patient(environ, ClientOptions(url=url)))
         write_json(DataFolder(Path(environ["REMUDA_DATA_DIR"])).joined, {"register_to": url})
         joined = checks.check_nodes(patient(environ))
         refused = checks.check_nodes(patient({**environ, "REMUDA_API_KEY": "k3y"}, ClientOptions(url=url)))
-        server.shutdown()
-        thread.join()
 
     assert [one.level for one in (*asked, *joined, *refused)] == [Level.WARNING, Level.OK, Level.WARNING]
     assert joined[0].message.startswith("not looked at: listing them needs an API key")

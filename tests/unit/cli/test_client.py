@@ -33,6 +33,7 @@ from remuda.host.ports import free_port
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import encode
 from remuda.wire.nodes import NodeError
+from remuda.wire.process_keys import WORKER_ROLE
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -168,6 +169,22 @@ def test_nobody_there_is_told_plainly() -> None:
         pytest.raises(FrontendUnreachable, match="nothing listens there"),
     ):
         client.nodes()
+
+
+def test_a_setting_with_a_wrong_address_is_named() -> None:
+    address = f"http://127.0.0.1:{free_port('127.0.0.1')}"
+    target = Target(address, url_source="REMUDA_URL")
+    with AdminClient(target) as client, pytest.raises(FrontendUnreachable) as refused:
+        client.nodes()
+    assert refused.value.message.startswith(f"the frontend at {address} (from REMUDA_URL) cannot be reached")
+    assert refused.value.hint.startswith("check REMUDA_URL, and")
+
+
+def test_a_workers_port_is_not_taken_for_a_frontends() -> None:
+    target = Target("http://host:50050", url_source="REMUDA_URL")
+    refused = refusal_of(target, ApiAnswer(401, b"", None, role=WORKER_ROLE))
+    assert isinstance(refused, Misconfigured)
+    assert refused.message == "http://host:50050 (from REMUDA_URL) is a worker's port, not a frontend's"
 
 
 def test_silence_is_not_waited_for_longer_than_allowed() -> None:

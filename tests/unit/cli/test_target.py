@@ -32,7 +32,7 @@ def test_the_frontend_of_the_data_folder_is_found(tmp_path: Path) -> None:
 
     source = str(DataFolder(tmp_path).endpoint)
     assert find_target(ClientOptions(), environ) == Target(
-        "http://127.0.0.1:8080", SecretStr("local"), None, source
+        "http://127.0.0.1:8080", SecretStr("local"), None, source, source
     )
 
 
@@ -45,8 +45,8 @@ def test_its_ca_comes_with_it(tmp_path: Path) -> None:
 def test_the_environment_wins_over_the_data_folder_and_a_flag_over_both(tmp_path: Path) -> None:
     environ = {**announce(tmp_path, os.getpid()), "REMUDA_URL": "http://two:1/"}
 
-    assert find_target(ClientOptions(), environ).url == "http://two:1"
-    assert find_target(ClientOptions(url="http://three:1"), environ).url == "http://three:1"
+    assert find_target(ClientOptions(), environ).shown == "http://two:1 (from REMUDA_URL)"
+    assert find_target(ClientOptions(url="http://three:1"), environ).shown == "http://three:1 (from --url)"
 
 
 def test_the_local_key_is_never_shown_to_another_frontend(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from remuda.core.errors import RemudaError, WrongMethod
 from remuda.wire.codec import encode
 from remuda.wire.nodes import NodeError
+from remuda.wire.process_keys import ROLE_HEADER, WORKER_ROLE
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -17,6 +18,7 @@ Header = tuple[bytes, bytes]
 TEXT = b"text/plain; charset=utf-8"
 JSON = b"application/json"
 CODE_HEADER: Final = b"x-remuda-code"  # On every refusal: the code of the error.
+_ROLE: Final[Header] = (ROLE_HEADER.encode(), WORKER_ROLE.encode())
 _CONTRACT_PATHS: Final = ("/healthz", "/readyz", "/v1/backend-logs", "/v1/files")
 
 
@@ -38,7 +40,7 @@ async def answer(
 ) -> None:
     """The whole answer, also to a request for a WebSocket, which is thereby refused."""
     content = body.encode()
-    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(content)), *more]
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(content)), _ROLE, *more]
     prefix = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
     await send({"type": f"{prefix}.start", "status": status, "headers": headers})
     await send({"type": f"{prefix}.body", "body": content, "more_body": False})

@@ -33,7 +33,7 @@ async def served(why_unready: Callable[[], str]) -> AsyncIterator[httpx.AsyncCli
 async def test_a_ready_worker_says_ok(path: str) -> None:
     async with served(lambda: "") as client:
         answer, head = await client.get(path), await client.head(path)
-    assert (answer.status_code, answer.text) == (200, "ok")
+    assert (answer.status_code, answer.text, answer.headers["x-remuda-role"]) == (200, "ok", "worker")
     assert (head.status_code, head.text, head.headers["content-length"]) == (200, "", "2")
 
 
