@@ -17,7 +17,7 @@ from remuda import __version__
 from remuda.assembly.backend_runtime import open_backend_runtimes
 from remuda.assembly.running import background, settle
 from remuda.assembly.settings import WorkerSettings
-from remuda.assembly.settings.shared import registration_token
+from remuda.assembly.settings.worker import required_frontend, required_token
 from remuda.bus.auth import (
     AuthSource,
     Login,
@@ -35,7 +35,7 @@ from remuda.core import limits
 from remuda.core.bus_reach import UnreachedBus
 from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
-from remuda.core.errors import Misconfigured, NodeRemoved
+from remuda.core.errors import NodeRemoved
 from remuda.host.folder import DataFolder, write_json
 from remuda.worker.addresses import AddressSettings
 from remuda.worker.enrolment import BusPolicy
@@ -177,8 +177,8 @@ def _config(
     settings: WorkerSettings, folder: DataFolder, *, own_login: bool, entropy: Entropy
 ) -> WorkerConfig:
     return WorkerConfig(
-        frontend_url=_frontend_url(settings),
-        token=_token(settings),
+        frontend_url=required_frontend(settings),
+        token=required_token(settings),
         secret=node_secret(folder.worker, entropy),
         introduction=Introduction(
             name=node_name(settings.node_name, socket.gethostname(), os.getpid()),
@@ -205,25 +205,6 @@ def _config(
         ),
         leaves_for_good=folder.leaving.exists,
     )
-
-
-def _frontend_url(settings: WorkerSettings) -> str:
-    if not settings.register_to:
-        raise Misconfigured(
-            "this machine has not joined a fleet",
-            hint="remuda join URL --token TOKEN, or set REMUDA_REGISTER_TO",
-        )
-    return settings.register_to
-
-
-def _token(settings: WorkerSettings) -> SecretStr | None:
-    token = registration_token(settings)
-    if token is None and not settings.insecure_no_token:
-        raise Misconfigured(
-            "a registration token is needed",
-            hint="set REMUDA_REGISTRATION_TOKEN; use --insecure-no-token for a frontend without one",
-        )
-    return token
 
 
 def _own_login(settings: WorkerSettings) -> AuthSource | None:

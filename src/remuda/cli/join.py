@@ -19,11 +19,10 @@ from remuda.host.folder import DataFolder, write_json, write_private
 from remuda.worker.service import Worker
 
 
-def run(resolved: ResolvedSettings[WorkerSettings], service: bool) -> int:
-    """Stays in the foreground, unless a service is to do the work. Nothing is kept of an attempt that the
-    frontend refuses."""
+def run(resolved: ResolvedSettings[WorkerSettings], planned: Service | None) -> int:
+    """Stays in the foreground, unless the planned service is to do the work. Nothing is kept of an attempt
+    that the frontend refuses."""
     log_as(resolved)
-    planned = service_unit.plan(resolved.values.data_dir.absolute()) if service else None
     folder = DataFolder(resolved.values.data_dir)
     folder.prepare()
     settings = to_remember(resolved)

@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import sys
 from typing import Final, NoReturn
 
 import click
@@ -197,10 +198,15 @@ def frontend(ctx: click.Context, /, **flags: object) -> None:
 def worker(ctx: click.Context, /, **flags: object) -> None:
     """Run a worker with the settings that `remuda join` saved on this machine, or with those given here."""
     from remuda.assembly.settings import WorkerSettings
+    from remuda.assembly.settings.worker import required_frontend, required_token
     from remuda.cli.options import resolve_settings
 
     resolved = resolve_settings(WorkerSettings, flags)
-    from remuda.cli.worker import run
+    frontend_url = required_frontend(resolved.values)
+    required_token(resolved.values)
+    if sys.stderr.isatty():  # Elsewhere the log says it.
+        click.echo(f"Starting the worker of {frontend_url} ...", err=True)
+    from remuda.cli.worker import run  # Seconds of imports, which a refusal need not wait for.
 
     ctx.exit(run(resolved))
 
@@ -221,14 +227,19 @@ def worker(ctx: click.Context, /, **flags: object) -> None:
 def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> None:
     """Add this machine to the fleet of the frontend at URL. Settings are saved: `remuda worker` resumes."""
     from remuda.assembly.settings import WorkerSettings
+    from remuda.assembly.settings.worker import required_token
+    from remuda.cli import service_unit
     from remuda.cli.options import resolve_settings
     from remuda.cli.target import checked_url
 
     flags["register_to"] = checked_url(url, "URL")
     resolved = resolve_settings(WorkerSettings, flags)
-    from remuda.cli.join import run
+    required_token(resolved.values)
+    planned = service_unit.plan(resolved.values.data_dir.absolute()) if service else None
+    click.echo(f"Starting a worker on this machine, to join {resolved.values.register_to} ...", err=True)
+    from remuda.cli.join import run  # Seconds of imports, which a refusal need not wait for.
 
-    ctx.exit(run(resolved, service))
+    ctx.exit(run(resolved, planned))
 
 
 for backend_verb in (*fleet_backends.VERBS, backend_register.register, backend_register.switch_back):

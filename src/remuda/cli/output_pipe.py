@@ -11,14 +11,19 @@ _GONE: Final = select.POLLERR | select.POLLHUP if hasattr(select, "poll") else 0
 
 def raise_if_reader_gone(output: IO[str]) -> None:
     """BrokenPipeError, as the next write would raise it: a command that waits for events may not write for
-    hours. Files and terminals have no reader that could go away."""
+    hours."""
+    if reader_gone(output):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def reader_gone(output: IO[str]) -> bool:
+    """Files and terminals have no reader that could go away."""
     if not _GONE:
-        return
+        return False
     try:
         descriptor = output.fileno()
     except (UnsupportedOperation, ValueError):  # Captured by a test, or closed.
-        return
+        return False
     poll = select.poll()
     poll.register(descriptor, 0)  # Errors and hang-ups are reported without being asked for.
-    if any(events & _GONE for _, events in poll.poll(0)):
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+    return any(events & _GONE for _, events in poll.poll(0))

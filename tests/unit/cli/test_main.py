@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -270,3 +271,25 @@ def test_completion_offers_verbs_and_settings() -> None:
 
     assert "plain,approve" in complete("remuda nodes ", 2)
     assert "plain,--heartbeat-interval" in complete("remuda worker --heart", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["join", "http://127.0.0.1:1"], "a registration token is needed"),
+        (["join", "http://127.0.0.1:1", "--token", "t", "--addr", "host:first"], "accepted: HOST:PORT"),
+        (["worker"], "this machine has not joined a fleet"),
+    ],
+)
+def test_a_worker_that_cannot_start_is_refused_before_anything_slow_is_imported(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    code = (
+        "import sys; from remuda.cli.main import root\n"
+        "try: root.main()\n"
+        "finally: print('remuda.assembly.worker' in sys.modules, 'aiohttp' in sys.modules)"
+    )
+    words = [sys.executable, "-c", code, *arguments, "--data-dir", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, env={"HOME": str(tmp_path)}, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (Exit.MISUSED, "False False")
+    assert said in done.stderr

@@ -14,6 +14,7 @@ from remuda.core.errors import Invalid
 from remuda.fleet import budget
 from remuda.wire.nodes import NAME_BYTES_MAX
 
+_PORT_MAX = 65535
 _API_PATHS = ("/v1", "/api")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?", re.ASCII)
 
@@ -69,6 +70,15 @@ def _node_name(value: str) -> str:
     return value
 
 
+def _host_port(value: str) -> str:
+    """A port that is no number would be dropped in silence, and another one used."""
+    bracketed, alone = "]:" in value, value.count(":") == 1  # Else it is a host, perhaps an IPv6 address.
+    port = value.strip().rpartition(":")[2] if bracketed or alone else ""
+    if port and not (port.isascii() and port.isdigit() and int(port) <= _PORT_MAX):
+        raise ValueError(f"the port must be a number up to {_PORT_MAX}")
+    return value
+
+
 def _variable_names(value: tuple[str, ...]) -> tuple[str, ...]:
     for name in value:
         if not _VARIABLE.fullmatch(name):
@@ -86,10 +96,11 @@ def or_usual(usual: timedelta) -> AfterValidator:
 Budget = Annotated[str, AfterValidator(_budget)]
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 
+HostPort = Annotated[str, AfterValidator(_host_port)]
 FrontendUrl = Annotated[str, AfterValidator(base_url)]
 File = Annotated[Path, BeforeValidator(_path)]
 NodeName = Annotated[str, AfterValidator(_node_name)]
-Port = Annotated[int, Field(ge=0, le=65535)]
+Port = Annotated[int, Field(ge=0, le=_PORT_MAX)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 VariableNames = Annotated[Words, AfterValidator(_variable_names)]
 Labels = Annotated[Mapping[str, str], BeforeValidator(_labels)]

@@ -13,6 +13,7 @@ from remuda.assembly.settings.forms import (
     Duration,
     File,
     FrontendUrl,
+    HostPort,
     JsonList,
     Labels,
     NodeName,
@@ -20,7 +21,9 @@ from remuda.assembly.settings.forms import (
     VariableNames,
     Words,
 )
+from remuda.assembly.settings.shared import registration_token
 from remuda.core import durations
+from remuda.core.errors import Misconfigured
 from remuda.core.settings import Setting
 
 
@@ -45,7 +48,7 @@ class WorkerSettings(DepotSettings):
         Labels, Setting("Labels, k=v,k=v.", "k=v,k=v", flag="labels", aliases=("LOCALAI_NODE_LABELS",))
     ] = Field(default_factory=dict)
     addr: Annotated[
-        str,
+        HostPort,
         Setting(
             "Reachable HOST:PORT; its port is the first one for backends.",
             forms.HOST_PORT,
@@ -53,10 +56,11 @@ class WorkerSettings(DepotSettings):
         ),
     ] = ""
     serve_addr: Annotated[
-        str, Setting("Fallback for that port.", forms.HOST_PORT, aliases=("LOCALAI_SERVE_ADDR",), hidden=True)
+        HostPort,
+        Setting("Fallback for that port.", forms.HOST_PORT, aliases=("LOCALAI_SERVE_ADDR",), hidden=True),
     ] = ""
     advertise_addr: Annotated[
-        str,
+        HostPort,
         Setting(
             "HOST:PORT under which frontends reach backends here.",
             forms.HOST_PORT,
@@ -64,13 +68,13 @@ class WorkerSettings(DepotSettings):
         ),
     ] = ""
     http_addr: Annotated[
-        str,
+        HostPort,
         Setting(
             "HOST:PORT of this worker's own HTTP server.", forms.HOST_PORT, aliases=("LOCALAI_HTTP_ADDR",)
         ),
     ] = ""
     advertise_http_addr: Annotated[
-        str,
+        HostPort,
         Setting(
             "HOST:PORT under which frontends reach that server.",
             forms.HOST_PORT,
@@ -179,3 +183,25 @@ class WorkerSettings(DepotSettings):
         if self.heartbeat_interval < timedelta(milliseconds=100):
             raise ValueError("heartbeat-interval must be at least 100ms")
         return self
+
+
+def required_frontend(settings: WorkerSettings) -> str:
+    """Light, like the next: commands refuse before they import what takes seconds."""
+    if not settings.register_to:
+        raise Misconfigured(
+            "this machine has not joined a fleet",
+            hint="remuda join URL --token TOKEN, or set REMUDA_REGISTER_TO",
+        )
+    return settings.register_to
+
+
+def required_token(settings: WorkerSettings) -> SecretStr | None:
+    """None only where the settings say that the frontend has no token."""
+    token = registration_token(settings)
+    if token is None and not settings.insecure_no_token:
+        raise Misconfigured(
+            "a registration token is needed",
+            hint="give it with --token or REMUDA_REGISTRATION_TOKEN (`remuda join-line` on the frontend's "
+            "machine shows it); use --insecure-no-token for a frontend without one",
+        )
+    return token
