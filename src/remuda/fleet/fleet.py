@@ -30,6 +30,7 @@ class Standing:
     unreached: Mapping[str, str] = field(default_factory=dict)  # Why, by each frontend that cannot dial it.
     uncommandable: str = ""  # Why commands cannot reach its worker; empty: they can, as far as is known.
     heard_ago: timedelta = timedelta()  # Whether or not anybody listened meanwhile.
+    stopped: str = ""  # Why its worker must have stopped, as any frontend found; empty: nobody found that.
 
     @property
     def heartbeat_ago(self) -> timedelta:
@@ -52,11 +53,13 @@ class Fleet:
         cut_off = uncommandable(node, probes)
         reachability = judge(node, silence, thresholds, cut_off)
         why = reasons(node, reachability, silence, cut_off)
-        unreached: dict[str, str] = {}
+        unreached, stopped = dict[str, str](), ""
         if reachability in (Reachability.UP, Reachability.SILENT):
             unheard = silence >= thresholds.unhealthy_after
-            failed = [dial for dial in self.dials.get(node.id, ()) if dial.problem]
+            dials = self.dials.get(node.id, ())
+            failed = [dial for dial in dials if dial.problem]
             unreached = {dial.frontend: _unreachable(node, dial, unheard=unheard) for dial in failed}
+            stopped = _stopped(dials, unreached)
         status = wire_status(node, reachability)
         return Standing(
             node,
@@ -67,6 +70,7 @@ class Fleet:
             unreached,
             cut_off,
             self.now - node.last_heard,
+            stopped,
         )
 
     def standings(self, thresholds: Thresholds) -> list[Standing]:
@@ -79,6 +83,16 @@ _STOPPED = "its worker has stopped"
 def _in_order(why: Iterable[str], unreached: Iterable[str]) -> tuple[str, ...]:
     """A worker that has stopped comes first: it explains the rest."""
     return tuple(sorted(dict.fromkeys((*why, *unreached)), key=lambda one: not one.startswith(_STOPPED)))
+
+
+def _stopped(dials: Sequence[Dial], unreached: Mapping[str, str]) -> str:
+    """What the frontend says that found its worker stopped; empty if another has reached it since."""
+    found = [dial for dial in dials if unreached.get(dial.frontend, "").startswith(_STOPPED)]
+    answered = max((dial.checked_at for dial in dials if not dial.problem), default=None)
+    if not found:
+        return ""
+    latest = max(found, key=lambda dial: (dial.checked_at, dial.frontend))
+    return "" if answered is not None and answered > latest.checked_at else unreached[latest.frontend]
 
 
 def _unreachable(node: Node, dial: Dial, *, unheard: bool) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from remuda.core import limits
 from remuda.core.errors import Invalid
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.budget import node_ceiling
@@ -24,6 +25,7 @@ from remuda.wire.nodes import CutOffFile
 
 _FIGURES_UNDER_WAY: Final = timedelta(seconds=5)  # They may be older than their arrival by so much.
 _SHARE_RAM: Final = ("metal", "nvidia-l4t")  # Capabilities of machines whose GPU has no memory of its own.
+_HEARTBEAT_DUE: Final = timedelta(seconds=limits.DIAL_GRACE_S)  # It was not heard since the dials failed.
 _SETTLING: Final = timedelta(seconds=10)  # Whoever waited for a replica gets this long to be served by it.
 
 
@@ -61,11 +63,12 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
         name=node.name,
         # Our workers pass requests on through the port that was dialled; LocalAI's backends have their own.
         unfit=why_no_replicas(view.standing)
+        or view.standing.stopped
         or ("" if is_localai(node) else unreached)
         or fleet.unfit(node.id),
         approved=node.approved,
         unreached=bool(unreached),
-        passing=_passing(view.standing),
+        passing=_passing(view.standing, unreached=bool(unreached)),
         has_backend=any(need.backend in (one.name, one.alias) for one in installed(view) or ()),
         has_file=fleet.shared or has_file(view, need.file),
         files_told=_files_told(view),
@@ -85,10 +88,16 @@ def _offer(need: Need, view: ObservedNode, rows: Sequence[Replica], fleet: Place
     )
 
 
-def _passing(standing: Standing) -> bool:
-    """Whether a node that takes no replicas now is likely to soon, by itself."""
-    overdue = standing.reachability is Reachability.SILENT and not standing.uncommandable
-    return overdue or bool(standing.node.ended)
+def _passing(standing: Standing, *, unreached: bool) -> bool:
+    """Whether a node that takes no replicas now is likely to soon, by itself. A worker that was killed may be
+    started again: which frontend has noticed that first makes no difference. One that is heard but cannot be
+    dialled stays as it is until somebody opens its port."""
+    node = standing.node
+    if standing.uncommandable or not node.approved or node.drained or node.leaving:
+        return bool(node.ended)
+    overdue = standing.reachability is Reachability.SILENT
+    unheard = unreached and standing.heard_ago >= _HEARTBEAT_DUE
+    return overdue or unheard or bool(standing.stopped or node.ended)
 
 
 def _raises_slots(node: Node) -> str:

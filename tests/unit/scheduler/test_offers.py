@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from remuda.core.ids import BootId, ReplicaKey
-from remuda.fleet.model import NodeType, StoredBusTrouble
+from remuda.fleet.fleet import Fleet
+from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
+from remuda.fleet.model import BUS_CLOSED_TOO, Dial, NodeType, StoredBusTrouble
 from remuda.fleet.verdicts import ObservedNode
 from remuda.scheduler.model import FilesTold, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.offers import PlacementFacts, offers
 from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report
+from tests.support.nodes import NOON, THRESHOLDS
 from tests.unit.scheduler.offering import a_need
 from tests.unit.scheduler.standing import GB, GPU, a_row, a_view, ago, rows
 
@@ -277,6 +280,42 @@ def test_node_that_this_frontend_cannot_dial_is_left_out_and_not_waited_for() ->
     here, elsewhere = offer(node=node, frontend="fe-1"), offer(node=node, frontend="fe-2")
     assert (here.unfit, here.passing) == (UNREACHED, False)
     assert (elsewhere.unfit, elsewhere.unreached) == ("", False), "another frontend can reach it"
+
+
+STOPPED = (
+    "its worker has stopped, or its machine is off: start it again on that machine "
+    "(10.0.0.5:50050: the connection was refused, and its connection to the bus is closed, too)"
+)
+KILLED = {"fe-1": f"the connection was refused, and {BUS_CLOSED_TOO}"}
+
+
+@pytest.mark.parametrize("frontend", ["fe-1", "fe-2"])
+def test_killed_worker_is_waited_for_by_all_frontends_whoever_noticed(frontend: str) -> None:
+    got = offer(node=a_view(unreached=KILLED), frontend=frontend)
+    assert (got.unfit, got.passing) == (STOPPED, True)
+
+
+def test_killed_worker_is_waited_for_where_only_its_port_and_its_heartbeats_tell() -> None:
+    refused = {"fe-1": "the connection was refused"}
+    heard, unheard = (
+        offer(node=a_view(heard_s=since, unreached=refused), frontend="fe-1") for since in (9, 11)
+    )
+    assert (heard.passing, unheard.passing) == (False, True)
+
+
+def test_worker_that_another_frontend_has_reached_since_has_not_stopped() -> None:
+    node = a_view().standing.node
+    dials = [Dial(node.id, "fe-1", KILLED["fe-1"], ago(3)), Dial(node.id, "fe-2", "", ago(1))]
+    heard = ListeningPeriods((ListeningPeriod(ago(3600), NOON),))
+    standing = Fleet(NOON, heard, [node], {node.id: dials}).standing(node, THRESHOLDS)
+    got = offer(node=replace(a_view(), standing=standing), frontend="fe-2")
+    assert (got.unfit, got.passing) == ("", False)
+
+
+@pytest.mark.parametrize("facts", [{"drained": True}, {"leaving": True}, {"approved": False}])
+def test_node_that_will_take_no_work_is_not_waited_for_though_it_is_silent(facts: Any) -> None:
+    assert not offer(node=a_view(heard_s=40, **facts)).passing
+    assert not offer(node=a_view(unreached=KILLED, **facts)).passing
 
 
 def test_backends_of_a_localai_worker_have_ports_of_their_own() -> None:
