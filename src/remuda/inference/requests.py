@@ -13,11 +13,14 @@ Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Text = str | list[str | Token | list[Token]]  # One, several, or as tokens; `mixed` says if it is neither.
 Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Factor = Annotated[float, Meta(ge=0, le=100)]
+Span = Annotated[int, Meta(ge=-1, lt=1 << 31)]  # Of tokens; -1: all there are.
+Bias = Annotated[float, Meta(ge=-100, le=100)]
 # What is done for each of these holds up everybody else, so each has a bound that no real request comes near.
 MESSAGES_MAX: Final = 10_000
 PARTS_MAX: Final = 10_000  # Of one message.
 TOOLS_MAX: Final = 1000  # To be called, and called in one message.
-STOPS_MAX: Final = 100
+STOPS_MAX: Final = 64
 BIASES_MAX: Final = 10_000
 METADATA_MAX: Final = 100
 NULL: Final = Raw(b"null")  # msgspec takes nothing but null for `Raw | None`.
@@ -95,7 +98,8 @@ class StreamOptions(Struct):
 
 
 class _Sampling(Struct, kw_only=True):
-    """What chat and completions share."""
+    """What chat and completions share. Beside OpenAI's fields, those of LocalAI and llama.cpp that our
+    backend for llama.cpp reads: their ranges take in the values that mean "off" there."""
 
     model: ModelName
     stream: bool | None = None
@@ -103,15 +107,24 @@ class _Sampling(Struct, kw_only=True):
     max_tokens: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
+    top_k: Span | None = None
     min_p: Share | None = None
+    typical_p: Share | None = None
+    tfz: Factor | None = None
+    tfs_z: Factor | None = None  # The same, by llama.cpp's name.
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: Factor | None = None
+    mirostat_eta: Share | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] | None = None
     stop: str | Annotated[list[str], Meta(max_length=STOPS_MAX)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repeat_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float], Meta(max_length=BIASES_MAX)] | None = None
+    repeat_penalty: Factor | None = None
+    repeat_last_n: Span | None = None
+    n_keep: Span | None = None
+    ignore_eos: bool | None = None
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=BIASES_MAX)] | None = None
     grammar: str | None = None
     user: str | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=METADATA_MAX)] | None = None

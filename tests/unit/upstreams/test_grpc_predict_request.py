@@ -88,6 +88,17 @@ def test_sampling_has_its_usual_values() -> None:
     assert options.MirostatETA == pytest.approx(0.1)
 
 
+def test_fields_beside_openais_reach_the_backend() -> None:
+    options = _chat(
+        typical_p=0.5, tfs_z=0.25, mirostat=2, mirostat_tau=3, mirostat_eta=0.5, repeat_last_n=-1, n_keep=9,
+        ignore_eos=True,
+    )  # fmt: skip
+
+    assert (options.TypicalP, options.TailFreeSamplingZ, options.Repeat) == (0.5, 0.25, -1)
+    assert (options.Mirostat, options.MirostatTAU, options.MirostatETA) == (2, 3, 0.5)
+    assert (options.NKeep, options.IgnoreEOS) == (9, True)
+
+
 @pytest.mark.parametrize(
     ("backend", "top_k"), [("llama-cpp", 40), ("cuda12-llama-cpp", 40), ("", 40), ("vllm", 0)]
 )

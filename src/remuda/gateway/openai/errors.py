@@ -114,6 +114,7 @@ def _headers(error: RemudaError, status: int) -> tuple[tuple[bytes, bytes], ...]
 
 _QUOTED_CHARS_MAX: Final = 100
 _PLACE: Final = " - at `$"
+_ANY_KEY: Final = "[...]"  # How the decoder writes a key of the client's.
 _MISSING: Final = re.compile(r"Object missing required field `(\w+)`")
 _TYPE: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
 _BOUND: Final = re.compile(r"Expected `\w+` (>=|<=|>|<) (\S+)")
@@ -143,11 +144,12 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 def wrong_field(said: str) -> InvalidField:
     """`said` is what the decoder says of a body."""
     what, _, place = said.rpartition(_PLACE) if _PLACE in said else (said, "", "")
-    param = place.removesuffix("`").removeprefix(".")
+    param, inside, _ = place.removesuffix("`").removeprefix(".").partition(_ANY_KEY)
     if missing := _MISSING.fullmatch(what):
         param = f"{param}.{missing[1]}" if param else missing[1]
         return InvalidField(f"{param} is missing", param)
-    return InvalidField(f"{param or 'the body'} {_words(what, param)}", param)
+    each = ": each value" if inside else ""
+    return InvalidField(f"{param or 'the body'}{each} {_words(what, param)}", param)
 
 
 def _words(what: str, param: str) -> str:

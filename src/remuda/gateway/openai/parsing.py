@@ -48,6 +48,8 @@ def _decoded_schema(raw: bytes) -> object:
 
 R = TypeVar("R", bound=Request)
 _WORDS_MAX: Final = 300
+_TOKENS_MAX: Final = 1 << 31
+_DIGITS_MAX: Final = 20
 _TRUNCATED: Final = "it ends too early"
 
 
@@ -62,6 +64,7 @@ class Ask:
 
 def _chat(body: bytes) -> ChatRequest:
     request = _decoded(_CHAT, body)
+    _check_sampling(request)
     if request.top_logprobs and not request.logprobs:
         raise InvalidField("top_logprobs needs logprobs to be true", "top_logprobs")
     return request
@@ -69,9 +72,26 @@ def _chat(body: bytes) -> ChatRequest:
 
 def _completion(body: bytes) -> CompletionRequest:
     request = _decoded(_COMPLETION, body)
+    _check_sampling(request)
     if request.prompt == [] or mixed(request.prompt):
         raise InvalidField(_ONE_KIND.format("prompt"), "prompt")
     return request
+
+
+def _check_sampling(request: ChatRequest | CompletionRequest) -> None:
+    """What a type cannot say. A single empty text for `stop` means that there is none, as some clients put
+    it; in a list it would end every answer before its first word."""
+    if isinstance(request.stop, list) and "" in request.stop:
+        place = f"stop[{request.stop.index('')}]"
+        raise InvalidField(f"{place} must not be empty", place)
+    for token in request.logit_bias or ():
+        digits = token.removeprefix("-")
+        is_number = digits.isascii() and digits.isdigit()  # Some engines take words, too.
+        if is_number and (digits != token or len(digits) > _DIGITS_MAX or int(digits) >= _TOKENS_MAX):
+            words = (
+                f"logit_bias has the token {token[:_DIGITS_MAX]}; a token's id is from 0 to {_TOKENS_MAX - 1}"
+            )
+            raise InvalidField(words, "logit_bias")
 
 
 def _embedding(body: bytes) -> EmbeddingRequest:

@@ -32,9 +32,18 @@ _SAMPLING: Final = (  # What a request may say of them goes before what the conf
     ("top_p", "TopP"),
     ("top_k", "TopK"),
     ("min_p", "MinP"),
+    ("typical_p", "TypicalP"),
+    ("tfs_z", "TailFreeSamplingZ"),
+    ("tfz", "TailFreeSamplingZ"),
+    ("mirostat", "Mirostat"),
+    ("mirostat_tau", "MirostatTAU"),
+    ("mirostat_eta", "MirostatETA"),
     ("frequency_penalty", "FrequencyPenalty"),
     ("presence_penalty", "PresencePenalty"),
     ("repeat_penalty", "Penalty"),
+    ("repeat_last_n", "Repeat"),
+    ("n_keep", "NKeep"),
+    ("ignore_eos", "IgnoreEOS"),
 )
 _MESSAGES_PER_SLICE: Final = 200
 _LONG_TEXT_CHARS: Final = 128 << 10

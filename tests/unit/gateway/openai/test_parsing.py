@@ -59,6 +59,29 @@ def chat(**changes: Any) -> bytes:
         ({"n": 0}, "n"),
         ({"seed": 10**30}, "seed"),
         ({"stream": "yes"}, "stream"),
+        ({"mirostat": 7}, "mirostat"),
+        ({"mirostat": -1}, "mirostat"),
+        ({"mirostat_tau": -1}, "mirostat_tau"),
+        ({"mirostat_eta": -0.1}, "mirostat_eta"),
+        ({"typical_p": -1}, "typical_p"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"tfs_z": -1}, "tfs_z"),
+        ({"tfz": -1}, "tfz"),
+        ({"repeat_penalty": -1}, "repeat_penalty"),
+        ({"repeat_last_n": -7}, "repeat_last_n"),
+        ({"n_keep": -2}, "n_keep"),
+        ({"n_keep": 1.5}, "n_keep"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"seed": "lucky"}, "seed"),
+        ({"logit_bias": {"50256": 101}}, "logit_bias"),
+        ({"logit_bias": {"50256": -1000}}, "logit_bias"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999999999": 1}}, "logit_bias"),
+        ({"logit_bias": [[1, 2]]}, "logit_bias"),
+        ({"stop": [""] * 50}, "stop[0]"),
+        ({"stop": ["end", ""]}, "stop[1]"),
+        ({"stop": ["end"] * 65}, "stop"),
         ({"stop": [1]}, "stop[0]"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
@@ -70,6 +93,20 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], param: str) -> None:
     error = refused(CHAT, chat(**changes))
     assert error.param == param
     assert error.message.startswith(param)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"top_k": -1, "min_p": 0, "typical_p": 1, "tfs_z": 1, "tfz": 1, "repeat_penalty": 1},
+        {"top_k": 0, "typical_p": 0, "repeat_penalty": 0, "repeat_last_n": 0, "n_keep": 0, "mirostat": 0},
+        {"repeat_last_n": -1, "n_keep": -1, "seed": -1, "mirostat_tau": 0, "mirostat_eta": 0},
+        {"stop": "", "logit_bias": {}, "presence_penalty": 0},
+        {"stop": [], "logit_bias": {"0": -100, "Hello": 100}},
+    ],
+)
+def test_values_that_switch_a_field_off_are_taken(changes: dict[str, Any]) -> None:
+    assert CHAT(chat(**changes)).model == "m"
 
 
 @pytest.mark.parametrize("body", [b'{"messages": [{"role": "user"}]}', b"{}"])
