@@ -31,6 +31,7 @@ from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import Conflict, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, MachineId
+from remuda.core.os_errors import os_reason
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.health import Thresholds
 from remuda.fleet.intake import HeartbeatIntake
@@ -355,18 +356,23 @@ async def _in_company() -> None:
 
 
 def _check_tls(cert: Path, key: Path) -> None:
-    try:
-        for file in (cert, key):
+    for setting, file in (("--tls-cert", cert), ("--tls-key", key)):
+        try:
             file.read_bytes()
+        except OSError as error:
+            raise Misconfigured(
+                f"HTTPS cannot be served: {setting} {file} cannot be read: {os_reason(error)}",
+                hint="correct the path, or make the file readable for this user; "
+                "without --tls-cert and --tls-key plain HTTP is served",
+            ) from None
+    try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(cert, key, password="")  # Else it would ask for one at the terminal.
-    except ssl.SSLError:
+    except OSError:  # ssl.SSLError is one.
         why = f"{cert} and {key} are not a certificate and its key, in PEM form and without a password"
-    except OSError as error:
-        why = f"{error.filename} cannot be read: {error.strerror}"
-    else:
-        return
-    raise Misconfigured(f"HTTPS cannot be served: {why}", hint="set --tls-cert and --tls-key, or neither")
+        raise Misconfigured(
+            f"HTTPS cannot be served: {why}", hint="set --tls-cert and --tls-key, or neither"
+        ) from None
 
 
 async def _own_worker_ended(services: Services, why: str) -> None:

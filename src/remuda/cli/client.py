@@ -287,7 +287,7 @@ def refusal_of(target: Target, answer: ApiAnswer) -> RemudaError:
     hint = said.hint
     if not hint and said.code in _OUR_OWN_TROUBLE:
         hint = "`remuda doctor` says more"
-    return kind(message[:_REASON_CHARS_MAX], hint=hint, reason=said.code)
+    return kind(message[:_REASON_CHARS_MAX], hint=hint, reason=said.code, details=_details(answer.body))
 
 
 def _unauthorized(target: Target) -> Unauthorized:
@@ -311,6 +311,12 @@ def _said(body: bytes) -> Problem:
         words = decode(_OpenAiError, body).error
         return Problem(words.code, words.message)
     return Problem("", error_text(body))
+
+
+def _details(body: bytes) -> tuple[str, ...]:
+    with suppress(Rejected):
+        return decode(NodeError, body).error.details
+    return ()
 
 
 def _date(header: str) -> datetime | None:

@@ -2,10 +2,11 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
-from remuda.cli.terminal_text import one_line
+from remuda.cli.terminal_text import in_lines, one_line
 from remuda.core.errors import (
     Forbidden,
     FrontendUnreachable,
@@ -81,12 +82,13 @@ def exit_of(error: RemudaError) -> Exit:
     return next(code for kind, code in _BY_CLASS if isinstance(error, kind))
 
 
-def report(problem: Problem, *, as_json: bool) -> None:
-    """One plain line on standard error and one with what to do, or the same as one JSON document."""
+def report(problem: Problem, *, as_json: bool, details: Sequence[str] = ()) -> None:
+    """One plain line on standard error, one for each of the `details`, and one with what to do; or the same
+    as one JSON document, without the details."""
     if as_json:
         document = {"code": problem.code, "message": problem.message, "hint": problem.hint}
         print(json.dumps({"error": document}), file=sys.stderr)
         return
-    print(f"error: {one_line(problem.message)}", file=sys.stderr)
+    print(f"error: {in_lines(problem.message, details)}", file=sys.stderr)
     if problem.hint:
         print(f"hint: {one_line(problem.hint)}", file=sys.stderr)

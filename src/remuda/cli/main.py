@@ -64,7 +64,7 @@ class Root(Verbs):
             return super().invoke(ctx)
         except RemudaError as error:
             told = error.problem()
-            report(Problem(told.code, error.message, told.hint), as_json=as_json)
+            report(Problem(told.code, error.message, told.hint), as_json=as_json, details=error.details)
             ctx.exit(exit_of(error))
         except click.exceptions.NoArgsIsHelpError:
             raise

@@ -24,7 +24,7 @@ def model_table(models: Sequence[ModelItem], now: datetime, output: Console) -> 
         Column("BACKEND", [model.backend or UNKNOWN for model in models]),
         Column("SIZE", [size(model.size_bytes) for model in models], needed=1, right=True),
         Column("MEMORY", [_estimate(model.memory_bytes) for model in models], needed=2, right=True),
-        Column("CONTEXT", [str(model.context_size) for model in models], needed=4, right=True),
+        Column("CONTEXT", [str(model.context_size or UNKNOWN) for model in models], needed=4, right=True),
         Column("FILES ON", [", ".join(model.nodes_with_files) or UNKNOWN for model in models], needed=3),
     ]
     told = ((model.name, _problem(model, names)) for model in models)

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 from remuda.cli.commands import ListByDefault, client_command, connect, examples
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.numbers import WholeNumber
-from remuda.cli.terminal_text import one_line
+from remuda.cli.terminal_text import in_lines, one_line
 from remuda.core.errors import RemudaError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def add_model(asked: ClientOptions, file: str, name: str | None, context: int | 
     from remuda.wire.serving import ModelAdded
 
     added = answer.read(ModelAdded)
-    click.echo(one_line(_added(added)))
+    click.echo(_added(added))
     for key in added.unknown_keys:
         if any(warning.startswith(f"{key} ") for warning in added.warnings):
             continue  # Its warning says more.
@@ -200,8 +200,8 @@ def _added(added: "ModelAdded") -> str:
     name = added.model.name
     word = "already there, unchanged" if added.unchanged else "changed" if added.replaced else "added"
     if added.model.problem:
-        return f"{name}: {word}, but {added.model.problem}"
-    return f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}"
+        return in_lines(f"{name}: {word}, but {added.model.problem}", added.model.problem_details)
+    return one_line(f"{name}: {word}; try it with: remuda chat {shlex.quote(name)}")
 
 
 def _models(client: "AdminClient") -> "tuple[ModelItem, ...]":

@@ -1,11 +1,20 @@
 """Text that may come from a peer, made safe for a terminal. Pure."""
 
+from collections.abc import Sequence
 from unicodedata import category
 
 
 def one_line(text: str) -> str:
     """Without line breaks, escapes and other control characters: each becomes a space."""
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def in_lines(message: str, details: Sequence[str]) -> str:
+    """The message, with each of the details on a line of its own in place of those that it ends with."""
+    summary, found, _ = message.partition(f": {details[0]}") if details else (message, "", "")
+    if not found:
+        return one_line(message)
+    return "\n".join((f"{one_line(summary)}:", *(f"  {one_line(line)}" for line in details)))
 
 
 def as_text(text: str) -> str:

@@ -10,6 +10,7 @@ Clients rely on codes, people read messages. Every code stands in docs/reference
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -37,9 +38,13 @@ class RemudaError(Exception):
     http_status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, hint: str = "", reason: str = "", public: str = "") -> None:
-        """`reason`: the code that a peer gave, where it says more than the code of the class."""
+    def __init__(
+        self, message: str, *, hint: str = "", reason: str = "", public: str = "", details: Sequence[str] = ()
+    ) -> None:
+        """`reason`: the code that a peer gave, where it says more than the code of the class. `details`: one
+        line each, where the message ends with the first of them and perhaps more."""
         super().__init__(message)
+        self.details = tuple(details)
         self.message = message
         self.hint = hint
         self.reason = reason
@@ -139,7 +144,7 @@ class StoreUnusable(Unavailable):
 
 
 class NoCapacity(Unavailable):
-    """No node can take a model; the message has a reason for each."""
+    """No node can take a model; the message has the commonest reasons, and `details` all of them."""
 
     code = "no_capacity"
 

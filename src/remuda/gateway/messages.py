@@ -50,7 +50,8 @@ def refusal(error: RemudaError, path: str, headers: Mapping[str, str] | None = N
 def error_body(error: RemudaError, path: str) -> bytes:
     told = error.problem()
     type_ = "node_error" if path.startswith(_NODE_PATHS) else _error_type(error.http_status)
-    return encode(NodeError.of(error.http_status, error.public_text, told.code, told.hint, type_))
+    status, words = error.http_status, error.public_text
+    return encode(NodeError.of(status, words, told.code, told.hint, type_, error.details))
 
 
 def _error_type(status: int) -> str:

@@ -8,7 +8,7 @@ from remuda.core.ids import ReplicaKey
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability
 from remuda.gateway.services import Services, Serving
-from remuda.models.memory import effective_context
+from remuda.models.memory import known_context
 from remuda.router.ports import LoadStatus
 from remuda.scheduler.catalogue import Catalogued
 from remuda.scheduler.model import Replica, ReplicaState
@@ -134,10 +134,11 @@ def model_item(
         size_bytes=need.weights_bytes,
         memory_bytes=need.memory_bytes,
         estimated=bool(need.memory_bytes),
-        context_size=effective_context(config, model.weights.header),
+        context_size=known_context(config, model.weights.header),
         nodes_with_files=tuple(one.node.name for one in standings if _has(one, config.file)),
         replicas=own,
         problem="" if own else problem.text,
+        problem_details=() if own else problem.details,
         failed_at=None if own else problem.failed_at,
     )
 

@@ -88,6 +88,13 @@ def effective_context(config: ModelConfig, header: GgufHeader | None) -> int:
     return min(trained, CONTEXT_DEFAULT_MAX) or CONTEXT_FALLBACK
 
 
+def known_context(config: ModelConfig, header: GgufHeader | None) -> int:
+    """The same for people; 0 where it depends on a file that no node has shown yet."""
+    if header is None and (config.context_size or 0) <= 0:
+        return 0
+    return effective_context(config, header)
+
+
 def padded_context(context: int) -> int:
     """What llama.cpp makes of it: the cache has room for whole steps."""
     return -(-context // _CONTEXT_STEP) * _CONTEXT_STEP

@@ -17,7 +17,7 @@ from remuda.router.ports import LoadStatus, Meanwhile
 from remuda.router.suspects import Suspects
 from remuda.router.table import Route
 from remuda.scheduler.demand import Answer, Demand, Failed, Found, GivenUp, NoRoomYet, UnderWay
-from remuda.scheduler.model import Replica, ReplicaState, Unplaceable
+from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.single_flight import StillLooking
 
 _LOOK_S: Final = 1.0
@@ -142,7 +142,7 @@ def _too_late(status: LoadStatus, answer: Answer, wait_s: float) -> Exception:
 def _nowhere(model: str, refused: Unplaceable) -> NoCapacity:
     if not refused.reasons:
         return NoCapacity(f"no node can take {model}: there are no nodes", hint="remuda join adds one")
-    told = refused.told(leaving_out=refused.unapproved)
+    told = refused.told(leaving_out=refused.unapproved, most=REASONS_MAX)
     # Strangers chose their names, and whoever asks for an answer cannot approve them.
     match len(refused.unapproved):
         case 0:

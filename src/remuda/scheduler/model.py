@@ -14,6 +14,7 @@ from remuda.inference.model import ReplicaEndpoint
 from remuda.ops.model import OpId, UnloadReason
 from remuda.wire.nodes import CutOffFile
 
+REASONS_MAX: Final = 3  # In one sentence.
 _NAMED_MAX: Final = 8  # Nodes that have the same reason, out of many.
 
 
@@ -164,14 +165,17 @@ class Unplaceable:
     backend_unknown: bool = False
     unapproved: frozenset[str] = frozenset()
 
-    def told(self, leaving_out: Collection[str] = ()) -> list[str]:
-        """`a, b: why` for the nodes that have the same reason; the reason that most have comes first."""
+    def told(self, leaving_out: Collection[str] = (), most: int | None = None) -> list[str]:
+        """`a, b: why` for the nodes that have the same reason; the reason that most have comes first. Of more
+        than `most` reasons, the rest is counted."""
         nodes = defaultdict[str, list[str]](list)
         for node, why in sorted(self.reasons.items()):
             if node not in leaving_out:
                 nodes[why].append(node)
         groups = sorted(nodes.items(), key=lambda group: (-len(group[1]), group[1]))
-        return [f"{_named(names)}: {why}" for why, names in groups]
+        told = [f"{_named(names)}: {why}" for why, names in groups[:most]]
+        rest = 0 if most is None else sum(len(names) for _, names in groups[most:])
+        return [*told, f"and {rest} more node{'' if rest == 1 else 's'}"] if rest else told
 
 
 def _named(nodes: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import Placer, loads_present
 from remuda.scheduler.load_ops import UnloadRequests
-from remuda.scheduler.model import Replica, ReplicaState, StoredModel, Unplaceable
+from remuda.scheduler.model import REASONS_MAX, Replica, ReplicaState, StoredModel, Unplaceable
 from remuda.scheduler.ports import ModelStore, ReplicaStore, RoutingTable
 from remuda.wire.nodes import RunningReplica
 
@@ -55,6 +55,7 @@ class ModelProblem:
 
     text: str = ""  # Empty: nothing stands in its way.
     failed_at: datetime | None = None
+    details: tuple[str, ...] = ()  # One line for each reason in `text`, which names only some.
 
 
 NO_PROBLEM: Final = ModelProblem()
@@ -185,7 +186,7 @@ class Models:
         loaded = [row for row in rows if row.key.model == model and row.state is ReplicaState.LOADED]
         nodes = sorted({up[row.node] for row in loaded if row.node in up})
         if not nodes:
-            raise NoCapacity(_nowhere(model, refused))
+            raise NoCapacity(_nowhere(model, refused), details=refused.told())
         return AlreadyLoaded(tuple(nodes), tuple(refused.told(leaving_out=nodes)))
 
     async def unload(self, name: str, by: str, *, node: NodeId | None = None) -> Sequence[View]:
@@ -237,7 +238,7 @@ class Models:
         nowhere = await self._placer.why_nowhere(model)
         if nowhere is None or nowhere.waiting_helps:
             return NO_PROBLEM
-        return ModelProblem(_nowhere(config.id, nowhere))
+        return ModelProblem(_nowhere(config.id, nowhere), details=tuple(nowhere.told()))
 
     async def replicas(self) -> Sequence[Replica]:
         rows = (await self._replicas.replicas()).rows
@@ -273,7 +274,8 @@ def _why(step: Step) -> str:
 
 
 def _nowhere(model: str, refused: Unplaceable) -> str:
-    return f"no node can take {model}: {'; '.join(refused.told()) or 'there are no nodes'}"
+    told = "; ".join(refused.told(most=REASONS_MAX))
+    return f"no node can take {model}: {told or 'there are no nodes'}"
 
 
 def _name(model: Catalogued) -> str:

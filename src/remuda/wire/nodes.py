@@ -342,6 +342,7 @@ class NodeErrorDetail(Message):
     # Ours, additive: the code of the error, and the part of the message that says what to do.
     reason: Annotated[str, OMIT_EMPTY] = ""
     hint: Annotated[str, OMIT_EMPTY] = ""
+    details: Annotated[Many[str], OMIT_EMPTY] = ()  # One line for each reason in the message, and more.
 
 
 class NodeError(Message):
@@ -351,10 +352,19 @@ class NodeError(Message):
 
     @classmethod
     def of(
-        cls, status: int, message: str, reason: str = "", hint: str = "", type_: str = "node_error"
+        cls,
+        status: int,
+        message: str,
+        reason: str = "",
+        hint: str = "",
+        type_: str = "node_error",
+        details: tuple[str, ...] = (),
     ) -> "NodeError":
-        detail = NodeErrorDetail(code=status, message=message, type=type_, reason=reason, hint=hint)
-        return cls(error=detail)
+        return cls(
+            error=NodeErrorDetail(
+                code=status, message=message, type=type_, reason=reason, hint=hint, details=details
+            )
+        )
 
 
 class TokenError(Message):

@@ -63,11 +63,13 @@ class ModelItem(Message):
     size_bytes: Uint64 = 0  # Of its file; 0: nobody knows.
     memory_bytes: Uint64 = 0  # Once loaded; 0: nobody knows.
     estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
-    context_size: Count = 0
+    context_size: Count = 0  # Tokens it is loaded for; 0: not known without its file.
     nodes_with_files: Many[str] = ()
     replicas: Many[ReplicaView] = ()
     # Why it could not be loaded: its last load failed, or, asked for alone, no node could take it.
     problem: Annotated[str, OMIT_EMPTY] = ""
+    # One line for each reason in `problem`, which names only some of them.
+    problem_details: Annotated[Many[str], OMIT_EMPTY] = ()
     failed_at: Annotated[Timestamp | None, OMIT_NONE] = None  # When that load failed.
 
 

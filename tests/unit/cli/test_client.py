@@ -1,5 +1,6 @@
 """The admin client turns whatever goes wrong into an error of the right kind, in plain words."""
 
+import json
 import socket
 import ssl
 import threading
@@ -13,6 +14,7 @@ import trustme
 from pydantic import SecretStr
 
 from remuda.cli.client import AdminClient, ApiAnswer, refusal_of
+from remuda.cli.exits import report
 from remuda.cli.target import Target
 from remuda.core.errors import (
     Conflict,
@@ -20,6 +22,7 @@ from remuda.core.errors import (
     FrontendUnreachable,
     Invalid,
     Misconfigured,
+    NoCapacity,
     NotFound,
     PeerFailed,
     RemudaError,
@@ -28,6 +31,7 @@ from remuda.core.errors import (
     Unauthorized,
     Unavailable,
 )
+from remuda.gateway.messages import error_body
 from remuda.gateway.openai.errors import refusal
 from remuda.host.ports import free_port
 from remuda.wire.admin import NodeViews
@@ -121,6 +125,23 @@ def test_a_refusal_keeps_the_frontends_code_and_hint(error: RemudaError, code: s
     refused = refusal_of(Target("http://frontend"), ApiAnswer(error.http_status, body, None)).problem()
 
     assert (refused.code, refused.message, refused.hint) == (code, error.message, hint)
+
+
+def test_each_reason_of_a_refusal_has_a_line_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    reasons = ("a, b: full", "c: asleep", "d: gone", "e: drained")
+    told = "no node can take qwen: a, b: full; c: asleep; d: gone; and 1 more node"
+    body = error_body(NoCapacity(told, details=reasons), "/api/models/qwen/load")
+    refused = refusal_of(Target("http://frontend"), ApiAnswer(503, body, None))
+    report(refused.problem(), as_json=False, details=refused.details)
+    assert capsys.readouterr().err.splitlines() == [
+        "error: no node can take qwen:",
+        "  a, b: full",
+        "  c: asleep",
+        "  d: gone",
+        "  e: drained",
+    ]
+    report(refused.problem(), as_json=True, details=refused.details)
+    assert json.loads(capsys.readouterr().err)["error"]["message"] == told
 
 
 def test_a_missing_key_comes_with_a_hint_where_to_give_one(url: str) -> None:

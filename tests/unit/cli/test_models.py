@@ -126,8 +126,10 @@ class Taking(AdminClient):
     ) -> ApiAnswer:
         assert isinstance(body, dict)
         name = read_model(body["config"]).id
-        problem = "no node can take it" if name == "nowhere" else ""
-        return ApiAnswer(201, encode(ModelAdded(model=ModelItem(name=name, problem=problem))), None)
+        reasons = ("a: full", "b: asleep") if name == "nowhere" else ()
+        problem = f"no node can take it: {reasons[0]} and 1 more node" if reasons else ""
+        item = ModelItem(name=name, problem=problem, problem_details=reasons)
+        return ApiAnswer(201, encode(ModelAdded(model=item)), None)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_model_that_cannot_answer_is_added_with_the_reason_and_not_to_be_tried(
 
     added = CliRunner().invoke(models.group, ["add", str(file)])
 
-    assert added.output == "nowhere: added, but no node can take it\n"
+    assert added.output == "nowhere: added, but no node can take it:\n  a: full\n  b: asleep\n"
 
 
 class Serving(AdminClient):

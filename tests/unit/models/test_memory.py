@@ -4,7 +4,14 @@ from hypothesis import strategies as st
 
 from remuda.models.config import ModelConfig, Parameters
 from remuda.models.gguf import GgufHeader
-from remuda.models.memory import MemoryNeed, context_problem, context_warning, effective_context, memory_need
+from remuda.models.memory import (
+    MemoryNeed,
+    context_problem,
+    context_warning,
+    effective_context,
+    known_context,
+    memory_need,
+)
 
 LLAMA_8B = GgufHeader(
     architecture="llama",
@@ -108,6 +115,11 @@ def test_the_context_is_what_is_asked_for_or_what_was_trained(
 
 def test_without_a_header_the_context_has_a_default() -> None:
     assert effective_context(PLAIN, None) == 4096
+
+
+@pytest.mark.parametrize(("asked", "shown"), [(None, 0), (0, 0), (-1, 0), (512, 512)])
+def test_without_a_header_people_are_shown_no_guess(asked: int | None, shown: int) -> None:
+    assert known_context(ModelConfig(name="a", context_size=asked), None) == shown
 
 
 @pytest.mark.parametrize(

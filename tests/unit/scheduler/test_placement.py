@@ -358,3 +358,15 @@ def test_replicas_of_other_models_take_no_slot() -> None:
 
 def test_without_nodes_there_is_nothing_to_say() -> None:
     assert refused(a_need()).reasons == {}
+
+
+def test_of_many_reasons_a_sentence_has_some_and_counts_the_rest() -> None:
+    refused = Unplaceable({f"n{number}": f"reason {number // 2}" for number in range(9)})
+    assert refused.told(most=3) == [
+        "n0, n1: reason 0",
+        "n2, n3: reason 1",
+        "n4, n5: reason 2",
+        "and 3 more nodes",
+    ]
+    assert len(refused.told()) == 5
+    assert refused.told(leaving_out={"n8"}, most=4) == refused.told()[:4]
