@@ -70,20 +70,30 @@ def after_dial(node: Node, before: LastDial | None, *, answered: bool, now: date
 
 
 def due(standings: Sequence[Standing], last: Mapping[NodeId, LastDial], now: datetime) -> list[Node]:
-    """Nodes to call now: those that are heard and were not called in this boot, or not lately. Where a node
-    that nobody has approved says it is may be anywhere, so it is not called."""
+    """Nodes to call now: those that are heard and were not called in this boot, or not lately. One that has
+    begun not to answer is called until that is certain, also when it is no longer heard."""
     return [
         standing.node
         for standing in standings
-        if _may_be_called(standing) and _is_due(standing.node, last.get(standing.node.id), now)
+        if _may_be_called(standing)
+        and (_is_heard(standing) or _is_unsettled(standing.node, last.get(standing.node.id)))
+        and _is_due(standing.node, last.get(standing.node.id), now)
     ]
 
 
 def _may_be_called(standing: Standing) -> bool:
-    node = standing.node
-    cut_off = standing.reachability is Reachability.SILENT and bool(node.cut_off)  # It calls us all the same.
-    heard = standing.reachability is Reachability.UP or cut_off
-    return heard and node.approved and node.node_type is NodeType.BACKEND
+    """The address of an unapproved node may be anywhere, so it is not called."""
+    node, present = standing.node, standing.reachability in (Reachability.UP, Reachability.SILENT)
+    return present and node.approved and node.node_type is NodeType.BACKEND
+
+
+def _is_heard(standing: Standing) -> bool:
+    cut_off = standing.reachability is Reachability.SILENT and bool(standing.node.cut_off)
+    return standing.reachability is Reachability.UP or cut_off  # One that is cut off calls us all the same.
+
+
+def _is_unsettled(node: Node, last: LastDial | None) -> bool:
+    return last is not None and last.boot_id == node.boot_id and not last.settled
 
 
 def _is_due(node: Node, last: LastDial | None, now: datetime) -> bool:
@@ -165,13 +175,29 @@ class Dialer:
                 await anyio.sleep(limits.DIAL_SOON_S)
             self._wanted = anyio.Event()
 
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Bus users whose nodes are to be called at once."""
+        return frozenset(self._left_bus)
+
     async def dial_once(self) -> None:
+        # Taken before the fleet is read, so that a worker is never younger than the news about it; what comes
+        # during the calls is for the next look, as the call may have been answered before.
+        closed, self._left_bus = self._left_bus, set()
+        try:
+            await self._dial(closed)
+        except RemudaError:
+            self._left_bus |= closed
+            raise
+
+    async def _dial(self, closed: set[str]) -> None:
+        """`closed`: bus users whose connections were closed."""
         fleet = await self._store.fleet()
         standings = fleet.standings(self._thresholds)
         present = {standing.node.id for standing in standings}
         self._last = {node_id: dial for node_id, dial in self._last.items() if node_id in present}
         nodes = due(standings, self._last, fleet.now)
-        lost = self._lost(standings)
+        lost = self._lost(standings, closed)
         nodes += [node for node in lost.values() if node not in nodes]
         dials: list[Dial] = []
         limiter = anyio.CapacityLimiter(limits.DIALS_AT_ONCE_MAX)
@@ -186,8 +212,9 @@ class Dialer:
                 problem = f"{problem}, and {BUS_CLOSED_TOO}"
             self._last[node.id] = last
             if last.settled:
-                self._left_bus.discard(self._bus_user(node.id) or "")
                 dials.append(Dial(node.id, self._frontend, problem, fleet.now, node.boot_id))
+            elif node.id in lost:
+                self._left_bus.add(self._bus_user(node.id) or "")
 
         async with anyio.create_task_group() as calls:
             for node in nodes:
@@ -195,12 +222,10 @@ class Dialer:
         if dials:
             await self._store.record_dials(dials)
 
-    def _lost(self, standings: Sequence[Standing]) -> Mapping[NodeId, Node]:
-        """Nodes whose workers' connections to the bus were closed. What is known of other users is forgotten:
-        they are frontends, or workers that said goodbye."""
-        if not self._left_bus:
+    def _lost(self, standings: Sequence[Standing], closed: set[str]) -> Mapping[NodeId, Node]:
+        """Nodes whose workers' connections to the bus were closed. Other users are frontends, or workers that
+        said goodbye."""
+        if not closed:
             return {}
-        callable_now = {one.node.id: one.node for one in standings if _may_be_called(one)}
-        users = {self._bus_user(node): node for node in callable_now}
-        self._left_bus &= users.keys()
-        return {users[user]: callable_now[users[user]] for user in self._left_bus}
+        nodes = [standing.node for standing in standings if _may_be_called(standing)]
+        return {node.id: node for node in nodes if self._bus_user(node.id) in closed}

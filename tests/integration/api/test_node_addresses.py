@@ -2,7 +2,7 @@
 machine's credentials: who may register them, and that nobody dials them for anybody else."""
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -35,10 +35,12 @@ class Service:
     def __init__(self) -> None:
         self.port = 0
         self.callers = 0
+        self.when_called: Callable[[], None] = lambda: None
 
     async def answer(self, stream: ByteStream) -> None:
         async with stream:
             self.callers += 1
+            self.when_called()
             await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]")
 
 
@@ -75,7 +77,7 @@ async def dialer(frontend: LiveFrontend) -> AsyncIterator[Dialer]:
     path = DataFolder(frontend.data_dir).database.absolute()
     database = await open_database(f"sqlite:///{path}", clock=SystemClock())
     try:
-        yield Dialer(FrontendId("another"), SqlFleetStore(database), THRESHOLDS)
+        yield Dialer(FrontendId("another"), SqlFleetStore(database), THRESHOLDS, lambda node: f"user-{node}")
     finally:
         await database.close()
 
@@ -122,6 +124,21 @@ async def test_no_way_to_a_node_leads_such_a_name_to_this_machine(service: Servi
         await Pool().exchange(ServerAddress(host, service.port), b"GET / HTTP/1.1\r\n\r\n", b"")
     assert service.callers == 0
     assert await call(f"127.0.0.1:{service.port}") == "", "for a node that is here"
+
+
+async def test_a_worker_that_is_killed_while_it_answers_is_called_again_at_once(
+    frontend: LiveFrontend, service: Service
+) -> None:
+    node = await frontend.register("killed", http_address=f"127.0.0.1:{service.port}")
+    user = f"user-{node['id']}"
+    async with dialer(frontend) as another:
+        service.when_called = lambda: another.left_bus(user)
+        await another.dial_once()
+        assert service.callers >= 1
+        assert another.wanted == {user}
+        service.when_called = lambda: None
+        await another.dial_once()
+        assert another.wanted == frozenset(), "it answered after its connection was closed"
 
 
 # Calls with a secret of the caller's own making.

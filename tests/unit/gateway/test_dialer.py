@@ -142,6 +142,15 @@ def test_only_backend_nodes_that_are_heard_are_called() -> None:
     assert not standing_due(node(), None, after=THRESHOLDS.unhealthy_after)
 
 
+def test_a_node_that_has_begun_not_to_answer_is_called_until_that_is_certain() -> None:
+    silent_s = THRESHOLDS.unhealthy_after
+    failed = after_dial(node(), None, answered=False, now=NOON + silent_s - timedelta(seconds=3))
+    assert standing_due(node(), failed, after=silent_s)
+    certain = after_dial(node(), failed, answered=False, now=NOON + silent_s + timedelta(seconds=8))
+    assert certain.settled
+    assert not standing_due(node(), certain, after=silent_s + timedelta(seconds=8))
+
+
 def test_a_node_that_is_cut_off_from_the_bus_is_called() -> None:
     trouble = StoredBusTrouble(BootId("boot-1"), 2, "no answer", heard_at=NOON + timedelta(seconds=90))
     assert standing_due(node(bus_trouble=trouble), None, after=timedelta(seconds=90))
