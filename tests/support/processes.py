@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryFile
+from typing import IO, Any, TypeVar
 
 import httpx
 import psutil
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 from remuda.cli.main import root
 from remuda.host import tether
 from remuda.host.folder import DataFolder
+from tests.support.fork_server import FORK_SERVER, ForkedProcess
 from tests.support.logs import log_left_as_it_was
 from tests.support.plain_http import PLAIN
 from tests.support.waiting import wait_until_blocking
@@ -40,19 +42,9 @@ class Process:
     ) -> None:
         self.data_dir = data_dir
         self._out, self._err = output.with_suffix(".out"), output.with_suffix(".err")
-        # Tied to this process, so that not even a killed test run leaves anything behind.
-        linux = sys.platform == "linux"
-        tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())] if linux else []
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self._popen = subprocess.Popen(
-                [*tied, sys.executable, "-m", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=environ,
-                start_new_session=True,
-            )
-        self.pid = self._popen.pid
+            self._process = _begin(arguments, environ, out, err)
+        self.pid = self._process.pid
 
     @property
     def shown(self) -> str:
@@ -70,19 +62,19 @@ class Process:
 
     @property
     def running(self) -> bool:
-        return self._popen.poll() is None
+        return self._process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        self._popen.send_signal(number)
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """As the kernel's out-of-memory killer would, and be sure that it is over."""
-        self._popen.kill()
-        self._popen.wait(STOP_S)
+        self._process.kill()
+        self._process.wait(STOP_S)
 
     def wait(self, within: float = STOP_S) -> int:
         """The exit code."""
-        return self._popen.wait(within)
+        return self._process.wait(within)
 
     def stop(self) -> int:
         self.send(signal.SIGTERM)
@@ -261,15 +253,14 @@ class Ranch:
         self, *arguments: str, data: str = "up", typed: str = "", **environ: str
     ) -> subprocess.CompletedProcess[str]:
         """A command that ends by itself, given by the owner of that data folder."""
-        return subprocess.run(
-            [sys.executable, "-m", "remuda", *arguments],
-            env=self.environ_in(data, **environ),
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_S,
-            check=False,
-        )
+        words, variables = ["remuda", *arguments], self.environ_in(data, **environ)
+        with TemporaryFile() as stdin, TemporaryFile() as out, TemporaryFile() as err:
+            stdin.write(typed.encode())
+            stdin.seek(0)
+            code = _begin(words, variables, out, err, stdin).wait(_COMMAND_S)
+            for file in (out, err):
+                file.seek(0)
+            return subprocess.CompletedProcess(words, code, out.read().decode(), err.read().decode())
 
     def invoke(self, *arguments: str, data: str = "up", **environ: str) -> Result:
         """The same in this process, which has imported what costs most; not from a thread or a loop."""
@@ -281,7 +272,14 @@ class Ranch:
     def processes(self, data: str = "") -> list[psutil.Process]:
         """Every live process that works in that folder, or in any here, whoever started it."""
         place = self.folder / data
-        return [process for process in psutil.process_iter() if _works_in(process, place)]
+        started = {
+            known.pid for known in self._started if known.running and known.data_dir.is_relative_to(place)
+        }
+        return [
+            process
+            for process in psutil.process_iter()
+            if process.pid in started or _works_in(process, place)
+        ]
 
     def clear(self) -> None:
         """End everything. Repeated, for what is being killed may be starting a child."""
@@ -308,6 +306,28 @@ class Ranch:
         """Of a command given by the owner of that data folder."""
         own = {"REMUDA_DATA_DIR": str(self.folder / data), "REMUDA_BACKEND_GALLERIES": SHIPPED_GALLERY}
         return {**self._environ, **own, **environ}
+
+
+def _begin(
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes],
+    stdin: IO[bytes] | None = None,
+) -> "ForkedProcess | subprocess.Popen[bytes]":
+    """Run a module. Tied to this process, so that not even a killed test run leaves anything behind."""
+    forked = FORK_SERVER.start(words, environ, stdin=stdin, stdout=out, stderr=err)
+    if forked is not None:
+        return forked
+    tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())] if sys.platform == "linux" else []
+    return subprocess.Popen(
+        [*tied, sys.executable, "-m", *words],
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        env=environ,
+        start_new_session=True,
+    )
 
 
 @contextmanager

@@ -89,8 +89,9 @@ def test_killed_at_any_stage_of_its_first_start_it_starts_well_afterwards(place:
 
 
 def test_workers_follow_a_bus_that_had_to_move(herd: Herd) -> None:
-    port = herd.up.bus_port
+    port, bus = herd.up.bus_port, herd.up.child("nats-server")
     herd.up.kill()
+    wait_until_blocking(lambda: not alive(bus))
     with listen("127.0.0.1", port):
         herd.restart_up()
     herd.settle()
@@ -118,7 +119,8 @@ def test_frontend_killed_amid_registrations_has_each_node_once(place: Ranch) -> 
 
 @pytest.mark.long
 def test_any_order_of_kills_ends_well(herd: Herd) -> None:
+    before = len(herd.troubles())
     struck = list(islice(rampage(herd, seed=7), 7))
     herd.settle()
     assert set(struck) == set(herd.strikes)
-    assert herd.troubles() == []
+    assert herd.troubles()[before:] == []

@@ -1,0 +1,209 @@
+"""Real processes without the cost of their imports.
+
+Importing a frontend is most of what starting one costs, and the suite starts hundreds. So a process that has
+imported everything, and done nothing else, is copied by fork: the copy gets its own session, arguments,
+environment and output, and runs the module as `python -m` would. By its parent, signals and exit code it is
+like any other child of the tests; only the process table shows the template's command line. Linux only.
+
+What a new interpreter does at its start (launchers, installed wheels, secrets among the arguments) is tested
+with processes that are started in the usual way.
+"""
+
+import ctypes
+import gc
+import importlib
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Final, NoReturn
+
+import msgspec
+
+_ROOTS = (
+    "remuda.assembly.up",
+    "remuda.assembly.worker",
+    "remuda.assembly.frontend",
+    "remuda.cli.main",
+    "uvloop",
+)
+_ROOT = Path(__file__).parents[2]
+_MESSAGE_BYTES = 1 << 17
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+_CLONE_PARENT = 0x8000
+_PR_SET_PDEATHSIG = 1
+# Read when an interpreter starts, so a copy would not notice another value.
+_OF_THE_INTERPRETER = ("PYTHON", "LC_", "LANG", "LD_")
+
+
+class Order(msgspec.Struct):
+    """What a copy is to run. The first word is the module."""
+
+    words: list[str]
+    environ: dict[str, str]
+    cwd: str
+
+
+class ForkedProcess:
+    """What `subprocess.Popen` offers, as far as tests use it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        descriptor = os.pidfd_open(self.pid) if self.poll() is None else None
+        if descriptor is not None:
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            ended.poll(timeout * 1000)
+            os.close(descriptor)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:  # Until then the number is not given to another process.
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """The template process, from its first use to the end of the test process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channel: socket.socket | None = None
+        self._template: subprocess.Popen[bytes] | None = None
+        self._environ = _of_the_interpreter(os.environ)
+
+    def start(
+        self,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+        stdin: IO[bytes] | None = None,
+    ) -> ForkedProcess | None:
+        """Run a module with its arguments; None where only a new interpreter can."""
+        if not _possible() or _of_the_interpreter(environ) != self._environ:
+            return None
+        # Other threads may have a network of their own, and the kernel ends what is tied to one with it.
+        if threading.current_thread() is not threading.main_thread():
+            return None
+        order = msgspec.json.encode(Order(list(words), dict(environ), os.getcwd()))
+        with self._lock, open(os.devnull, "rb") as nothing:
+            if self._channel is None:
+                self._channel, self._template = _template()
+            files = (stdin or nothing, stdout, stderr)
+            socket.send_fds(self._channel, [order], [file.fileno() for file in files])
+            answer = self._channel.recv(_MESSAGE_BYTES)
+        if not answer:
+            raise RuntimeError("the process that is copied has ended; its error output says why")
+        return ForkedProcess(int(answer))
+
+
+def _possible() -> bool:
+    return sys.platform == "linux" and os.uname().machine in _SYS_CLONE
+
+
+def _of_the_interpreter(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name.startswith(_OF_THE_INTERPRETER)}
+
+
+def _template() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())],
+            cwd=_ROOT,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    return ours, process
+
+
+def serve(channel: socket.socket, parent: int) -> None:
+    """Copy this process for each order that comes, until the tests are over."""
+    _end_with(parent)
+    for name in _ROOTS:
+        importlib.import_module(name)
+    assert threading.active_count() == 1, "a copy of this process would lack its threads"
+    gc.collect()
+    gc.freeze()
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 3)
+        if not order:
+            return
+        pid = _fork_sibling()
+        if pid == 0:
+            channel.close()
+            _run(msgspec.json.decode(order, type=Order), descriptors, parent)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        channel.send(str(pid).encode())
+
+
+def _fork_sibling() -> int:
+    """Like `os.fork`, but the new process is a child of our parent, who can then wait for it."""
+    python = ctypes.PyDLL(None)
+    python.PyOS_BeforeFork()
+    pid: int = python.syscall(_SYS_CLONE[os.uname().machine], _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError("this process could not be copied")
+    return pid
+
+
+def _run(order: Order, descriptors: Sequence[int], parent: int) -> NoReturn:
+    os.setsid()
+    _end_with(parent)
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    os.chdir(order.cwd)
+    os.environ.clear()
+    os.environ.update(order.environ)
+    time.tzset()
+    module, *arguments = order.words
+    sys.argv = [module, *arguments]
+    sys.path[0] = order.cwd
+    sys.orig_argv = [sys.executable, "-m", module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+def _end_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # It ended before, so no signal will come.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+FORK_SERVER: Final = ForkServer()
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
