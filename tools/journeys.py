@@ -3,8 +3,13 @@
     uv run --group dev python -m tools.journeys [--list]
 
 Starts a real `remuda up` with a registry beside it and follows three journeys: a backend is installed from
-an image, a chat for a model that is not loaded, and the same chat again. Modules that are entered while
-nothing is asked (heartbeats, reconcilers) are not counted, nor are `core` and `wire`, which everything uses.
+an image, a chat for a model that is not loaded, and the same chat again. `core` and `wire`, which everything
+uses, are not counted.
+
+Both processes also work while nobody asks for anything (heartbeats, reconcilers, metrics, sweeps), and a
+wake-up through an event or a socket does not say who caused it. So a module counts as part of a journey if it
+is entered each time the journey is repeated (which a sweep that fell into one is not), and never while
+the processes are left alone. Modules that do both kinds of work are counted apart.
 """
 
 import argparse
@@ -16,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -24,7 +30,9 @@ from tests.integration.cli.fleet_rig import FleetRig, fleet_rig
 from tests.support.waiting import wait_until_blocking
 
 ROOT = Path(__file__).resolve().parent.parent
-IDLE_S = 12.0
+IDLE_S = 15.0
+SETTLE_S = 3.0  # What follows one request (broadcasts, reports) is not to fall into the next one.
+REPEATS = 4
 LIMIT_S = 60.0
 EVERYWHERE = ("remuda.core", "remuda.wire", "remuda.rpc")
 
@@ -37,6 +45,7 @@ class Watch:
     folder: Path
 
     def entered_during(self, act: Callable[[], None]) -> set[str]:
+        time.sleep(SETTLE_S)
         watched = self._processes()
         for process in watched:
             process.send_signal(signal.SIGUSR1)
@@ -70,38 +79,50 @@ def watched_fleet() -> Iterator[Watch]:
     with tempfile.TemporaryDirectory(prefix="remuda-journeys-") as place:
         traces = Path(place) / "traces"
         traces.mkdir()
-        os.environ["PYTHONPATH"] = str(ROOT / "tools" / "tracing")
+        os.environ["PYTHONPATH"] = f"{ROOT / 'tools' / 'tracing'}:{ROOT / 'src'}"
         os.environ["TRACING_FOLDER"] = str(traces)
         with fleet_rig(Path(place)) as rig:
             yield Watch(rig, traces)
 
 
-def install(rig: FleetRig, backend: str) -> None:
-    rig.remuda("backends", "install", backend)
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """The modules that one kind of request enters each time."""
+
+    own: frozenset[str]  # Not entered while nothing is asked.
+    shared: frozenset[str]  # Also entered while nothing is asked.
 
 
-def chat(rig: FleetRig) -> None:
-    body = {"model": "polly", "messages": [{"role": "user", "content": "Hello."}], "stream": True}
+def install(rig: FleetRig) -> None:
+    rig.remuda("backends", "install", "shouter")
+
+
+def chat(rig: FleetRig, model: str) -> None:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello."}], "stream": True}
     with httpx.stream("POST", f"{rig.up.url}/v1/chat/completions", json=body, timeout=LIMIT_S) as reply:
         reply.raise_for_status()
         said = reply.read().decode()
     assert "[DONE]" in said, said
 
 
-def measured(watch: Watch) -> dict[str, set[str]]:
+def measured(watch: Watch) -> dict[str, Journey]:
     rig = watch.rig
-    rig.push("shouter")
-    install(rig, "echo")
+    rig.remuda("backends", "install", "echo")
+    models = [f"polly{number}" for number in range(REPEATS)]
     (rig.up.data_dir / "models").mkdir(exist_ok=True)
-    (rig.up.data_dir / "models" / "polly.yaml").write_text("name: polly\nbackend: echo\n")
-    wait_until_blocking(lambda: "polly" in rig.remuda("models").stdout, within=LIMIT_S, what="the model")
+    for model in models:
+        (rig.up.data_dir / "models" / f"{model}.yaml").write_text(f"name: {model}\nbackend: echo\n")
+    wait_until_blocking(lambda: models[-1] in rig.remuda("models").stdout, within=LIMIT_S, what="the models")
     idle = watch.entered_during(lambda: time.sleep(IDLE_S))
-    journeys: dict[str, Callable[[], None]] = {
-        "install": lambda: install(rig, "shouter"),
-        "cold chat": lambda: chat(rig),
-        "warm chat": lambda: chat(rig),
-    }
-    return {name: watch.entered_during(act) - idle for name, act in journeys.items()}
+    taken: dict[str, list[set[str]]] = {"install": [], "cold chat": [], "warm chat": []}
+    for version, model in enumerate(models):
+        rig.push("shouter", version)
+        taken["install"].append(watch.entered_during(lambda: install(rig)))
+        rig.remuda("backends", "remove", "shouter")
+        taken["cold chat"].append(watch.entered_during(partial(chat, rig, model)))
+        taken["warm chat"].append(watch.entered_during(partial(chat, rig, model)))
+    always = {name: frozenset.intersection(*map(frozenset, each)) for name, each in taken.items()}
+    return {name: Journey(each - idle, each & idle) for name, each in always.items()}
 
 
 def main() -> None:
@@ -112,10 +133,11 @@ def main() -> None:
     given = options.parse_args()
     with watched_fleet() as watch:
         found = measured(watch)
-    for name, modules in found.items():
-        print(f"{name:10} {len(modules):4} modules")
-        for module in sorted(modules) if given.list else ():
-            print(f"    {module}")
+    for name, journey in found.items():
+        print(f"{name:10} {len(journey.own):4} modules ({len(journey.shared)} more are also at work unasked)")
+        if given.list:
+            print(*(f"    {module}" for module in sorted(journey.own)), sep="\n")
+            print(*(f"    ({module})" for module in sorted(journey.shared)), sep="\n")
 
 
 if __name__ == "__main__":
