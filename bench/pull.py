@@ -38,7 +38,7 @@ from remuda.core.log import configure
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient, open_client
 from remuda.oci.fetch import fetch_image
-from remuda.oci.platforms import platform_of
+from remuda.oci.model import platform_of
 from remuda.oci.reference import parse_reference
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import spec_from_source

@@ -29,9 +29,9 @@ from remuda.wire.process_keys import ProcessKey
 from remuda.worker.addresses import Advertised
 from remuda.worker.commands.commands import Commands
 from remuda.worker.depot.depot import Depot, Installed, Switching
+from remuda.worker.depot.fetch_unpack import OnStep, ignore_steps
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.layout import DepotLayout
-from remuda.worker.depot.progress import OnStep, ignore_steps
 from remuda.worker.processes.model import Launch, ProcessPhase, ProcessStatus, Protocol, Recipe, Stopped
 from remuda.worker.processes.ports import Supervision
 

@@ -16,11 +16,11 @@ from remuda.core.entropy import SystemEntropy
 from remuda.core.retry import Backoff
 from remuda.oci.client import open_client
 from remuda.oci.model import Platform
-from remuda.oci.retrying import RetryPolicy
+from remuda.oci.transport import RetryPolicy
 from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.fetch_unpack import ProgressStep
 from remuda.worker.depot.install_spec import spec_from_source
 from remuda.worker.depot.layout import DepotLayout
-from remuda.worker.depot.progress import ProgressStep
 from remuda.worker.depot.versions import SystemDisk
 
 

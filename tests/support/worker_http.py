@@ -12,12 +12,12 @@ from remuda.core.clock import SystemClock
 from remuda.host.ports import listen
 from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import ProcessKey
+from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.http.app import Running, TokenGuard, application
 from remuda.worker.http.asgi import App
 from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.http.server import serve
 from remuda.worker.processes.logs import ProcessLogs
-from remuda.worker.tokens import OpeningTokens
 
 TOKEN = "the-registration-token"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}

@@ -17,9 +17,9 @@ from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery
 from remuda.gallery.sources import FailureLog, Sources
 from remuda.host.folder import DataFolder
+from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.client import open_client
-from remuda.oci.keychain import Keychain, docker_config_files
-from remuda.oci.platforms import platform_of
+from remuda.oci.model import platform_of
 from remuda.worker.addresses import backends_bind
 from remuda.worker.backend_runtime import BackendRuntime, RuntimeSettings
 from remuda.worker.depot.depot import Depot

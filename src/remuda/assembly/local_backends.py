@@ -18,9 +18,9 @@ from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery, MachineProfile, Reading
 from remuda.gallery.sources import Sources
 from remuda.host.folder import DataFolder
+from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.client import open_client
-from remuda.oci.keychain import Keychain, docker_config_files
-from remuda.oci.platforms import platform_of
+from remuda.oci.model import platform_of
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.gc import Collected, collect
 from remuda.worker.depot.layout import DepotLayout

@@ -25,12 +25,12 @@ from remuda.gallery.model import Gallery
 from remuda.gallery.sources import FailureLog, Sources
 from remuda.gateway.services import Ops
 from remuda.host.folder import DataFolder
+from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.client import RegistryClient, open_client
 from remuda.oci.errors import PlatformMissing
-from remuda.oci.keychain import Keychain, docker_config_files
 from remuda.oci.model import Platform
 from remuda.oci.reference import OciImage, Reference, parse_source
-from remuda.oci.retrying import RetryPolicy
+from remuda.oci.transport import RetryPolicy
 from remuda.ops.change_signal import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.feed import Feed

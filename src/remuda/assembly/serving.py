@@ -48,8 +48,7 @@ from remuda.store.replicas import SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
 from remuda.upstreams.grpc.text_generation import GrpcTimeouts
 from remuda.upstreams.grpc.upstream import GrpcUpstream, SharedTranslation
-from remuda.upstreams.http.client import Pool
-from remuda.upstreams.http.connection import HttpTimeouts
+from remuda.upstreams.http.client import HttpTimeouts, Pool
 from remuda.upstreams.http.worker import HttpWorker
 from remuda.upstreams.pool import OpenUpstreams
 

@@ -6,7 +6,7 @@ from remuda.assembly.settings.depot import SourceSettings
 from remuda.gallery.model import Gallery, galleries_from_json
 from remuda.gallery.sources import DEFAULT_GALLERIES
 from remuda.oci.reference import canonical_registry
-from remuda.oci.registries import Registries
+from remuda.oci.transport import Registries
 
 
 def galleries_of(settings: SourceSettings) -> tuple[Gallery, ...]:

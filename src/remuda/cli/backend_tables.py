@@ -6,8 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from remuda.cli.render import UNKNOWN, Column, fitting, table_of
-from remuda.gallery.lookup import Found
-from remuda.gallery.model import Reading
+from remuda.gallery.model import Found, Reading
 from remuda.gallery.resolve import BuildCandidate, ResolvedBuild, Unresolved
 from remuda.wire.sizes import install_size
 from remuda.worker.depot.gc import Leaving

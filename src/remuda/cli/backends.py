@@ -101,7 +101,7 @@ def search_backends(here: Here, words: tuple[str, ...]) -> None:
     from remuda.cli.backend_tables import search_document, search_table
     from remuda.cli.fleet_tables import none_has_it
     from remuda.cli.render import console, show
-    from remuda.gallery.lookup import search
+    from remuda.gallery.model import search
 
     machine = here.machine()
     readings = anyio.run(machine.readings)

@@ -13,7 +13,7 @@ from remuda.cli.terminal_text import one_line
 from remuda.core.clock import Clock, SystemClock
 from remuda.oci.progress import FileProgress, Meter, Overall, PullPhase
 from remuda.wire.sizes import install_size
-from remuda.worker.depot.progress import OnStep, ProgressStep, ignore_steps
+from remuda.worker.depot.fetch_unpack import OnStep, ProgressStep, ignore_steps
 
 _LINE_EVERY_PERCENT = 10
 _DIGEST_CHARS = 12

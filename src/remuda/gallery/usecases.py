@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from remuda.gallery.lookup import everything
-from remuda.gallery.model import Reading
+from remuda.gallery.model import Reading, everything
 
 _BY_TAG: Final[Mapping[str, tuple[str, ...]]] = {  # Galleries do not agree on words.
     "llm": ("chat", "completion"),

@@ -6,8 +6,7 @@ from math import ceil
 
 from remuda.fleet.verdicts import ObservedNode, is_counted
 from remuda.gallery.fetch import shown
-from remuda.gallery.lookup import Found, everything, find, search
-from remuda.gallery.model import Reading
+from remuda.gallery.model import Found, Reading, everything, find, search
 from remuda.ops.installed_backends import Holding, holdings
 from remuda.ops.model import Kind
 from remuda.ops.op_views import element, only_node

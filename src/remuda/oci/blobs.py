@@ -1,12 +1,13 @@
-"""Blobs on disk by their digest: complete and verified under blobs/, or on their way under partial/.
+"""Blobs on disk by their digest: complete and verified under blobs/, or on their way under partial/; and
+which of them are deleted, by reference, age and budget.
 
-Every file is its own lock (flock): whoever writes a partial holds it alone, readers hold a blob together, and
-what is held is not swept. The kernel lets go however a process ends.
+Every file is its own lock (flock): whoever writes a partial holds it alone, readers hold a blob together,
+and what is held is not swept. The kernel lets go however a process ends.
 """
 
 import fcntl
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Set
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +21,31 @@ from remuda.oci.disk import disk_trouble_explained
 from remuda.oci.errors import RegistryFailed
 from remuda.oci.partial import Partial
 from remuda.oci.reference import parse_digest
-from remuda.oci.retention import StoredBlob, to_let_go
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    digest: str
+    size: int
+    used_at: datetime
+
+
+def to_let_go(
+    blobs: Sequence[StoredBlob], keep: Set[str], budget_bytes: int, unused_since: datetime
+) -> list[StoredBlob]:
+    """Never a blob in `keep`, even when those alone exceed the budget.
+
+    Of the others all that nobody used since `unused_since`, and then, least recently used first, as many as
+    it takes for everything to fit the budget.
+    """
+    total = sum(blob.size for blob in blobs)
+    going: list[StoredBlob] = []
+    for blob in sorted(blobs, key=lambda blob: (blob.used_at, blob.digest)):
+        if blob.digest not in keep and (blob.used_at < unused_since or total > budget_bytes):
+            going.append(blob)
+            total -= blob.size
+    return going
+
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,8 @@ from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
 from remuda.core.errors import Forbidden, Misconfigured, NotFound, RemudaError, Unauthorized
 from remuda.oci import limits
-from remuda.oci.auth import Authorizer, Form, Keys, pull_scope
+from remuda.oci.auth import Authorizer, Form, Keys, NoKeys, pull_scope
 from remuda.oci.errors import ContentRefused, PlatformMissing, RegistryFailed
-from remuda.oci.keychain import NoKeys
 from remuda.oci.model import (
     MANIFEST_TYPES,
     Descriptor,
@@ -25,17 +24,29 @@ from remuda.oci.model import (
     ImageIndex,
     ImageManifest,
     Platform,
+    Unfit,
     checked_digest,
+    choose,
     digest_of_bytes,
+    fits,
     parse_config,
     parse_manifest,
+    why_unfit,
 )
-from remuda.oci.platforms import Unfit, choose, fits, why_unfit
 from remuda.oci.reference import Reference, parse_digest
-from remuda.oci.registries import Endpoint, Registries
-from remuda.oci.responses import BodyStream, raise_for_status, range_header, stream_of
-from remuda.oci.retrying import RetryBudget, RetryPolicy
-from remuda.oci.transport import Response, Transport, open_transport
+from remuda.oci.transport import (
+    BodyStream,
+    Endpoint,
+    Registries,
+    Response,
+    RetryBudget,
+    RetryPolicy,
+    Transport,
+    open_transport,
+    raise_for_status,
+    range_header,
+    stream_of,
+)
 
 log = structlog.get_logger(__name__)
 

@@ -23,8 +23,7 @@ from remuda.oci.errors import ContentRefused, RegistryFailed
 from remuda.oci.model import Descriptor, Image
 from remuda.oci.partial import GrowingFile, Partial, appending
 from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
-from remuda.oci.responses import BodyStream
-from remuda.oci.retrying import RetryBudget, RetryPolicy
+from remuda.oci.transport import BodyStream, RetryBudget, RetryPolicy
 
 log = structlog.get_logger(__name__)
 

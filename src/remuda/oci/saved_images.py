@@ -23,12 +23,15 @@ from remuda.oci.model import (
     ImageIndex,
     ImageManifest,
     Platform,
+    Unfit,
     checked_digest,
+    choose,
     digest_of_bytes,
+    fits,
     parse_config,
     parse_manifest,
+    why_unfit,
 )
-from remuda.oci.platforms import Unfit, choose, fits, why_unfit
 
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")

@@ -19,8 +19,8 @@ from remuda.oci.fetch import Open, fetch_blob
 from remuda.oci.model import Descriptor, Image, ImageConfig, Platform
 from remuda.oci.progress import FileProgress, OnProgress, ignore_progress
 from remuda.oci.reference import Archive, Folder, parse_digest
-from remuda.oci.responses import BodyStream, raise_for_status, range_header, stream_of
 from remuda.oci.saved_images import SavedLayer, open_saved
+from remuda.oci.transport import BodyStream, raise_for_status, range_header, stream_of
 
 _ANY_PLATFORM = ImageConfig(Platform("", ""))
 

@@ -1,21 +1,141 @@
-"""HTTP as registries need it: redirects followed by hand, no deadline on bytes that keep coming, and failures
-in our own words. The only module that knows the HTTP library. It retries nothing: that is for callers."""
+"""HTTP as registries need it: how each is reached (scheme, mirrors, authority), which requests are
+repeated and when, redirects followed by hand, no deadline on bytes that keep coming, and what an answer
+or a refusal means.
 
+The only module that knows the HTTP library. `Transport` itself repeats nothing: callers do, by
+`RetryBudget`.
+"""
+
+import ipaddress
+import re
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import NoReturn
 
 import aiohttp
+import anyio
+import structlog
 from aiohttp.abc import AbstractResolver
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr, ValidationError
 from yarl import URL
 
-from remuda.core.errors import Misconfigured
+from remuda.core.entropy import Entropy
+from remuda.core.errors import Forbidden, Misconfigured, NotFound, Rejected, RemudaError, Unauthorized
 from remuda.core.os_errors import os_reason
+from remuda.core.retry import Backoff
 from remuda.host.outbound import AddressRefused, Outbound, UnusualAddress, open_outbound, proxy_for
 from remuda.oci import limits
-from remuda.oci.errors import ContentRefused, RegistryFailed
-from remuda.oci.registries import Registries, is_loopback
+from remuda.oci.errors import ContentRefused, RegistryBusy, RegistryFailed
+from remuda.oci.reference import DOCKER_HUB
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    attempts_max: int = limits.ATTEMPTS_MAX
+    backoff: Backoff = limits.BACKOFF
+    retry_after_max: timedelta = limits.RETRY_AFTER_MAX
+
+
+class RetryBudget:
+    """Of one piece of work. Attempts that bring something forward do not wear it out."""
+
+    def __init__(self, policy: RetryPolicy, entropy: Entropy, what: str) -> None:
+        self._policy = policy
+        self._entropy = entropy
+        self._what = what
+        self._failures = 0
+
+    def renew(self) -> None:
+        self._failures = 0
+
+    async def pause(self, failure: RegistryFailed) -> None:
+        """Wait before the next attempt; raises `failure` when there should be none."""
+        self._failures += 1
+        wait = self._policy.backoff.delay(self._failures, self._entropy.fraction())
+        asked = failure.retry_after if isinstance(failure, RegistryBusy) else None
+        if asked is not None and asked > self._policy.retry_after_max:
+            raise RegistryFailed(
+                f"{failure.message}, and asks to wait {asked.total_seconds():.0f} s", hint="try again then"
+            ) from failure
+        if self._failures >= self._policy.attempts_max:
+            raise failure
+        pause_s = max(wait, asked or timedelta()).total_seconds()
+        log.info("fetch_paused", what=self._what, reason=failure.message, pause_s=round(pause_s, 3))
+        await anyio.sleep(pause_s)
+
+
+def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:
+    """Seconds or a date; None when it is absent or neither."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return timedelta(seconds=min(int(text.strip()[:9]), 10**9))
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(at.replace(tzinfo=at.tzinfo or UTC) - now, timedelta())
+
+
+_API_HOSTS = {DOCKER_HUB: "registry-1.docker.io"}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One server that may hold a registry's images. Credentials are looked up under `registry`."""
+
+    registry: str
+    base: URL
+
+
+@dataclass(frozen=True, slots=True)
+class Registries:
+    """`insecure` are spoken to in clear text, as loopback addresses are. `mirrors` are asked first, in order;
+    each is HOST[:PORT], or a URL where the scheme matters."""
+
+    insecure: frozenset[str] = frozenset()
+    mirrors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ca: Path | None = None
+    """PEM file of an authority that is trusted beside the system's."""
+
+    def endpoints(self, registry: str) -> tuple[Endpoint, ...]:
+        return tuple(self._endpoint(name) for name in (*self.mirrors.get(registry, ()), registry))
+
+    def may_be_plain(self, url: URL) -> bool:
+        """Whether clear text is acceptable to this host."""
+        return is_loopback(url.host or "") or bool({url.host, url.authority} & self.insecure)
+
+    def named(self, url: URL) -> bool:
+        """Whether the settings name this host themselves."""
+        places = {url.host, url.authority}
+        mirrors = (self._endpoint(name).base for names in self.mirrors.values() for name in names)
+        return bool(places & self.insecure) or any(mirror.authority == url.authority for mirror in mirrors)
+
+    def _endpoint(self, name: str) -> Endpoint:
+        if "://" in name:
+            base = URL(name)
+            return Endpoint(base.authority, base.origin())
+        host = _API_HOSTS.get(name, name)
+        secure = URL(f"https://{host}")
+        plain = URL(f"http://{host}")
+        return Endpoint(name, plain if self.may_be_plain(plain) else secure)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _USER_AGENT = "remuda"
@@ -207,3 +327,87 @@ def _in_our_words(url: URL) -> Iterator[None]:
         raise RegistryFailed(f"{place} broke the connection in the middle of an answer") from error
     except (aiohttp.ClientError, ssl.SSLError, OSError) as error:
         raise RegistryFailed(f"talking to {place} failed: {type(error).__name__}") from error
+
+
+_SAID_CHARS_MAX = 300
+
+
+class _Error(BaseModel):
+    code: str = ""
+    message: str = ""
+
+
+class _Errors(BaseModel):
+    errors: tuple[_Error, ...] = ()
+
+
+async def raise_for_status(answer: Response, what: str, now: datetime) -> NoReturn:
+    """Raise what an answer of an unwanted status means; `what` was asked for."""
+    said = await _said(answer)
+    raise _meaning(answer.status, what, said and f": {said}", answer.headers.get("Retry-After"), now)
+
+
+def _meaning(status: int, what: str, said: str, retry_after: str | None, now: datetime) -> RemudaError:
+    match status:
+        case 401:
+            return Unauthorized(f"{what} may not be read with the credentials used{said}")
+        case 403:
+            return Forbidden(f"{what} may not be read{said}")
+        case 404:
+            return NotFound(
+                f"{what} does not exist{said}", hint="check the name, and log in if it is private"
+            )
+        case 429 | 503:
+            why = "too many requests" if status == 429 else "not available now"
+            return RegistryBusy(f"{what}: {why}{said}", parse_retry_after(retry_after, now))
+        case _ if status in (408, 425) or status >= 500:
+            return RegistryFailed(f"{what}: the answer was status {status}{said}")
+        case _:
+            return Rejected(f"{what}: the answer was status {status}{said}")
+
+
+async def _said(answer: Response) -> str:
+    """The first thing a registry says in the form they all use; empty when it says nothing so."""
+    try:
+        body = await answer.body(limits.ERROR_BYTES_MAX, "an error message")
+        errors = _Errors.model_validate_json(body).errors
+    except (ValidationError, ContentRefused, RegistryFailed):
+        return ""
+    text = (errors[0].message or errors[0].code) if errors else ""
+    return "".join(char if char.isprintable() else " " for char in text[:_SAID_CHARS_MAX])
+
+
+_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(?:(\d{1,18})|\*)")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyStream:
+    """`offset` is where it begins; `total` the size of the whole, where the server said so. `mirror` is who
+    sends it, unless that is the place whose word counts."""
+
+    offset: int
+    total: int | None
+    chunks: Callable[[], AsyncIterator[bytes]]
+    mirror: str = ""
+
+
+def range_header(offset: int) -> Mapping[str, str]:
+    return {"Range": f"bytes={offset}-"} if offset else {}
+
+
+def stream_of(answer: Response, what: str, mirror: str = "") -> BodyStream:
+    """The body of a 200, 206 or 416. The last has none: the whole is no longer than what was skipped."""
+    if answer.status == 200:
+        length = answer.headers.get("Content-Length", "")
+        return BodyStream(0, int(length) if length.isdecimal() else None, answer.chunks, mirror)
+    found = _RANGE.fullmatch(answer.headers.get("Content-Range", "").strip())
+    if answer.status == 416:
+        return BodyStream(0, int(found[2]) if found and found[2] else None, _nothing, mirror)
+    if found is None or found[1] is None:
+        raise RegistryFailed(f"{answer.url.host} sent a part of {what} without saying which")
+    return BodyStream(int(found[1]), int(found[2]) if found[2] else None, answer.chunks, mirror)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield  # Makes this a generator.

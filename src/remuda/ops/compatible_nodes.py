@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
 from remuda.fleet.verdicts import ObservedNode, is_localai, why_no_target
-from remuda.gallery.lookup import everything
-from remuda.gallery.model import MachineProfile, Reading
+from remuda.gallery.model import MachineProfile, Reading, everything
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.selection import Selection
 from remuda.ops.targets import PlanningContext, WantedOperation, machine_of, plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from remuda.core.ids import BootId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.verdicts import ObservedNode, installed, is_counted, is_localai
-from remuda.gallery.lookup import Found
+from remuda.gallery.model import Found
 from remuda.gallery.references import is_image, same_repository
 from remuda.gallery.resolve import uris_of
 from remuda.wire.nodes import InstalledArtifact

@@ -12,8 +12,15 @@ from remuda.core.errors import Conflict, NotFound, Unavailable
 from remuda.core.shell_quoting import pasted
 from remuda.fleet.model import Node
 from remuda.fleet.verdicts import ObservedNode, is_localai
-from remuda.gallery.lookup import Found, find, preferring, sharing_alias
-from remuda.gallery.model import MachineProfile, Reading, galleries_to_json
+from remuda.gallery.model import (
+    Found,
+    MachineProfile,
+    Reading,
+    find,
+    galleries_to_json,
+    preferring,
+    sharing_alias,
+)
 from remuda.gallery.references import for_peers, is_image, same_source
 from remuda.gallery.resolve import ResolvedBuild, Unresolved, resolve
 from remuda.ops.external_sources import External, external

@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from remuda.fleet.verdicts import ObservedNode, is_counted, is_localai
-from remuda.gallery.lookup import Found, find
-from remuda.gallery.model import GalleryEntry, Reading
+from remuda.gallery.model import Found, GalleryEntry, Reading, find
 from remuda.gallery.references import is_image, registry
 from remuda.ops.installed_backends import Holding, from_reference, holdings
 

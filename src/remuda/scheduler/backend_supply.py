@@ -11,8 +11,8 @@ from typing import Final
 from remuda.core.errors import RemudaError
 from remuda.core.ids import NodeId
 from remuda.fleet.verdicts import ObservedNode, installed, why_no_target
-from remuda.gallery.fit import preferred_tokens, uses_gpu
 from remuda.gallery.model import GalleryEntry, Reading, galleries_to_json
+from remuda.gallery.resolve import preferred_tokens, uses_gpu
 from remuda.ops.installed_backends import found
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.selection import Selection

@@ -26,6 +26,7 @@ from remuda.worker.addresses import Advertised
 from remuda.worker.commands.commands import Commands
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.gc import collect
+from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.http.app import TokenGuard, application
 from remuda.worker.http.asgi import App
 from remuda.worker.http.backend_proxy import open_door
@@ -39,7 +40,6 @@ from remuda.worker.processes.machine import LocalMachine
 from remuda.worker.processes.model import USUAL, BackendTimeouts, ProcessPhase, Protocol
 from remuda.worker.processes.port_allocation import PortBook
 from remuda.worker.processes.supervisor import Supervisor
-from remuda.worker.tokens import OpeningTokens
 
 log = structlog.get_logger(__name__)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from pydantic import SecretStr
+
 from remuda.core import limits
 from remuda.core.errors import Misconfigured
 from remuda.core.ids import NodeId
@@ -138,3 +140,33 @@ def _instant(seconds: object) -> datetime | None:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
         return None
+
+
+class OpeningTokens:
+    """Until a frontend has given this worker tokens of its own, and with frontends that give none, it is the
+    registration token that opens everything."""
+
+    def __init__(self, shared: SecretStr | None) -> None:
+        self._shared = shared
+        self._own: WorkerTokens | None = None
+
+    @property
+    def own(self) -> bool:
+        return self._own is not None
+
+    @property
+    def http(self) -> str:
+        return self._shared_text if self._own is None else self._own.http
+
+    @property
+    def grpc(self) -> str:
+        return self._shared_text if self._own is None else self._own.grpc
+
+    @property
+    def _shared_text(self) -> str:
+        return "" if self._shared is None else self._shared.get_secret_value()
+
+    def adopt(self, own: WorkerTokens | None) -> bool:
+        """Those of the latest registration; None: the frontend gives none. Whether that changes anything."""
+        before, self._own = (self.http, self.grpc), own
+        return before != (self.http, self.grpc)

@@ -25,7 +25,7 @@ from remuda.worker.addresses import (
     source_host,
 )
 from remuda.worker.backend_runtime import BackendRuntime
-from remuda.worker.enrolment import BusPolicy, Enrolment
+from remuda.worker.enrolment import BusPolicy, Enrolment, OpeningTokens
 from remuda.worker.frontend import CALL_LIMIT, Frontend
 from remuda.worker.http.app import probes
 from remuda.worker.http.asgi import App
@@ -35,7 +35,6 @@ from remuda.worker.membership import Membership
 from remuda.worker.ports import BusHandlers, HardwareSource, OpenBus, ReportSource
 from remuda.worker.reporter import NothingYet
 from remuda.worker.state import WorkerState
-from remuda.worker.tokens import OpeningTokens
 
 
 @dataclass(frozen=True, slots=True)

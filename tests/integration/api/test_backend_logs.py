@@ -23,11 +23,11 @@ from remuda.core.clock import SystemClock
 from remuda.core.sse import SseParser
 from remuda.host.ports import listen
 from remuda.wire.process_keys import ProcessKey
+from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.http.app import TokenGuard, application
 from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.http.server import serve
 from remuda.worker.processes.logs import LogSink, ProcessLogs
-from remuda.worker.tokens import OpeningTokens
 from tests.support.frontends import LiveFrontend
 from tests.support.worker_http import nothing_runs
 

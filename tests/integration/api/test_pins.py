@@ -10,7 +10,7 @@ from remuda.assembly.operations import RegistryPinner
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.oci.client import open_client
-from remuda.oci.retrying import RetryPolicy
+from remuda.oci.transport import RetryPolicy
 from remuda.ops.pinning import pin_all
 from remuda.ops.ports import Build, Pin
 from tests.integration.api.ops_frontends import ops_frontend, our_node

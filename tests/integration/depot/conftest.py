@@ -13,7 +13,7 @@ from remuda.core.entropy import SeededEntropy
 from remuda.core.retry import Backoff
 from remuda.oci.client import RegistryClient, open_client
 from remuda.oci.model import Platform
-from remuda.oci.retrying import RetryPolicy
+from remuda.oci.transport import RetryPolicy
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.layout import DepotLayout
 from tests.support.logs import log_left_as_it_was

@@ -10,7 +10,7 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.oci.client import open_client
 from remuda.oci.errors import ContentRefused
-from remuda.oci.registries import Registries
+from remuda.oci.transport import Registries
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import spec_from_source
 from remuda.worker.depot.layout import DepotLayout

@@ -12,9 +12,9 @@ from remuda.oci.client import RegistryClient
 from remuda.oci.errors import ContentRefused, SignatureRequired
 from remuda.oci.progress import PullPhase
 from remuda.worker.depot.depot import Depot
+from remuda.worker.depot.fetch_unpack import ProgressStep
 from remuda.worker.depot.install_spec import InstallSpec, spec_from_source
 from remuda.worker.depot.layout import DepotLayout
-from remuda.worker.depot.progress import ProgressStep
 from tests.integration.depot.conftest import LINUX
 from tests.support.images import BuiltImage, image, layer, noise_layer, tar_of
 from tests.support.registry import RegistryServer

@@ -11,7 +11,7 @@ from remuda.core.entropy import SeededEntropy
 from remuda.core.retry import Backoff
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient, open_client
-from remuda.oci.retrying import RetryPolicy
+from remuda.oci.transport import RetryPolicy
 from tests.support.registry import RegistryServer, registry_server
 
 IMPATIENT = RetryPolicy(

@@ -15,7 +15,7 @@ from remuda.oci.fetch import fetch_image
 from remuda.oci.model import Platform
 from remuda.oci.progress import FileProgress
 from remuda.oci.reference import parse_reference
-from remuda.oci.retrying import RetryPolicy
+from remuda.oci.transport import RetryPolicy
 
 
 async def pull(reference: str, root: Path) -> None:

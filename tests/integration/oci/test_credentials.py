@@ -14,13 +14,13 @@ from pydantic import SecretStr
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Misconfigured, Unauthorized
+from remuda.oci.auth import Credentials, Keychain, docker_config_files
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import open_client
 from remuda.oci.fetch import fetch_image
-from remuda.oci.keychain import Credentials, Keychain, docker_config_files
 from remuda.oci.model import Platform
 from remuda.oci.reference import parse_reference
-from remuda.oci.registries import Registries
+from remuda.oci.transport import Registries
 from tests.integration.oci.conftest import IMPATIENT
 from tests.integration.oci.faulty_server import faulty_server
 from tests.support.images import image, noise_layer

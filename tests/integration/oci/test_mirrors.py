@@ -15,7 +15,7 @@ from remuda.oci.errors import ContentRefused
 from remuda.oci.fetch import fetch_image
 from remuda.oci.model import Platform
 from remuda.oci.reference import parse_reference
-from remuda.oci.registries import Registries
+from remuda.oci.transport import Registries
 from tests.integration.oci.conftest import IMPATIENT
 from tests.integration.oci.faulty_server import HOST, FaultyServer, faulty_server
 from tests.support.images import image, noise_layer

@@ -11,15 +11,14 @@ from pydantic import SecretStr
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.oci import limits
+from remuda.oci.auth import Credentials
 from remuda.oci.blobs import BlobStore
 from remuda.oci.client import RegistryClient, open_client
 from remuda.oci.errors import ContentRefused, RegistryFailed
 from remuda.oci.fetch import fetch_image
-from remuda.oci.keychain import Credentials
 from remuda.oci.model import Platform
 from remuda.oci.reference import parse_reference
-from remuda.oci.registries import Registries
-from remuda.oci.retrying import RetryPolicy
+from remuda.oci.transport import Registries, RetryPolicy
 from tests.integration.oci.conftest import IMPATIENT
 from tests.integration.oci.faulty_server import FaultyServer, faulty_server
 from tests.support.images import image, noise_layer

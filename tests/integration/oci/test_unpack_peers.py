@@ -11,7 +11,7 @@ import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.oci.client import RegistryClient
-from remuda.oci.platforms import platform_of
+from remuda.oci.model import platform_of
 from remuda.oci.unpack import UnpackLimits, unpack_image
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.install_spec import spec_from_source

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc import methods
+from remuda.upstreams.grpc import channels
 
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 _STREAMS = {method.name: method for method in pb.DESCRIPTOR.services_by_name["Backend"].methods}
@@ -38,7 +38,7 @@ async def scripted(**behaviours: Behaviour) -> AsyncIterator[str]:
     both kinds may hand over bytes instead of messages."""
     server = grpc.aio.server(options=_BIG)
     handlers = {name: _handler(name, behaviour) for name, behaviour in behaviours.items()}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(methods.SERVICE, handlers),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(channels.SERVICE, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

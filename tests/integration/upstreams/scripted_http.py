@@ -12,8 +12,7 @@ from remuda.core.clock import SystemClock
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest
 from remuda.models.config import ModelConfig
-from remuda.upstreams.http.client import Pool
-from remuda.upstreams.http.connection import HttpTimeouts
+from remuda.upstreams.http.client import HttpTimeouts, Pool
 from remuda.upstreams.http.upstream import HttpUpstream
 from tests.support.answer_sinks import RelayedClient
 

@@ -10,8 +10,7 @@ import grpc.aio
 import pytest
 
 from remuda.core.entropy import SeededEntropy
-from remuda.upstreams.grpc.channels import Channel, GrpcCall
-from remuda.upstreams.grpc.methods import SERVICE
+from remuda.upstreams.grpc.channels import SERVICE, Channel, GrpcCall
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import CallFailed, GrpcStatus, HungUp
 from tests.integration.upstreams.grpc_scripts import Open

@@ -22,7 +22,7 @@ from remuda.upstreams.http2.failures import (
     Unprocessed,
     Unreachable,
 )
-from remuda.upstreams.http2.messages import prefixed
+from remuda.upstreams.http2.stream import prefixed
 from tests.integration.upstreams.h2_server import echo_server
 from tests.support.waiting import wait_until
 

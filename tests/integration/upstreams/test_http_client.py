@@ -5,8 +5,7 @@ import pytest
 from anyio.abc import SocketStream
 
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.upstreams.http.client import Pool, ServerAddress
-from remuda.upstreams.http.connection import HELD_BYTES_MAX, HttpTimeouts
+from remuda.upstreams.http.client import HELD_BYTES_MAX, HttpTimeouts, Pool, ServerAddress
 from tests.integration.upstreams.scripted_http import (
     LAST_CHUNK,
     SSE,

@@ -17,10 +17,10 @@ from remuda.upstreams.http.upstream import HttpUpstream
 from remuda.upstreams.http.worker import HttpWorker
 from remuda.wire.models import ModelsRunningReply, RunningModel
 from remuda.wire.process_keys import ProcessKey, door_path
+from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.http.app import Running, TokenGuard, application, probes
 from remuda.worker.http.backend_proxy import open_door
 from remuda.worker.processes.logs import ProcessLogs
-from remuda.worker.tokens import OpeningTokens
 from tests.integration.upstreams.scripted_http import (
     DONE,
     LAST_CHUNK,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from remuda.upstreams import sockets
-from remuda.upstreams.http.connection import HttpConnection as HttpConnection
-from remuda.upstreams.http.connection import HttpTimeouts
+from remuda.upstreams.http.client import HttpConnection as HttpConnection
+from remuda.upstreams.http.client import HttpTimeouts
 from remuda.upstreams.http2.connection import Http2Connection as Http2Connection
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from remuda.core.ids import BootId
 from remuda.host.descendants import Identity, everyone
 from remuda.host.ports import free_port, listen
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.log_lines import OutputStream
+from remuda.worker.processes.log_store import OutputStream
 from remuda.worker.processes.logs import ProcessLogs
 from remuda.worker.processes.machine import LocalMachine
 from remuda.worker.processes.model import ProcessCommand

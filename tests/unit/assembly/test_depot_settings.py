@@ -8,7 +8,7 @@ from remuda.assembly.settings.depot import DepotSettings
 from remuda.assembly.sources import registries_of
 from remuda.core.errors import Misconfigured
 from remuda.core.settings import resolve
-from remuda.oci.registries import Registries
+from remuda.oci.transport import Registries
 
 
 def settings(**environ: str) -> DepotSettings:

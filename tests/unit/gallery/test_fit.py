@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.gallery.fit import misfit, preferred_tokens
+from remuda.gallery.resolve import misfit, preferred_tokens
 from tests.unit.gallery.indexes import concrete, machine
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from remuda.gallery.lookup import find, search, sharing_alias
-from remuda.gallery.model import GalleryEntry
+from remuda.gallery.model import GalleryEntry, find, search, sharing_alias
 from tests.unit.gallery.indexes import concrete, localai_like, meta, reading
 
 MINE = reading(concrete("whisper", "mine:1"), concrete("org__tts", "mine:2"), name="Mine")

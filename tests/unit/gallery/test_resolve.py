@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.gallery.fit import misfit
 from remuda.gallery.index import read_index
 from remuda.gallery.model import GalleryEntry, GalleryIndex, MachineProfile, Reading
-from remuda.gallery.resolve import ResolvedBuild, Unresolved, candidates, resolve
+from remuda.gallery.resolve import ResolvedBuild, Unresolved, candidates, misfit, resolve
 from remuda.gallery.sources import REMUDA, shipped_index
 from tests.unit.gallery.indexes import NOW, concrete, localai_like, machine, meta, reading, unreadable
 

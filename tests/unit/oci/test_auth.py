@@ -10,9 +10,8 @@ from pydantic import SecretStr
 from yarl import URL
 
 from remuda.core.errors import Misconfigured, Unauthorized
-from remuda.oci.auth import Authorizer, Challenge, Form, parse_challenges, pull_scope
+from remuda.oci.auth import Authorizer, Challenge, Credentials, Form, parse_challenges, pull_scope
 from remuda.oci.errors import RegistryFailed
-from remuda.oci.keychain import Credentials
 from tests.support.clocks import HandClock
 
 pytestmark = pytest.mark.anyio

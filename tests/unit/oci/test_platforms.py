@@ -2,8 +2,7 @@
 
 import pytest
 
-from remuda.oci.model import Descriptor, Platform
-from remuda.oci.platforms import Unfit, choose, platform_of
+from remuda.oci.model import Descriptor, Platform, Unfit, choose, platform_of
 
 
 def build(platform: str | None, number: int = 0) -> Descriptor:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.oci.retention import StoredBlob, to_let_go
+from remuda.oci.blobs import StoredBlob, to_let_go
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 blobs = st.lists(

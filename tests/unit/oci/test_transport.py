@@ -6,8 +6,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from yarl import URL
 
 from remuda.core.errors import Misconfigured
-from remuda.oci.registries import Registries
-from remuda.oci.transport import open_transport
+from remuda.oci.transport import Registries, open_transport
 
 pytestmark = pytest.mark.anyio
 

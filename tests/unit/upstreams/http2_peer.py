@@ -12,10 +12,8 @@ from hpack import Encoder
 from hyperframe import frame as hyper
 
 from remuda.upstreams.http2.connection import Http2Connection
-from remuda.upstreams.http2.frames import PREFACE
-from remuda.upstreams.http2.headers import request_block
-from remuda.upstreams.http2.messages import prefixed
-from remuda.upstreams.http2.stream import Http2Stream
+from remuda.upstreams.http2.frames import PREFACE, request_block
+from remuda.upstreams.http2.stream import Http2Stream, prefixed
 
 BLOCK = request_block("/backend.Backend/PredictStream", "10.0.0.5:50100", "secret")
 OK = ((":status", "200"), ("content-type", "application/grpc"))

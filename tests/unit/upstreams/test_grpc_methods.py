@@ -1,18 +1,18 @@
 from remuda.inference.model import RequestKind
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc import methods
+from remuda.upstreams.grpc import channels
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Backend"]
 
 
 def test_every_method_of_the_service_is_either_inference_or_control() -> None:
-    assert methods.INFERENCE | methods.CONTROL.keys() == {method.name for method in SERVICE.methods}
-    assert not methods.INFERENCE & methods.CONTROL.keys()
+    assert channels.INFERENCE | channels.CONTROL.keys() == {method.name for method in SERVICE.methods}
+    assert not channels.INFERENCE & channels.CONTROL.keys()
 
 
 def test_every_kind_of_request_is_counted_whatever_it_calls() -> None:
-    assert set(methods.BY_KIND) == set(RequestKind)
-    assert all(called <= methods.INFERENCE for called in methods.BY_KIND.values())
+    assert set(channels.BY_KIND) == set(RequestKind)
+    assert all(called <= channels.INFERENCE for called in channels.BY_KIND.values())
 
 
 def test_what_carries_a_models_identity_is_inference() -> None:
@@ -20,9 +20,9 @@ def test_what_carries_a_models_identity_is_inference() -> None:
         method.name for method in SERVICE.methods if "ModelIdentity" in method.input_type.fields_by_name
     }
 
-    assert checked <= methods.INFERENCE
+    assert checked <= channels.INFERENCE
 
 
 def test_a_method_is_called_by_its_full_name() -> None:
-    assert SERVICE.full_name == methods.SERVICE
-    assert methods.path("Predict") == "/backend.Backend/Predict"
+    assert SERVICE.full_name == channels.SERVICE
+    assert channels.method_path("Predict") == "/backend.Backend/Predict"

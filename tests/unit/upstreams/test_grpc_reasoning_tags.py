@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.upstreams.grpc.reasoning_tags import Thoughts
+from remuda.upstreams.grpc.reply_decoder import Thoughts
 
 
 def _told(pieces: list[str]) -> tuple[str, str]:

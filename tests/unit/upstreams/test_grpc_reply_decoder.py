@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from remuda.inference.answers import Delta
 from remuda.rpc import backend_pb2 as pb
+from remuda.upstreams.grpc.predict_request import ToolCallSearch
 from remuda.upstreams.grpc.reply_decoder import ReplyDecoder, Runes
-from remuda.upstreams.grpc.tools import ToolCallSearch
 
 WEATHER = ToolCallSearch(frozenset({"weather"}))
 CALL = json.dumps({"name": "weather", "arguments": {"city": "Ulm"}})

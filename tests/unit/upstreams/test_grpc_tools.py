@@ -9,7 +9,7 @@ from remuda.inference.model import RequestKind
 from remuda.inference.requests import ChatRequest
 from remuda.models.grammar import JSON_GRAMMAR, ToolSpec
 from remuda.upstreams.grpc.grammars import Grammars
-from remuda.upstreams.grpc.tools import OutputRules, ToolCallSearch, rules_for
+from remuda.upstreams.grpc.predict_request import OutputRules, ToolCallSearch, rules_for
 from tests.support.grpc_calls import HELLO, call_of, config_of
 from tests.unit.models.grammars import grammar_of_schema, grammar_of_tools
 

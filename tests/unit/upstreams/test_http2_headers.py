@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.upstreams.http2 import limits
-from remuda.upstreams.http2.frames import Violation
-from remuda.upstreams.http2.headers import HeaderReader, request_block
+from remuda.upstreams.http2.frames import HeaderReader, Violation, request_block
 
 _PAIRS = st.lists(
     st.tuples(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.upstreams.http2.failures import Garbled, ReplyTooLarge
-from remuda.upstreams.http2.messages import Messages, prefixed
+from remuda.upstreams.http2.stream import Messages, prefixed
 
 
 @given(st.lists(st.binary(max_size=100)), st.lists(st.integers(1, 40)))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from remuda.core.entropy import SeededEntropy
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import CallFailed, HungUp
-from remuda.upstreams.http2.messages import prefixed
-from remuda.upstreams.http2.stream import Http2Stream
+from remuda.upstreams.http2.stream import Http2Stream, prefixed
 from tests.support.examples import examples
 from tests.unit.upstreams.http2_peer import Peer, data_in, message_in, rest_of
 

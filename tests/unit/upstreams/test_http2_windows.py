@@ -7,8 +7,7 @@ from hyperframe import frame as hyper
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.failures import CallFailed, Garbled, HungUp
 from remuda.upstreams.http2.frames import Code
-from remuda.upstreams.http2.messages import prefixed
-from remuda.upstreams.http2.stream import Http2Stream
+from remuda.upstreams.http2.stream import Http2Stream, prefixed
 from tests.support.waiting import wait_until
 from tests.unit.upstreams.http2_peer import Peer, data_in, message_in, next_of, rest_of
 

@@ -14,8 +14,7 @@ from structlog.testing import capture_logs
 from remuda.core import limits
 from remuda.core.clock import SystemClock
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.log_files import RotatedFile, folder_name, key_of
-from remuda.worker.processes.log_lines import OutputLine, OutputStream
+from remuda.worker.processes.log_store import OutputLine, OutputStream, RotatedFile, folder_name, key_of
 from remuda.worker.processes.logs import ProcessLogs
 from tests.support.clocks import START, HandClock
 

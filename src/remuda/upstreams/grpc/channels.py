@@ -1,14 +1,18 @@
-"""Connections to backends, and the calls that can be made over them: bounded in silence, and ended when their
-block ends, whatever ended it.
+"""Connections to backends, and the calls of backend.proto that can be made over them: bounded in silence,
+and ended when their block ends, whatever ended it.
+
+Each method is either inference, which is counted as in flight, or process management. What is not listed
+cannot be called: a new method in the service has to be put on one side first.
 """
 
 import asyncio
-from types import TracebackType
-from typing import Self
+from collections.abc import Mapping
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
 
 import anyio
 
-from remuda.upstreams.grpc import methods
+from remuda.inference.model import RequestKind
 from remuda.upstreams.http2 import limits
 from remuda.upstreams.http2.connection import Http2Connection, dial
 from remuda.upstreams.http2.failures import (
@@ -20,9 +24,88 @@ from remuda.upstreams.http2.failures import (
     Silence,
     Unprocessed,
 )
-from remuda.upstreams.http2.headers import request_block
-from remuda.upstreams.http2.messages import prefixed
-from remuda.upstreams.http2.stream import Http2Stream
+from remuda.upstreams.http2.frames import request_block
+from remuda.upstreams.http2.stream import Http2Stream, prefixed
+
+SERVICE: Final = "backend.Backend"
+
+INFERENCE: Final = frozenset(
+    {
+        "Predict",
+        "PredictStream",
+        "Embedding",
+        "Rerank",
+        "TokenizeString",
+        "Detokenize",
+        "TokenClassify",
+        "Score",
+        "GenerateImage",
+        "UpscaleImage",
+        "GenerateVideo",
+        "Generate3D",
+        "AudioTranscription",
+        "AudioTranscriptionStream",
+        "AudioTranscriptionLive",
+        "TTS",
+        "TTSStream",
+        "SoundGeneration",
+        "SoundDetection",
+        "VAD",
+        "Diarize",
+        "AudioEncode",
+        "AudioDecode",
+        "AudioTransform",
+        "AudioTransformStream",
+        "AudioToAudioStream",
+        "Detect",
+        "Depth",
+        "FaceVerify",
+        "FaceAnalyze",
+        "VoiceVerify",
+        "VoiceAnalyze",
+        "VoiceEmbed",
+        "StoresSet",
+        "StoresDelete",
+        "StoresGet",
+        "StoresFind",
+        "Forward",
+    }
+)
+
+_JOB = "starts or steers a job that outlives the call"
+CONTROL: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "Health": "asks whether the process answers",
+        "Status": "asks what the process is doing",
+        "GetMetrics": "reads figures",
+        "LoadModel": "comes before there is a replica",
+        "Free": "comes after the last request",
+        "ModelMetadata": "asks what the model can do",
+        "StartFineTune": _JOB,
+        "StopFineTune": _JOB,
+        "FineTuneProgress": "watches a job",
+        "ListCheckpoints": "reads a list of files",
+        "ExportModel": _JOB,
+        "StartQuantization": _JOB,
+        "StopQuantization": _JOB,
+        "QuantizationProgress": "watches a job",
+    }
+)
+
+BY_KIND: Final[Mapping[RequestKind, frozenset[str]]] = MappingProxyType(
+    {
+        RequestKind.CHAT: frozenset({"Predict", "PredictStream"}),
+        RequestKind.COMPLETION: frozenset({"Predict", "PredictStream"}),
+        RequestKind.EMBEDDING: frozenset({"Embedding"}),
+        RequestKind.RERANK: frozenset({"Rerank"}),
+    }
+)
+
+
+def method_path(method: str) -> str:
+    """What the call is called on the wire."""
+    assert method in INFERENCE or method in CONTROL, f"{method} is on neither side"
+    return f"/{SERVICE}/{method}"
 
 
 class _Attempt:
@@ -54,7 +137,7 @@ class Channel:
             raise RequestTooLarge(limits.SENT_BYTES_MAX)
         block = self._blocks.get(method)
         if block is None:
-            block = request_block(methods.path(method), self._address, self._token)
+            block = request_block(method_path(method), self._address, self._token)
             self._blocks[method] = block
         connection = self._with_room() or await self._connected()
         return connection.call(block, prefixed(*request))

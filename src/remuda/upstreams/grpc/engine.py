@@ -15,8 +15,7 @@ from remuda.upstreams.grpc import limits
 from remuda.upstreams.grpc.channels import Channel, GrpcCall
 from remuda.upstreams.grpc.error_mapping import words_of
 from remuda.upstreams.grpc.loading import model_options
-from remuda.upstreams.http.client import Pool, ServerAddress
-from remuda.upstreams.http.connection import ServerTurnedAway
+from remuda.upstreams.http.client import Pool, ServerAddress, ServerTurnedAway
 from remuda.upstreams.http2 import failures
 from remuda.upstreams.http2.failures import CallFailed, Unreachable, Vanished
 

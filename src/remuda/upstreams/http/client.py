@@ -1,16 +1,242 @@
-"""Connections to HTTP servers, kept for the next request. Plain HTTP/1.1, without a task for any request."""
+"""Connections to HTTP servers, kept for the next request: plain HTTP/1.1, without a task for any request.
+
+Made for relaying: one request at a time, the body is handed over in the pieces that arrived, and nothing
+more is read from the socket while the reader is behind. Knows nothing of what is said.
+"""
 
 import asyncio
+import math
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
 
 import anyio
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from remuda.core import limits
 from remuda.core.reach import host_and_port
 from remuda.host.dialing import connected
 from remuda.inference.failures import Fault, UpstreamFailed
-from remuda.upstreams.http.connection import HttpConnection, HttpTimeouts, ServerTurnedAway
+from remuda.upstreams import sockets
 from remuda.upstreams.sockets import turned_away
+
+_JOINED_BYTES_MAX: Final = 64 << 10  # Copying a body to its head costs less than two buffers do, up to here.
+HELD_BYTES_MAX: Final = 256 << 10  # Of a body that nobody has taken yet; the socket then waits.
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTimeouts:
+    """How long is waited for what, and what is kept."""
+
+    connect_s: float = 5.0
+    whole_s: float = 3600.0  # To the beginning of an answer that is not streamed: all of it is made before.
+    silence_s: float = 300.0  # Before a streamed answer, and between two pieces of any.
+    idle_s: float = 30.0  # Less than our workers keep a connection.
+    idle_max: int = 64  # Connections to one address that nobody uses now.
+
+
+class ServerTurnedAway(UpstreamFailed):
+    """Nobody serves at the address: it was reached, and refused the connection or dropped it at once."""
+
+    def __init__(self, message: str, *, unsent: bool = True) -> None:
+        super().__init__(Fault.UNREACHABLE, message, unsent=unsent)
+
+
+class HttpConnection(asyncio.Protocol):
+    """Belongs to whoever asked through it, until it is given back to its pool."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeouts: HttpTimeouts) -> None:
+        self._loop = loop
+        self._timeouts = timeouts
+        self._transport: asyncio.Transport | None = None
+        self._parser = HttpResponseParser(self)
+        self._waiter: asyncio.Future[None] | None = None
+        self._asked = False
+        self._deadline_s = math.inf  # Of whoever waits for something to come.
+        self._begins_within_s = timeouts.whole_s
+        self._forget()
+
+    def _forget(self) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
+        self._held_bytes = 0
+        self._paused = False
+        self._spoken = self._headed = self._complete = self._surplus = False
+        self._reusable = self._ends_with_connection = False
+        self._framing_bytes = 0
+        self._failure: UpstreamFailed | None = None
+
+    # For whoever asks.
+
+    async def ask(self, head: bytes, body: bytes, *, streamed: bool = False) -> None:
+        """Send a request and wait for the head of its answer: `status`, and `headers` by lower-case names."""
+        self._forget()
+        self._begins_within_s = self._timeouts.silence_s if streamed else self._timeouts.whole_s
+        self._asked = True
+        if self._transport is None or self._transport.is_closing():
+            raise _lost(unsent=True)
+        if len(body) <= _JOINED_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, body))
+        while not self._headed:
+            if self._failure is not None:
+                raise self._failure
+            await self._news(self._begins_within_s)
+
+    async def piece(self) -> bytes:
+        """What has come of the body, once there is some; empty at its end."""
+        while not self._pieces:
+            if self._complete:
+                return b""
+            if self._failure is not None:
+                raise self._failure
+            await self._news(self._timeouts.silence_s)
+        pieces = self._pieces
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._pieces, self._held_bytes = [], 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return piece
+
+    def finish(self) -> bool:
+        """The exchange is over. Whether there can be another: not unless all of the answer was read, and
+        nothing else came."""
+        self._asked = False
+        clean = self._complete and not self._pieces and not self._surplus
+        return clean and self._reusable and not self.closed
+
+    def abort(self) -> None:
+        """Hang up at once. The server sees that its answer is not wanted."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def hurry(self, now_s: float) -> None:
+        """Fail the exchange if whoever waits has waited long enough, by the loop's clock."""
+        if now_s < self._deadline_s:
+            return
+        words = f"the backend did not begin to answer within {self._begins_within_s:g} s"
+        if self._headed:
+            words = (
+                f"the backend paused for more than {self._timeouts.silence_s:g} s in the middle of its answer"
+            )
+        self._fail(UpstreamFailed(Fault.SILENT, words, status=504))
+
+    @property
+    def closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    async def _news(self, within_s: float) -> None:
+        self._waiter = self._loop.create_future()
+        self._deadline_s = self._loop.time() + within_s
+        try:
+            await self._waiter
+        finally:
+            self._waiter, self._deadline_s = None, math.inf
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's do not inherit from it.
+        sockets.keep_alive(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if not self._asked or self._complete:
+            return
+        if self._headed and self._ends_with_connection and error is None:
+            self._complete = True
+            self._wake()
+        elif not self._spoken:
+            self._fail(_lost(unsent=False))
+        else:
+            self._fail(UpstreamFailed(Fault.BROKE, "the backend broke off in the middle of its answer"))
+
+    def data_received(self, data: bytes) -> None:
+        if not self._asked:
+            self.abort()  # Nobody asked for anything.
+            return
+        self._spoken = True
+        self._framing_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            self._garbled("what the backend sent is not an HTTP answer")
+            return
+        if self._framing_bytes > limits.HEAD_BYTES_MAX:
+            self._garbled("the backend sent more headers than makes sense")
+            return
+        if self._held_bytes > HELD_BYTES_MAX and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        self._surplus = self._complete  # A second answer to one request.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._headed:  # Later ones are trailers.
+            self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        if self._surplus:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers.clear()  # Only a word in between.
+            return
+        self.status = status
+        self._headed = True
+        self._reusable = self._parser.should_keep_alive()
+        self._ends_with_connection = (
+            b"content-length" not in self.headers and b"transfer-encoding" not in self.headers
+        )
+
+    def on_body(self, body: bytes) -> None:
+        if self._surplus:
+            return
+        self._framing_bytes = 0
+        self._held_bytes += len(body)
+        self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = self._headed
+
+    def _garbled(self, words: str) -> None:
+        self._surplus = self._complete
+        if self._surplus:
+            self._wake()
+        else:
+            self._fail(UpstreamFailed(Fault.BROKE, words))
+
+    def _fail(self, failure: UpstreamFailed) -> None:
+        if self._failure is None:
+            self._failure = failure
+        self.abort()
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+async def body_of(answer: HttpConnection, bytes_max: int) -> bytes:
+    """The whole body; of a longer one, a little more than `bytes_max`."""
+    pieces, size = list[bytes](), 0
+    while size <= bytes_max and (piece := await answer.piece()):
+        pieces.append(piece)
+        size += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _lost(*, unsent: bool) -> ServerTurnedAway:
+    return ServerTurnedAway("the backend closed the connection before it answered", unsent=unsent)
+
 
 _LOOK_EVERY_S: Final = 1.0  # Limits are noticed so much late, or by a quarter of the shortest.
 

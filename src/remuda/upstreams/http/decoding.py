@@ -10,7 +10,7 @@ from remuda.inference.answers import NOTHING, AnswerSink, FinishReason, TextSink
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, answer_count
-from remuda.upstreams.http.connection import HttpConnection, body_of
+from remuda.upstreams.http.client import HttpConnection, body_of
 from remuda.upstreams.http.openai_decoder import (
     AnswerPart,
     StreamDecoder,

@@ -17,8 +17,7 @@ from remuda.inference.answers import AnswerFormat, AnswerSink, ByteSink
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.outline import outlined
-from remuda.upstreams.http.client import Pool, ServerAddress
-from remuda.upstreams.http.connection import HttpConnection, body_of
+from remuda.upstreams.http.client import HttpConnection, Pool, ServerAddress, body_of
 from remuda.upstreams.http.decoding import pass_on_typed
 from remuda.upstreams.http.events import Events, usage_in
 from remuda.upstreams.http.model_renaming import Renamer, with_members

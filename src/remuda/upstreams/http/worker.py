@@ -9,8 +9,7 @@ from remuda.core.errors import Invalid, NodeUnreachable, TooLarge
 from remuda.core.reach import host_and_port
 from remuda.inference.failures import UpstreamFailed
 from remuda.inference.model import ReplicaEndpoint
-from remuda.upstreams.http.client import Pool, ServerAddress
-from remuda.upstreams.http.connection import body_of
+from remuda.upstreams.http.client import Pool, ServerAddress, body_of
 from remuda.wire.codec import PAYLOAD_BYTES_MAX, decode
 from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import RUNNING_PATH

@@ -27,8 +27,14 @@ from remuda.upstreams.http2.failures import (
     Unreachable,
     Vanished,
 )
-from remuda.upstreams.http2.frames import Code, FrameType, SettingsParameter, Splitter, Violation
-from remuda.upstreams.http2.headers import HeaderReader
+from remuda.upstreams.http2.frames import (
+    Code,
+    FrameType,
+    HeaderReader,
+    SettingsParameter,
+    Splitter,
+    Violation,
+)
 from remuda.upstreams.http2.stream import NOTHING, Http2Stream
 from remuda.upstreams.sockets import turned_away
 

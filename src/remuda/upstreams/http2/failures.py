@@ -6,9 +6,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from remuda.upstreams.http2 import limits
-from remuda.upstreams.http2.frames import Code
-
-Headers = Mapping[bytes, bytes]
+from remuda.upstreams.http2.frames import Code, Headers
 
 
 class GrpcStatus(IntEnum):

@@ -1,9 +1,16 @@
-"""HTTP/2 frames (RFC 9113): how they are built, and found in what arrives. Pure."""
+"""HTTP/2 frames (RFC 9113) and blocks of headers (HPACK, RFC 7541): how they are built, and found in what
+arrives. Pure. Our headers are constants, and the server's mostly are.
+"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from struct import Struct
 from typing import Final
+
+from hpack import Decoder, HPACKError
+from hpack.hpack import encode_integer
+
+from remuda.upstreams.http2 import limits
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES: Final = 9
@@ -12,6 +19,8 @@ PAYLOAD_BYTES_MAX_MAX: Final = (1 << 24) - 1
 WINDOW_BYTES: Final = 65_535  # With which every stream and connection begins.
 WINDOW_BYTES_MAX: Final = (1 << 31) - 1
 STREAM_ID_MAX: Final = (1 << 31) - 1
+
+Headers = Mapping[bytes, bytes]
 
 _HEAD: Final = Struct("!HBBBI")
 _U32: Final = Struct("!I")
@@ -220,3 +229,63 @@ def _u32(what: str, payload: bytes) -> int:
         raise Violation(Code.FRAME_SIZE_ERROR, f"{what} of {len(payload)} bytes")
     (value,) = _U32.unpack(payload)
     return int(value)
+
+
+# The one size that needs no agreement; said each time, for blocks are to mean the same on any connection.
+_NO_TABLE: Final = b"\x20"
+_POST: Final = b"\x83"
+_SCHEME_HTTP: Final = b"\x86"
+_NOT_INDEXED: Final = b"\x00"
+_NEVER_INDEXED: Final = b"\x10"
+
+
+def request_block(path: str, authority: str, token: str = "") -> bytes:
+    """The headers of every call of one method at one backend."""
+    said = (
+        (b":path", path),
+        (b":authority", authority),
+        (b"te", "trailers"),
+        (b"content-type", "application/grpc"),
+        (b"user-agent", "remuda"),
+        (b"grpc-accept-encoding", "identity"),
+    )
+    block = _NO_TABLE + _POST + _SCHEME_HTTP
+    block += b"".join(_literal(_NOT_INDEXED, name, value) for name, value in said)
+    return block + _literal(_NEVER_INDEXED, b"authorization", f"Bearer {token}") if token else block
+
+
+class HeaderReader:
+    """Reads the server's blocks. Most are like one before, and known by sight: as long as the table that
+    blocks may refer to is empty, equal blocks mean the same."""
+
+    def __init__(self) -> None:
+        self._decoder = Decoder(limits.HEADERS_BYTES_MAX)
+        self._known: dict[bytes, Headers] = {}
+
+    def read(self, block: bytes) -> Headers:
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        table = self._decoder.header_table
+        before = table.maxsize, len(table.dynamic_entries)
+        headers = dict(self._decoded(block))
+        if (
+            before != (table.maxsize, 0)
+            or table.dynamic_entries
+            or len(self._known) == limits.BLOCKS_KNOWN_MAX
+        ):
+            self._known.clear()
+        else:
+            self._known[block] = headers
+        return headers
+
+    def _decoded(self, block: bytes) -> Iterable[tuple[bytes, bytes]]:
+        try:
+            return self._decoder.decode(block, raw=True)
+        except HPACKError as error:
+            raise Violation(Code.COMPRESSION_ERROR, "headers that cannot be read") from error
+
+
+def _literal(how: bytes, name: bytes, value: str) -> bytes:
+    data = value.encode()
+    return b"".join((how, encode_integer(len(name), 7), name, encode_integer(len(data), 7), data))

@@ -20,9 +20,9 @@ from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.resolve_request import RequestResolver, Wanted, named_backend
 from remuda.worker.commands.running_work import RunningAttempt, WorkInHand
 from remuda.worker.depot.depot import Depot, Installed, Switching
+from remuda.worker.depot.fetch_unpack import OnStep, ProgressStep
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.last_start import LastStart
-from remuda.worker.depot.progress import OnStep, ProgressStep
 from remuda.worker.processes.model import Launch, ProcessStatus, Protocol, Recipe, Stopped
 from remuda.worker.processes.ports import Supervision
 

@@ -17,7 +17,7 @@ from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.codec import encode
 from remuda.wire.sizes import install_size
 from remuda.worker.commands import limits
-from remuda.worker.depot.progress import ProgressStep
+from remuda.worker.depot.fetch_unpack import ProgressStep
 from remuda.worker.ports import Publish
 
 log = structlog.get_logger(__name__)

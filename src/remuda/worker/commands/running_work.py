@@ -19,8 +19,8 @@ from remuda.wire.backends import (
 from remuda.wire.nodes import Work
 from remuda.worker.commands import limits
 from remuda.worker.commands.progress import InstallSteps, Publisher, Send, publishing
+from remuda.worker.depot.fetch_unpack import ProgressStep
 from remuda.worker.depot.install_spec import InstallSpec
-from remuda.worker.depot.progress import ProgressStep
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Final
 from anyio.to_thread import run_sync
 
 from remuda.core.clock import Clock
-from remuda.oci.retention import StoredBlob, to_let_go
+from remuda.oci.blobs import StoredBlob, to_let_go
 from remuda.wire.sizes import install_size
 from remuda.worker.depot.depot import PARTIALS_STALE, Depot
 from remuda.worker.depot.metadata import read_record

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remuda.core.errors import Invalid, NotFound, Rejected, RemudaError, Unavailable
-from remuda.gallery.lookup import find
-from remuda.gallery.model import Reading
+from remuda.gallery.model import Reading, find
 from remuda.gallery.resolve import ResolvedBuild, Unresolved
 from remuda.oci.errors import SignatureRequired
 from remuda.oci.reference import Archive, Folder, OciFile, OciImage, Source, parse_source

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remuda.core.errors import RemudaError
-from remuda.gallery.fit import preferred_tokens
+from remuda.gallery.resolve import preferred_tokens
 from remuda.wire.backends import InstalledBackend
 from remuda.worker.depot.layout import MANIFEST_FILE, PASSING_SUFFIXES, RUN_FILE, DepotLayout
 from remuda.worker.depot.metadata import Metadata, read_metadata

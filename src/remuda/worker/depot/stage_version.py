@@ -1,21 +1,26 @@
-"""From files in a staging folder to an installed version, and whether one is needed. Blocks on the disk."""
+"""From files in a staging folder to an installed version, and whether one is needed. Blocks on the disk.
+
+Backends that ship with Remuda are not fetched: a run file starts this installation's own module.
+"""
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from remuda import __version__
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError
+from remuda.core.errors import NotFound, RemudaError
+from remuda.gallery.model import BUILTIN
 from remuda.gallery.references import same_source
 from remuda.oci.disk import disk_trouble_explained
 from remuda.oci.errors import ContentRefused
 from remuda.oci.model import Image, digest_of_bytes
 from remuda.oci.unpack import fsync_tree
 from remuda.wire.codec import rfc3339
-from remuda.worker.depot.builtin import run_script, write_run_file
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.layout import MANIFEST_FILE, PROVEN_FILE, RECORD_FILE, RUN_FILE, DepotLayout
 from remuda.worker.depot.listing import run_name
@@ -30,6 +35,45 @@ from remuda.worker.depot.metadata import (
     write_text,
 )
 from remuda.worker.depot.versions import VersionStore
+
+_MODULES: Final = {"llama-cpp": "remuda.backends.llama_cpp", "echo": "remuda.backends.echo"}
+
+_SCRIPT: Final = """\
+#!/bin/sh
+# Written by Remuda, and written again when it is upgraded or moved: changes are lost.
+python={python}
+if [ ! -x "$python" ]; then
+    echo "$python is gone, and with it the Remuda that this backend is part of." \\
+        "Start the worker again, or run: remuda backends pull {backend}" >&2
+    exit 127
+fi
+exec "$python" -P -m {module} "$@"
+"""
+
+
+def is_builtin(uri: str) -> bool:
+    return uri.startswith(BUILTIN)
+
+
+def run_script(uri: str, backend: str, python: Path) -> str:
+    """What the run file of `backend` has to be while `python` is the interpreter that has Remuda.
+
+    NotFound when this Remuda has no such built-in.
+    """
+    module = _MODULES.get(uri.removeprefix(BUILTIN))
+    if module is None:
+        known = ", ".join(f"{BUILTIN}{name}" for name in _MODULES)
+        raise NotFound(f"{uri} does not ship with this Remuda", hint=f"known: {known}")
+    return _SCRIPT.format(
+        python=shlex.quote(str(python.absolute())), backend=shlex.quote(backend), module=module
+    )
+
+
+def write_run_file(folder: Path, script: str) -> None:
+    path = folder / RUN_FILE
+    path.write_text(script)
+    path.chmod(0o755)
+
 
 log = structlog.get_logger()
 

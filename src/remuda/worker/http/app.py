@@ -8,6 +8,7 @@ from remuda.core.errors import NotFound, Unauthorized, Unavailable
 from remuda.wire.codec import encode
 from remuda.wire.models import ModelsRunningReply
 from remuda.wire.process_keys import PROCESSES_PATH, RUNNING_PATH
+from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.http.asgi import (
     JSON,
     App,
@@ -24,7 +25,6 @@ from remuda.worker.http.asgi import (
 from remuda.worker.http.backend_proxy import BackendProxy
 from remuda.worker.http.logs import LogPages
 from remuda.worker.processes.logs import ProcessLogs
-from remuda.worker.tokens import OpeningTokens
 
 
 class TokenGuard:

@@ -26,7 +26,7 @@ from remuda.worker.http.asgi import (
     refuse,
     refuse_method,
 )
-from remuda.worker.processes.log_lines import OutputLine, OutputStream
+from remuda.worker.processes.log_store import OutputLine, OutputStream
 from remuda.worker.processes.logs import ProcessLogs
 
 _ROOT: Final = "/v1/backend-logs"

@@ -24,8 +24,8 @@ from remuda.host.descendants import Identity, Mark, Seen
 from remuda.host.ports import listen, listeners, sockets_of
 from remuda.host.process_family import ProcessFamily
 from remuda.wire.process_keys import ProcessKey
+from remuda.worker.processes.logs import Logs, Output
 from remuda.worker.processes.model import ProcessCommand
-from remuda.worker.processes.output import Logs, Output
 from remuda.worker.processes.ports import PortListener
 
 _GROUPS = re.compile(r"^[0-9]+:([^:]*):/(.*)$", re.MULTILINE)

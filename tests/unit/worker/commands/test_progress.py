@@ -17,7 +17,7 @@ from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.codec import decode
 from remuda.worker.commands import limits
 from remuda.worker.commands.progress import InstallSteps, Outlet, Publisher, publishing
-from remuda.worker.depot.progress import InstallTracker
+from remuda.worker.depot.fetch_unpack import InstallTracker
 
 pytestmark = pytest.mark.anyio
 

@@ -17,9 +17,9 @@ from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import Unavailable
 from remuda.wire import subjects
 from remuda.wire.backends import BackendDelete, BackendDeleteReply
+from remuda.worker.depot.fetch_unpack import InstallTracker
 from remuda.worker.depot.install_spec import InstallSpec
 from remuda.worker.depot.metadata import Record
-from remuda.worker.depot.progress import InstallTracker
 from remuda.worker.depot.versions import SystemDisk, try_lock
 from remuda.worker.processes.port_allocation import PortBook
 from remuda.worker.processes.supervisor import Supervisor

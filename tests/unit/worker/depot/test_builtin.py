@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from remuda.core.errors import NotFound
-from remuda.worker.depot.builtin import run_script, write_run_file
+from remuda.worker.depot.stage_version import run_script, write_run_file
 
 
 def executable(path: Path, script: str) -> Path:

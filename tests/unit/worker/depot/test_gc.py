@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from remuda.oci.retention import StoredBlob
+from remuda.oci.blobs import StoredBlob
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.gc import plan, referenced
 from remuda.worker.depot.layout import DepotLayout

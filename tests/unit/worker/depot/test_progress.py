@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from remuda.oci.model import Descriptor
 from remuda.oci.progress import FileProgress, PullPhase
-from remuda.worker.depot.progress import InstallTracker, ProgressStep
+from remuda.worker.depot.fetch_unpack import InstallTracker, ProgressStep
 
 LAYERS = (Descriptor("a", 100, "tar"), Descriptor("b", 50, "tar"))
 EVENTS = st.builds(

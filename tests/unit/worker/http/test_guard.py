@@ -9,8 +9,8 @@ import pytest
 from pydantic import SecretStr
 
 from remuda.core import limits
+from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.http.app import TokenGuard
-from remuda.worker.tokens import OpeningTokens
 from tests.support.worker_http import AUTHORIZED, TOKEN, worker
 
 pytestmark = pytest.mark.anyio

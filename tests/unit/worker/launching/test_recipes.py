@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
 from remuda.worker.launching.manifest import BackendManifest, parse_manifest
-from remuda.worker.launching.recipes import HttpNeeds, grpc_recipe, http_recipe
+from remuda.worker.launching.starting import HttpNeeds, grpc_recipe, http_recipe
 from remuda.worker.processes.model import Protocol
 
 FOLDER = Path("/backends/engine")

@@ -8,8 +8,8 @@ import pytest
 
 from remuda.core.errors import Invalid
 from remuda.wire.backends import BackendInstall
+from remuda.worker.enrolment import OpeningTokens
 from remuda.worker.launching.starting import Starting
-from remuda.worker.tokens import OpeningTokens
 
 STARTING = Starting({}, OpeningTokens(None))
 MODEL = BackendInstall(backend="engine", model_id="m", protocol="http")

@@ -1,15 +1,21 @@
-"""Log files of process keys: a folder for each, in it a file per stream and one older generation of each.
+"""Output of processes as it is kept: the newest in memory, more of it in files, a folder for each process
+key.
 
-Blocks on the disk, a page at a time. Trouble with it costs log lines and is never raised.
+In memory it stays as it came, in blocks of whole lines, and is split when somebody reads it: a flood
+costs a copy and a count. Files block on the disk, a page at a time; trouble with them costs log lines and
+is never raised.
 """
 
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -19,7 +25,110 @@ import structlog
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.processes.log_lines import Block, OutputStream
+
+
+class OutputStream(StrEnum):
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLine:
+    timestamp: datetime  # When its end arrived.
+    stream: OutputStream
+    text: str
+    approximate: bool = False  # It arrived at `timestamp` or earlier.
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines that arrived together; `body` ends with a line break."""
+
+    timestamp: datetime
+    stream: OutputStream
+    body: bytes
+    lines: int
+    approximate: bool = False  # They arrived at `timestamp` or earlier.
+
+    @classmethod
+    def of(
+        cls, timestamp: datetime, stream: OutputStream, body: bytes, *, approximate: bool = False
+    ) -> "Block":
+        return cls(timestamp, stream, body, body.count(b"\n"), approximate)
+
+    def newest(self, count: int) -> list[OutputLine]:
+        """Up to `count` lines from its end, in order. Splits no more than that."""
+        pieces = self.body[:-1].rsplit(b"\n", count)
+        whole = pieces if len(pieces) <= count else pieces[1:]
+        texts = [text for piece in whole for text in _texts(piece)]
+        return [OutputLine(self.timestamp, self.stream, text, self.approximate) for text in texts[-count:]]
+
+
+def _texts(line: bytes) -> Iterator[str]:
+    """A line as a terminal would leave it: progress bars write over themselves with carriage returns."""
+    shown = line.rstrip(b"\r").rpartition(b"\r")[2]
+    for start in range(0, max(len(shown), 1), limits.LOG_LINE_BYTES_MAX):
+        yield shown[start : start + limits.LOG_LINE_BYTES_MAX].decode(errors="replace")
+
+
+class Recent:
+    """The newest blocks within a bound on lines and one on bytes. The oldest go first."""
+
+    def __init__(self, lines_max: int, bytes_max: int) -> None:
+        self._lines_max = lines_max
+        self._bytes_max = bytes_max
+        self._blocks: deque[Block] = deque()
+        self._lines = 0
+        self._bytes = 0
+
+    def add(self, block: Block) -> int:
+        """Returns how many lines that nobody took had to go for it, some of its own perhaps included."""
+        kept = self._shortened(block)
+        self._blocks.append(kept)
+        self._lines += kept.lines
+        self._bytes += len(kept.body)
+        dropped = block.lines - kept.lines
+        while self._spare_first():
+            dropped += self.take().lines
+        return dropped
+
+    def take(self) -> Block:
+        """The oldest block, which is no longer kept. There must be one."""
+        oldest = self._blocks.popleft()
+        self._lines -= oldest.lines
+        self._bytes -= len(oldest.body)
+        return oldest
+
+    def newest(self, count: int, stream: OutputStream | None = None) -> list[OutputLine]:
+        """Up to `count` lines from the end, in order of arrival; only of `stream` where one is named."""
+        parts: list[list[OutputLine]] = []
+        for block in self._newest_blocks(stream):
+            if count <= 0:
+                break
+            parts.append(block.newest(count))
+            count -= len(parts[-1])
+        return [line for part in reversed(parts) for line in part]
+
+    def __len__(self) -> int:
+        """Blocks, not lines."""
+        return len(self._blocks)
+
+    def _newest_blocks(self, stream: OutputStream | None) -> Iterable[Block]:
+        return (block for block in reversed(self._blocks) if stream in (None, block.stream))
+
+    def _spare_first(self) -> bool:
+        if len(self._blocks) < 2:
+            return False
+        return self._lines - self._blocks[0].lines >= self._lines_max or self._bytes > self._bytes_max
+
+    def _shortened(self, block: Block) -> Block:
+        if len(block.body) <= self._bytes_max:
+            return block
+        end = block.body[-self._bytes_max :]
+        # Begins with a whole line if there is one.
+        whole = end[end.find(b"\n", 0, -1) + 1 :]
+        return Block.of(block.timestamp, block.stream, whole, approximate=block.approximate)
+
 
 log = structlog.get_logger(__name__)
 
