@@ -2,10 +2,8 @@
 
 import re
 from dataclasses import dataclass
-from typing import Final
 from urllib.parse import urlsplit
 
-CANNOT_CONNECT: Final = "cannot connect to the bus at "
 _SCHEME = re.compile(r"\b\w+://")
 
 
@@ -22,7 +20,7 @@ class UnreachedBus:
         return cls(_SCHEME.sub("", servers), why)
 
     def __str__(self) -> str:
-        return f"{CANNOT_CONNECT}{self.address} ({self.why})"
+        return f"cannot connect to the bus at {self.address} ({self.why})"
 
 
 def seen_from_frontend(reason: str, unreached: UnreachedBus | None, bus_url: str, host: str) -> str:

@@ -1,6 +1,6 @@
 """The fleet as it was at one instant: a snapshot that carries its own `now`, and the verdicts on it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ from remuda.fleet.health import (
     wire_status,
 )
 from remuda.fleet.liveness import ListeningPeriods
-from remuda.fleet.model import BUS_CLOSED_TOO, CommandProbe, Dial, Node
+from remuda.fleet.model import CommandProbe, Dial, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +57,22 @@ class Fleet:
         if reachability in (Reachability.UP, Reachability.SILENT):
             unheard = silence >= thresholds.unhealthy_after
             dials = self.dials.get(node.id, ())
-            failed = [dial for dial in dials if dial.problem]
-            unreached = {dial.frontend: _unreachable(node, dial, unheard=unheard) for dial in failed}
-            stopped = _stopped(dials, unreached)
+            ended = {dial.frontend for dial in dials if dial.problem and (unheard or dial.bus_closed)}
+            unreached = {
+                dial.frontend: _ended(node, dial) if dial.frontend in ended else _unreachable(node, dial)
+                for dial in dials
+                if dial.problem
+            }
+            stopped = _stopped(dials, ended, unreached)
+            # A worker that has stopped comes first: it explains the rest.
+            why = (*(unreached[frontend] for frontend in unreached if frontend in ended), *why)
         status = wire_status(node, reachability)
         return Standing(
             node,
             reachability,
             status,
             silence,
-            _in_order(why, unreached.values()),
+            tuple(dict.fromkeys((*why, *unreached.values()))),
             unreached,
             cut_off,
             self.now - node.last_heard,
@@ -77,17 +83,9 @@ class Fleet:
         return [self.standing(node, thresholds) for node in sorted(self.nodes, key=lambda n: n.name)]
 
 
-_STOPPED = "its worker has stopped"
-
-
-def _in_order(why: Iterable[str], unreached: Iterable[str]) -> tuple[str, ...]:
-    """A worker that has stopped comes first: it explains the rest."""
-    return tuple(sorted(dict.fromkeys((*why, *unreached)), key=lambda one: not one.startswith(_STOPPED)))
-
-
-def _stopped(dials: Sequence[Dial], unreached: Mapping[str, str]) -> str:
+def _stopped(dials: Sequence[Dial], ended: Collection[str], unreached: Mapping[str, str]) -> str:
     """What the frontend says that found its worker stopped; empty if another has reached it since."""
-    found = [dial for dial in dials if unreached.get(dial.frontend, "").startswith(_STOPPED)]
+    found = [dial for dial in dials if dial.frontend in ended]
     answered = max((dial.checked_at for dial in dials if not dial.problem), default=None)
     if not found:
         return ""
@@ -95,13 +93,15 @@ def _stopped(dials: Sequence[Dial], unreached: Mapping[str, str]) -> str:
     return "" if answered is not None and answered > latest.checked_at else unreached[latest.frontend]
 
 
-def _unreachable(node: Node, dial: Dial, *, unheard: bool) -> str:
-    """`unheard`: it has missed heartbeats as well, so its port is not what is wrong."""
-    if unheard or BUS_CLOSED_TOO in dial.problem:
-        return (
-            f"{_STOPPED}, or its machine is off: start it again on that machine "
-            f"({node.http_address}: {dial.problem})"
-        )
+def _ended(node: Node, dial: Dial) -> str:
+    """It has missed heartbeats as well, or left the bus: its port is not what is wrong."""
+    return (
+        "its worker has stopped, or its machine is off: start it again on that machine "
+        f"({node.http_address}: {dial.problem})"
+    )
+
+
+def _unreachable(node: Node, dial: Dial) -> str:
     setting = node.setting("--advertise-http-addr", "LOCALAI_ADVERTISE_HTTP_ADDR")
     return (
         f"registered, but {node.http_address} cannot be reached from the frontend ({dial.problem}); "

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from remuda.core.bus_reach import CANNOT_CONNECT
 from remuda.core.shell_quoting import pasted
-from remuda.fleet.model import CommandProbe, Node
+from remuda.fleet.model import BusTroubleKind, CommandProbe, Node
 
 
 class Reachability(StrEnum):
@@ -41,10 +40,9 @@ def uncommandable(node: Node, probes: Sequence[CommandProbe] = ()) -> str:
     """
     if not node.approved:
         return ""
-    if node.cut_off.startswith(CANNOT_CONNECT):
-        return f"its worker {node.cut_off}"
-    if node.cut_off:
-        return f"its worker is not connected to the bus: {node.cut_off}"
+    if node.cut_off and node.bus_trouble is not None:
+        connects_not = node.bus_trouble.kind is BusTroubleKind.CANNOT_CONNECT
+        return f"its worker {'' if connects_not else 'is not connected to the bus: '}{node.cut_off}"
     if probes and all(probe.problem for probe in probes):
         return probes[0].problem
     return ""

@@ -101,6 +101,16 @@ class StoredReport:
     body: str
 
 
+class BusTroubleKind(StrEnum):
+    OTHER = ""  # Its words say all that is known; so do those of older workers.
+    CANNOT_CONNECT = "cannot_connect"  # Its words begin with what the worker cannot do, not with why.
+
+    @classmethod
+    def stored(cls, code: str) -> "BusTroubleKind":
+        """A newer release on the same database may know more kinds."""
+        return next((kind for kind in cls if kind.value == code), cls.OTHER)
+
+
 @dataclass(frozen=True, slots=True)
 class StoredBusTrouble:
     """A worker's own word that commands cannot reach it. It shares the numbering of its reports."""
@@ -109,6 +119,7 @@ class StoredBusTrouble:
     sequence: int
     reason: str
     heard_at: datetime | None = None  # When its worker last called, cut off; None: it was not noted.
+    kind: BusTroubleKind = BusTroubleKind.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +206,6 @@ class Node:
         return self.max_replicas if self.max_replicas_override is None else self.max_replicas_override
 
 
-BUS_CLOSED_TOO = "its connection to the bus is closed, too"
-"""In the problem of a dial: nothing of the worker is left that could be reached."""
-
-
 @dataclass(frozen=True, slots=True)
 class Dial:
     """What one frontend found when it last called a node's advertised address."""
@@ -208,6 +215,7 @@ class Dial:
     problem: str  # Empty: it answered.
     checked_at: datetime
     boot_id: BootId | None = None  # The life of the worker that was called; None: any.
+    bus_closed: bool = False  # So is its connection to the bus: nothing is left that could be reached.
 
 
 @dataclass(frozen=True, slots=True)

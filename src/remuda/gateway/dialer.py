@@ -16,7 +16,7 @@ from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.core.reach import host_and_port
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import Reachability, Thresholds
-from remuda.fleet.model import BUS_CLOSED_TOO, Dial, Node, NodeType
+from remuda.fleet.model import Dial, Node, NodeType
 from remuda.fleet.ports import FleetStore
 from remuda.host.dialing import connected
 from remuda.host.outbound import AddressRefused
@@ -208,11 +208,12 @@ class Dialer:
             before = self._last.get(node.id)
             last = after_dial(node, before, answered=not problem, now=fleet.now)
             last = with_bus_closed(last, before, node, lost=node.id in lost)
-            if last.left_bus_at is not None:
-                problem = f"{problem}, and {BUS_CLOSED_TOO}"
+            bus_closed = last.left_bus_at is not None
+            if bus_closed:
+                problem = f"{problem}, and its connection to the bus is closed, too"
             self._last[node.id] = last
             if last.settled:
-                dials.append(Dial(node.id, self._frontend, problem, fleet.now, node.boot_id))
+                dials.append(Dial(node.id, self._frontend, problem, fleet.now, node.boot_id, bus_closed))
             elif node.id in lost:
                 self._left_bus.add(self._bus_user(node.id) or "")
 

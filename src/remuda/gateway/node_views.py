@@ -15,6 +15,7 @@ from remuda.fleet.budget import node_ceiling, usable_vram
 from remuda.fleet.fleet import Standing
 from remuda.fleet.identity import Caller, hash_of
 from remuda.fleet.model import (
+    BusTroubleKind,
     Candidate,
     Claim,
     Invite,
@@ -116,7 +117,8 @@ def bus_trouble(message: WorkerBusTrouble, bus_url: str, host: str) -> StoredBus
     where = message.unreached
     unreached = None if where is None else UnreachedBus(_shown(where.address), _shown(where.why))
     seen = seen_from_frontend(_shown(message.reason), unreached, bus_url, host)
-    return StoredBusTrouble(BootId(message.boot_id), message.sequence, seen)
+    kind = BusTroubleKind.OTHER if unreached is None else BusTroubleKind.CANNOT_CONNECT
+    return StoredBusTrouble(BootId(message.boot_id), message.sequence, seen, kind=kind)
 
 
 def _shown(text: str) -> str:

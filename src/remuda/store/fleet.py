@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select
+from sqlalchemy import Connection, Row, Table, bindparam, delete, insert, select
 
 from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
@@ -50,9 +50,13 @@ _BOOTS = (
 class Findings(Generic[F]):
     """One table of them. Statements are built once: they run again and again."""
 
-    def __init__(self, table: Table, make: Callable[[NodeId, str, str, datetime], F]) -> None:
+    def __init__(
+        self, table: Table, make: Callable[[Row[tuple[object]]], F], more: Callable[[F], Mapping[str, object]]
+    ) -> None:
+        """`more`: the columns that only this table has."""
         columns = table.c
-        self._make: Callable[[NodeId, str, str, datetime], F] = make
+        self._make: Callable[[Row[tuple[object]]], F] = make
+        self._more: Callable[[F], Mapping[str, object]] = more
         self._all = select(table).where(liveness.listened_lately(table)).order_by(columns.frontend)
         self._of_node = self._all.where(columns.node_id == bindparam("node"))
         self._forget = delete(table).where(columns.node_id == bindparam("called"))
@@ -69,7 +73,7 @@ class Findings(Generic[F]):
             rows = connection.execute(self._of_node, {**liveness.lately(now), "node": node_id})
         found: defaultdict[NodeId, list[F]] = defaultdict(list)
         for row in rows:
-            one = self._make(NodeId(row.node_id), row.frontend, row.problem, row.checked_at)
+            one = self._make(row)
             found[one.node_id].append(one)
         return dict(found)
 
@@ -95,6 +99,7 @@ class Findings(Generic[F]):
                     "frontend": one.frontend,
                     "problem": one.problem,
                     "checked_at": one.checked_at,
+                    **self._more(one),
                 }
                 for one in latest.values()
             ],
@@ -104,8 +109,17 @@ class Findings(Generic[F]):
         connection.execute(self._forget, {"called": node_id})
 
 
-DIALS = Findings(node_dials, Dial)
-PROBES = Findings(command_probes, CommandProbe)
+def _dial(row: Row[tuple[object]]) -> Dial:
+    node_id = NodeId(row.node_id)
+    return Dial(node_id, row.frontend, row.problem, row.checked_at, bus_closed=row.bus_closed)
+
+
+def _probe(row: Row[tuple[object]]) -> CommandProbe:
+    return CommandProbe(NodeId(row.node_id), row.frontend, row.problem, row.checked_at)
+
+
+DIALS = Findings(node_dials, _dial, lambda dial: {"bus_closed": dial.bus_closed})
+PROBES = Findings(command_probes, _probe, lambda probe: {})
 
 
 Decide = Callable[[KnownName], Decision]

@@ -10,7 +10,16 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, delete
 
 from remuda.core.errors import NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet.model import Label, LabelSource, Node, NodeType, Resources, StoredBusTrouble, StoredReport
+from remuda.fleet.model import (
+    BusTroubleKind,
+    Label,
+    LabelSource,
+    Node,
+    NodeType,
+    Resources,
+    StoredBusTrouble,
+    StoredReport,
+)
 from remuda.fleet.registration import Pending
 from remuda.store.schema import node_labels, nodes
 
@@ -186,6 +195,7 @@ def _bus_trouble_columns(trouble: StoredBusTrouble | None) -> Values:
         "bus_trouble_sequence": None if trouble is None else trouble.sequence,
         "bus_trouble": None if trouble is None else trouble.reason,
         "bus_trouble_heard_at": None if trouble is None else trouble.heard_at,
+        "bus_trouble_code": "" if trouble is None else trouble.kind.value,
     }
 
 
@@ -265,7 +275,11 @@ def _bus_trouble(row: Row[tuple[object]]) -> StoredBusTrouble | None:
     if row.bus_trouble_boot_id is None:
         return None
     return StoredBusTrouble(
-        BootId(row.bus_trouble_boot_id), row.bus_trouble_sequence, row.bus_trouble, row.bus_trouble_heard_at
+        BootId(row.bus_trouble_boot_id),
+        row.bus_trouble_sequence,
+        row.bus_trouble,
+        row.bus_trouble_heard_at,
+        BusTroubleKind.stored(row.bus_trouble_code),
     )
 
 

@@ -26,7 +26,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document, StoredReason, StoredSource
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
@@ -91,6 +91,7 @@ nodes = Table(
     Column("bus_trouble_sequence", BigInteger),
     Column("bus_trouble", Text),
     Column("bus_trouble_heard_at", Instant),  # Null, too, in rows of releases that did not note it.
+    Column("bus_trouble_code", Text, nullable=False, server_default=""),
     Column("registered_at", Instant),
     Column("registration_hash", Text, nullable=False),
     Column("source", Text, nullable=False, server_default=""),
@@ -127,6 +128,7 @@ node_dials = Table(
     Column("frontend", Text, primary_key=True),
     Column("problem", Text, nullable=False),
     Column("checked_at", Instant, nullable=False),
+    Column("bus_closed", Boolean, nullable=False, server_default=false()),
 )
 
 command_probes = Table(

@@ -10,7 +10,16 @@ from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.admission import HeartbeatOutcome, approve, with_admin_labels, without_label
 from remuda.fleet.fleet import Fleet
-from remuda.fleet.model import CommandProbe, Dial, Label, LabelSource, Node, StoredBusTrouble, StoredReport
+from remuda.fleet.model import (
+    BusTroubleKind,
+    CommandProbe,
+    Dial,
+    Label,
+    LabelSource,
+    Node,
+    StoredBusTrouble,
+    StoredReport,
+)
 from remuda.fleet.ports import FleetStore, KnownName, Note
 from remuda.fleet.registration import Admit, Refuse
 from remuda.store.database import Database
@@ -221,7 +230,8 @@ async def test_bus_trouble_is_kept_through_heartbeats_and_ended_by_their_reports
     fleet_store: FleetStore,
 ) -> None:
     node = await registered(fleet_store)
-    trouble = StoredBusTrouble(node.boot_id, 3, "no answer", heard_at=node.updated_at)
+    kind = BusTroubleKind.CANNOT_CONNECT
+    trouble = StoredBusTrouble(node.boot_id, 3, "no answer", heard_at=node.updated_at, kind=kind)
     await fleet_store.amend(node.id, lambda known: replace(known, bus_trouble=trouble))
     assert (await only_node(fleet_store)).cut_off == "no answer"
     await fleet_store.beat([beat(node.id, report=StoredReport(node.boot_id, 4, "{}"))])
@@ -266,7 +276,7 @@ async def test_what_was_found_before_a_restart_says_nothing_of_the_worker_now(
 ) -> None:
     await fleet_store.listen(FRONTEND, resumed=True)
     node = await registered(fleet_store)
-    refused = Dial(node.id, FRONTEND, "refused", node.created_at, node.boot_id)
+    refused = Dial(node.id, FRONTEND, "refused", node.created_at, node.boot_id, bus_closed=True)
     unheard = CommandProbe(node.id, FRONTEND, "nobody listens", node.created_at, node.boot_id)
     await fleet_store.record_dials([refused])
     await fleet_store.record_probes([unheard])

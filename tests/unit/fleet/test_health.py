@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remuda.core.ids import BootId
 from remuda.fleet.health import NodeStatus, Reachability, judge, reasons, uncommandable, wire_status
-from remuda.fleet.model import StoredBusTrouble, StoredReport
+from remuda.fleet.model import BusTroubleKind, StoredBusTrouble, StoredReport
 from tests.support.nodes import THRESHOLDS, node
 
 CUT_OFF = StoredBusTrouble(BootId("boot-1"), 3, "no answer from nats://10.0.0.1:4222; open that port")
@@ -92,7 +92,10 @@ def test_a_node_that_cannot_be_commanded_is_unhealthy_at_once_and_says_why() -> 
 
 def test_what_a_worker_says_of_the_bus_reads_as_one_sentence() -> None:
     why = "cannot connect to the bus at 10.0.0.1:4222 (no answer); open that port"
-    assert uncommandable(node(bus_trouble=replace(CUT_OFF, reason=why))) == f"its worker {why}"
+    told = replace(CUT_OFF, reason=why, kind=BusTroubleKind.CANNOT_CONNECT)
+    assert uncommandable(node(bus_trouble=told)) == f"its worker {why}"
+    other = replace(CUT_OFF, reason=why)
+    assert uncommandable(node(bus_trouble=other)) == f"its worker is not connected to the bus: {why}"
 
 
 def test_a_node_that_cannot_be_commanded_still_goes_stale_and_is_then_called_silent_only() -> None:

@@ -11,7 +11,7 @@ from remuda.core import limits
 from remuda.core.ids import BootId
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
-from remuda.fleet.model import BUS_CLOSED_TOO, Dial, Node, NodeType, StoredBusTrouble
+from remuda.fleet.model import Dial, Node, NodeType, StoredBusTrouble
 from remuda.gateway.dialer import LastDial, after_dial, call, due, with_bus_closed
 from remuda.gateway.node_views import node_view
 from remuda.host.ports import free_port
@@ -170,13 +170,12 @@ def test_a_closed_bus_connection_is_not_forgotten_until_the_node_is_heard_answer
 
 
 @pytest.mark.parametrize(
-    ("problem", "silent_s"),
-    [(f"the connection was refused, and {BUS_CLOSED_TOO}", 5), ("the connection was refused", 40)],
+    ("problem", "closed", "silent_s"), [("refused, and it left", True, 5), ("refused", False, 40)]
 )
-def test_of_a_worker_that_has_stopped_that_is_said_first(problem: str, silent_s: float) -> None:
+def test_of_a_worker_that_has_stopped_that_is_said_first(problem: str, closed: bool, silent_s: float) -> None:
     shown, now = node(drained=True), NOON + timedelta(seconds=silent_s)
     hearing = ListeningPeriods.of([ListeningPeriod(NOON, now)])
-    dials = {shown.id: [Dial(shown.id, "fe-1", problem, now)]}
+    dials = {shown.id: [Dial(shown.id, "fe-1", problem, now, bus_closed=closed)]}
     reasons = Fleet(now, hearing, [shown], dials).standing(shown, THRESHOLDS).reasons
     assert reasons[0] == (
         "its worker has stopped, or its machine is off: start it again on that machine "

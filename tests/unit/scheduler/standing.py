@@ -17,6 +17,7 @@ from remuda.wire.nodes import InstalledArtifact, ModelFile, Report, RunningRepli
 from tests.support.nodes import NOON, THRESHOLDS
 from tests.support.nodes import node as fleet_node
 
+BUS_CLOSED = ", and its connection to the bus is closed, too"  # A dial whose problem ends so.
 GB = 10**9
 GPU = Resources(total_vram=24 * GB, available_vram=20 * GB, total_ram=64 * GB, available_ram=60 * GB)
 
@@ -68,7 +69,12 @@ def a_view(
 
 
 def _standing(node: Node, unreached: Mapping[str, str]) -> Standing:
-    dials = {node.id: [Dial(node.id, frontend, problem, NOON) for frontend, problem in unreached.items()]}
+    dials = {
+        node.id: [
+            Dial(node.id, frontend, problem, NOON, bus_closed=problem.endswith(BUS_CLOSED))
+            for frontend, problem in unreached.items()
+        ]
+    }
     hearing = ListeningPeriods((ListeningPeriod(NOON - timedelta(hours=1), NOON),))
     return Fleet(NOON, hearing, [node], dials).standing(node, THRESHOLDS)
 

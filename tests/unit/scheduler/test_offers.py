@@ -8,7 +8,7 @@ import pytest
 from remuda.core.ids import BootId, ReplicaKey
 from remuda.fleet.fleet import Fleet
 from remuda.fleet.liveness import ListeningPeriod, ListeningPeriods
-from remuda.fleet.model import BUS_CLOSED_TOO, Dial, NodeType, StoredBusTrouble
+from remuda.fleet.model import Dial, NodeType, StoredBusTrouble
 from remuda.fleet.verdicts import ObservedNode
 from remuda.scheduler.model import FilesTold, NodeOffer, Placed, Replica, ReplicaState, Unplaceable
 from remuda.scheduler.offers import PlacementFacts, offers
@@ -16,7 +16,7 @@ from remuda.scheduler.placement import place
 from remuda.wire.nodes import Report
 from tests.support.nodes import NOON, THRESHOLDS
 from tests.unit.scheduler.offering import a_need
-from tests.unit.scheduler.standing import GB, GPU, a_row, a_view, ago, rows
+from tests.unit.scheduler.standing import BUS_CLOSED, GB, GPU, a_row, a_view, ago, rows
 
 NEED = a_need(6)
 
@@ -286,7 +286,7 @@ STOPPED = (
     "its worker has stopped, or its machine is off: start it again on that machine "
     "(10.0.0.5:50050: the connection was refused, and its connection to the bus is closed, too)"
 )
-KILLED = {"fe-1": f"the connection was refused, and {BUS_CLOSED_TOO}"}
+KILLED = {"fe-1": f"the connection was refused{BUS_CLOSED}"}
 
 
 @pytest.mark.parametrize("frontend", ["fe-1", "fe-2"])
@@ -305,7 +305,8 @@ def test_killed_worker_is_waited_for_where_only_its_port_and_its_heartbeats_tell
 
 def test_worker_that_another_frontend_has_reached_since_has_not_stopped() -> None:
     node = a_view().standing.node
-    dials = [Dial(node.id, "fe-1", KILLED["fe-1"], ago(3)), Dial(node.id, "fe-2", "", ago(1))]
+    killed = Dial(node.id, "fe-1", KILLED["fe-1"], ago(3), bus_closed=True)
+    dials = [killed, Dial(node.id, "fe-2", "", ago(1))]
     heard = ListeningPeriods((ListeningPeriod(ago(3600), NOON),))
     standing = Fleet(NOON, heard, [node], {node.id: dials}).standing(node, THRESHOLDS)
     got = offer(node=replace(a_view(), standing=standing), frontend="fe-2")
