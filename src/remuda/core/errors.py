@@ -10,7 +10,8 @@ Clients rely on codes, people read messages. Every code stands in docs/reference
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -37,6 +38,7 @@ class RemudaError(Exception):
     code: ClassVar[str] = "internal"
     http_status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
+    param: str = ""  # The field of a request that is to blame, as `messages[0].role`; empty: none is known.
 
     def __init__(
         self, message: str, *, hint: str = "", reason: str = "", public: str = "", details: Sequence[str] = ()
@@ -74,6 +76,29 @@ class Rejected(RemudaError):
 
 class Invalid(Rejected):
     code = "invalid"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        reason: str = "",
+        public: str = "",
+        details: Sequence[str] = (),
+        param: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint, reason=reason, public=public, details=details)
+        self.param = param
+
+
+@contextmanager
+def in_field(param: str) -> Iterator[None]:
+    """What turns out to be invalid here is so because of this field, unless it names one itself."""
+    try:
+        yield
+    except Invalid as error:
+        error.param = error.param or param
+        raise
 
 
 class Misconfigured(Rejected):

@@ -14,6 +14,7 @@ from typing import Final
 
 from remuda.core.errors import Invalid
 from remuda.core.gbnf_ambiguity import Ambiguity
+from remuda.core.gbnf_diagnosis import why_refused
 from remuda.core.gbnf_expansion import Expansion
 from remuda.core.gbnf_overlap import Overlap
 from remuda.core.slices import Budget, Sliced
@@ -25,6 +26,7 @@ NESTING_MAX: Final = 64
 REPETITIONS_MAX: Final = 2000  # In one {m,n}: more is not read.
 COPIES_MAX: Final = 40_000  # Characters and references that repetitions are unrolled to.
 
+_SHOWN_CHARS_MAX: Final = 60
 _STEPS_MAX: Final = 16 * CHARS_MAX  # Never reached: the budget only cuts the work into slices.
 _TOKEN: Final = re.compile(
     r"""
@@ -53,6 +55,7 @@ class _Shape:
         self.rules = self.alternatives = self.copies = 0
         self._depth = 0
         self._size = 1  # Of what a repetition would repeat.
+        self._rule = self._name = ""
 
     def take(self, token: re.Match[str]) -> None:
         match token.lastgroup:
@@ -60,26 +63,36 @@ class _Shape:
                 self._size = max(len(token[0]) - 2, 1)
             case "rule":
                 self.rules += 1
+                self._rule = self._name
                 _within(self.rules, RULES_MAX, "rules")
             case "open":
                 self._depth += 1
-                _within(self._depth, NESTING_MAX, "groups within each other")
+                self._within(self._depth, NESTING_MAX, "groups within each other")
             case "close":
                 self._depth, self._size = max(self._depth - 1, 0), 1
             case "either":
                 self.alternatives += 1
-                _within(self.alternatives, ALTERNATIVES_MAX, "alternatives")
+                self._within(self.alternatives, ALTERNATIVES_MAX, "alternatives")
             case "times":
-                self._repeat(token["least"], token["most"])
-            case "name" | "mark" | "other":
+                self._repeat(token[0], token["least"], token["most"])
+            case "name":
+                self._size, self._name = 1, token[0]
+            case "mark" | "other":
                 self._size = 1
 
-    def _repeat(self, least: str, most: str) -> None:
+    def _repeat(self, text: str, least: str, most: str) -> None:
         digits = max(least.lstrip("0"), most.lstrip("0"), key=lambda number: (len(number), number))
         if len(digits) > len(str(REPETITIONS_MAX)) or int(digits or 0) > REPETITIONS_MAX:
-            raise _too_much(REPETITIONS_MAX, "repetitions of one part")
+            raise _too_much(
+                REPETITIONS_MAX, f"repetitions of one part, {text[:_SHOWN_CHARS_MAX]}", self._rule
+            )
         self.copies += int(digits or 0) * self._size
-        _within(self.copies, COPIES_MAX, "characters when its repetitions are written out")
+        what = f"characters when its repetitions are written out, the last of them {text}"
+        self._within(self.copies, COPIES_MAX, what)
+
+    def _within(self, count: int, most: int, what: str) -> None:
+        if count > most:
+            raise _too_much(most, what, self._rule)
 
 
 def check_grammar(text: str) -> Sliced[None]:
@@ -97,6 +110,11 @@ def check_grammar(text: str) -> Sliced[None]:
     texts = list(expansion.texts)
     yield from Ambiguity(expansion.rules, expansion.names, texts).check(budget)
     yield from Overlap(expansion.rules, expansion.names, texts, costs).check(budget)
+
+
+def why_not_parsed(text: str) -> Sliced[str]:
+    """What an engine that did not parse the grammar stopped at, with the rule; empty: nothing is found."""
+    return (yield from why_refused(text, _TOKEN.finditer(text)))
 
 
 def canonical(text: str) -> str:
@@ -165,8 +183,9 @@ def _within(count: int, most: int, what: str) -> None:
         raise _too_much(most, what)
 
 
-def _too_much(most: int, what: str) -> Invalid:
+def _too_much(most: int, what: str, rule: str = "") -> Invalid:
+    where = f", in the rule {rule[:_SHOWN_CHARS_MAX]}" if rule else ""
     return Invalid(
-        f"the grammar has more than {most} {what}",
+        f"the grammar has more than {most} {what}{where}",
         hint="simplify it: engines need too long for larger ones, or fail",
     )

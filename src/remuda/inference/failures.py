@@ -83,7 +83,11 @@ _ASKED_AND_TAKEN: Final = re.compile(r"\((\d+) tokens\).*\((\d+) tokens\)", re.D
 _TAKEN_AND_ASKED: Final = re.compile(
     r"maximum context length is (\d+) tokens.*(?:requested|resulted in) (\d+) tokens", re.DOTALL
 )
-_MEDIA: Final = {"image": "images", "audio": "sound", "video": "video"}
+_PROJECTORS: Final = {
+    "image": ("images", "a vision"),
+    "audio": ("audio", "an audio"),
+    "video": ("video", "a vision"),
+}
 
 
 def clients_fault(words: str, model: str, message: str) -> UpstreamFailed | None:
@@ -109,7 +113,8 @@ def _too_many(words: str) -> str:
 
 
 def _not_taken(words: str) -> str:
-    named = next((plural for word, plural in _MEDIA.items() if word in words), "")
-    if not named:
+    named = next((found for word, found in _PROJECTORS.items() if word in words), None)
+    if named is None:
         return "takes text only; other input needs a model with an mmproj file"
-    return f"takes no {named}; for that a GGUF model needs an mmproj file"
+    media, projector = named
+    return f"does not take {media}: that needs a model with {projector} projector (an mmproj file)"

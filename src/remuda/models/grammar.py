@@ -137,7 +137,7 @@ class _Writer:
         if schema is True:
             return "value"
         if not isinstance(schema, dict):
-            raise Invalid(f"{_at(place)}a schema must be a map or true")
+            raise Invalid(f"{_at(place)}a schema must be an object or true")
         if self._strict and (key := values.unkept(schema)):
             raise _unkept(key, place)
         if self._strict and len(_list(schema, "oneOf", place) if "oneOf" in schema else ()) > 1:

@@ -6,6 +6,7 @@ from remuda.router.ports import LoadStatus
 
 class ModelUnknown(NotFound):
     code = "model_not_found"
+    param = "model"
 
 
 class ModelLoading(Unavailable):

@@ -171,7 +171,7 @@ LOOP: Schema = {"$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a"}}}}, "$
         ({"enum": []}, "the schema at #: enum must be a list of one or more"),
         ({"anyOf": {}}, "the schema at #: anyOf must be a list"),
         ({"properties": []}, "the schema at #: properties must be a map"),
-        ({"properties": {"a": 1}}, "the schema at #/properties/a: a schema must be a map or true"),
+        ({"properties": {"a": 1}}, "the schema at #/properties/a: a schema must be an object or true"),
         ({"items": False, "minItems": -1}, "the schema at #: minItems must be a whole number"),
         ({"minLength": 3, "maxLength": 2}, "the schema at #: minLength is more than maxLength"),
         ({"minItems": 5000}, "the schema at #: minItems is more than 2000"),
@@ -180,8 +180,8 @@ LOOP: Schema = {"$defs": {"a": {"properties": {"b": {"$ref": "#/$defs/a"}}}}, "$
             "the schema at #/allOf/1: nothing can be string and null",
         ),
         ({"enum": ["x" * 2_000_000]}, "a constant is longer than 32768 characters"),
-        (False, "the schema at #: a schema must be a map or true"),
-        ("x", "the schema at #: a schema must be a map or true"),
+        (False, "the schema at #: a schema must be an object or true"),
+        ("x", "the schema at #: a schema must be an object or true"),
     ],
 )
 def test_a_schema_that_cannot_be_followed_is_refused_where_it_stands(schema: JsonValue, said: str) -> None:

@@ -68,10 +68,19 @@ def test_what_could_be_a_path_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 5, {}, {"url": 5}, []])
 def test_a_picture_of_the_wrong_shape_is_refused(value: object) -> None:
-    with pytest.raises(Invalid, match="image_url cannot be understood"):
+    with pytest.raises(Invalid, match="image_url must"):
         _media(type="image_url", image_url=_raw(value))
 
 
 def test_a_part_of_an_unknown_type_is_named() -> None:
-    with pytest.raises(Invalid, match="'smell'"):
+    with pytest.raises(Invalid, match="'smell'") as refused:
         _media(type="smell")
+    assert refused.value.param == "messages[0].content[0].type"
+
+
+@pytest.mark.parametrize("value", [None, "zzz", {}, {"data": 5}, {"data": "UklGRiQ="}])
+def test_audio_that_cannot_be_used_is_named_with_its_place(value: object) -> None:
+    with pytest.raises(Invalid, match=r"^input_audio ") as refused:
+        _media(type="input_audio", input_audio=_raw(value))
+    assert refused.value.param == "messages[0].content[0].input_audio"
+    assert "URL" not in str(refused.value)

@@ -1,10 +1,12 @@
 """What a request did wrong is told as such, however the backend puts it."""
 
+import msgspec
 import pytest
 
 from remuda.inference.failures import Fault
 from remuda.inference.model import RequestKind
-from remuda.upstreams.grpc.error_mapping import failure_of
+from remuda.inference.requests import ChatRequest
+from remuda.upstreams.grpc.error_mapping import failure_of, field_not_followed
 from remuda.upstreams.http.refusals import failure
 from remuda.upstreams.http2.failures import CallFailed, GrpcStatus
 
@@ -26,6 +28,34 @@ IMAGE = "image input is not supported - hint: if this is unexpected, you may nee
 def test_grpc_backends_are_understood(code: GrpcStatus, words: str, told: str) -> None:
     failed = failure_of(CallFailed(code, words), "m", RequestKind.CHAT, heard=False)
     assert (failed.code, failed.status, failed.fault) == (told, 400, Fault.REFUSED)
+    assert failed.param == "messages"
+
+
+PARSE = "Failed to initialize samplers: failed to parse grammar"
+SCHEMA = (
+    "Unable to generate parser for this template: JSON schema error at #/$defs/0: unrecognized type strin"
+)
+TOOLS: list[object] = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "field"),
+    [
+        (PARSE, {"grammar": "root ::= foo"}, "grammar"),
+        (PARSE, {"response_format": {"type": "json_object"}}, "response_format"),
+        (PARSE, {"grammar": "root ::= foo", "response_format": {"type": "text"}}, "grammar"),
+        (PARSE, {"tools": TOOLS}, "tools"),
+        (SCHEMA, {"tools": TOOLS, "grammar": "root ::= foo"}, "tools"),
+        (PARSE, {}, ""),
+        ("out of paper", {"grammar": "root ::= foo"}, ""),
+    ],
+)
+def test_field_that_an_engine_could_not_follow_is_found(
+    words: str, changes: dict[str, object], field: str
+) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]} | changes
+    request = msgspec.convert(body, ChatRequest)
+    assert field_not_followed(CallFailed(GrpcStatus.INVALID_ARGUMENT, words), request) == field
 
 
 @pytest.mark.parametrize(
@@ -54,7 +84,11 @@ def test_http_backends_are_understood(status: int, body: bytes, told: bool) -> N
             "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
             "5000 tokens do not fit the context of 4096",
         ),
-        (IMAGE, "smollm2 takes no images; for that a GGUF model needs an mmproj file"),
+        (IMAGE, "smollm2 does not take images: that needs a model with a vision projector (an mmproj file)"),
+        (
+            "audio input is not supported",
+            "smollm2 does not take audio: that needs a model with an audio projector (an mmproj file)",
+        ),
         ("m.gguf is not a multimodal model", "smollm2 takes text only; other input"),
     ],
 )

@@ -26,8 +26,7 @@ class InvalidField(Invalid):
     """`param` is the field's place in the request, as `messages[0].role`; empty: the body as a whole."""
 
     def __init__(self, message: str, param: str = "", *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.param = param
+        super().__init__(message, hint=hint, param=param)
 
 
 class InvalidKey(Unauthorized):
@@ -73,8 +72,7 @@ class ErrorResponse:
 def refusal(error: RemudaError) -> ErrorResponse:
     """What the client is told of this error."""
     status = error.status if isinstance(error, UpstreamFailed) else error.http_status
-    param = error.param if isinstance(error, InvalidField) else ""
-    what = ErrorDetails(error.public_text, _type(error, status), param or None, error.code)
+    what = ErrorDetails(error.public_text, _type(error, status), error.param or None, error.code)
     loading = _loading(error.status) if isinstance(error, ModelLoading) else UNSET
     body = msgspec.json.encode(ErrorAnswer(what, loading))
     return ErrorResponse(status, error.code, body, _headers(error, status))
@@ -154,6 +152,8 @@ def wrong_field(said: str) -> InvalidField:
 
 def _words(what: str, param: str) -> str:
     if wrong := _TYPE.fullmatch(what):
+        if wrong[2] == "float" and "float" not in wrong[1] and "int" in wrong[1]:
+            return "must be a whole number, without a fraction"
         wanted = [_KINDS.get(kind, "something else") for kind in wrong[1].split(" | ") if kind != "null"]
         return f"must be {' or '.join(wanted)}, not {_KINDS.get(wrong[2], 'this')}"
     if bound := _BOUND.fullmatch(what):

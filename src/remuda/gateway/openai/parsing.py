@@ -7,13 +7,21 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from remuda.core.errors import Invalid
+from remuda.core.errors import Invalid, in_field
 from remuda.core.gbnf import check_grammar
 from remuda.core.schema_shape import SchemaShape
 from remuda.core.slices import Sliced
 from remuda.gateway.openai.errors import InvalidField, wrong_field
 from remuda.inference.model import Request, RequestKind
-from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest, mixed
+from remuda.inference.requests import (
+    NULL,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    NamedTool,
+    RerankRequest,
+    mixed,
+)
 
 _SIMPLE_BYTES_MAX: Final = 4 << 10  # No schema as short as this is too complex.
 
@@ -23,19 +31,22 @@ def check_complexity(request: Request) -> Sliced[None]:
     if not isinstance(request, ChatRequest | CompletionRequest):
         return
     if request.grammar:
-        yield from check_grammar(request.grammar)
+        with in_field("grammar"):
+            yield from check_grammar(request.grammar)
     if isinstance(request, ChatRequest):
         shape = SchemaShape()
-        for raw in _schemas(request):
+        for place, raw in _schemas(request):
             if len(raw) > _SIMPLE_BYTES_MAX:
-                yield from shape.check(_decoded_schema(raw))
+                with in_field(place):
+                    yield from shape.check(_decoded_schema(raw))
 
 
-def _schemas(request: ChatRequest) -> Iterator[bytes]:
-    for tool in request.tools or ():
-        yield bytes(tool.function.parameters)
+def _schemas(request: ChatRequest) -> Iterator[tuple[str, bytes]]:
+    """Each with its place in the request."""
+    for index, tool in enumerate(request.tools or ()):
+        yield f"tools[{index}].function.parameters", bytes(tool.function.parameters)
     if request.response_format is not None and request.response_format.json_schema is not None:
-        yield bytes(request.response_format.json_schema.schema)
+        yield "response_format.json_schema.schema", bytes(request.response_format.json_schema.schema)
 
 
 def _decoded_schema(raw: bytes) -> object:
@@ -67,7 +78,19 @@ def _chat(body: bytes) -> ChatRequest:
     _check_sampling(request)
     if request.top_logprobs and not request.logprobs:
         raise InvalidField("top_logprobs needs logprobs to be true", "top_logprobs")
+    _check_tools(request)
     return request
+
+
+def _check_tools(request: ChatRequest) -> None:
+    for index, tool in enumerate(request.tools or ()):
+        parameters = tool.function.parameters
+        if parameters is not NULL and bytes(memoryview(parameters)[:1]) not in (b"{", b"n"):
+            place = f"tools[{index}].function.parameters"
+            raise InvalidField(f"{place} must be an object, a JSON schema", place)
+    must_call = request.tool_choice == "required" or isinstance(request.tool_choice, NamedTool)
+    if must_call and not request.tools:
+        raise InvalidField("tool_choice needs tools to choose from", "tool_choice", hint="send tools, too")
 
 
 def _completion(body: bytes) -> CompletionRequest:

@@ -20,7 +20,9 @@ def embedding_options(call: InferenceCall, request: EmbeddingRequest) -> Sequenc
     """One for each input. Invalid when there is none, or too many."""
     given = request.input
     if mixed(given):
-        raise Invalid("input mixes texts and tokens", hint="send one text, a list of texts, or tokens")
+        raise Invalid(
+            "input mixes texts and tokens", hint="send one text, a list of texts, or tokens", param="input"
+        )
     if isinstance(given, str):
         inputs: list[str | list[int]] = [given]
     elif given and isinstance(given[0], int):
@@ -28,9 +30,9 @@ def embedding_options(call: InferenceCall, request: EmbeddingRequest) -> Sequenc
     else:
         inputs = [item for item in given if not isinstance(item, int)]
     if not all(inputs) or not inputs:
-        raise Invalid("input is empty")
+        raise Invalid("input is empty", param="input")
     if len(inputs) > limits.INPUTS_MAX:
-        raise Invalid(f"input has {len(inputs)} entries, {limits.INPUTS_MAX} are allowed")
+        raise Invalid(f"input has {len(inputs)} entries, {limits.INPUTS_MAX} are allowed", param="input")
     return [_one_embedding(call, item) for item in inputs]
 
 
@@ -56,13 +58,18 @@ def vector_of(result: pb.EmbeddingResult, dimensions: int | None = None) -> Vect
     if dimensions is None or dimensions == len(vector):
         return vector
     if dimensions > len(vector):
-        raise Invalid(f"dimensions is {dimensions}, the model's vectors have {len(vector)}")
+        raise Invalid(
+            f"dimensions is {dimensions}, the model's vectors have {len(vector)}", param="dimensions"
+        )
     return _of_length_one(vector[:dimensions])
 
 
 def rerank_request(call: InferenceCall, request: RerankRequest) -> pb.RerankRequest:
     if len(request.documents) > limits.INPUTS_MAX:
-        raise Invalid(f"there are {len(request.documents)} documents, {limits.INPUTS_MAX} are allowed")
+        raise Invalid(
+            f"there are {len(request.documents)} documents, {limits.INPUTS_MAX} are allowed",
+            param="documents",
+        )
     return pb.RerankRequest(
         query=request.query,
         documents=request.documents,

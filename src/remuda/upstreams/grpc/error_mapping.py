@@ -3,7 +3,8 @@
 from typing import Final
 
 from remuda.inference.failures import Fault, RequestUnsupported, UpstreamFailed, clients_fault
-from remuda.inference.model import RequestKind
+from remuda.inference.model import Request, RequestKind
+from remuda.inference.requests import ChatRequest, CompletionRequest
 from remuda.upstreams.grpc import limits
 from remuda.upstreams.http2.failures import (
     BrokenOff,
@@ -48,6 +49,14 @@ _DOES_NOT: Final = {
     RequestKind.EMBEDDING: "embeddings",
     RequestKind.RERANK: "reranking",
 }
+_TOLD_IN: Final = {  # The field that has what a model is to read, see or hear.
+    RequestKind.CHAT: "messages",
+    RequestKind.COMPLETION: "prompt",
+    RequestKind.EMBEDDING: "input",
+    RequestKind.RERANK: "documents",
+}
+_SCHEMA_WRONG: Final = "json schema error"
+_NOT_FOLLOWED: Final = ("failed to parse grammar", "unable to generate parser", _SCHEMA_WRONG)  # llama.cpp's.
 _NOT_LOADED: Final = "model not loaded"
 _ANOTHER_MODEL: Final = "model identity mismatch"
 
@@ -75,6 +84,7 @@ def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, heard: bool
         return UpstreamFailed(Fault.UNREACHABLE, message, unsent=unsent)
     own = clients_fault(words, model, f"the backend of {model} refuses this: {words}")
     if own is not None and failed.code in _ANSWERED:
+        own.param = _TOLD_IN[kind]
         return own
     if failed.code is GrpcStatus.UNIMPLEMENTED:
         reason = f": {words}" if words else ""
@@ -85,6 +95,23 @@ def failure_of(failed: CallFailed, model: str, kind: RequestKind, *, heard: bool
     return UpstreamFailed(
         fault, f"the backend of {model} {verb}: {words or failed.code.name}", status=status, hint=hint
     )
+
+
+def field_not_followed(failed: CallFailed, request: Request) -> str:
+    """The field whose grammar or schema an engine could not make use of; empty: that is not why it failed."""
+    words = failed.details.lower()
+    if not isinstance(request, ChatRequest | CompletionRequest) or failed.code not in _ANSWERED:
+        return ""
+    if not any(said in words for said in _NOT_FOLLOWED):
+        return ""
+    if isinstance(request, CompletionRequest):
+        return "grammar" if request.grammar else ""
+    if request.tools and (not request.grammar or _SCHEMA_WRONG in words):
+        return "tools"
+    wanted = request.response_format
+    if wanted is not None and wanted.type != "text":
+        return "response_format"
+    return "grammar" if request.grammar else ""
 
 
 def words_of(failed: CallFailed) -> str:

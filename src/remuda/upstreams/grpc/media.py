@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from remuda.core.errors import Invalid
+from remuda.core.errors import Invalid, in_field
 from remuda.core.slices import Sliced
 from remuda.inference.requests import Part, RequestMessage
 
@@ -66,24 +66,39 @@ def media_in(messages: Sequence[RequestMessage]) -> Sliced[Media]:
     if all(isinstance(message.content, str) for message in messages):
         return NO_MEDIA
     found = _Found()
-    parts = [part for part in _parts(messages) if part.type not in _TEXTS]
+    parts = [(place, part) for place, part in _placed(messages) if part.type not in _TEXTS]
     if len(parts) > PARTS_MAX:
-        raise Invalid(f"the messages have more than {PARTS_MAX} pictures, sounds and films")
-    for part in parts:
-        match part.type:
-            case "image_url":
-                found.images.append((yield from _base64(part.type, _url(part.type, part.image_url))))
-            case "video_url":
-                found.videos.append((yield from _base64(part.type, _url(part.type, part.video_url))))
-            case "input_audio":
-                enclosed = _decoded(part.type, part.input_audio, _Enclosed).data
-                found.audios.append((yield from _base64(part.type, enclosed)))
-            case other:
-                raise Invalid(
-                    f"content of type {other[:40]!r} is not known",
-                    hint="text, image_url, video_url and input_audio are",
-                )
+        words = f"the messages have more than {PARTS_MAX} images, audio clips and videos"
+        raise Invalid(words, param="messages")
+    for place, part in parts:
+        with in_field(f"{place}.{part.type[:40]}"):
+            yield from _take(part, place, found)
     return Media(found.images, found.videos, found.audios)
+
+
+def _take(part: Part, place: str, found: _Found) -> Sliced[None]:
+    match part.type:
+        case "image_url":
+            found.images.append((yield from _base64(part.type, _url(part.type, part.image_url))))
+        case "video_url":
+            found.videos.append((yield from _base64(part.type, _url(part.type, part.video_url))))
+        case "input_audio":
+            enclosed = _decoded(part.type, part.input_audio, _Enclosed, "data").data
+            found.audios.append((yield from _base64(part.type, enclosed)))
+        case other:
+            raise Invalid(
+                f"content of type {other[:40]!r} is not known",
+                hint="text, image_url, video_url and input_audio are",
+                param=f"{place}.type",
+            )
+
+
+def _placed(messages: Sequence[RequestMessage]) -> Iterator[tuple[str, Part]]:
+    """Each part with its place in the request."""
+    for index, message in enumerate(messages):
+        if isinstance(message.content, list):
+            for number, part in enumerate(message.content):
+                yield f"messages[{index}].content[{number}]", part
 
 
 def marked_text(message: RequestMessage) -> str:
@@ -107,24 +122,24 @@ def _parts(messages: Sequence[RequestMessage]) -> Iterator[Part]:
 
 def _url(kind: str, raw: msgspec.Raw) -> msgspec.Raw:
     """OpenAI has it in an object; many send the bare text."""
-    return _decoded(kind, raw, _Linked).url if bytes(memoryview(raw)[:1]) == b"{" else raw
+    return _decoded(kind, raw, _Linked, "url").url if bytes(memoryview(raw)[:1]) == b"{" else raw
 
 
-def _decoded(kind: str, raw: msgspec.Raw, wanted: type[_T]) -> _T:
+def _decoded(kind: str, raw: msgspec.Raw, wanted: type[_T], member: str) -> _T:
     try:
         return msgspec.json.decode(raw, type=wanted)
-    except msgspec.DecodeError as error:
-        raise Invalid(f"{kind} cannot be understood: {error}") from None
+    except msgspec.DecodeError:
+        raise Invalid(f"{kind} must be an object with {member}") from None
 
 
 def _base64(kind: str, raw: msgspec.Raw) -> Sliced[Content]:
     """The content that a JSON string holds, checked in slices: it may be as long as a body may be."""
     string = memoryview(raw)
     if bytes(string[:1]) != b'"':
-        raise Invalid(f"{kind} cannot be understood: a text is expected")
+        raise Invalid(f"{kind} must have its content as a text", hint=_hint(kind))
     start, text = bytes(string[1 : _HEAD_BYTES_MAX + 1]), string[1:-1]
     if _LINK.match(start):
-        raise Invalid(f"{kind} is a link, and links are not fetched", hint=_HINT)
+        raise Invalid(f"{kind} is a link, and links are not fetched", hint=_hint(kind))
     head = _DATA_URL.match(start)
     text = text[head.end() :] if head else text
     checked = _Base64()
@@ -140,7 +155,7 @@ def _base64(kind: str, raw: msgspec.Raw) -> Sliced[Content]:
     if not checked.complete:
         raise _no_base64(kind)
     if checked.chars < _CONTENT_CHARS_MIN:
-        raise Invalid(f"{kind} is too short to be anything", hint=_HINT)
+        raise Invalid(f"{kind} is too short to be anything", hint=_hint(kind))
     return b"".join(pieces) if escaped else text
 
 
@@ -167,7 +182,11 @@ def _unescaped(kind: str, piece: bytes) -> bytes:
 
 
 def _no_base64(kind: str) -> Invalid:
-    return Invalid(f"{kind} is not base64", hint=_HINT)
+    return Invalid(f"{kind} is not base64", hint=_hint(kind))
+
+
+def _hint(kind: str) -> str:
+    return "send the content itself, as base64" if kind == "input_audio" else _HINT
 
 
 class _Base64:

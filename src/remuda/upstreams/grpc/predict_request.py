@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from remuda.core.errors import Invalid
+from remuda.core.errors import Invalid, in_field
 from remuda.core.slices import Budget, Sliced
 from remuda.inference.model import InferenceCall
 from remuda.inference.requests import (
@@ -56,7 +56,8 @@ def offered_tools(request: ChatRequest) -> Sequence[Tool]:
         return request.tools
     named = [tool for tool in request.tools if tool.function.name == choice.function.name]
     if not named:
-        raise Invalid(f"tool_choice names {choice.function.name[:80]!r}, which is not among tools")
+        words = f"tool_choice names {choice.function.name[:80]!r}, which is not among tools"
+        raise Invalid(words, param="tool_choice")
     return named
 
 
@@ -74,14 +75,15 @@ def rules_for(
         forced = isinstance(request.tool_choice, NamedTool) or request.tool_choice == "required"
         answers = not (strict or forced or function.disable_no_action)
         no_action = function.no_action_function_name if answers else None
-        grammar = yield from grammars.of_tools(
-            [
-                (tool.function.name, bytes(tool.function.parameters), bool(tool.function.strict))
-                for tool in tools
-            ],
-            parallel=function.grammar.parallel_calls and request.parallel_tool_calls is not False,
-            no_action=no_action,
-        )
+        with in_field("tools"):
+            grammar = yield from grammars.of_tools(
+                [
+                    (tool.function.name, bytes(tool.function.parameters), bool(tool.function.strict))
+                    for tool in tools
+                ],
+                parallel=function.grammar.parallel_calls and request.parallel_tool_calls is not False,
+                no_action=no_action,
+            )
         return OutputRules(grammar, ToolCallSearch(names, no_action, bound=True))
     return OutputRules((yield from _asked_grammar(request, grammars)), ToolCallSearch(names))
 
@@ -92,7 +94,13 @@ def _asked_grammar(request: ChatRequest, grammars: Grammars) -> Sliced[str]:
         case ResponseFormat(type="json_object") | ResponseFormat(type="json_schema", json_schema=None):
             return JSON_GRAMMAR
         case ResponseFormat(type="json_schema", json_schema=schema) if schema is not None:
-            return (yield from grammars.of_schema(bytes(schema.schema), strict=bool(schema.strict)))
+            place = "response_format.json_schema.schema"
+            if bytes(schema.schema) == b"null":
+                raise Invalid(
+                    f"{place} is missing", hint="for any JSON, use the type json_object", param=place
+                )
+            with in_field(place):
+                return (yield from grammars.of_schema(bytes(schema.schema), strict=bool(schema.strict)))
     return request.grammar or ""
 
 
@@ -204,13 +212,16 @@ def completion_generations(
     be asked."""
     if request.suffix:
         raise Invalid(
-            "suffix is not supported", hint="leave it out, and write the prompt as the model wants it"
+            "suffix is not supported",
+            hint="leave it out, and write the prompt as the model wants it",
+            param="suffix",
         )
     if (request.best_of or 1) > (request.n or 1):
-        raise Invalid("best_of is not supported", hint="ask for n answers, and choose one")
+        raise Invalid("best_of is not supported", hint="ask for n answers, and choose one", param="best_of")
     prompts = _prompts(request)
     if len(prompts) * (request.n or 1) > limits.GENERATIONS_MAX:
-        raise Invalid(f"more than {limits.GENERATIONS_MAX} answers are asked for at once")
+        words = f"more than {limits.GENERATIONS_MAX} answers are asked for at once"
+        raise Invalid(words, param="prompt" if len(prompts) > 1 else "n")
     options = _sampling(preset, call, request)
     options.Grammar = request.grammar or preset.config.grammar
     if request.logprobs is not None:
@@ -220,6 +231,8 @@ def completion_generations(
         if budget.spend(_PROMPT_STEPS + len(prompt) // 1000):
             yield
         rendered = render_completion(preset.config, prompt)
+        if not rendered:
+            raise Invalid("prompt is empty", param="prompt")
         generation = GenerationRequest(
             options, number, rendered=rendered, logprobs=request.logprobs is not None
         )
@@ -231,9 +244,10 @@ def _prompts(request: CompletionRequest) -> Sequence[str]:
     given = [request.prompt] if isinstance(request.prompt, str) else request.prompt
     texts = [prompt for prompt in given if isinstance(prompt, str)]
     if mixed(request.prompt) or len(texts) < len(given):
-        raise Invalid("prompt has tokens in it, which backends do not take", hint="send it as text")
+        words = "prompt has tokens in it, which backends do not take"
+        raise Invalid(words, hint="send it as text", param="prompt")
     if not texts:
-        raise Invalid("prompt is empty")
+        raise Invalid("prompt is empty", param="prompt")
     return texts
 
 

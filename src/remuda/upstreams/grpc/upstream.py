@@ -8,6 +8,8 @@ from google.protobuf.message import DecodeError
 
 from remuda.core.clock import Clock
 from remuda.core.entropy import Entropy
+from remuda.core.errors import Invalid
+from remuda.core.gbnf import why_not_parsed
 from remuda.core.tasks import TaskOwner
 from remuda.inference.answers import AnswerSink, Score, Usage
 from remuda.inference.failures import Fault, UpstreamFailed
@@ -70,12 +72,25 @@ class GrpcUpstream:
             await self._serve(call, sink)
         except CallFailed as failed:
             heard = call.tally.first_token_s is not None
+            await self._name_field(call, failed)
             raise error_mapping.failure_of(failed, call.model.id, call.kind, heard=heard) from failed
         except DecodeError as error:
             raise error_mapping.undecodable(call.model.id) from error
         finally:
             self._open -= 1
             self._close_if_left()
+
+    async def _name_field(self, call: InferenceCall, failed: CallFailed) -> None:
+        """Invalid, with the rule and the field, for a grammar or a schema that the engine could not use."""
+        request = call.request
+        field = error_mapping.field_not_followed(failed, request)
+        if not field:
+            return
+        reason = ""
+        if field == "grammar" and isinstance(request, ChatRequest | CompletionRequest):
+            reason = await self._translation.slicer.run(why_not_parsed(request.grammar or ""))
+        reason = reason or f"the backend of {call.model.id} says: {error_mapping.words_of(failed)}"
+        raise Invalid(f"{field} cannot be used: {reason}", param=field) from failed
 
     async def aclose(self) -> None:
         """Take no more calls, and hang up when the last one has ended."""

@@ -86,6 +86,16 @@ def chat(**changes: Any) -> bytes:
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": []}, "tool_choice"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]},
+            "tools[0].function.parameters",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": "x"}}]},
+            "tools[0].function.parameters",
+        ),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
     ],
 )
@@ -102,6 +112,9 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], param: str) -> None:
         {"top_k": 0, "typical_p": 0, "repeat_penalty": 0, "repeat_last_n": 0, "n_keep": 0, "mirostat": 0},
         {"repeat_last_n": -1, "n_keep": -1, "seed": -1, "mirostat_tau": 0, "mirostat_eta": 0},
         {"stop": "", "logit_bias": {}, "presence_penalty": 0},
+        {"tool_choice": "none", "tools": []},
+        {"tool_choice": "auto"},
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": None}}]},
         {"stop": [], "logit_bias": {"0": -100, "Hello": 100}},
     ],
 )
