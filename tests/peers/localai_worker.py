@@ -260,6 +260,7 @@ class RememberingWorker(LocalAiWorker):
     def __init__(self, options: WorkerOptions) -> None:
         super().__init__(options)
         self.backends: dict[str, JSON] = {}  # Builds by name, as `backend.list` tells them.
+        self._installed_s = 0
 
     def heard(self, verb: str, body: JSON) -> None:
         """Called with every command."""
@@ -287,8 +288,15 @@ class RememberingWorker(LocalAiWorker):
         except (httpx.HTTPError, LookupError, ValueError) as error:
             await message.respond(json.dumps({"success": False, "error": str(error)}).encode())
             return
-        self.backends[str(row["name"])] = row
+        name, replaces = str(row["name"]), "address" not in done or bool(body.get("force"))
+        if replaces or name not in self.backends:
+            self.backends[name] = row | {"installed_at": self._installed_at()}
         await message.respond(json.dumps(done).encode())
+
+    def _installed_at(self) -> str:
+        """The time in whole seconds, as metadata.json has it; never the same twice."""
+        self._installed_s = max(int(time.time()), self._installed_s + 1)  # noqa: TID251 - as above.
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._installed_s))
 
     async def _looked_up(self, body: JSON) -> JSON:
         """The build for a machine without a GPU. LookupError when no gallery has the backend."""

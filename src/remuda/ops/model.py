@@ -126,6 +126,22 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
+class Installation:
+    """What tells one installation of a backend from another, as its node lists it. Only compared: the time is
+    by the node's own clock."""
+
+    installed_at: str = ""
+    digest: str = ""
+
+    def replaces(self, earlier: "Installation") -> bool:
+        """Whether it is known to be another one."""
+        later_time = bool(self.installed_at and earlier.installed_at)
+        if later_time and self.installed_at != earlier.installed_at:
+            return True
+        return bool(self.digest and earlier.digest) and self.digest != earlier.digest
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One node's share. `attempt` fences what is heard: news of an earlier one is no news."""
 
@@ -151,6 +167,8 @@ class Step:
     replaced_by: OpId | None = None  # A newer operation wants the opposite, or other bytes.
     version: int = 0
     target: ReplicaTarget | None = None  # Of a load or unload.
+    listed_before: Installation | None = None  # What was there when an upgrade was sent to a worker without
+    # reports; None: not known.
 
     @property
     def key(self) -> tuple[OpId, NodeId]:
@@ -239,6 +257,7 @@ class Observation:
     installed: bool | None = None  # Whether the goal's backend is there; None: not known.
     digest: str = ""  # Of what is there.
     version: str = ""  # As its metadata calls it.
+    installation: Installation | None = None  # Which one is there, of a worker without reports.
     working: bool = False  # The attempt is in its report, or its request is open and not overdue.
     awaited: bool = True  # Somebody waits for the reply of the attempt, and has not missed it.
     lacking: bool = False  # Its reply was missed, and a list asked for a while later does not show it.

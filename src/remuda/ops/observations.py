@@ -8,7 +8,7 @@ from remuda.core.errors import Problem
 from remuda.fleet.health import NodeStatus, Reachability
 from remuda.fleet.verdicts import ObservedNode, installed, why_no_commands
 from remuda.gallery.references import same_source
-from remuda.ops.model import Kind, Observation, Outcome, Step
+from remuda.ops.model import Installation, Kind, Observation, Outcome, Step
 from remuda.ops.ports import Request
 from remuda.wire.nodes import InstalledArtifact
 
@@ -37,6 +37,7 @@ def sight(
         installed=None if found is None else bool(found),
         digest=found[0].digest if found else "",
         version=found[0].version if found else "",
+        installation=None if node.reports or step.kind is not Kind.UPGRADE else _installation(found),
         working=_working(step, node, request, now),
         awaited=request is None or request.ended or request.awaited(now),
         lacking=found == [] and _listed_later(node, request, now),
@@ -44,6 +45,18 @@ def sight(
         outcome=_outcome(step, request),
         blocked=blocked,
     )
+
+
+def listed_before(step: Step, node: ObservedNode | None, ended_at: datetime | None) -> Installation | None:
+    """What a worker without reports has before an upgrade is sent to it, if it was listed since anything was
+    last done there; else None."""
+    if node is None or node.reports or step.kind is not Kind.UPGRADE:
+        return None
+    return _installation(_found(step, installed(node, ended_at), reports=False))
+
+
+def _installation(found: Sequence[InstalledArtifact] | None) -> Installation | None:
+    return Installation(found[0].installed_at, found[0].digest) if found else None
 
 
 def _sight_of_model(

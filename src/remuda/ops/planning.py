@@ -14,7 +14,7 @@ from remuda.fleet.verdicts import ObservedNode, is_up, why_no_commands
 from remuda.ops import pacing
 from remuda.ops.intents import wish_for
 from remuda.ops.model import Dispatch, Kind, Moment, OpId, Stage, State, Step
-from remuda.ops.observations import sight
+from remuda.ops.observations import listed_before, sight
 from remuda.ops.pacing import Key
 from remuda.ops.ports import Live, Request
 from remuda.ops.steps import Change, advance
@@ -132,6 +132,9 @@ class _Moves:
         request = self._requests.get((step.op, step.node, step.attempt))
         view = self._view(step, request)
         seen = sight(step, view, request, blocked, self._live.now, self._live.ended_at.get(step.node))
+        if step.state is State.PENDING:
+            before = listed_before(step, self._nodes.get(step.node), self._live.ended_at.get(step.node))
+            seen = replace(seen, installation=before)
         if step.op in self._proven:
             seen = replace(seen, proven_elsewhere=True)
         if (step.op, step.node, step.attempt) in self._heard_of and not seen.reports:
@@ -222,16 +225,14 @@ def telling(steps: Iterable[Step]) -> bool:
 def to_hold(
     live: Live, nodes: Mapping[NodeId, ObservedNode], awaited: Collection[AttemptKey], open_for: timedelta
 ) -> list[AttemptKey]:
-    """The requests whose reply we wait for that are soon no longer known to be open. Only where nothing but
-    the open request shows that the worker is at it; and each is a write, so not before half is used up."""
-    ours = {operation.id for operation in live.operations if operation.kind.of_model}
+    """The requests whose reply we wait for that are soon no longer known to be open. Each is a write, so not
+    before half is used up."""
     return [
         key
         for one in live.requests
         if (key := (one.op, one.node, one.attempt)) in awaited
         and not one.ended
-        and (view := nodes.get(one.node)) is not None
-        and (not view.reports or one.op in ours)
+        and one.node in nodes
         and one.open_until - live.now < open_for / 2
     ]
 

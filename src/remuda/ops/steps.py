@@ -107,13 +107,37 @@ def _goal_met(step: Step, seen: Observation) -> str:
         return ""
     match step.kind:
         case Kind.INSTALL if seen.installed and not _other_bytes(step, seen):
-            return _kept(step, seen) or ("it is installed" if step.attempt else "it was already installed")
+            listed = _from_list("it", step, seen) if step.attempt else _ALREADY_THERE
+            return _kept(step, seen) or listed
         case Kind.UPGRADE if seen.installed and step.goal.digest and seen.digest == step.goal.digest:
-            return "it has this version" if step.attempt else "it already had this version"
+            return _from_list("this version", step, seen) if step.attempt else "it already had this version"
+        case Kind.UPGRADE if seen.installed and _installed_anew(step, seen):
+            return _from_list(f"a new installation of {step.goal.names[0]}", step, seen)
         case Kind.REMOVE if not seen.installed:
             return "it is gone" if step.attempt else "it was not installed"
         case _:
             return ""
+
+
+_ALREADY_THERE = "its files were already there; nothing was fetched or started"
+
+
+def _from_list(what: str, step: Step, seen: Observation) -> str:
+    """How it is known that an attempt did what it was to do, though it was not answered."""
+    told = "its worker reports" if seen.reports else "the node lists"
+    if step.state is State.PENDING:
+        return f"{told} {what}"
+    restarted = seen.reports and seen.boot != step.boot
+    lost = restarted or not seen.awaited
+    return f"{told} {what}; its reply {'was lost' if lost else 'has not arrived'}"
+
+
+def _installed_anew(step: Step, seen: Observation) -> bool:
+    """Whether a worker without reports has another installation than before its upgrade was sent. One that
+    has answered with a failure may have, too."""
+    if step.listed_before is None or seen.installation is None or _contradicted(step):
+        return False
+    return seen.installation.replaces(step.listed_before)
 
 
 def _other_bytes(step: Step, seen: Observation) -> bool:
@@ -141,6 +165,7 @@ def _begin(step: Step, seen: Observation, at: Moment) -> Change:
         answer_by=at.now + at.patience.answer,
         wait_until=at.now + _tolerated(seen, at.patience),
         reason="",
+        listed_before=seen.installation if step.stage is Stage.APPLY else None,
     )
     return begun, Dispatch(step.op, step.node, _verb(step), attempt)
 
@@ -173,11 +198,23 @@ def _ended(step: Step, seen: Observation, at: Moment) -> Step | None:
     # What a report shows at work is at work in that life, though it was meant for the one before.
     if seen.away or (seen.working and not listed and (seen.reports or seen.boot == step.boot)):
         return None
-    # Of a worker without reports the reply is the truth for as long as it may come on time.
-    overdue = seen.reports or not seen.awaited or step.answer_by is None or at.now >= step.answer_by
-    if step.stage is Stage.APPLY and (overdue or listed) and (how := _goal_met(step, seen)):
+    known = listed or not _reply_may_come(step, seen, at)
+    if step.stage is Stage.APPLY and known and (how := _goal_met(step, seen)):
         return _succeeded(step, how)
     return _failed(step, RESTARTED, at) if seen.boot != step.boot and seen.told else None
+
+
+def _reply_may_come(step: Step, seen: Observation, at: Moment) -> bool:
+    """Whether the reply is still waited for: it is the truth for as long as it may come on time, and may say
+    that what is in place does not start. A worker that reports shows when it is no longer at it, and replies
+    then; what it was to remove is gone when it is not listed, whatever it says."""
+    if not seen.awaited:
+        return False
+    if not seen.reports:
+        return step.answer_by is not None and at.now < step.answer_by
+    if seen.boot != step.boot or step.kind is Kind.REMOVE:
+        return False
+    return step.wait_until is None or at.now < step.wait_until
 
 
 def _will_tell_its_version(step: Step, seen: Observation, at: Moment) -> bool:

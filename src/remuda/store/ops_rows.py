@@ -230,6 +230,7 @@ def to_step(row: Row[tuple[object]], operation: Operation) -> Step:
         reason=row.reason,
         replaced_by=None if row.replaced_by is None else OpId(row.replaced_by),
         version=row.version,
+        listed_before=row.listed_before,
     )
 
 
@@ -248,6 +249,7 @@ def _changing_columns(step: Step, now: datetime) -> Values:
         "problem": step.problem,
         "reason": step.reason,
         "replaced_by": step.replaced_by,
+        "listed_before": step.listed_before,
         "ended_at": now if step.state.final else None,
     }
 

@@ -21,7 +21,7 @@ from sqlalchemy import (
 
 from remuda.core.errors import Problem
 from remuda.fleet.model import Claim
-from remuda.ops.model import Goal, RollOut
+from remuda.ops.model import Goal, Installation, RollOut
 from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document, StoredReason, StoredSource
 from remuda.wire.nodes import InstalledArtifact
@@ -267,6 +267,7 @@ steps = Table(
     Column("problem", Document(Problem)),
     Column("reason", Text, nullable=False),
     Column("replaced_by", Text),
+    Column("listed_before", Document(Installation)),
     Column("ended_at", Instant),  # Set exactly while its state is final.
     Column("version", Integer, nullable=False),
     Index("steps_node", "node", "ended_at"),

@@ -75,6 +75,8 @@ class SimulatedWorker:
         self.dice = world.dice.fork(node)
         self.disk: dict[str, Held] = {}
         self.changed_by: dict[str, str] = {}  # Which operation changed the disk last, per build.
+        self.put_as: dict[str, str] = {}  # What it says of when each build was installed; only compared.
+        self._times_put = 0
         self.done: set[tuple[str, int]] = set()  # Attempts that did what they were asked.
         self.answered: set[tuple[str, int]] = set()  # Attempts that have come to some end.
         self.life: Life | None = None
@@ -195,6 +197,8 @@ class SimulatedWorker:
         if held is None or held.digest != digest:
             self.disk[hand.build] = Held(digest, before=held.digest if held else "")
         self.changed_by[hand.build] = hand.op
+        self._times_put += 1
+        self.put_as[hand.build] = f"installation {self._times_put}"
         self.world.trace.event("on disk", self, hand.build, digest, hand.op)
 
     # Removing and listing are the same for all.
@@ -220,7 +224,10 @@ class SimulatedWorker:
 
     async def list_installed(self, payload: bytes) -> Message:
         await checkpoint()
-        rows = tuple(InstalledBackend(name=name, digest=held.digest) for name, held in self.disk.items())
+        rows = tuple(
+            InstalledBackend(name=name, digest=held.digest, installed_at=self.put_as.get(name, ""))
+            for name, held in self.disk.items()
+        )
         return BackendListReply(backends=rows)
 
     # What it tells by itself.

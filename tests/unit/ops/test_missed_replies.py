@@ -3,8 +3,9 @@
 import anyio
 import pytest
 
+from remuda.core.ids import BootId
 from remuda.ops.model import Kind, OpId, State, StepPolicy
-from remuda.wire.backends import BackendInstallReply
+from remuda.wire.backends import BackendInstallReply, BackendListReply, BackendUpgradeReply, InstalledBackend
 from remuda.wire.codec import Message
 from tests.support.ops_rig import BUILD, done
 from tests.support.virtual_ops import World, after, begun, time_passes, virtually
@@ -36,6 +37,37 @@ def test_a_list_ends_an_install_whose_reply_was_missed() -> None:
         await ends(world, State.SUCCEEDED, within_s=90)
         assert (await world.frontend.step()).attempt == 1
         assert world.worker.times("backend.install") == 1
+
+    virtually(test, reconciles=True, patience=AS_SHIPPED)
+
+
+def test_a_list_with_a_new_installation_ends_an_upgrade_whose_reply_was_missed() -> None:
+    async def test(world: World) -> None:
+        installed_at = ["2026-02-01T10:00:00Z"]
+
+        async def list_installed(payload: bytes) -> Message:
+            return BackendListReply(
+                backends=(InstalledBackend(name=BUILD, installed_at=installed_at[-1]),),
+            )
+
+        async def upgrade(payload: bytes) -> Message:
+            await time_passes(30)
+            installed_at.append("2026-02-02T10:00:00Z")
+            return BackendUpgradeReply(success=True)
+
+        await world.worker.on("backend.upgrade", upgrade)
+        await world.worker.on("backend.list", list_installed)
+        await world.frontend.inventories.refresh([(world.worker.node, BootId("node-1-boot-1"))])
+        await world.frontend.submit([world.worker.node], Kind.UPGRADE)
+        await time_passes(20)
+        world.broker.cut("front")  # Nobody is told.
+        await time_passes(20)
+        world.broker.mend("front")
+        await ends(world, State.SUCCEEDED, within_s=90)
+        assert (await world.frontend.step()).reason.endswith(
+            f"a new installation of {BUILD}; its reply was lost"
+        )
+        assert world.worker.times("backend.upgrade") == 1
 
     virtually(test, reconciles=True, patience=AS_SHIPPED)
 

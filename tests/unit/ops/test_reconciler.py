@@ -11,6 +11,7 @@ from remuda.core.errors import StoreUnusable
 from remuda.core.ids import NodeId
 from remuda.fleet.ports import Note
 from remuda.ops.commander import Timeouts
+from remuda.ops.failures import START_FAILED
 from remuda.ops.model import Kind, OpId, RollOut, State, StepPolicy, Wish
 from remuda.store.fleet import SqlFleetStore
 from remuda.wire.backends import (
@@ -151,7 +152,33 @@ def test_what_a_report_shows_at_work_goes_on_for_hours_and_ends_with_the_report(
         assert (step.state, step.attempt, step.failures) == (State.RUNNING, 1, 0)
         node.installed = [BUILD]
         await node.report()
-        await until_state(world, State.SUCCEEDED, within_s=10)
+        await until_state(world, State.SUCCEEDED, within_s=70)  # For a minute its reply may still come.
+
+    virtually(test, reconciles=True, patience=AS_SHIPPED)
+
+
+def test_a_failure_that_its_workers_report_overtakes_does_not_end_well() -> None:
+    """The files are in place, and the report says so before the reply says that they do not start."""
+
+    async def test(world: World) -> None:
+        node = await reporting(world)
+
+        async def install(payload: bytes) -> Message:
+            await time_passes(50)
+            node.installed = [BUILD]
+            await node.report()
+            await time_passes(10)
+            return BackendInstallReply(error="it ended with exit code 1", code=START_FAILED)
+
+        await node.on("backend.install", install)
+        await world.frontend.submit([node.node])
+        for _ in range(2):
+            await time_passes(20)
+            await node.report([Work(op_id="op-1", attempt=1, kind="install")])
+        await time_passes(25)
+        step = await world.frontend.step()
+        assert step.problem is not None
+        assert (step.state, step.problem.code) == (State.PENDING, START_FAILED)
 
     virtually(test, reconciles=True, patience=AS_SHIPPED)
 

@@ -17,7 +17,7 @@ from remuda.ops.ports import Live, Request
 from remuda.ops.summary import summarise
 from remuda.wire.nodes import InstalledArtifact, Report, Work
 from tests.support.nodes import node
-from tests.unit.ops.build import BOOT, NODE, NOW, OP, a_step, an_operation, running
+from tests.unit.ops.build import BOOT, NODE, NOW, OP, a_step, an_operation, at, running
 
 ROOM = Room(1000)
 THERE = InstalledArtifact(name="cpu-llama-cpp")
@@ -216,6 +216,54 @@ def test_after_a_missed_reply_an_install_that_is_not_there_is_asked_for_again_an
     assert not missed(replace(step, kind=Kind.UPGRADE), listed_s=21, there=True).dispatches
 
 
+OLD = InstalledArtifact(name="cpu-llama-cpp", installed_at="2026-02-01T10:00:00Z")
+NEW = OLD.model_copy(update={"installed_at": "2026-02-01T09:00:00Z"})  # Its clock was set back.
+
+
+def listing(artifact: InstalledArtifact, seconds: float) -> ObservedNode:
+    listed = BackendInventory(NODE, BOOT, NOW + timedelta(seconds=seconds), (artifact,))
+    return a_view(reports=False, inventory=listed)
+
+
+def upgraded(before: InstalledArtifact, after: InstalledArtifact, *, open_s: float = 20) -> Step:
+    """An upgrade whose request is open for so long, before and after a list half a minute later."""
+    [(_, begun)] = a_pass(a_step(Kind.UPGRADE), views=(listing(before, -5),)).changes
+    request = a_request(begun, open_until=NOW + timedelta(seconds=open_s))
+    changes = a_pass(begun, views=(listing(after, 30),), requests=(request,), after_s=35).changes
+    return changes[0][1] if changes else begun
+
+
+def test_after_a_missed_reply_a_new_installation_ends_an_upgrade() -> None:
+    done = upgraded(OLD, NEW)
+    assert (done.state, done.reason) == (
+        State.SUCCEEDED,
+        "the node lists a new installation of cpu-llama-cpp; its reply was lost",
+    )
+    other_bytes = OLD.model_copy(update={"digest": "sha256:b"})
+    assert upgraded(OLD.model_copy(update={"digest": "sha256:a"}), other_bytes).state is State.SUCCEEDED
+
+
+def test_an_upgrade_is_not_ended_by_what_was_there_before_nor_while_its_reply_is_awaited() -> None:
+    assert upgraded(OLD, OLD).state is State.RUNNING
+    assert upgraded(OLD, OLD.model_copy(update={"digest": "sha256:b"})).state is State.RUNNING
+    assert upgraded(OLD, NEW, open_s=60).state is State.RUNNING
+    untold = OLD.model_copy(update={"installed_at": ""})
+    assert upgraded(untold, NEW).state is State.RUNNING, "nothing is known of what was there"
+
+
+def test_what_was_listed_before_something_else_ended_there_is_not_what_an_upgrade_found() -> None:
+    live = Live(
+        NOW,
+        (an_operation(kind=Kind.UPGRADE),),
+        (a_step(Kind.UPGRADE),),
+        (),
+        (),
+        {NODE: NOW - timedelta(seconds=1)},
+    )
+    [(_, begun)] = plan(live, {NODE: listing(OLD, -5)}, lambda _: at(), Room(9)).changes
+    assert (begun.state, begun.listed_before) == (State.RUNNING, None)
+
+
 def test_after_a_missed_reply_a_removal_is_asked_for_again_only_when_it_should_be_over() -> None:
     step = running(Kind.REMOVE, wait_until=NOW + timedelta(hours=3), answer_by=NOW + timedelta(minutes=2))
     assert not missed(step, listed_s=21, there=True).dispatches
@@ -294,10 +342,11 @@ def test_a_request_is_held_when_half_of_its_time_is_used_up() -> None:
     assert (held(20), held(40)) == (0, 1)
 
 
-def test_a_worker_that_reports_needs_no_held_request() -> None:
+def test_a_request_to_a_worker_that_reports_is_held_too() -> None:
+    """Its report may be quicker than a reply that says that it failed."""
     step = running()
     live = Live(NOW + timedelta(seconds=50), (), (step,), (a_request(step),), ())
-    assert to_hold(live, {NODE: a_view()}, attempts_at_work([step]), timedelta(seconds=60)) == []
+    assert len(to_hold(live, {NODE: a_view()}, attempts_at_work([step]), timedelta(seconds=60))) == 1
 
 
 # Roll-outs whose first node goes away.

@@ -75,7 +75,11 @@ def test_a_step_waits_for_its_turn() -> None:
 @pytest.mark.parametrize(
     ("kind", "seen", "words"),
     [
-        (Kind.INSTALL, replace(UP, installed=True, digest=PINNED), "it was already installed"),
+        (
+            Kind.INSTALL,
+            replace(UP, installed=True, digest=PINNED),
+            "its files were already there; nothing was fetched or started",
+        ),
         (Kind.REMOVE, UP, "it was not installed"),
         (Kind.UPGRADE, replace(UP, installed=True, digest=PINNED), "it already had this version"),
     ],
@@ -92,7 +96,30 @@ def test_an_install_with_a_pin_is_not_done_by_other_bytes(digest: str) -> None:
     pinned = running(goal=a_step(digest=PINNED).goal)
     assert after(pinned, other, seconds=1).state is State.RUNNING
     assert after(pinned, replace(other, boot=BootId("boot-2")), seconds=1).state is State.PENDING
-    assert after(pinned, replace(other, digest=PINNED), seconds=1).state is State.SUCCEEDED
+    lost = replace(other, awaited=False)
+    assert after(pinned, lost, seconds=1).state is State.RUNNING
+    assert after(pinned, replace(lost, digest=PINNED), seconds=1).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("kind", [Kind.INSTALL, Kind.UPGRADE])
+def test_a_report_ends_nothing_while_its_workers_reply_may_come(kind: Kind) -> None:
+    """It may say that what is in place does not start."""
+    step, there = running(kind, goal=a_step(digest=PINNED).goal), replace(UP, installed=True, digest=PINNED)
+    assert after(step, there, seconds=59).state is State.RUNNING
+    late, lost = after(step, there, seconds=60), after(step, replace(there, awaited=False), seconds=1)
+    restarted = after(step, replace(there, boot=BootId("boot-2")), seconds=1)
+    assert {one.state for one in (late, lost, restarted)} == {State.SUCCEEDED}
+    assert late.reason.endswith("; its reply has not arrived")
+    assert lost.reason.endswith("; its reply was lost")
+    assert restarted.reason == lost.reason
+
+
+def test_an_install_that_a_list_ends_says_so() -> None:
+    listed = replace(FOREIGN, installed=True)
+    assert after(running(), listed, 1).reason == "the node lists it; its reply has not arrived"
+    assert (
+        after(running(), replace(listed, awaited=False), 1).reason == "the node lists it; its reply was lost"
+    )
 
 
 def test_of_a_worker_without_reports_an_install_is_done_whatever_its_list_says_of_bytes() -> None:
