@@ -28,7 +28,13 @@ def for_peers(uri: str) -> str:
 
 def same_source(one: str, other: str) -> bool:
     """Both mean the same tag, digest, archive or place, though one may be written in full."""
-    return _in_full(one) == _in_full(other)
+    return canonical(one) == canonical(other)
+
+
+def canonical(uri: str) -> str:
+    """The one form of all that mean the same: of an image its registry, path and tag or digest, all written
+    out, and no scheme; anything else as it is."""
+    return "".join(_parts(uri)) if is_image(uri) else uri
 
 
 def same_repository(one: str, other: str) -> bool:
@@ -43,10 +49,6 @@ def repository(uri: str) -> str:
 def registry(uri: str) -> str:
     """The host that has an image."""
     return repository(uri).partition("/")[0]
-
-
-def _in_full(uri: str) -> str:
-    return "".join(_parts(uri)) if is_image(uri) else uri
 
 
 def _parts(uri: str) -> tuple[str, str]:

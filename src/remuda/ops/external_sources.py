@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from remuda.core.errors import Invalid
-from remuda.gallery.references import for_peers
+from remuda.gallery.references import canonical, for_peers
 from remuda.ops.model import Source
 
 _IMAGE: Final = re.compile(
@@ -24,7 +24,8 @@ class External:
 
 
 def external(source: Source, *, local_sources: bool) -> External:
-    """The source with its names filled in. Invalid for a kind of place that is not allowed, or unreadable."""
+    """The source with its names filled in and its reference in one form, so that the same wish is recognised
+    however it is written. Invalid for a kind of place that is not allowed, or unreadable."""
     uri = source.uri.strip()
     local = uri.startswith(("file:", "ocifile:", "/", "./", "../", "~"))
     if local and not local_sources:
@@ -45,6 +46,7 @@ def external(source: Source, *, local_sources: bool) -> External:
             raise Invalid(
                 f"{field}: {word[:80]!r} is not a valid backend name", hint="use letters, digits and -._"
             )
+    uri = canonical(uri)
     # What is asked for, and what it is called once it is there, must be the same to workers.
     named = replace(source, uri=uri, backend=name, name=name)
     return External(named, image, None if archive else replace(named, uri=for_peers(uri)))

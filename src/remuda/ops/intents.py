@@ -18,7 +18,11 @@ def same_as(
     """An operation under way that wants just this, on the same nodes; a new one would add nothing. `live` are
     those from the same source, the oldest first. None is joined that is pinned to other bytes than this or
     than one that came after it: some of its nodes may be done, and would keep those. Nor is one whose
-    finished nodes could not be done again as part of it."""
+    finished nodes could not be done again as part of it.
+
+    One for more nodes is not joined. Whoever asks for one node follows, cancels and retries that node's
+    operation (in LocalAI's API, too, it has a key and a job of its own); the wider one may wait for others
+    for days. The new step waits behind the wider one's on its node, and finds its work done."""
     steps = tuple(steps)
     wanted, pins = {step.node: step for step in steps}, _pins(steps)
     for other, its in reversed(live):

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
+from remuda.core.close_matches import likeness
 from remuda.core.errors import Invalid, TooLarge
 from remuda.core.field_errors import field_error
 
@@ -29,6 +30,8 @@ _BYTES_PER_CONTAINER: Final = 50  # Of what is allowed, unless a bound is given.
 _CONTAINERS_LEAST: Final = 1000
 _VALUES_PER_CONTAINER: Final = 4
 _ERRORS_NAMED_MAX: Final = 3
+_FIELD_CHARS_MAX: Final = 100
+_NEAR_MIN: Final = 0.3  # Likeness of a field that may have been meant.
 _POSITION: Final = re.compile(r"line (\d+) column (\d+)")
 
 NOTHING: Final = b"null"
@@ -156,6 +159,31 @@ def decode(
         return cls.model_validate(document)
     except ValidationError as error:
         raise Invalid(_in_words(error)) from None  # The chain would carry the values, secrets included.
+
+
+def refuse_unknown_fields(cls: type[BaseModel], payload: bytes) -> None:
+    """Raises Invalid for a field that this message does not have, with the nearest that it has. `payload` is
+    one that `decode` has read."""
+    document: object = from_json(payload) if payload else None
+    _refuse_unknown(cls, document, "")
+
+
+def _refuse_unknown(cls: type[BaseModel], document: object, place: str) -> None:
+    if not isinstance(document, Mapping):
+        return
+    known = cls.model_fields
+    for name, value in document.items():
+        if name not in known:
+            shown = f"{place}{name[:_FIELD_CHARS_MAX]}"
+            near = max(known, key=lambda one: likeness(name, one))
+            if likeness(name, near) >= _NEAR_MIN:
+                hint = f"did you mean {place}{near}?"
+            else:
+                hint = f"known here: {', '.join(known)}"
+            raise Invalid(f"{shown!r} is not a known field", hint=hint)
+        inner = known[name].annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            _refuse_unknown(inner, value, f"{place}{name}.")
 
 
 def _counts(text: bytes) -> tuple[int, int]:

@@ -114,6 +114,24 @@ async def test_a_registration_without_what_it_needs_is_refused(frontend: LiveFro
     check_refusal(await register(frontend, json.dumps(body).encode()), 400, field)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/api/ops", {"kind": "upgrade", "backend": "x", "rolling": True}, "rolling"),
+        ("/api/ops/upgrades", {"rolling": True}, "rolling"),
+        ("/api/ops/op-1/retry", {"node": "a"}, "node"),
+        ("/api/keys", {"name": "k", "model": ["m"]}, "model"),
+        ("/api/models", {"config": "name: x", "nodes": []}, "nodes"),
+        ("/api/models/m/unload", {"nodes": ["a"]}, "nodes"),
+        ("/api/nodes/invites", {"name": "n", "labels": {}}, "labels"),
+    ],
+)
+async def test_a_field_that_our_own_routes_do_not_know_is_refused_by_its_name(
+    frontend: LiveFrontend, path: str, body: Json, field: str
+) -> None:
+    check_refusal(await frontend.admin.post(path, json=body), 400, f"'{field}'", "not a known field")
+
+
 async def test_the_longest_texts_are_taken(frontend: LiveFrontend) -> None:
     node = await frontend.register("n" * 255, address="a" * 512, http_address="h" * 512, gpu_vendor="v" * 255)
     shown = await frontend.node(node["id"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.fleet.model import NodeType
+from remuda.ops.external_sources import external
 from remuda.ops.model import Kind, OpId, RollOut, Source, State
 from remuda.ops.ports import Build, Pin
 from remuda.ops.selection import Selection, parse_selector
@@ -248,14 +249,29 @@ def test_a_name_that_could_be_a_path_is_refused(name: str) -> None:
     ("uri", "told"),
     [
         ("registry.example/me/x:v1", "oci://registry.example/me/x:v1"),
-        ("oci://registry.example/me/x:v1", "oci://registry.example/me/x:v1"),
-        ("me/x", "oci://me/x"),
         ("quay.io/me/x:v1", "quay.io/me/x:v1"),
+        ("docker.io/me/x:latest", "docker.io/me/x:latest"),
     ],
 )
 def test_localais_workers_are_told_that_a_reference_is_an_image(uri: str, told: str) -> None:
     found = steps(planned("", a_node("ours"), a_node("theirs", foreign=True), uri=uri, name="x"))
     assert (found["ours"].source.uri, found["theirs"].source.uri) == (uri, told)
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        ("oci://registry.example/me/x:v1", "registry.example/me/x:v1"),
+        ("Registry.Example/me/x:v1", "registry.example/me/x:v1"),
+        (" registry.example:5000/me/x", "registry.example:5000/me/x:latest"),
+        ("me/x", "docker.io/me/x:latest"),
+        ("https://example.org/x.tar.gz", "https://example.org/x.tar.gz"),
+    ],
+)
+def test_a_reference_is_the_same_source_however_it_is_written(written: str, canonical: str) -> None:
+    source = external(Source("", uri=written), local_sources=False).source
+    assert source == external(Source("", uri=canonical), local_sources=False).source
+    assert source.uri == canonical
 
 
 def test_localais_workers_are_told_to_replace_what_came_from_elsewhere_and_only_that() -> None:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from remuda.core.errors import Invalid, TooLarge
 from remuda.wire.backends import BackendInstall, BackendListReply, BackendStop
 from remuda.wire.broadcasts import GalleryStatus, PrefixObserved
-from remuda.wire.codec import NOTHING, decode, encode, rfc3339
+from remuda.wire.codec import NOTHING, decode, encode, refuse_unknown_fields, rfc3339
 from remuda.wire.files import FilesListdirReply
 from remuda.wire.models import ModelsRunningReply
 from remuda.wire.nodes import Heartbeat, Labels, RegisterReply, RegisterRequest
+from remuda.wire.operations import OpRequest, OpRetryBody
 
 
 def test_request_of_an_old_frontend_keeps_its_meaning() -> None:
@@ -187,6 +188,30 @@ def test_large_integers_survive_without_loss(chain: list[int], replica: int, mod
     message = PrefixObserved(model=model, chain=tuple(chain), node_id="i", replica=replica)
 
     assert decode(PrefixObserved, encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("body", "named", "hint"),
+    [
+        (b'{"kind": "upgrade", "rolling": true}', "'rolling'", "did you mean roll_out?"),
+        (b'{"kind": "install", "node": "a"}', "'node'", "did you mean nodes?"),
+        (b'{"kind": "upgrade", "roll_out": {"polcy": "rolling"}}', "'roll_out.polcy'", "roll_out.policy?"),
+        (b'{"kind": "install", "zzz": null}', "'zzz'", "known here: kind, backend, nodes"),
+    ],
+)
+def test_a_field_that_is_not_known_is_refused_with_the_nearest_that_is(
+    body: bytes, named: str, hint: str
+) -> None:
+    with pytest.raises(Invalid) as refused:
+        refuse_unknown_fields(OpRequest, body)
+    assert refused.value.message == f"{named} is not a known field"
+    assert hint in (refused.value.hint or "")
+
+
+def test_known_fields_and_no_body_are_taken() -> None:
+    refuse_unknown_fields(OpRequest, b'{"kind": "upgrade", "roll_out": {"policy": "rolling"}, "uri": null}')
+    for body in (b"", b"null", b"{}"):
+        refuse_unknown_fields(OpRetryBody, body)
 
 
 @given(

@@ -6,7 +6,7 @@ from remuda.accounts.keys import ApiKey, KeyScope
 from remuda.core.close_matches import did_you_mean
 from remuda.core.errors import Invalid
 from remuda.gateway.guards import require_admin
-from remuda.gateway.messages import answer, gives, read, takes
+from remuda.gateway.messages import answer, gives, read_known, takes
 from remuda.gateway.paths import KeyPath
 from remuda.gateway.services import Services, Svc
 from remuda.wire.admin import KeyRequest, KeyView, KeyViews
@@ -30,7 +30,7 @@ async def list_keys(svc: Svc) -> Response:
 )
 async def create_key(request: Request, svc: Svc) -> Response:
     """A new key; its secret is shown in this answer only."""
-    wanted = await read(request, KeyRequest)
+    wanted = await read_known(request, KeyRequest)
     scope = KeyScope(wanted.scope)
     if wanted.models and scope is KeyScope.ADMIN:
         raise Invalid(

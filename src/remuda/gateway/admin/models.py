@@ -10,7 +10,7 @@ from remuda.core.ids import NodeId
 from remuda.gateway import model_views as show
 from remuda.gateway.admin.submitting import NotUnloaded, NotYetUnloaded, wait_for
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import answer, gives, one_of, read, refuses, takes
+from remuda.gateway.messages import answer, gives, one_of, read, read_known, refuses, takes
 from remuda.gateway.nodes import ModelRows
 from remuda.gateway.paths import ModelPath, NodePath
 from remuda.gateway.services import Services, Svc
@@ -64,7 +64,7 @@ async def list_models(svc: Svc) -> Response:
 )
 async def add_model(request: Request, svc: Svc) -> Response:
     """Add a model by its YAML, or change the one of its name: its replicas are then replaced."""
-    body = await read(request, ModelAdd)
+    body = await read_known(request, ModelAdd)
     told = await svc.serving.models.add(body.config)
     item = await _item(told.model, svc)
     return answer(
@@ -97,7 +97,7 @@ async def load_model(model: ModelPath, svc: Svc, admin: Admin) -> Response:
 )
 async def unload_model(model: ModelPath, request: Request, svc: Svc, admin: Admin) -> Response:
     """Unload its replicas: what is in flight ends first. An empty list: there were none."""
-    body = await read(request, ModelUnloadBody)
+    body = await read_known(request, ModelUnloadBody)
     node = await _node_id(body.node, svc) if body.node else None
     ops = await svc.serving.models.unload(model, admin, node=node)
     return answer(ModelOps(operations=tuple(_op(view, svc) for view in ops)), 202)

@@ -8,7 +8,7 @@ from remuda.core import limits
 from remuda.core.errors import Invalid
 from remuda.gateway import node_views
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import answer, gives, read, refuses, takes
+from remuda.gateway.messages import answer, gives, read, read_known, refuses, takes
 from remuda.gateway.model_views import counted
 from remuda.gateway.paths import KNOWN_FILTERS, LabelPath, NodePath
 from remuda.gateway.services import Svc
@@ -81,7 +81,7 @@ async def approve_node(node_id: NodePath, svc: Svc, admin: Admin) -> Response:
 )
 async def invite_node(request: Request, svc: Svc, admin: Admin) -> Response:
     """A registration token that lets in one peer, under this name only. Asked again, it is the same."""
-    name = (await read(request, wire.InviteBody)).name
+    name = (await read_known(request, wire.InviteBody)).name
     if problem := wire.name_problem(name):
         raise Invalid(problem)
     token = await svc.registry.invite(name, admin)

@@ -10,7 +10,7 @@ from remuda.core.errors import Conflict, Invalid
 from remuda.core.ids import NodeId
 from remuda.gateway.admin.backends import CONCRETE, upgrade_item
 from remuda.gateway.guards import Admin, require_admin
-from remuda.gateway.messages import answer, gives, one_of, read, takes
+from remuda.gateway.messages import answer, gives, one_of, read_known, takes
 from remuda.gateway.paths import KNOWN_FILTERS, OpPath
 from remuda.gateway.services import Services, Svc
 from remuda.ops.bad_versions import Withheld
@@ -51,7 +51,7 @@ routes = APIRouter(prefix="/api/ops", tags=["operations"], dependencies=[Depends
 )
 async def create_op(request: Request, svc: Svc, admin: Admin) -> Response:
     """Say what is to be true on which nodes. With `dry_run` only what would be done is answered."""
-    body = await read(request, OpRequest)
+    body = await read_known(request, OpRequest)
     asked = _asked(body, admin)
     if body.dry_run:
         return answer(_plan(body, await svc.ops.operations.plan(asked), svc))
@@ -101,7 +101,7 @@ async def list_ops(
 )
 async def upgrade_all(request: Request, svc: Svc, admin: Admin) -> Response:
     """Upgrade whatever can be, after a look at the registries. An empty list: there was nothing."""
-    body = await read(request, RollOutBody)
+    body = await read_known(request, RollOutBody)
     found = await svc.ops.upgrades.check()
     accepted, refused = await svc.ops.operations.upgrade_all(
         found.upgrades.values(), admin, rolling=body.policy == "rolling", batch=body.batch
@@ -161,7 +161,7 @@ async def resume_op(op_id: OpPath, svc: Svc) -> Response:
 )
 async def retry_op(op_id: OpPath, request: Request, svc: Svc, admin: Admin) -> Response:
     """Retry failed nodes, and those waiting for another attempt, now: those named, or all."""
-    body = await read(request, OpRetryBody)
+    body = await read_known(request, OpRetryBody)
     return _shown(await svc.ops.operations.retry(op_id, body.nodes, admin), svc)
 
 
