@@ -26,7 +26,7 @@ from remuda.ops.ports import Progress
 from remuda.store.ops_codec import Document, StoredReason, StoredSource
 from remuda.wire.nodes import InstalledArtifact
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 """What this release writes. Counts up with each migration."""
 
 MIN_COMPATIBLE_VERSION = 1
