@@ -91,7 +91,11 @@ def group() -> None:
     """
 
 
-@group.command("search", epilog=examples("remuda backends search", "remuda backends search text to speech"))
+@group.command(
+    "search",
+    short_help="Search the galleries for backends.",
+    epilog=examples("remuda backends search", "remuda backends search text to speech"),
+)
 @click.argument("words", metavar="[TEXT]", nargs=-1)
 @local_command
 def search_backends(here: Here, words: tuple[str, ...]) -> None:
@@ -120,7 +124,9 @@ def search_backends(here: Here, words: tuple[str, ...]) -> None:
 
 
 @group.command(
-    "show", epilog=examples("remuda backends show llama-cpp", "remuda backends show localai@whisper")
+    "show",
+    short_help="Show the builds of a backend, and which one fits here.",
+    epilog=examples("remuda backends show llama-cpp", "remuda backends show localai@whisper"),
 )
 @click.argument("name")
 @local_command
@@ -167,6 +173,7 @@ def show_backend(here: Here, name: str) -> None:
 
 @group.command(
     "pull",
+    short_help="Install or update a backend on this machine only.",
     epilog=examples(
         "remuda backends pull llama-cpp",
         "remuda backends pull quay.io/me/my-backend:v2 --name mine",
@@ -249,7 +256,11 @@ def _check_unused(folder: Path) -> None:
         )
 
 
-@group.command("gc", epilog=examples("remuda backends gc --dry-run", "remuda backends gc --budget 20GiB"))
+@group.command(
+    "gc",
+    short_help="Remove downloaded layers that no backend needs.",
+    epilog=examples("remuda backends gc --dry-run", "remuda backends gc --budget 20GiB"),
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed, and why.")
 @click.option(
     "--budget", metavar="SIZE", callback=_size, help="Most to keep. Default: the setting depot-budget."

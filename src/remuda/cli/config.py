@@ -25,7 +25,11 @@ def group() -> None:
     Without a command: check them."""
 
 
-@group.command("check", epilog=examples("remuda config check", "remuda config check --role worker --json"))
+@group.command(
+    "check",
+    short_help="Show every setting, where it comes from, and what is invalid.",
+    epilog=examples("remuda config check", "remuda config check --role worker --json"),
+)
 @click.option(
     "--role", type=click.Choice(ROLES), default="up", show_default=True, help="Whose settings to check."
 )

@@ -146,7 +146,9 @@ _OPERATION_OPTIONS = (
 
 
 @click.command(
-    "list", epilog=examples("remuda backends", "remuda backends list --json", "remuda backends list --local")
+    "list",
+    short_help="List what is installed where, and newer versions.",
+    epilog=examples("remuda backends", "remuda backends list --json", "remuda backends list --local"),
 )
 @local_option
 @config_option
@@ -172,7 +174,9 @@ def list_backends(asked: ClientOptions, local: bool, config: str | None) -> None
 
 
 @click.command(
-    "available", epilog=examples("remuda backends available", "remuda backends available text to speech")
+    "available",
+    short_help="List what the galleries offer, and which nodes it fits.",
+    epilog=examples("remuda backends available", "remuda backends available text to speech"),
 )
 @click.argument("words", metavar="[TEXT]", nargs=-1)
 @click.option("--builds", is_flag=True, help="Also list the builds for specific hardware.")
@@ -199,7 +203,9 @@ def list_available(asked: ClientOptions, words: tuple[str, ...], builds: bool) -
 
 
 @click.command(
-    "upgrades", epilog=examples("remuda backends upgrades", "remuda backends upgrades --check --json")
+    "upgrades",
+    short_help="List what can be upgraded, and where nodes differ.",
+    epilog=examples("remuda backends upgrades", "remuda backends upgrades --check --json"),
 )
 @click.option("--check", is_flag=True, help="Ask the registries now; takes a few seconds.")
 @client_command
@@ -249,6 +255,7 @@ def _listed(answer: "ApiAnswer") -> list[object]:
 
 @click.command(
     "install",
+    short_help="Install a backend on nodes, from a gallery or by URI.",
     epilog=examples(
         "remuda backends install llama-cpp",
         "remuda backends install llama-cpp --nodes attic,cellar",

@@ -64,7 +64,11 @@ def list_models(asked: ClientOptions) -> None:
     show(output, model_table(answer.read(ModelItems).models, now, output))
 
 
-@group.command("ps", epilog=examples("remuda models ps", "remuda models ps --json"))
+@group.command(
+    "ps",
+    short_help="List loaded models: where, how busy, and when they unload.",
+    epilog=examples("remuda models ps", "remuda models ps --json"),
+)
 @client_command
 def list_replicas(asked: ClientOptions) -> None:
     """List loaded models: on which node, how busy, and when they are unloaded if idle."""
@@ -84,6 +88,7 @@ def list_replicas(asked: ClientOptions) -> None:
 
 @group.command(
     "add",
+    short_help="Add a model from a GGUF file, or from a YAML file.",
     epilog=examples(
         "remuda models add ~/Downloads/SmolLM2-135M-Instruct.Q4_1.gguf",
         "remuda models add qwen3-8b.yaml",

@@ -102,7 +102,11 @@ def approve_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
     _each(asked, names, "POST", "approve", said="approved", id_of=_waiting)
 
 
-@group.command("invite", epilog=examples("remuda nodes invite attic", "remuda nodes invite attic --withdraw"))
+@group.command(
+    "invite",
+    short_help="Print a registration token for one LocalAI worker.",
+    epilog=examples("remuda nodes invite attic", "remuda nodes invite attic --withdraw"),
+)
 @click.argument("name")
 @click.option("--withdraw", is_flag=True, help="Withdraw the invite: its node loses access.")
 @client_command
@@ -128,7 +132,11 @@ def invite_node(asked: ClientOptions, name: str, withdraw: bool) -> None:
         click.echo(one_line(f"For the worker with LOCALAI_NODE_NAME={name} only."), err=True)
 
 
-@group.command("drain", epilog=examples("remuda nodes drain attic"))
+@group.command(
+    "drain",
+    short_help="Give nodes no new work until they are resumed.",
+    epilog=examples("remuda nodes drain attic"),
+)
 @names_argument
 @client_command
 def drain_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:

@@ -129,7 +129,11 @@ def _list(asked: ClientOptions, query: Mapping[str, str], limit: int | None) -> 
         click.echo(f"only the newest {limit} are shown; use --limit or --all for more", err=True)
 
 
-@group.command("show", epilog=examples("remuda ops show 3f2a", "remuda ops show 3f2a --json"))
+@group.command(
+    "show",
+    short_help="Show one operation: each node's state, and its problems.",
+    epilog=examples("remuda ops show 3f2a", "remuda ops show 3f2a --json"),
+)
 @id_argument
 @client_command
 def show_op(asked: ClientOptions, id: str) -> None:
@@ -149,7 +153,9 @@ def show_op(asked: ClientOptions, id: str) -> None:
 
 
 @group.command(
-    "watch", epilog=examples("remuda ops watch", "remuda ops watch 3f2a", "remuda ops watch --json")
+    "watch",
+    short_help="Follow one operation, or all of them until Ctrl-C.",
+    epilog=examples("remuda ops watch", "remuda ops watch 3f2a", "remuda ops watch --json"),
 )
 @click.argument("id", required=False, shell_complete=complete_ids)
 @click.option("--timeout", metavar="SPAN", callback=span_of, help="Watch this long, such as 10m.")
@@ -209,7 +215,11 @@ def dismiss_ops(asked: ClientOptions, ids: tuple[str, ...]) -> None:
     _each(asked, ids, "dismiss")
 
 
-@group.command("retry", epilog=examples("remuda ops retry 3f2a", "remuda ops retry 3f2a --node attic"))
+@group.command(
+    "retry",
+    short_help="Retry an operation on nodes where it failed.",
+    epilog=examples("remuda ops retry 3f2a", "remuda ops retry 3f2a --node attic"),
+)
 @id_argument
 @click.option(
     "--node", "nodes", metavar="NAME", multiple=True, shell_complete=complete_names, help="Only this one."

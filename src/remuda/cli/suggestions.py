@@ -70,6 +70,9 @@ _OF_GROUPS: Final[Mapping[tuple[str, str], str]] = {
     ("remuda models", "run"): "remuda chat MODEL",
     ("remuda models", "status"): "remuda models ps",
     ("remuda nodes", "add"): "remuda join-line (what to run on the machine that is to join)",
+    ("remuda ops", "clear"): "remuda ops dismiss",
+    ("remuda config", "show"): "remuda config check",
+    ("remuda config", "list"): "remuda config check",
     ("remuda keys", "show"): "remuda keys (a key itself is shown once, when it is made)",
 }
 

@@ -45,6 +45,26 @@ def test_every_command_has_help_with_examples(path: tuple[str, ...]) -> None:
     assert "\n  Examples:\n    remuda " in result.output
 
 
+def test_every_command_is_listed_with_a_whole_sentence() -> None:
+    groups = [group for path in verbs(root) if isinstance(group := found(path), click.Group)]
+    cut = [
+        name
+        for group in groups
+        for name, verb in group.commands.items()
+        # As click lists them on a terminal of 80 columns.
+        if verb.get_short_help_str(80 - 6 - max(map(len, group.commands))).endswith("...")
+    ]
+    assert cut == []
+
+
+def found(path: tuple[str, ...]) -> click.Command:
+    command: click.Command = root
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    return command
+
+
 def test_asking_for_help_imports_nothing_slow() -> None:
     code = "import remuda.cli.main, sys; print(*sys.modules)"
 

@@ -45,7 +45,7 @@ class WorkerSettings(DepotSettings):
         ),
     ] = ""
     node_labels: Annotated[
-        Labels, Setting("Labels, k=v,k=v.", "k=v,k=v", flag="labels", aliases=("LOCALAI_NODE_LABELS",))
+        Labels, Setting("Labels of this node.", "k=v,k=v", flag="labels", aliases=("LOCALAI_NODE_LABELS",))
     ] = Field(default_factory=dict)
     addr: Annotated[
         HostPort,
