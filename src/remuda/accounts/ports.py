@@ -24,5 +24,5 @@ class SecretStore(Protocol):
     """Cluster secrets: made once, then the same for every frontend on this database."""
 
     async def secret(self, name: str, make: Callable[[], str]) -> str:
-        """The secret of that name; `make` is used only by the first to ask, whoever that is."""
+        """The secret of that name; `make` is used only by the first frontend to ask."""
         ...

@@ -127,7 +127,7 @@ def _spoken(asked: ClientOptions, body: dict[str, object], *, about: bool = True
         click.echo(" (stopped)", err=True)
     reply.seconds = clock.monotonic() - began_s
     reply.text = "".join(reply.pieces)
-    if not reply.stopped or sys.stdout.isatty():  # Ctrl-C has ended whoever reads from a pipe, too.
+    if not reply.stopped or sys.stdout.isatty():  # Ctrl-C has ended the reader of a pipe, too.
         click.echo("")
     if about:
         click.echo(click.style(one_line(_about(reply)), dim=True), err=True)
@@ -147,7 +147,7 @@ def _answer(asked: ClientOptions, body: dict[str, object], reply: ChatReply) -> 
     ):
         reply.node = headers.get("x-remuda-node", "")
         for chunk in chunks:
-            # Where a model had to be loaded first, the head was sent before anybody knew the node.
+            # Where a model had to be loaded first, the head was sent before the node was known.
             if not reply.node and (told := _NODE.search(chunk)):
                 reply.node = told[1].decode(errors="replace")
             for event in parser.feed(chunk):

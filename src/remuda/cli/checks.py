@@ -328,7 +328,7 @@ def _worker_trouble(url: str) -> str:
 
 
 def _why_own_worker_ended(folder: DataFolder) -> str:
-    """Empty: nobody has said; it may be about to start. On a full disk nobody can write it down."""
+    """Empty: not known; it may be about to start. On a full disk it cannot be written down."""
     said = read_json(folder.worker_ending).get("reason")
     if isinstance(said, str) and said:
         return said

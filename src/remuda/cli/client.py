@@ -166,7 +166,7 @@ class AdminClient:
         headers: Mapping[str, str],
         quiet_s: float,
     ) -> Iterator[HTTPResponse]:
-        """The head of the answer is there. Errors of whoever reads it are not ours to explain."""
+        """The head of the answer is there. Errors in the code that reads it are not explained here."""
         with self._plainly(quiet_s):
             connection, prefix = self._open()
         try:

@@ -155,7 +155,7 @@ def worker_stopped(start: str) -> Finding:
 
 
 def port(use: str, number: int, trouble: str, holder: Holder | None, setting: str) -> Finding:
-    """`trouble`: why nobody can listen there now; empty when the port is free."""
+    """`trouble`: why the port cannot be listened on now; empty when the port is free."""
     if not trouble:
         return ok("ports", f"port {number} ({use}) is free")
     if holder is None:
@@ -182,7 +182,7 @@ def gpu(hardware: Hardware) -> list[Finding]:
 
 
 def fleet(nodes: Sequence[NodeView]) -> list[Finding]:
-    """Those that left the fleet are nobody's problem. Each other one that is not healthy is one finding."""
+    """Nodes that left the fleet are left out. Each other one that is not healthy is one finding."""
     members = [node for node in nodes if shown_status(node) != LEFT]
     if not members:
         return [warning("nodes", "there are no nodes", "add a machine with `remuda join`")]

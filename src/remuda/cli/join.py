@@ -38,7 +38,7 @@ def run(resolved: ResolvedSettings[WorkerSettings], planned: Service | None) -> 
 def _join_as_service(
     values: WorkerSettings, folder: DataFolder, settings: dict[str, object], planned: Service
 ) -> int:
-    """Register once in the foreground: a service would fail where nobody is looking."""
+    """Register once in the foreground: a service would fail unseen."""
     with service_unit.paused(planned):
         attempt = _Attempt(values)
         run_until_signal(attempt.run)

@@ -1,4 +1,4 @@
-"""From the file that somebody names to a model's configuration, and the file to where models are."""
+"""From the file named on the command line to a model's configuration, and the file to where models are."""
 
 import os
 import re

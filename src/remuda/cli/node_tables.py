@@ -181,7 +181,7 @@ def _used(node: NodeView, available: int, total: int) -> str:
 
 
 def _free(node: NodeView, available: int, total: int) -> str:
-    """Of a disk only this is known: what is not free may be reserved by the system, and used by nobody."""
+    """Of a disk only this is known: what is not free may be reserved by the system and unused."""
     return f"?/{gib(total)}" if node.status == "offline" and total > 0 else used_of(available, total)
 
 

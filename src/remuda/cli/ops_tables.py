@@ -49,7 +49,7 @@ _COUNTED: Final = ("running", "stopping", "pending", "failed", "skipped", "cance
 
 
 def measured(step: StepView) -> bool:
-    """Whether somebody knows how far it is. Of a backend that reads its model nobody does."""
+    """Whether its progress is known. That of a backend that reads its model is not."""
     return step.progress is not None and step.progress.phase != _UNMEASURED
 
 

@@ -186,8 +186,8 @@ class _Wait:
 
 
 class OperationBars:
-    """What was over before anybody looked is not shown. Bars that nothing is heard about say so, and for how
-    long: the line to the frontend may be dead, or a node's."""
+    """Operations that had finished before the start are not shown. Bars that nothing is heard about say so,
+    and for how long: the line to the frontend may be dead, or a node's."""
 
     def __init__(self, console: Console, clock: Clock) -> None:
         self.console = console
@@ -302,7 +302,7 @@ class OperationLines:
     def _tell(self, op: OpView) -> None:
         known = any(id == op.id for id, _ in self._told)
         if op.finished_at is not None and not known:
-            return  # Over before anybody looked.
+            return  # It had finished before the start.
         for step in steps_of(op):
             mark, key = _mark(step), (op.id, step.node_id)
             if self._told.get(key) != mark:

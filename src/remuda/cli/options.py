@@ -64,7 +64,7 @@ def unknown_variables(environ: Environ) -> Mapping[str, str]:
 
 
 def config_file(flags: Flags, environ: Environ) -> tuple[Path, bool]:
-    """The config file, and whether somebody named it: then it must exist."""
+    """The config file, and whether it was named explicitly: then it must exist."""
     named = flags.get("config") or environ.get("REMUDA_CONFIG")
     if named:
         return Path(str(named)).expanduser(), True

@@ -14,7 +14,7 @@ from remuda.cli.terminal_text import one_line
 
 GIB: Final = 1 << 30
 UNKNOWN: Final = "-"
-_WIDE: Final = 400  # Where nobody looks at a terminal, each row is one line.
+_WIDE: Final = 400  # Without a terminal, each row is one line.
 _STEPS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 

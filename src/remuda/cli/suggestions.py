@@ -1,6 +1,6 @@
 """What to type instead of a command that does not exist. Pure.
 
-Some names come from other tools, Ollama above all: whoever types them knows what they want.
+Some names come from other tools, Ollama above all: it is known what they mean there.
 """
 
 from collections.abc import Collection, Mapping

@@ -119,5 +119,5 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True  # Somebody else's, so it lives.
+        return True  # Another user's process, so it lives.
     return True

@@ -1,7 +1,7 @@
 """Suggests close matches for an unknown name. Pure.
 
-By pairs of letters, which takes time in proportion to the length of the names: whoever asks for a name
-decides how long it is, and comparing each letter with each other would hold up everybody for seconds.
+By pairs of letters, which takes time in proportion to the length of the names: a client decides how long
+a name is, and comparing each letter with each other would hold up all requests for seconds.
 """
 
 from collections.abc import Iterable

@@ -31,7 +31,7 @@ class Problem:
 class RemudaError(Exception):
     """Expected trouble. `message` says what is wrong, `hint` what the reader can do about it.
 
-    `message` is for the log and for the terminal of whoever runs this process. `public` is for all
+    `message` is for the log and for the terminal of the person who runs this process. `public` is for all
     others: it names no address of a database or a bus, and nothing that their drivers say.
     """
 

@@ -5,8 +5,8 @@ text and come back to the rule, each with something else still to follow, there 
 time. It does not matter how many other rules and groups lie between, so two stacks are followed side by side,
 as an engine would, through all texts that both of them accept.
 
-The search is bounded, so not all such grammars are found; whoever runs an engine has to look how long it
-takes.
+The search is bounded, so not all such grammars are found; the code that runs an engine has to look how long
+it takes.
 """
 
 import re

@@ -20,7 +20,7 @@ class ReplicaKey(NamedTuple):
     is hashed without a step in Python: every request does so several times."""
 
     model: str
-    index: int  # type: ignore[assignment]  # Tuples have a method of this name, which nobody misses.
+    index: int  # type: ignore[assignment]  # Hides the tuples' method of this name, which is not used.
 
     def __str__(self) -> str:
         return f"{self.model}#{self.index}"

@@ -78,7 +78,7 @@ def configure(
 
 
 class _Printer(structlog.WriteLogger):
-    """What cannot be written, on a full disk or to a reader that left, is lost. Whoever logs goes on."""
+    """What cannot be written, on a full disk or to a reader that left, is lost, and the caller goes on."""
 
     def msg(self, message: str) -> None:
         try:  # noqa: SIM105 - suppress() costs as much as a line does.

@@ -70,7 +70,7 @@ def _certificate_trouble(error: ssl.SSLCertVerificationError, ca: Path | None) -
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the disk has no room left, for anybody or for this user."""
+    """Whether the disk has no room left, for all users or for this one."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

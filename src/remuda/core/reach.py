@@ -2,7 +2,7 @@
 
 Workers say where they are, registries redirect, links name hosts: each of them could point at services that
 trust this machine (loopback) or its network card (link-local, where clouds keep credentials). Such an
-address is dialled only for whoever lies there, too. To be asked with the resolved address, at the moment of
+address is dialled only for callers in that range. To be asked with the resolved address, at the moment of
 dialling: a name can mean something else a second later.
 """
 
@@ -38,7 +38,7 @@ def range_of(address: str) -> AddressRange:
 
 
 def refused(address: str, near: AddressRange = AddressRange.ORDINARY) -> str:
-    """Why this resolved address is not dialled for somebody in the range `near`; empty: it is."""
+    """Why this resolved address is not dialled for a caller in the range `near`; empty: it is."""
     lies = range_of(address)
     if lies in (AddressRange.ORDINARY, near) and lies is not AddressRange.NOWHERE:
         return ""
@@ -48,7 +48,7 @@ def refused(address: str, near: AddressRange = AddressRange.ORDINARY) -> str:
 def host_and_port(address: str) -> tuple[str, int] | None:
     """The parts of HOST:PORT, an IPv6 host with or without brackets; None for any other text.
 
-    Whoever checks an address and whoever dials it have to read it alike. A URL parser, for one, finds the
+    The check of an address and the dial have to read it alike. A URL parser, for one, finds the
     host 127.0.0.1 in `name@127.0.0.1:80` and in `127.0.0.1:80#:1`.
     """
     host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Long computations in slices, so that whoever runs them can give others a turn, and within a budget. Pure.
+"""Long computations in slices, so that the caller can give others a turn, and within a budget. Pure.
 
 Parsing and rendering what a client sent is work whose length the client decides. Such work is written as a
 generator that yields whenever its budget says that a slice is over, and returns its result.
@@ -44,7 +44,7 @@ class Budget:
 
 
 def at_once(work: Sliced[T]) -> T:
-    """The result, without giving anybody a turn."""
+    """The result, computed in one go."""
     while True:
         try:
             next(work)

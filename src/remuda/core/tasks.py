@@ -12,7 +12,7 @@ Args = TypeVarTuple("Args")
 
 class TaskOwner:
     """Tasks begin while it is open, and none outlives it: those still at work at its end are waited for, or
-    cancelled with whoever opened it."""
+    cancelled with the task that opened it."""
 
     def __init__(self) -> None:
         self._group: TaskGroup | None = None

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 class ProbeReply(StrEnum):
     ANSWERED = "answered"
-    NO_RESPONDERS = "no responders"  # The bus itself says that nobody is subscribed.
+    NO_RESPONDERS = "no responders"  # The bus itself says that there is no subscriber.
     UNKNOWN = "unknown"  # No answer in time, or our own connection was lost: says nothing about the worker.
 
 
@@ -41,8 +41,9 @@ class LastProbe:
 
     @property
     def reached(self) -> bool | None:
-        """None: not known. Nobody listens for a worker that reconnects, nor for one that was killed or whose
-        machine sleeps: only heartbeats between the probes show that it lives, and listens elsewhere."""
+        """None: not known. There is no subscriber for a worker that reconnects, nor for one that was killed
+        or whose machine sleeps: only heartbeats between the probes show that it lives, and listens
+        elsewhere."""
         if 0 < self.unheard < limits.PROBES_UNHEARD:
             return None
         return self.unheard == 0
@@ -51,7 +52,7 @@ class LastProbe:
 def due(standings: Sequence[Standing], last: Mapping[NodeId, LastProbe], now: datetime) -> list[Node]:
     """Nodes to probe now, the one that has waited longest first, and not too many at once.
 
-    One of ours that has not connected yet tells its trouble by itself. A node that nobody has approved has
+    One of ours that has not connected yet tells its trouble by itself. A node that is not approved has
     no access to the bus, and agents answer on other subjects.
     """
     nodes = [
@@ -90,7 +91,7 @@ def after_probe(node: Node, before: LastProbe | None, reply: ProbeReply, now: da
 
 
 def not_subscribed(node: Node, bus: str) -> str:
-    """Why commands do not reach a worker that nobody finds on `bus`, with what to change there."""
+    """Why commands do not reach a worker that is not found on `bus`, with what to change there."""
     if node.version:
         return (
             f"its worker is connected to another bus than the frontend's, which is {bus}; "
@@ -101,7 +102,7 @@ def not_subscribed(node: Node, bus: str) -> str:
 
 class CommandProber:
     """`ask` sends a cheap request to a node's worker. `steady`: whether this frontend's bus has been up for
-    long enough that workers would have found it; until then nobody is judged. `bus` names it to people."""
+    long enough that workers would have found it; until then no node is judged. `bus` names it to people."""
 
     def __init__(
         self,

@@ -29,8 +29,8 @@ class Standing:
     reasons: tuple[str, ...]
     unreached: Mapping[str, str] = field(default_factory=dict)  # Why, by each frontend that cannot dial it.
     uncommandable: str = ""  # Why commands cannot reach its worker; empty: they can, as far as is known.
-    heard_ago: timedelta = timedelta()  # Whether or not anybody listened meanwhile.
-    stopped: str = ""  # Why its worker must have stopped, as any frontend found; empty: nobody found that.
+    heard_ago: timedelta = timedelta()  # Whether or not a frontend listened meanwhile.
+    stopped: str = ""  # Why its worker must have stopped, as any frontend found; empty: none did.
 
     @property
     def heartbeat_ago(self) -> timedelta:
@@ -48,7 +48,7 @@ class Fleet:
 
     def standing(self, node: Node, thresholds: Thresholds) -> Standing:
         silence = self.hearing.silence(node.last_heard, self.now)
-        # Nobody listens for a worker that is not there: probes tell something only while it is heard.
+        # A worker that is not there has no subscription: probes tell something only while it is heard.
         probes = self.probes.get(node.id, ()) if silence < thresholds.unhealthy_after else ()
         cut_off = uncommandable(node, probes)
         reachability = judge(node, silence, thresholds, cut_off)

@@ -33,7 +33,7 @@ class Thresholds:
 
 
 def uncommandable(node: Node, probes: Sequence[CommandProbe] = ()) -> str:
-    """Why commands cannot reach the node's worker; empty when they can, as far as anybody knows.
+    """Why commands cannot reach the node's worker; empty when they can, as far as is known.
 
     `probes` are those of the frontends that are there now. Where one of them is answered, the others have
     trouble of their own. A node that waits for approval has no credentials for the bus yet.

@@ -47,7 +47,7 @@ class HeartbeatIntake:
             not self.has_heard(beat.node_id, beat.caller)
             and self._queued > limits.HEARTBEATS_WAITING_MAX // 2
         ):
-            # Whoever has not proven anything yet must not take the places of those who have.
+            # Callers that have not proven who they are must not take the places of those that have.
             raise Unavailable("too many heartbeats are waiting to be written", hint="send it again")
         try:
             self._send.send_nowait(waiting)

@@ -1,5 +1,5 @@
 """How long a node has been silent. Only time in which some frontend could have heard it counts:
-while store or bus are down, or no frontend runs, nobody's silence grows. Pure."""
+while store or bus are down, or no frontend runs, no node's silence grows. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -153,8 +153,8 @@ class Node:
     secret_hash: str = field(default="", repr=False)  # Of what its worker proves itself with; empty: nothing.
     invite: str = ""  # The nonce of the invite it came with last; without a secret hash it was withdrawn.
     claim: Claim | None = None
-    left: bool = False  # Of a departed node: it left the fleet, so that nobody is to wait for it.
-    contested_from: str = ""  # Who was refused under this name while the node lived; empty: nobody.
+    left: bool = False  # Of a departed node: it left the fleet, and is not waited for.
+    contested_from: str = ""  # Who was refused under this name while the node lived; empty: none.
     ended: str = ""  # Why its worker does not run, as the `remuda up` says that starts it; else empty.
 
     @property

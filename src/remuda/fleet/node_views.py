@@ -18,8 +18,8 @@ log = structlog.get_logger(__name__)
 
 
 def read_report(stored: StoredReport) -> Report:
-    """Boot and sequence are columns of their own, and the body is stored without its sequence: whoever tells
-    one report from the next must see the columns. Rejected when the body cannot be read."""
+    """Boot and sequence are columns of their own, and the body is stored without its sequence, so the
+    columns are needed to tell one report from the next. Rejected when the body cannot be read."""
     return numbered(decode(Report, stored.body.encode()), stored)
 
 

@@ -66,7 +66,7 @@ class FleetStore(Protocol):
         note: Note,
     ) -> Node | None:
         """Delete the invite and change the node of that name. Where that makes a difference, remember the
-        node's bus keys as revoked and answer the changed node. NotFound where nobody of that name was
+        node's bus keys as revoked and answer the changed node. NotFound where no node of that name was
         invited."""
         ...
 
@@ -112,7 +112,7 @@ class FleetStore(Protocol):
 
 
 class CredentialIssuer(Protocol):
-    """Mints bus credentials for nodes. None where the bus needs none, or nobody here may mint."""
+    """Mints bus credentials for nodes. None where the bus needs none, or this frontend may not mint."""
 
     def mint(self, node_type: NodeType, node_id: NodeId, now: datetime) -> BusCredentials | None: ...
 
@@ -127,5 +127,5 @@ class CredentialIssuer(Protocol):
 
 class StopSender(Protocol):
     async def stop(self, node_id: NodeId) -> None:
-        """Ask the worker to shut down in an orderly way; nobody confirms it."""
+        """Ask the worker to shut down in an orderly way; it is not confirmed."""
         ...

@@ -133,7 +133,7 @@ def _new_name(candidate: Candidate, desk: Desk, new_id: NodeId, policy: Admissio
 
 
 def _with_room(node: Node, desk: Desk) -> Decision:
-    """Anybody with the token can make nodes that wait, so there is a bound, and one for each address."""
+    """Every holder of the token can make nodes that wait, so there is a bound, and one for each address."""
     near = [one for one in desk.pending if one.source == node.source]
     too_many_near = max(len(near) - limits.PENDING_PER_SOURCE_MAX + 1, 0)
     too_many = max(len(desk.pending) - limits.PENDING_NODES_MAX + 1, 0)

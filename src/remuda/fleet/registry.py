@@ -33,7 +33,7 @@ Heard = Callable[[NodeId, Caller], bool]
 
 
 class Callers:
-    """Anybody can call with an invented secret. Such calls are answered by reading, a few at a time,
+    """Any caller can invent a secret. Such calls are answered by reading, a few at a time,
     so that they neither take the lock for writing nor make those wait who need it."""
 
     def __init__(self, look_up: LookUp, heard: Heard) -> None:
@@ -42,7 +42,7 @@ class Callers:
         self._lookups = anyio.CapacityLimiter(limits.CALLERS_LOOKED_UP_MAX)
 
     async def prove(self, node_id: NodeId, caller: Caller) -> None:
-        """Raises as `identify` does. Whoever writes decides again on what is stored by then."""
+        """Raises as `identify` does. A write decides again on what is stored by then."""
         if not self._heard(node_id, caller):
             await self._identify_stranger(node_id, caller)
 
@@ -229,7 +229,7 @@ class Registry:
     @asynccontextmanager
     async def _removal_told(self, node_id: NodeId) -> AsyncIterator[None]:
         """NodeRemoved instead of NotFound for a node that was removed, as far as its revoked key tells. Where
-        the bus has no keys of ours, nobody can tell."""
+        the bus has no keys of ours, that is not known."""
         try:
             yield
         except NotFound as error:

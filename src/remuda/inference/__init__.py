@@ -1,2 +1,2 @@
-"""What an inference request is, whoever sent it and whoever answers it. Data and protocols: the gateway fills
+"""What an inference request is, for all senders and all backends. Data and protocols: the gateway fills
 them in, upstreams answer them."""

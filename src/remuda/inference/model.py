@@ -24,7 +24,7 @@ _STREAMABLE: Final = (ChatRequest, CompletionRequest)
 
 @dataclass(slots=True)
 class CallTally:
-    """What one request came to; filled in by whoever knows. Clock readings are monotonic seconds."""
+    """What one request came to; filled in by the part that knows. Clock readings are monotonic seconds."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0

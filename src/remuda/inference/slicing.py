@@ -1,4 +1,4 @@
-"""Runs sliced work on the event loop without holding up anybody else there."""
+"""Runs sliced work on the event loop without holding up other tasks there."""
 
 from typing import Final, TypeVar
 

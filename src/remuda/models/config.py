@@ -79,7 +79,7 @@ class Template(Section):
 
     @property
     def written(self) -> bool:
-        """Somebody wrote templates; they are used, unless the backend's own are asked for."""
+        """The configuration has templates; they are used, unless the backend's own are asked for."""
         return bool(self.chat or self.chat_message)
 
 

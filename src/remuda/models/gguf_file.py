@@ -45,7 +45,7 @@ def missing_bytes(path: Path) -> int:
     with path.open("rb") as file:
         try:
             needed = bytes_needed(file)
-        except CutOff:  # Within the header: nobody knows how much is to come.
+        except CutOff:  # Within the header: how much is to come is not known.
             return 1
         except Invalid:
             return 0

@@ -1,7 +1,7 @@
 """From JSON schemas and tools to grammars that bind what a model writes. Pure.
 
 A grammar says which values there are and how they are nested. What it cannot say, such as patterns of texts
-and items that must differ, is left to whoever reads the answer, or refused where a client wants it strict.
+and items that must differ, is left to the reader of the answer, or refused where a client wants it strict.
 Properties come in the order of the schema, and others than those named only where the schema says so.
 """
 

@@ -34,7 +34,7 @@ _BLOCK_BYTES: Final = {  # Of 32 numbers in the cache.
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """All zero: nobody knows."""
+    """All zero: not known."""
 
     weights_bytes: int = 0
     kv_cache_bytes: int = 0
@@ -47,7 +47,7 @@ class MemoryNeed:
 
 def context_problem(asked: int | None, trained: int) -> str:
     """Why no model can be loaded for so many tokens; empty: it can. `trained`: tokens it was trained for; 0:
-    nobody knows."""
+    not known."""
     if not asked or asked == CONTEXT_AS_TRAINED:
         return ""
     if asked < CONTEXT_MIN:

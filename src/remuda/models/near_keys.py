@@ -5,7 +5,7 @@ from typing import Final
 from remuda.core.close_matches import likeness
 from remuda.models.config import ModelConfig, Parameters, Section
 
-_LIKENESS_MIN: Final = 0.65  # Higher than for names that somebody looks for: most unknown keys are a peer's.
+_LIKENESS_MIN: Final = 0.65  # Higher than for names that were typed: most unknown keys are a peer's.
 
 
 def misspelled(unknown: tuple[str, ...]) -> list[str]:

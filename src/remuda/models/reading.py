@@ -71,7 +71,7 @@ def check_name(name: str) -> None:
 
 def check_new_name(name: str) -> None:
     """Invalid for a name that must not be given any more: one that is no path below a folder, or that a
-    shell would take for something else when somebody pastes it. Models that have such a name keep it."""
+    shell would take for something else when it is pasted. Models that have such a name keep it."""
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise Invalid(
             f"name: {name[:_SHOWN_CHARS_MAX]!r} cannot be the name of a file: empty parts, . and .. are not "

@@ -126,7 +126,7 @@ def _prefixed(prefix: str, message: ChatMessage) -> str:
 
 
 def _plain(messages: Sequence[ChatMessage], functions_json: str, system_prompt: str) -> str:
-    """For a model of which nobody said how it wants to be talked to: names before what each one said."""
+    """For a model without a template: names before what each one said."""
     if functions_json:
         told = 'To call a function, answer only {"name": ..., "arguments": {...}}. Functions:'
         system_prompt = f"{system_prompt}\n{told} {functions_json}".lstrip()

@@ -17,7 +17,7 @@ class BackendInstall(Message):
     alias: Annotated[str, OMIT_EMPTY] = ""
     replica_index: Annotated[Int32, OMIT_EMPTY] = 0
     force: Annotated[bool, OMIT_EMPTY] = False  # Only for workers that do not know backend.upgrade.
-    op_id: Annotated[str, OMIT_EMPTY] = ""  # Empty: nobody is watching, so no progress is published.
+    op_id: Annotated[str, OMIT_EMPTY] = ""  # Empty: progress is not wanted, and not published.
     # Ours, additive: older peers ignore them, and their absence means the older behaviour.
     attempt: Annotated[Count, OMIT_EMPTY] = 0  # Reports about earlier attempts are ignored.
     digest: Annotated[str, OMIT_EMPTY] = ""  # Of the image index: exactly these bytes, wherever a tag moved.

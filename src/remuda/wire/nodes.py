@@ -304,7 +304,7 @@ class BusTrouble(Message):
 
 
 class Farewell(OptionalMessage):
-    """Worker to frontend, with its drain and its goodbye: who is leaving. Without it: whoever is there."""
+    """Worker to frontend, with its drain and its goodbye: who is leaving. Without it: the present one."""
 
     # Ours.
     boot_id: Annotated[str, OMIT_EMPTY] = ""
@@ -376,7 +376,7 @@ class TokenError(Message):
 
 TOKEN_MISSING: Final = TokenError(error="missing or invalid Authorization header", reason="unauthorized")
 TOKEN_WRONG: Final = TokenError(error="invalid registration token", reason="unauthorized")
-# The token is right, but anybody who joins has it: a node with more to show must show it.
+# The token is right, but every worker has it: a node with more to show must show it.
 TOKEN_NOT_ENOUGH: Final = TokenError(
     error="the registration token does not prove that this call comes from that node: call from its own "
     "machine with its own secret or invite, or register under another name",
@@ -432,7 +432,7 @@ class NodeFacts(Message):
     claim: Annotated[NodeClaim | None, OMIT_NONE] = None
     unreachable: Annotated[bool, OMIT_EMPTY] = False  # Some frontend gets no answer at its HTTP address.
     heard_seconds_ago: Annotated[int | None, OMIT_NONE] = None  # By the frontend's clock: how old this is.
-    left: Annotated[bool, OMIT_EMPTY] = False  # It left the fleet by its own wish: nobody waits for it.
+    left: Annotated[bool, OMIT_EMPTY] = False  # It left the fleet by its own wish: it is not waited for.
     reasons: Many[str] = ()
 
 

@@ -27,7 +27,7 @@ def _printable(text: str) -> str:
 
 
 Name = Annotated[str, Field(max_length=1024), AfterValidator(_printable)]
-"""A backend's, a node's or a place's. Longer ones are nobody's."""
+"""A backend's, a node's or a place's. Nothing has a longer one."""
 
 # The contract: what admins send.
 

@@ -33,8 +33,8 @@ class ReplicaView(Message):
     address: str = ""
     protocol: str = ""
     in_flight: Count = 0  # Over all frontends, as far as they have told.
-    parallel: Count = 0  # How many requests it takes at once; 0: nobody knows.
-    memory_bytes: Uint64 = 0  # Set aside for it; 0: nobody knows.
+    parallel: Count = 0  # How many requests it takes at once; 0: not known.
+    memory_bytes: Uint64 = 0  # Set aside for it; 0: not known.
     estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
     in_vram: bool = False
     op_id: str = ""  # The operation that loaded it.
@@ -42,7 +42,7 @@ class ReplicaView(Message):
     # While its node is silent: when the node was last heard. What has become of the replica is not known.
     unconfirmed_since: Annotated[Timestamp | None, OMIT_NONE] = None
     last_used: Annotated[Timestamp | None, OMIT_NONE] = None
-    unloads_at: Annotated[Timestamp | None, OMIT_NONE] = None  # If nobody asks for it until then.
+    unloads_at: Annotated[Timestamp | None, OMIT_NONE] = None  # If it is not used until then.
 
 
 class ReplicaViews(Message):
@@ -60,8 +60,8 @@ class ModelItem(Message):
     usecases: Many[str] = ()
     revision: str = ""
     origin: str = ""  # `added`, or the file that describes it.
-    size_bytes: Uint64 = 0  # Of its file; 0: nobody knows.
-    memory_bytes: Uint64 = 0  # Once loaded; 0: nobody knows.
+    size_bytes: Uint64 = 0  # Of its file; 0: not known.
+    memory_bytes: Uint64 = 0  # Once loaded; 0: not known.
     estimated: Annotated[bool, OMIT_EMPTY] = False  # `memory_bytes` was computed, and not measured.
     context_size: Count = 0  # Tokens it is loaded for; 0: not known without its file.
     nodes_with_files: Many[str] = ()

@@ -151,7 +151,7 @@ ALL_INSTALL_PROGRESS: Final = "nodes.*.backend.install.*.progress"
 
 
 # Frontend to all frontends; the sender hears itself and must not answer. Those not marked as ours are
-# reserved: LocalAI's frontends use them among themselves, and nobody here publishes or hears them.
+# reserved: LocalAI's frontends use them among themselves, and Remuda neither publishes nor hears them.
 
 ALL_GALLERY_PROGRESS: Final = "gallery.*.progress"
 ALL_GALLERY_CANCELS: Final = "gallery.*.cancel"
