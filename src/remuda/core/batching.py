@@ -26,9 +26,8 @@ class BatchLimits:
 
 
 class Batcher(Generic[T, R]):
-    """It has no task of its own: the caller whose `turn` it is serves all that wait, in the order of their
-    coming. A caller that is cancelled while serving leaves the others to the next, so `serve` may meet an item
-    twice.
+    """It has no task of its own: the caller whose `turn` it is serves all that wait, the first to come first.
+    A caller that is cancelled while serving leaves the others to the next, so `serve` may get an item twice.
 
     `serve` answers each of its group, with an error for those it refuses; raising RemudaError answers all.
     """
