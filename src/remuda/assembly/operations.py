@@ -205,7 +205,14 @@ async def _at_work(
         figures=around.figures,
     )
     feed = Feed(store, signal, board, progress, clock)
-    upgrades = UpgradeCheck(operations.look, pinner, clock, bad_versions=operations.bad_versions)
+    upgrades = UpgradeCheck(
+        operations.look,
+        pinner,
+        clock,
+        bad_versions=operations.bad_versions,
+        bus=bus,
+        frontend=around.frontend,
+    )
     runners = (signal.run, board.run, inventories.run, commander.run, reconciler.run)
     async with background(*runners, galleries.run, feed.run, upgrades.run):
         yield Ops(operations, feed, upgrades)

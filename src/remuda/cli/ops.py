@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from remuda.cli.commands import ListByDefault, client_command, connect, examples
+from remuda.cli.exits import Exit
 from remuda.cli.invocation import ClientOptions
 from remuda.cli.name_lookup import pick
 from remuda.cli.nodes import complete_names
@@ -165,8 +166,7 @@ def watch_ops(ctx: click.Context, asked: ClientOptions, id: str | None, timeout:
     """Follow one operation until it finishes, or all of them until Ctrl-C. Reconnects if the frontend
     restarts. With --json: one line for each change."""
     if id is None:
-        _watch_all(asked, timeout)
-        return
+        ctx.exit(_watch_all(asked, timeout))
     from remuda.cli.ops_wait import Waiting, wait_and_report
     from remuda.wire.operations import OpView
 
@@ -175,12 +175,17 @@ def watch_ops(ctx: click.Context, asked: ClientOptions, id: str | None, timeout:
     ctx.exit(wait_and_report(asked, [op], Waiting(within=timeout, watch=True)))
 
 
-def _watch_all(asked: ClientOptions, timeout: timedelta | None) -> None:
+def _watch_all(asked: ClientOptions, timeout: timedelta | None) -> Exit:
+    """Ctrl-C is how a person ends it, and no error."""
     from remuda.cli.ops_watch import displaying, follow
 
-    with displaying(as_json=asked.as_json, watch=True, file=sys.stdout) as display:
-        for _ in follow(asked, None, timeout, display):
-            pass
+    try:
+        with displaying(as_json=asked.as_json, watch=True, file=sys.stdout, all_ops=True) as display:
+            for _ in follow(asked, None, timeout, display):
+                pass
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    return Exit.DONE
 
 
 @group.command("cancel", epilog=examples("remuda ops cancel 3f2a"))

@@ -187,15 +187,18 @@ def progress_table(
     width: int,
     stalled_s: Mapping[Place, int] = _NOBODY,
     retry_in_s: Mapping[Place, float] = _NO_RETRIES,
+    *,
+    all_ops: bool = False,
 ) -> RenderableType:
-    """One bar per node. Where there are more nodes than rows, those that tell most come first; where the
-    terminal is narrow, the figures give way to the nodes' names. `stalled_s`: nodes whose progress stands
-    still, and for how long. `retry_in_s`: how long each has to wait now for its next attempt."""
+    """One bar per node, with its operation where there are several, and by its id where they are `all_ops`.
+    Where there are more nodes than rows, those that tell most come first; where the terminal is narrow, the
+    figures give way to the nodes' names. `stalled_s`: nodes whose progress stands still, and for how long.
+    `retry_in_s`: how long each has to wait now for its next attempt."""
     rows = [(op, step) for op in ops for step in steps_of(op)]
     shown = rows
     if len(rows) > rows_max:
         shown = sorted(rows, key=lambda row: _MOST_TELLING.index(row[1].state))[: max(rows_max - 1, 1)]
-    names = [step.node_name if len(ops) == 1 else f"{step.node_name}: {title(op)}" for op, step in shown]
+    names = [_name(op, step, alone=len(ops) == 1, all_ops=all_ops) for op, step in shown]
     widest = min(max(map(len, names), default=0), _NAME_CHARS_MAX if width < _NARROW else width)
     bar = _BAR_CHARS_NARROW if width < _NARROW else _BAR_CHARS
     room = max(width - widest - _WORD_CHARS - bar - 3 * _GAP, 1)
@@ -210,6 +213,12 @@ def progress_table(
     if len(shown) == len(rows):
         return table
     return Group(table, Text(f"and {len(rows) - len(shown)} more nodes: " + "; ".join(map(counted, ops))))
+
+
+def _name(op: OpView, step: StepView, *, alone: bool, all_ops: bool) -> str:
+    if all_ops:
+        return f"{step.node_name}: {title(op)} ({short_id(op.id)})"
+    return step.node_name if alone else f"{step.node_name}: {title(op)}"
 
 
 def _bar(step: StepView, chars: int) -> RenderableType:

@@ -15,7 +15,7 @@ from rich.text import Text
 from remuda.cli.commands import connect
 from remuda.cli.event_stream import EventStream, Lost, StreamTimeouts
 from remuda.cli.invocation import ClientOptions
-from remuda.cli.ops_state import AT_WORK, Picture, steps_of, title
+from remuda.cli.ops_state import AT_WORK, Picture, short_id, steps_of, title
 from remuda.cli.ops_tables import Place, amount, measured, note, progress_table, retrying, step_word
 from remuda.cli.options import ask_for
 from remuda.cli.output_pipe import raise_if_reader_gone
@@ -34,6 +34,8 @@ _LOOK_EVERY_S: Final = 1.0
 _STALLED_S: Final = 5.0
 _GRACE_S: Final = 5.0
 _LINE_EVERY_PERCENT: Final = 10
+_ALL_TOLD: Final = "ready"  # The event after all that was there to tell.
+_IDLE: Final = "no operation is running; waiting for one, Ctrl-C to stop"
 _LINES_KEPT: Final = 3  # Of the terminal, for what stands around the bars.
 
 
@@ -73,8 +75,9 @@ def follow(
             display.lost(heard)
             continue
         before, picture = picture, _after(picture, heard)
-        if picture is not before:
+        if picture is not before or heard.name == _ALL_TOLD:
             display.show(picture, heard)
+        if picture is not before:
             yield picture
 
 
@@ -95,21 +98,23 @@ def _after(picture: Picture, event: SseEvent) -> Picture:
 
 @contextmanager
 def displaying(
-    *, as_json: bool, watch: bool, file: IO[str], outcome_follows: bool = False
+    *, as_json: bool, watch: bool, file: IO[str], outcome_follows: bool = False, all_ops: bool = False
 ) -> Iterator[Display]:
     """What fits: programs get a line per change if they watch, and nothing otherwise. `outcome_follows`:
-    how each node fared is told when all is over, and not here."""
+    how each node fared is told when all is over, and not here. `all_ops`: whichever there are, so each line
+    names its operation."""
     if as_json:
         yield JsonLines(file) if watch else Silent()
     elif outcome_follows:
         with displaying(as_json=False, watch=watch, file=file) as display:
             yield WithoutOutcomes(display)
     elif file.isatty():
-        bars = OperationBars(Console(file=file, highlight=False, markup=False, emoji=False), SystemClock())
+        console = Console(file=file, highlight=False, markup=False, emoji=False)
+        bars = OperationBars(console, SystemClock(), all_ops=all_ops)
         with Live(get_renderable=bars.render, console=bars.console, refresh_per_second=8):
             yield bars
     else:
-        with _looked_at(OperationLines(file, SystemClock())) as lines:
+        with _looked_at(OperationLines(file, SystemClock(), all_ops=all_ops)) as lines:
             yield lines
 
 
@@ -189,9 +194,11 @@ class OperationBars:
     """Operations that had finished before the start are not shown. Bars that nothing is heard about say so,
     and for how long: the line to the frontend may be dead, or a node's."""
 
-    def __init__(self, console: Console, clock: Clock) -> None:
+    def __init__(self, console: Console, clock: Clock, *, all_ops: bool = False) -> None:
         self.console = console
         self._clock = clock
+        self._all_ops = all_ops
+        self._idle = False  # All was told, and nothing runs.
         self._ops: tuple[OpView, ...] = ()
         self._seen: set[str] = set()
         self._trouble = ""
@@ -204,6 +211,8 @@ class OperationBars:
         self._ops = tuple(op for op in picture.ops.values() if op.id in self._seen)
         self._moved = {place: self._since(self._moved, place, mark) for place, mark in _marks(self._ops)}
         self._waits = {place: self._since(self._waits, place, wait) for place, wait in _waits(self._ops)}
+        all_told = event.name == _ALL_TOLD or self._idle or bool(self._ops)
+        self._idle = self._all_ops and all_told and not _any_unfinished(picture)
         self.heard()
 
     def heard(self) -> None:
@@ -226,15 +235,22 @@ class OperationBars:
             for place, (_, since_s) in moved.items()
             if not trouble and now_s - since_s >= _STALLED_S
         }
-        rows = max(self.console.height - _LINES_KEPT - bool(trouble), 1)
+        idle = self._idle and not trouble
+        rows = max(self.console.height - _LINES_KEPT - bool(trouble or idle), 1)
         retry_in_s = {place: wait.retry_in_s - (now_s - since_s) for place, (wait, since_s) in waits.items()}
-        table = progress_table(ops, rows, self.console.width, stalled, retry_in_s)
+        table = progress_table(ops, rows, self.console.width, stalled, retry_in_s, all_ops=self._all_ops)
+        if idle:
+            return Group(table, Text(_IDLE)) if ops else Text(_IDLE)
         return Group(Text(trouble, style="yellow"), table) if trouble else table
 
     def _since(self, known: Mapping[Place, tuple[M, float]], place: Place, mark: M) -> tuple[M, float]:
         """The mark, and since when it has been the same."""
         before = known.get(place)
         return before if before is not None and before[0] == mark else (mark, self._clock.monotonic())
+
+
+def _any_unfinished(picture: Picture) -> bool:
+    return any(op.finished_at is None for op in picture.ops.values())
 
 
 def _waits(ops: Sequence[OpView]) -> Iterator[tuple[Place, _Wait]]:
@@ -259,9 +275,11 @@ class OperationLines:
     """One for each change of state or phase of a node, and each tenth of its way. The reason of a failure is
     told in full once, however often it is met again."""
 
-    def __init__(self, file: IO[str], clock: Clock) -> None:
+    def __init__(self, file: IO[str], clock: Clock, *, all_ops: bool = False) -> None:
         self._file = file
         self._clock = clock
+        self._all_ops = all_ops
+        self._idle_told = False
         self._ops: Mapping[str, OpView] = {}
         self._told: dict[Place, tuple[object, ...]] = {}
         self._failures: dict[Place, str] = {}
@@ -275,6 +293,10 @@ class OperationLines:
             if op is not self._ops.get(op.id):
                 self._tell(op)
         self._ops = picture.ops
+        if event.name == _ALL_TOLD and self._all_ops and not self._idle_told:
+            self._idle_told = True
+            if not _any_unfinished(picture):
+                self._print(_IDLE)
 
     def heard(self) -> None:
         raise_if_reader_gone(self._file)
@@ -308,7 +330,9 @@ class OperationLines:
             if self._told.get(key) != mark:
                 self._told[key] = mark
                 said = self._said(key, step)
-                self._print(f"{title(op)} on {step.node_name}: {_told(step)}{f': {said}' if said else ''}")
+                id = f"{short_id(op.id)}: " if self._all_ops else ""
+                where = f"{id}{title(op)} on {step.node_name}"
+                self._print(f"{where}: {_told(step)}{f': {said}' if said else ''}")
 
     def _said(self, place: Place, step: StepView) -> str:
         if step.state in AT_WORK:  # What failed before was told then.

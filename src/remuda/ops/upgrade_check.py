@@ -1,9 +1,10 @@
-"""Checks now and then which digests the tags of installed images stand for, and what can be upgraded."""
+"""Checks now and then which digests the tags of installed images stand for, and what can be upgraded.
+Frontends tell each other what they have heard."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import anyio
 import structlog
@@ -11,11 +12,13 @@ from anyio.abc import TaskStatus
 
 from remuda.core.clock import Clock
 from remuda.core.errors import RemudaError
+from remuda.core.ids import FrontendId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.bad_versions import BadVersions, Withheld, offered
+from remuda.ops.broadcast import Broadcast, ChangeMessage
 from remuda.ops.pinning import pin_all
-from remuda.ops.ports import Build, Pinner
+from remuda.ops.ports import Build, BusPort, Pinner
 from remuda.ops.upgrades import (
     CheckedSource,
     ImageStatus,
@@ -27,12 +30,44 @@ from remuda.ops.upgrades import (
     unread,
     upgrades,
 )
+from remuda.wire import subjects
+from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Many, Message, Timestamp
 
 log = structlog.get_logger(__name__)
 
 FIRST: Final = timedelta(seconds=10)
 EVERY: Final = timedelta(hours=6)
 AGAIN: Final = timedelta(minutes=1)  # After a look that failed.
+_TOLD_MAX: Final = 2000  # Images, so that the message fits.
+_GAP_S: Final = 1.0
+_UNNAMED: Final = FrontendId("")
+
+
+class CheckedImage(Message):
+    """What a registry said about one image."""
+
+    uri: str
+    digest: Annotated[str, OMIT_EMPTY] = ""
+    trouble: Annotated[str, OMIT_EMPTY] = ""
+    at: Annotated[Timestamp | None, OMIT_NONE] = None
+
+
+class UpgradesChecked(ChangeMessage):
+    """Frontend to frontends, ours: what registries said when they were asked last."""
+
+    images: Annotated[Many[CheckedImage], OMIT_EMPTY] = ()
+
+
+def with_news(known: Mapping[str, ImageStatus], told: Sequence[CheckedImage]) -> dict[str, ImageStatus]:
+    """What is known after another frontend has told: of each image what was heard last. That another could
+    not ask says nothing about what this one has heard."""
+    after = dict(known)
+    for one in told:
+        ours = known.get(one.uri)
+        later = one.at is not None and (ours is None or ours.at is None or ours.at < one.at)
+        if ours is None or later:
+            after[one.uri] = ImageStatus(one.digest, one.trouble, one.at)
+    return after
 
 
 class Look(Protocol):
@@ -62,6 +97,8 @@ class UpgradeCheck:
         bad_versions: Callable[[], Awaitable[BadVersions]],
         first: timedelta = FIRST,
         every: timedelta = EVERY,
+        bus: BusPort | None = None,
+        frontend: FrontendId = _UNNAMED,
     ) -> None:
         self._look = look
         self._bad_versions = bad_versions
@@ -70,9 +107,26 @@ class UpgradeCheck:
         self._first = first
         self._every = every
         self._heard: dict[str, ImageStatus] = {}
+        self._broadcast: Broadcast[UpgradesChecked] | None = None
+        if bus is not None:
+            self._broadcast = Broadcast(
+                bus,
+                subjects.UPGRADES_CHECKED,
+                frontend,
+                lambda: UpgradesChecked(frontend=frontend, images=_told(self._heard)),
+                self._hear,
+                kind=UpgradesChecked,
+                gap_s=_GAP_S,
+            )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
+        async with anyio.create_task_group() as tasks:
+            if self._broadcast is not None:
+                tasks.start_soon(self._broadcast.run)
+            await self._check_now_and_then()
+
+    async def _check_now_and_then(self) -> None:
         await anyio.sleep(self._first.total_seconds())
         while True:
             wait = self._every
@@ -89,10 +143,15 @@ class UpgradeCheck:
         uris = frozenset[str]().union(*candidates(nodes, readings).values())
         self._heard |= await self._ask(uris)
         self._heard = {uri: heard for uri, heard in self._heard.items() if uri in uris}
+        if self._broadcast is not None:
+            self._broadcast.send()
         checked = await self._checked(nodes, readings)
         unasked = [one.source for one in checked.unchecked]
         log.info("upgrades_checked", images=len(uris), upgrades=len(checked.upgrades), unasked=unasked)
         return checked
+
+    def _hear(self, told: UpgradesChecked) -> None:
+        self._heard = with_news(self._heard, told.images)
 
     async def current(self) -> Checked:
         """What could be upgraded, as far as was heard of galleries and registries."""
@@ -114,3 +173,10 @@ class UpgradeCheck:
             else replace(self._heard.get(build.uri, ImageStatus()), trouble=pin.trouble)
             for build, pin in pins.items()
         }
+
+
+def _told(heard: Mapping[str, ImageStatus]) -> tuple[CheckedImage, ...]:
+    return tuple(
+        CheckedImage(uri=uri, digest=status.digest, trouble=status.trouble, at=status.at)
+        for uri, status in sorted(heard.items())[:_TOLD_MAX]
+    )

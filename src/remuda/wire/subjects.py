@@ -175,6 +175,8 @@ OPS_CHANGED: Final = "ops.changed"
 
 REQUESTS_HELD: Final = "frontends.requests"
 """What one frontend has in flight, about once a second. Ours; a lost one costs a second."""
+UPGRADES_CHECKED: Final = "frontends.upgrades"
+"""What registries told one frontend about the tags of installed images. Ours; a lost one costs a check."""
 REPLICAS_CHANGED: Final = "frontends.replicas"
 """Replicas or models changed: look at the store. Ours."""
 

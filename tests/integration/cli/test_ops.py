@@ -118,6 +118,7 @@ def test_watching_survives_a_restart_of_the_frontend(rig: FleetRig) -> None:
     assert "lost" in events
     everything.send(signal.SIGINT)
     assert everything.wait() == Exit.INTERRUPTED
+    assert "error:" not in everything.log
 
 
 def test_ids_of_operations_are_completed(rig: FleetRig) -> None:

@@ -92,6 +92,35 @@ def test_bars_count_down_to_the_next_attempt() -> None:
     assert "retrying now" in rendered(bars.render())
 
 
+READY = SseEvent("ready", "{}", "")
+IDLE = "no operation is running; waiting for one, Ctrl-C to stop"
+
+
+def test_all_operations_are_told_apart_by_their_ids() -> None:
+    file = StringIO()
+    shown(OperationLines(file, HandClock(), all_ops=True), op_event(an_op(a_step())), READY)
+    assert file.getvalue().splitlines() == [f"{ID[:8]}: install echo on attic: at work"]
+    bars = OperationBars(Console(file=StringIO(), width=200, height=25), HandClock(), all_ops=True)
+    shown(bars, op_event(an_op(a_step())), READY)
+    assert f"attic: install echo ({ID[:8]})" in rendered(bars.render())
+    assert IDLE not in rendered(bars.render())
+
+
+def test_whoever_watches_all_operations_is_told_that_none_is_running() -> None:
+    file = StringIO()
+    shown(OperationLines(file, HandClock(), all_ops=True), READY, READY)
+    assert file.getvalue().splitlines() == [IDLE]
+    bars = OperationBars(Console(file=StringIO(), width=200, height=25), HandClock(), all_ops=True)
+    assert IDLE not in rendered(bars.render()), "nobody has told yet"
+    shown(bars, READY)
+    assert rendered(bars.render()).strip() == IDLE
+    over = an_op(a_step(state="succeeded"), finished_at=NOON)
+    shown(bars, READY, op_event(an_op(a_step())))
+    assert IDLE not in rendered(bars.render())
+    shown(bars, READY, op_event(over))
+    assert IDLE in rendered(bars.render())
+
+
 def test_lines_do_not_tell_what_was_over_before() -> None:
     assert lines(op_event(an_op(a_step(state="succeeded"), finished_at=NOON))) == []
 

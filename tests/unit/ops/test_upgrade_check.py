@@ -2,23 +2,29 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import StoreUnusable
+from remuda.core.ids import FrontendId
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.bad_versions import BadVersion, BadVersions
 from remuda.ops.ports import Build, Pin
-from remuda.ops.upgrade_check import EVERY, FIRST, UpgradeCheck
-from remuda.ops.upgrades import NOT_ASKED
+from remuda.ops.upgrade_check import EVERY, FIRST, CheckedImage, UpgradeCheck, with_news
+from remuda.ops.upgrades import NOT_ASKED, ImageStatus
+from tests.support.clocks import HostClock
+from tests.support.memory_bus import MemoryBroker
+from tests.support.virtual_loop import run_virtually
+from tests.support.virtual_ops import connected
 from tests.support.waiting import wait_until
 from tests.unit.ops.fleet import NEW, OLD, READINGS, a_node, artifact
 
 pytestmark = pytest.mark.anyio
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SOON = timedelta(milliseconds=10)
 
 
@@ -133,3 +139,54 @@ async def test_a_version_that_failed_to_start_is_not_offered() -> None:
     around.bad = {NEW: BadVersion(("lone",), NEW, "", "attic", SystemClock().now(), "exit code 1")}
     checked = await check.check()
     assert (dict(checked.upgrades), [one.backend for one in checked.withheld]) == ({}, ["lone"])
+
+
+def test_what_another_frontend_was_told_last_counts() -> None:
+    early, late = NOON, NOON + timedelta(minutes=1)
+    known = {"a": ImageStatus(OLD, at=early), "b": ImageStatus(OLD, at=late)}
+    told = (
+        CheckedImage(uri="a", digest=NEW, at=late),
+        CheckedImage(uri="b", digest=NEW, at=early),
+        CheckedImage(uri="c", trouble="refused"),
+    )
+    assert with_news(known, told) == {
+        "a": ImageStatus(NEW, at=late),
+        "b": ImageStatus(OLD, at=late),
+        "c": ImageStatus(trouble="refused"),
+    }
+    assert with_news(known, (CheckedImage(uri="a", trouble="refused"),)) == known
+
+
+def test_a_check_on_one_frontend_is_known_to_the_other_with_its_age() -> None:
+    async def main() -> None:
+        around, clock = Around(), HostClock()
+        broker = MemoryBroker(clock)
+        async with (
+            connected(broker, clock, "one") as first,
+            connected(broker, clock, "two") as second,
+            anyio.create_task_group() as tasks,
+        ):
+            here, there = (
+                UpgradeCheck(
+                    around.look,
+                    around,
+                    clock,
+                    bad_versions=around.bad_versions,
+                    bus=bus,
+                    first=EVERY,
+                    frontend=FrontendId(name),
+                )
+                for bus, name in ((first, "one"), (second, "two"))
+            )
+            for check in (here, there):
+                await tasks.start(check.run)
+            await anyio.sleep(5)
+            assert [one.reason for one in (await here.current()).unchecked] == [NOT_ASKED]
+            asked = await there.check()
+            await anyio.sleep(5)
+            known = await here.current()
+            assert (known.unchecked, known.sources) == ((), asked.sources)
+            assert known.upgrades["lone"].available_digest == NEW
+            tasks.cancel_scope.cancel()
+
+    run_virtually(main)
