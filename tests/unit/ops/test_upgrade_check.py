@@ -19,7 +19,7 @@ from remuda.ops.upgrades import NOT_ASKED, ImageStatus
 from tests.support.clocks import HostClock
 from tests.support.memory_bus import MemoryBroker
 from tests.support.virtual_loop import run_virtually
-from tests.support.virtual_ops import connected
+from tests.support.virtual_ops import connected, time_passes
 from tests.support.waiting import wait_until
 from tests.unit.ops.fleet import NEW, OLD, READINGS, a_node, artifact
 
@@ -180,10 +180,10 @@ def test_a_check_on_one_frontend_is_known_to_the_other_with_its_age() -> None:
             )
             for check in (here, there):
                 await tasks.start(check.run)
-            await anyio.sleep(5)
+            await time_passes(5)
             assert [one.reason for one in (await here.current()).unchecked] == [NOT_ASKED]
             asked = await there.check()
-            await anyio.sleep(5)
+            await time_passes(5)
             known = await here.current()
             assert (known.unchecked, known.sources) == ((), asked.sources)
             assert known.upgrades["lone"].available_digest == NEW
