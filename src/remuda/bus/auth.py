@@ -79,7 +79,7 @@ def creds_file(path: Path) -> AuthSource:
 
 
 def issued(credentials: Callable[[], BusUser]) -> AuthSource:
-    """Credentials that somebody renews: whatever the callable returns at that moment."""
+    """Credentials that are renewed elsewhere: whatever the callable returns at that moment."""
 
     def read() -> Login:
         held = credentials()

@@ -152,7 +152,7 @@ class Bus:
         return partial(self._untap, tap)
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """Send and forget: nothing says that anybody heard. Raises BusUnusable while the bus is down."""
+        """Send and forget: delivery is not confirmed. Raises BusUnusable while the bus is down."""
         await self._connected().publish(subject, payload)
 
     async def request(
@@ -299,7 +299,7 @@ class Bus:
         former, self._link = self._link, link
         rotated = former is not None and not former.lost
         if former is not None:
-            # One lost since the last look has been closed by nobody yet.
+            # One lost since the last look has not been closed yet.
             self._tasks.start(partial(former.retire, _RETIREMENT) if rotated else former.close)
         log.info("bus_connected", servers=str(self._servers), rotated=rotated)
         self._become(Connected(self._clock.now()))
@@ -310,7 +310,7 @@ class Bus:
             with anyio.move_on_after(self._patience.ping_every.total_seconds()) as quiet:
                 await self._wake.wait()
             if quiet.cancelled_caught:
-                with suppress(BusUnusable):  # Whoever lost it has set `_wake`.
+                with suppress(BusUnusable):  # The code that lost it has set `_wake`.
                     await link.prove(self._patience.answer_within)
 
     async def _prove_link_in_use(self) -> None:

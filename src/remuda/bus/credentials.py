@@ -77,7 +77,7 @@ class _KeyPair:
 
 
 class Account:
-    """An account's seed at work: mints its users. All that is needed on a bus somebody else runs."""
+    """An account's seed at work: mints its users. All that is needed on an external bus."""
 
     def __init__(self, seed: SecretStr) -> None:
         if not seed.get_secret_value().startswith("SA"):

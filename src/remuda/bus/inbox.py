@@ -11,7 +11,7 @@ from remuda.bus.messages import Incoming
 from remuda.core.entropy import Entropy
 from remuda.wire import subjects
 
-_QUESTION_BYTES = 16  # Nobody guesses these.
+_QUESTION_BYTES = 16  # They cannot be guessed.
 
 
 @dataclass(eq=False, slots=True)
@@ -36,7 +36,7 @@ class Inbox:
 
     @contextmanager
     def question(self, subject: str) -> Iterator[Question]:
-        """For a request on this subject; an answer that comes after the block is nobody's."""
+        """For a request on this subject; an answer that comes after the block is dropped."""
         unique = self._entropy.token(_QUESTION_BYTES)
         asked = Question(subjects.reply(subjects.asked_node(subject), self._asker, unique))
         self._waiting[asked.inbox] = asked

@@ -49,7 +49,7 @@ class Link(Protocol):
     async def publish(self, subject: str, payload: bytes) -> None: ...
 
     async def ask(self, subject: str, payload: bytes, inbox: str, answered: anyio.Event) -> None:
-        """Publish what is to be answered to `inbox`, and return when somebody has set `answered`.
+        """Publish what is to be answered to `inbox`, and return when `answered` is set.
 
         Raises BusRefused, and BusUnusable once the link is lost."""
         ...

@@ -15,7 +15,7 @@ class Incoming:
     subject: str
     payload: bytes
     respond: Callable[[bytes], Awaitable[None]] | None
-    unheard: bool = False  # The server's own answer to a request that nobody listens to.
+    unheard: bool = False  # The server's own answer to a request on a subject without subscribers.
 
 
 Handler = Callable[[Incoming], Awaitable[None]]
@@ -58,10 +58,10 @@ class BusUnreached(BusUnusable):
 
 
 class NoResponders(NodeUnreachable):
-    """Nobody listens on the subject: known at once, unlike a time-out."""
+    """The subject has no subscriber: known at once, unlike a time-out."""
 
 
 class RequestTimedOut(PeerFailed):
-    """Somebody may have heard the request, and may still be at work on it."""
+    """A subscriber may have heard the request, and may still be at work on it."""
 
     code = "request_timed_out"

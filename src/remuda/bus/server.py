@@ -1,6 +1,6 @@
 """The bundled nats-server: a supervised child in operator mode, its whole state in one folder.
 
-The folder belongs to one process at a time; whoever runs this holds the lock on the data folder around it.
+The folder belongs to one process at a time; the caller holds the lock on the data folder around it.
 """
 
 import importlib.metadata
@@ -154,7 +154,7 @@ class NatsServer:
         with anyio.move_on_after(_READY_LIMIT_S) as waiting:
             while self._folder.server_name not in (greeting := await self._greeting()):
                 if greeting and self._wanted_port is None and not self._was_ready:
-                    # Somebody who chose at the same moment was quicker. Nobody knows our port yet: move on.
+                    # Another process chose the same port and was quicker. Ours is not announced yet: move on.
                     self._take_port()
                     raise ChildFailed("its port was taken in the meantime")
                 await anyio.sleep(_READY_POLL_S)
@@ -170,7 +170,7 @@ class NatsServer:
         log.info("nats_server_ready", pid=child.pid, host=self._host, port=self._port)
 
     async def _greeting(self) -> str:
-        """What is said to whoever connects; empty while nobody answers."""
+        """What the server says to a new connection; empty while it does not answer."""
         try:
             with anyio.fail_after(_GREETING_LIMIT_S):
                 async with await anyio.connect_tcp(self._local_host, self._port) as stream:

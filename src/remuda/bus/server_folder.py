@@ -49,7 +49,7 @@ class ServerFolder:
             accounts.mkdir(mode=0o700, parents=True, exist_ok=True)
             for file in accounts.glob("*.jwt"):
                 if file not in (self._system_file, self.account_file):
-                    file.unlink()  # Left by other keys: nobody may come in by them.
+                    file.unlink()  # Left by other keys: they must not give access.
             write_private(self._system_file, self._keys.system_account_jwt(self._clock.now()))
             self.revoke({})
         except OSError as error:
@@ -98,7 +98,7 @@ class ServerFolder:
             program, *arguments = process.cmdline() or [""]
         except (OSError, ValueError, psutil.Error):
             return None
-        # The number may belong to somebody else by now: only a server started from our file is ours.
+        # The number may belong to another process by now: only a server started from our file is ours.
         ours = Path(program).name.startswith("nats-server") and str(self.config_file) in arguments
         return process if ours else None
 

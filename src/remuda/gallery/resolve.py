@@ -89,7 +89,7 @@ def preferred_tokens(capability: str) -> tuple[str, ...]:
 
 
 def unsuited(entry: GalleryEntry, capability: str) -> bool:
-    """It needs what this capability does not promise. Whoever asks for it by name gets it all the same."""
+    """It needs what this capability does not promise. A request by name gets it all the same."""
     tokens = preferred_tokens(capability)
     looks = f"{entry.name} {entry.uri}".lower()
     return capability != DISABLED and any(
@@ -344,7 +344,7 @@ class _Request:
         unread, hint = self._unread(), self._where_to_look()
         reason = f"no gallery{' that could be read' if unread else ''} has a backend called {self.name}"
         troubles = [*([unread] if unread else []), *self._outdated()]
-        if troubles and hint.startswith(_DID_YOU_MEAN):  # Nobody would find it behind all that.
+        if troubles and hint.startswith(_DID_YOU_MEAN):  # It would not be found behind all that.
             reason = f"{reason}: {hint} ({'; '.join(troubles)})"
             return Unresolved(self.name, reason, retryable=bool(unread))
         return Unresolved(self.name, "; ".join([reason, *troubles]), hint, retryable=bool(unread))

@@ -128,7 +128,7 @@ class Sources:
 
     async def _read_now(self, gallery: Gallery, refresh: bool) -> Reading:
         if gallery.verification is not None:
-            # Ignoring what it demands would hand out images nobody vouched for.
+            # Ignoring what it demands would hand out images that were not verified.
             return Reading(gallery, trouble="it demands signed images, and signatures cannot be checked yet")
         if gallery.builtin:
             return Reading(gallery, read_index(shipped_index()), confirmed_at=self._clock.now())
@@ -196,7 +196,7 @@ def _every_address(gallery: Gallery) -> tuple[str, ...]:
 
 
 def _fresh_for(gallery: Gallery) -> timedelta:
-    """A local file is read each time: whoever edits it wants to see the change."""
+    """A local file is read each time, so that edits take effect."""
     return timedelta(0) if gallery.url.startswith("file:") else FRESH
 
 

@@ -148,7 +148,7 @@ async def _bad_parameter(request: Request, error: Exception) -> Response:
 
 
 async def _caller_left(request: Request, error: Exception) -> Response:
-    """In the middle of its own request. Nobody reads this; it is counted."""
+    """In the middle of its own request. The client does not get this; it is counted."""
     return refusal(Invalid("the request ended before its body did"), request.scope["path"])
 
 

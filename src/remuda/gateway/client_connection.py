@@ -15,7 +15,7 @@ class ClientConnection(Protocol):
     """The connection on which a request came."""
 
     when_lost: Callable[[], None] | None
-    """Called once if the connection is lost; whoever set it takes it back when the request is over."""
+    """Called once if the connection is lost; the code that set it takes it back when the request is over."""
 
     @property
     def congested(self) -> bool:

@@ -153,7 +153,7 @@ class HostGuard:
 
 
 def proxy_problem(access: Access, headers: Collection[bytes]) -> str:
-    """Why a request with these headers may be somebody else's, let through by a proxy; empty: it is not.
+    """Why a request with these headers may be another machine's, let through by a proxy; empty: it is not.
     To be asked where there are no keys, because everybody on this machine is its admin."""
     used = next((name for name in _FORWARDED if name in headers), None)
     if used is None or access.proxies.any_local:

@@ -42,7 +42,7 @@ class KeyRing:
                 log.warning("keys_not_refreshed", reason=error.message)
 
     def holder(self, secret: str) -> ApiKey | None:
-        """Whose key this is; None for what is no key in force."""
+        """Whose key this is; None where it is not an active key."""
         return self._by_digest.get(digest(secret)) if secret else None
 
     def listed(self) -> Sequence[ApiKey]:

@@ -96,7 +96,7 @@ def refuses(*errors: int) -> Responses:
 
 def one_of(*models: type[BaseModel]) -> Described:
     """An answer that is one of these messages. FastAPI is told no types: for each status of each route it
-    would build a validator that nobody uses, which took a quarter of a frontend's start."""
+    would build a validator that is not used, which took a quarter of a frontend's start."""
     ANSWERS.update(dict.fromkeys(models))
     references = [_reference(model) for model in models]
     return {"content": {JSON: {"schema": references[0] if len(models) == 1 else {"anyOf": references}}}}

@@ -24,7 +24,7 @@ _OFFLINE: Final = (Reachability.GONE, Reachability.DEPARTED)
 
 
 def replica_view(row: Replica, standings: Iterable[Standing], serving: Serving) -> ReplicaView:
-    """Nobody can say of a node that is offline that anything is loaded there. Of a silent one it is told when
+    """What is loaded on a node that is offline is not known. Of a silent one it is told when
     that was last known."""
     standing = next((one for one in standings if one.node.id == row.node), None)
     state, why = row.state.value, "" if row.why is None else str(row.why)
@@ -68,7 +68,7 @@ def _of_this_boot(row: Replica, boot: str) -> bool:
 
 def _unconfirmed_since(standing: Standing | None) -> datetime | None:
     """A node that cannot be commanded is unhealthy as well, but goes on telling what it runs. One that was
-    not heard lately confirms nothing, even if its status is as before because nobody was there to hear it."""
+    not heard lately confirms nothing, even if its status is as before because no frontend listened."""
     if standing is None:
         return None
     silent = standing.reachability is Reachability.SILENT and not standing.node.cut_off

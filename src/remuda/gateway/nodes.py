@@ -171,7 +171,7 @@ def _check_hosts(message: wire.RegisterRequest, request: Request, source: str) -
     server = request.scope.get("server") or ("",)
     here = str(server[0])
     for field, address in (("address", message.address), ("http_address", message.http_address)):
-        parts = host_and_port(address)  # None: whatever it is, nobody dials it.
+        parts = host_and_port(address)  # None: not an address that is dialled.
         if parts is not None and (problem := far_claim(parts[0], source, here)):
             raise Invalid(
                 f"{field}: {problem}",

@@ -17,7 +17,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxies:
-    """`X-Forwarded-For` is what anybody may write, so it counts only from these."""
+    """`X-Forwarded-For` can be written by any client, so it counts only from these."""
 
     networks: tuple[Network, ...] = ()
 
@@ -46,8 +46,8 @@ class TrustedProxies:
         return source
 
     def claimed(self, client: str, forwarded: Sequence[str]) -> str:
-        """The address by which a caller's claims are limited: the last one of the header, whoever wrote it.
-        A proxy that nobody named as trusted wrote its caller's there, which is not on this machine."""
+        """The address by which a caller's claims are limited: the last one of the header, from any source.
+        A proxy that is not named as trusted wrote its caller's there, which is not on this machine."""
         hop = forwarded[-1].rpartition(",")[2].strip() if forwarded else ""
         return ("" if self.trusts(plain_ip(client)) else plain_ip(hop.strip("[]"))) or self.source(
             client, forwarded

@@ -24,7 +24,7 @@ from remuda.host.web_sockets import WebSocketProtocol
 class _Connection(HttpToolsProtocol):
     """Bounds what no ASGI application gets to see: heads, framing, and bodies that go on after the answer.
 
-    Nobody is hung up on right after a refusal, as that would take the answer with it.
+    No connection is closed right after a refusal, as that would take the answer with it.
 
     It is the ClientConnection of its requests, which are answered one after the other.
     """
@@ -118,7 +118,7 @@ class _Connection(HttpToolsProtocol):
         super().on_message_complete()
         if self.cycle is not None and self.cycle is self._answered:
             # A large last part of the body has paused reading, and an application that has the whole body
-            # does not receive again: nobody would notice that the client leaves.
+            # does not receive again: that the client leaves would not be noticed.
             self.flow.resume_reading()
 
     def handle_websocket_upgrade(self) -> None:
@@ -227,7 +227,7 @@ async def serve(
     server = _Server(config)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_serve_to_the_end, server, listener)
-        task_status.started()  # The socket listens already: whoever connects now is served in a moment.
+        task_status.started()  # The socket listens already: connections made now are served in a moment.
         try:
             await anyio.sleep_forever()
         finally:

@@ -67,7 +67,7 @@ class Serving:
 
     models: Models
     in_flight: Callable[[ReplicaKey], int]  # Over all frontends, as far as they have told.
-    unloads_at: Callable[[Replica], datetime | None]  # If nobody asks for it until then; None: never.
+    unloads_at: Callable[[Replica], datetime | None]  # If it is not used until then; None: never.
     load_status: Callable[[str], Awaitable[LoadStatus | None]]
     fleet_changed: Callable[[], Awaitable[None]]  # A node takes no more work, or does again.
 

@@ -1,6 +1,6 @@
 """Which nodes have a backend, which could get it and from where, and why the others could not. Pure.
 
-Answered by planning an install that nobody makes, so that it never differs from what an install would do.
+Answered by planning an install that is not made, so that it never differs from what an install would do.
 """
 
 import re

@@ -27,7 +27,7 @@ _FAILED_FOR: Final = timedelta(seconds=15)  # So long a failed load answers for 
 _AVOIDED_FOR: Final = timedelta(seconds=5)  # So long a node that could not be reached is not tried again.
 _RECENT: Final = 20
 _LOADS: Final = frozenset({Kind.LOAD})
-REQUESTS: Final = "requests"  # Who asked, where nobody in particular did.
+REQUESTS: Final = "requests"  # Who asked, where it was requests and not a person.
 NOBODY: Final[Mapping[NodeId, str]] = MappingProxyType({})
 
 
@@ -135,7 +135,7 @@ class Demand:
             return None
         model = self._catalogue.find(name)
         if model is None:
-            return None  # It was removed, and whoever asked is about to find out.
+            return None  # It was removed, and the caller is about to find out.
         coming = [row for row in seen.rows if row.key.model == model.config.id and _on_its_way(row)]
         if coming:
             found = await self._under_way(coming[0])

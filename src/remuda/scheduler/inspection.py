@@ -125,7 +125,7 @@ class Inspector:
         return False
 
     async def _as_its_worker_says(self, suspect: Suspect) -> ReplicaHealth:
-        """A machine that is gone answers nobody, on no line."""
+        """A machine that is gone answers on no connection."""
         with anyio.move_on_after(_WORKER_S):
             try:
                 reply = await self._worker.running(suspect.node)

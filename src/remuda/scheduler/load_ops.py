@@ -13,7 +13,7 @@ from remuda.ops.ports import OpStore
 from remuda.scheduler.model import Replica
 from remuda.scheduler.ports import OpSignal
 
-_BEGIN_WITHIN: Final = timedelta(minutes=1)  # Whoever waits for it does not wait for ever.
+_BEGIN_WITHIN: Final = timedelta(minutes=1)  # Callers do not wait for it for ever.
 
 
 def load_operation(

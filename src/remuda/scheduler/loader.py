@@ -49,14 +49,14 @@ log = structlog.get_logger(__name__)
 _STOP_S: Final = 20.0  # A worker that does not answer by then loses the process at a later look.
 _FORGET_S: Final = 10.0
 _LOOK_S: Final = 1.0
-LOADING: Final = "loading"  # The phase in which the backend reads its model: nobody knows how far it is.
+LOADING: Final = "loading"  # The phase in which the backend reads its model: how far it is is not known.
 _GIB: Final = 1 << 30
 _LOAD_BASE: Final = timedelta(minutes=5)
 _LOAD_PER_GIB: Final = timedelta(seconds=20)
 _LOAD_MOST: Final = timedelta(hours=6)
 _STALL: Final = timedelta(minutes=5)
 _FIRST_LEAST: Final = timedelta(minutes=25)
-_PEER_THREADS: Final = 4  # The contract wants a number, and nobody has told how many cores there are.
+_PEER_THREADS: Final = 4  # The contract wants a number, and the number of cores is not known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Loader:
         found = await self._claimed(step)
         if not isinstance(found, tuple):
             return found
-        if found[0].state is ReplicaState.LOADED:  # Whoever loaded it died before it could say so.
+        if found[0].state is ReplicaState.LOADED:  # The frontend that loaded it died before it could say so.
             return None
         task = _Load(self._deps, step, *found)
         over = False
@@ -101,7 +101,7 @@ class Loader:
             problem = await task.run()
             over = True
         finally:
-            if not over:  # Cancelled: nobody wants it any more.
+            if not over:  # Cancelled: it is not wanted any more.
                 await self._abandon(task.replica, stop=True)
         if problem is not None:
             stop = not task.vanished and (task.overdue or bool(task.replica.address))
@@ -128,7 +128,7 @@ class Loader:
             with anyio.move_on_after(_FORGET_S):
                 try:
                     await self._deps.store.remove(replica)
-                except RemudaError as error:  # Upkeep finds that nobody loads it any more.
+                except RemudaError as error:  # Upkeep finds that no frontend loads it any more.
                     log.warning("replica_not_forgotten", replica=str(replica.key), reason=error.message)
             self._deps.table.rows_changed()
 
@@ -148,7 +148,7 @@ class _Load:
 
     def __init__(self, deps: LoaderDeps, step: Step, replica: Replica, model: Catalogued) -> None:
         self.replica = replica
-        self.overdue = False  # Nobody heard what its worker has started by now.
+        self.overdue = False  # What its worker has started by now is not known.
         self.vanished = False  # There is no worker to tell that anything is to be stopped.
         self._deps = deps
         self._step = step

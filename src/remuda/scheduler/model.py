@@ -29,7 +29,7 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica as it is stored: written by whoever loads it, and true only while `boot` and `instance` are
+    """A replica as it is stored: written by its loader, and true only while `boot` and `instance` are
     those of a process that lives."""
 
     key: ReplicaKey
@@ -38,9 +38,9 @@ class Replica:
     op: OpId  # The operation that loads it.
     backend: str
     revision: str  # Of the configuration it is made from.
-    memory_bytes: int = 0  # What was set aside for it; 0: nobody knows.
+    memory_bytes: int = 0  # What was set aside for it; 0: not known.
     in_vram: bool = False
-    parallel: int = 0  # How many requests it takes at once; 0: nobody knows.
+    parallel: int = 0  # How many requests it takes at once; 0: not known.
     address: str = ""
     protocol: str = ""
     path: str = ""
@@ -86,8 +86,8 @@ class Need:
     model: str
     backend: str
     revision: str
-    weights_bytes: int = 0  # On disk; 0: nobody knows.
-    memory_bytes: int = 0  # Once loaded, context included; 0: nobody knows.
+    weights_bytes: int = 0  # On disk; 0: not known.
+    memory_bytes: int = 0  # Once loaded, context included; 0: not known.
     file: str = ""  # Below the models folder; empty: the backend finds its model by itself.
     selector: Mapping[str, str] = field(default_factory=dict)
     parallel: int = 0
@@ -129,7 +129,7 @@ class NodeOffer:
     on_cpu: bool = False  # That build uses no GPU.
     builtin: bool = False  # It ships with Remuda: installing it fills no disk.
     has_file: bool = False
-    may_have_file: bool = False  # Nobody can know: its backend is to look for it.
+    may_have_file: bool = False  # Not known: its backend is to look for it.
     files_told: FilesTold = FilesTold.ALL
     cut_off: CutOffFile | None = None  # A part of the file is there, but not to its end.
     labels: Mapping[str, str] = field(default_factory=dict)

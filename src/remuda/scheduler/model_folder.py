@@ -68,7 +68,7 @@ class ModelFolder:
                 await self._take_out(name, one.name)
 
     def _describes(self, name: str, model: str) -> bool:
-        """A file that cannot be used stands for what it was: somebody may be about to write it."""
+        """A file that cannot be used stands for what it was: it may be about to be written."""
         seen = self._seen.get(name)
         return seen is not None and seen.model in ("", model)
 

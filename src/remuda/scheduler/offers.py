@@ -26,7 +26,7 @@ from remuda.wire.nodes import CutOffFile
 _FIGURES_UNDER_WAY: Final = timedelta(seconds=5)  # They may be older than their arrival by so much.
 _SHARE_RAM: Final = ("metal", "nvidia-l4t")  # Capabilities of machines whose GPU has no memory of its own.
 _HEARTBEAT_DUE: Final = timedelta(seconds=limits.DIAL_GRACE_S)  # It was not heard since the dials failed.
-_SETTLING: Final = timedelta(seconds=10)  # Whoever waited for a replica gets this long to be served by it.
+_SETTLING: Final = timedelta(seconds=10)  # Waiting requests get this long to be served by a replica.
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 from remuda.scheduler.model import FilesTold, Need, NodeOffer, Placed, Resident, Unplaceable
 from remuda.wire.nodes import CutOffFile
 
-_INSTALL_DISK_BYTES: Final = 2 << 30  # For a backend whose size nobody knows beforehand.
+_INSTALL_DISK_BYTES: Final = 2 << 30  # For a backend whose size is not known beforehand.
 _SOMETHING: Final = 1  # Bytes: what a need or a resident of unknown size counts as.
 
 
@@ -173,7 +173,7 @@ _NO_FILE: Final[Mapping[FilesTold, str]] = {
 
 
 def _incomplete(file: CutOffFile) -> _Refusal:
-    # Where even the header is incomplete, nobody knows how much is to come.
+    # Where even the header is incomplete, how much is to come is not known.
     whole = f" of {_size(file.size + file.missing)} or more" if file.missing > 1 else ""
     return _Refusal(
         f"{file.path} is incomplete there ({_size(file.size)}{whole}); wait if it is being copied, or else "

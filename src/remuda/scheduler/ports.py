@@ -47,7 +47,7 @@ class ReplicaStore(Protocol):
         ...
 
     async def touch(self, used: Mapping[ReplicaKey, timedelta]) -> None:
-        """They were used so long ago. This is no change: nobody waits to hear it."""
+        """They were used so long ago. This is no change, and is not announced."""
         ...
 
 
@@ -159,7 +159,7 @@ class WorkerHttp(Protocol):
 
 
 class ReplicaEngine(Protocol):
-    """A backend's process, as whoever loads a model sees it."""
+    """A backend's process, as the code that loads a model sees it."""
 
     async def load(self, endpoint: ReplicaEndpoint, model: ModelConfig, place: Place) -> None:
         """LoadModel, or for one that speaks HTTP: wait until it answers. BackendFailed with its own words."""

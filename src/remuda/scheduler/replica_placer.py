@@ -79,7 +79,7 @@ class ReplicaPlacer:
             return placed
         try:
             claimed = await self._claim(survey, placed, by)
-        finally:  # Also when whoever asked has left meanwhile: it may have been written.
+        finally:  # Also when the caller has left meanwhile: it may have been written.
             self._table.rows_changed()
             self._signal.notify()
         if claimed is not None:

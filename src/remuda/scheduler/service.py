@@ -70,7 +70,7 @@ class AlreadyLoaded:
 
 
 class Models:
-    """`table` is read again before an answer, so that whoever was answered finds here what it was told."""
+    """`table` is read again before an answer, so that a caller finds here what it was told."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 _SHARED_S: Final = 1.0  # So long what was found, or raised, answers for itself.
-_PATIENCE_S: Final = 1.0  # Then whoever asks is told that it takes longer, and may ask on.
+_PATIENCE_S: Final = 1.0  # Then the caller is told that it takes longer, and may ask again.
 _WORK_S: Final = 60.0
 _AT_ONCE_MAX: Final = 8
 

@@ -24,7 +24,7 @@ from remuda.wire.models import ModelStop
 log = structlog.get_logger(__name__)
 
 _LOOK_S: Final = 0.25
-DRAIN: Final = timedelta(minutes=10)  # Then it is stopped under whoever still reads.
+DRAIN: Final = timedelta(minutes=10)  # Then it is stopped, even if an answer is still being read.
 _USED_AGAIN: Final = NotNeeded("not needed any more: it was used again")
 
 
@@ -131,7 +131,7 @@ class Unloader:
         return True
 
     async def _used(self, replica: Replica, since: datetime) -> bool:
-        """Somebody has a request there, or had one."""
+        """There is a request on it, or there was one."""
         alive = await self._frontends.alive()
         if any(self._frontends.in_flight(frontend, replica.key) for frontend in alive):
             return True

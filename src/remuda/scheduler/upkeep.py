@@ -69,7 +69,7 @@ class Upkeep:
             news, pause_s = self._table.next_change, _EVERY_S
             try:
                 pause_s = min(pause_s, await self.pass_once())
-            except RemudaError as error:  # The store is away, and that is nobody's defect.
+            except RemudaError as error:  # The store is away, which is not a bug.
                 log.warning("upkeep_failed", reason=error.message)
             except Exception:
                 log.exception("upkeep_broke")

@@ -24,7 +24,7 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Whoever was to load it is not at it any more."""
+    """The frontend that was to load it no longer does."""
 
     replica: Replica
 
@@ -50,7 +50,7 @@ def actions(rows: Iterable[Replica], around: UpkeepInputs) -> list[Action]:
 
 
 def idle_next(rows: Iterable[Replica], around: UpkeepInputs) -> datetime | None:
-    """When the next replica is unloaded if nobody asks for it; of one in use that may be past."""
+    """When the next replica is unloaded if it is not used; of one in use that may be past."""
     instants = (
         unloads_at(row, around.configs.get(row.key.model), around.usual_keep_alive)
         for row in rows

@@ -1,5 +1,5 @@
 """KeyStore and SecretStore on SQL. A revoked key's row is kept, so that its digest cannot come back into
-force; the first value written for a secret stays, whoever wrote it."""
+force; the first value written for a secret stays."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime

@@ -172,7 +172,7 @@ def _server_now(connection: Connection) -> datetime:
 
 
 def _server_socket(connection: Connection) -> int:
-    import psycopg  # Where SQLite is used nobody waits for it.
+    import psycopg  # Not imported where SQLite is used.
 
     raw = connection.connection.driver_connection
     assert isinstance(raw, psycopg.Connection)

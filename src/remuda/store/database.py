@@ -82,7 +82,7 @@ class Database:
         ):
             now = self._connections.now(connection)
             if call.given_up:
-                raise unusable(self.name, "the caller has left")  # Rolls back; nobody is there to read it.
+                raise unusable(self.name, "the caller has left")  # Rolls back; there is no reader for it.
             call.at_work = True
             return work(connection, now)
 

@@ -73,9 +73,9 @@ def listen(connection: Connection, now: datetime, frontend: FrontendId, *, resum
 
 
 def _follow_clock(connection: Connection, now: datetime) -> None:
-    """Where the clock was set back, what was heard would lie in the future, and nobody's silence could be
+    """Where the clock was set back, what was heard would lie in the future, and no node's silence could be
     told until the clock has caught up. Move it into the past, and so far that it ends before whatever was
-    heard since: nobody was listening then."""
+    heard since: no frontend was listening then."""
     latest = connection.scalar(_LATEST)
     if latest is None or latest - now <= _AHEAD_MAX:
         return

@@ -133,7 +133,7 @@ def _begin_attempts(
 
 
 def hold(connection: Connection, op: OpId, node: NodeId, attempt: int, until: datetime) -> None:
-    """Nobody is shown this, so it is no change of the operation."""
+    """This is not shown anywhere, so it is no change of the operation."""
     connection.execute(
         _UPDATE_OPEN, {"row_op": op, "row_node": node, "row_number": attempt, "open_until": until}
     )

@@ -90,7 +90,7 @@ def finish_operations(connection: Connection, now: datetime, ops: Iterable[OpId]
 
 
 def forget_oldest(connection: Connection) -> None:
-    """A few at a time, so that nobody waits for long; the next time takes more. Requests bring about loads
+    """A few at a time, so that no writer waits for long; the next time takes more. Requests bring about loads
     and unloads by the thousand: they do not push out what people asked for."""
     for same_kind, kept_max in (
         (~_OF_MODEL, limits.OPERATIONS_KEPT_MAX),
@@ -261,9 +261,9 @@ _NUMBER = update(operations).where(operations.c.id == bindparam("row_id"))
 
 
 def take_turn(connection: Connection) -> int:
-    """Wait until nobody else is changing operations; the newest number. Comes first in a transaction.
+    """Wait until no other transaction changes operations; the newest number. Comes first in a transaction.
 
-    The next number is given by whoever commits next, so numbers follow the order of commits. That also makes
+    The next number is given by the next commit, so numbers follow the order of commits. That also makes
     what is read from here on stay as it is until this transaction ends.
     """
     latest: int = connection.scalars(_LATEST_LOCKED).one()

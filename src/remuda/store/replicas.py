@@ -158,7 +158,7 @@ def _touch(connection: Connection, now: datetime, used: Mapping[ReplicaKey, time
 
 
 def _take_turn(connection: Connection) -> int:
-    """Wait until nobody else changes replicas; the newest number. See ops_changes.take_turn."""
+    """Wait until no other transaction changes replicas; the newest number. See ops_changes.take_turn."""
     latest: int = connection.scalars(_LATEST_LOCKED).one()
     return latest
 
@@ -169,14 +169,15 @@ def _count(connection: Connection, latest: int) -> int:
 
 
 def _hold_nodes(connection: Connection, node: NodeId, evict: Collection[ReplicaKey]) -> bool:
-    """Whether the node is there. Nobody removes it, nor the nodes of those to be evicted, from here on."""
+    """Whether the node is there. From here on neither it nor the nodes of those to be evicted can be
+    removed."""
     return node in _lock_nodes(connection, (node,), evict)
 
 
 def _lock_nodes(
     connection: Connection, ids: Iterable[NodeId], keys: Iterable[ReplicaKey]
 ) -> Collection[NodeId]:
-    """Whoever removes a node locks it first and its replicas then: done here in the same order, neither waits
+    """The removal of a node locks it first and its replicas then: done here in the same order, neither waits
     for the other."""
     of_keys = connection.scalars(_NODES_OF, {"models": sorted({key.model for key in keys})})
     wanted = select(nodes.c.id).where(nodes.c.id.in_({*ids, *of_keys})).order_by(nodes.c.id)

@@ -17,7 +17,7 @@ routes = APIRouter(prefix="/api/keys", tags=["keys"], dependencies=[Depends(requ
 
 @routes.get("", responses=gives(KeyViews, 401))
 async def list_keys(svc: Svc) -> Response:
-    """The keys in force, without their secrets."""
+    """Active keys, without their secrets."""
     await svc.keyring.refresh()
     return answer(KeyViews([_view(key) for key in svc.keyring.listed()]))
 

@@ -1,4 +1,4 @@
-"""The progress of a model's load, for anybody who may use the model, not only administrators."""
+"""The progress of a model's load, for all who may use the model, not only administrators."""
 
 from fastapi import APIRouter, Response
 

@@ -98,7 +98,7 @@ async def withdraw_invite(name: str, svc: Svc, admin: Admin) -> Response:
 
 @routes.get("/nodes/{node_id}/labels", responses=gives(wire.Labels, 401, 404))
 async def labels(node_id: NodePath, svc: Svc) -> Response:
-    """A node's labels, whoever wrote them."""
+    """A node's labels, from all sources."""
     return answer(wire.Labels(node_views.labels_view((await svc.registry.standing(node_id)).node)))
 
 

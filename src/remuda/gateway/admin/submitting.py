@@ -53,7 +53,7 @@ async def on_node(svc: Services, kind: Kind, source: Source, by: str, node_id: N
 async def wait_for(
     svc: Services, op: OpId, *, late: type[PeerFailed] = NotYetDeleted, failed: type[PeerFailed] = NotDeleted
 ) -> View:
-    """Wait until it is over, as callers of these routes expect; nobody else waits with them."""
+    """Wait until it is over, as callers of these routes expect; other callers do not wait with them."""
     view = await svc.ops.feed.finished(op, DONE_WITHIN)
     if view is None:
         raise late(
