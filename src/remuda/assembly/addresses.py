@@ -56,7 +56,7 @@ def _outward_address() -> str:
     """This machine's address on the way out. Connecting a datagram socket sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # An address reserved for documentation: nobody's.
+            probe.connect(("192.0.2.1", 9))  # An address reserved for documentation.
             address: str = probe.getsockname()[0]
         except OSError:  # There is no default route: the network may have none.
             return lan_address(_own_addresses()) or socket.gethostname()

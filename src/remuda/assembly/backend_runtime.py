@@ -43,7 +43,7 @@ async def open_backend_runtimes(
     async with (
         open_client(clock, entropy, registries=registries_of(settings), keys=keys) as client,
         open_fetcher() as own_fetcher,
-        open_fetcher(file_roots=()) as request_fetcher,  # Whoever sends a request does not read our files.
+        open_fetcher(file_roots=()) as request_fetcher,  # A request must not read our files.
     ):
         depot = Depot(
             places,

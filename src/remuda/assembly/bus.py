@@ -140,7 +140,7 @@ class Disconnects:
 
 @dataclass(frozen=True, slots=True)
 class BusPlan:
-    server: NatsServer | None  # None: somebody else runs it.
+    server: NatsServer | None  # None: it is an external one.
     open: Callable[[], Bus]  # Once the server, if ours, is up.
     issuer: CredentialIssuer
     url_for: Callable[[str], str]  # What a worker that reached us under this host is told.

@@ -232,7 +232,7 @@ class _Build:
         )
 
     async def _forget_own_worker(self, registry: Registry) -> None:
-        """Before anybody reads that it was there: what it ran when an earlier process was killed is gone."""
+        """Before any reader finds it there: what it ran when an earlier process was killed is gone."""
         if self.starts_worker:
             why = "remuda up was just started; its worker has not registered yet"
             await registry.own_worker_ended(why, note=False)
@@ -334,7 +334,7 @@ def _join_lines(settings: FrontendSettings, port: int, token: SecretStr | None) 
 
 
 async def _first_admin_key(services: Services) -> str:
-    """Off loopback somebody must hold a key; where nobody does, one is made."""
+    """Off loopback there must be a key; where there is none, one is made."""
     if any(key.scope is KeyScope.ADMIN for key in services.keyring.listed()):
         return ""
     secret, _ = await services.keyring.create("first-admin", KeyScope.ADMIN)

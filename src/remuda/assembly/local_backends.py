@@ -39,7 +39,7 @@ class LocalBackends:
     @classmethod
     def of(cls, resolved: ResolvedSettings[WorkerSettings]) -> "LocalBackends":
         settings = resolved.values
-        # What matters is told in words; whoever wants more asks for it.
+        # What matters is told in words; more is logged on request.
         level = "error" if resolved.origins["log_level"] == "default" else settings.log_level
         configure(level, settings.log_format)
         data = DataFolder(settings.data_dir)
@@ -76,7 +76,7 @@ class LocalBackends:
         unused: timedelta | None = None,
         dry_run: bool = False,
     ) -> Collected:
-        """Let go of what nobody needs; what is not given comes from the settings."""
+        """Remove what is not needed; what is not given comes from the settings."""
         return await collect(
             depot,
             SystemClock(),
@@ -87,7 +87,7 @@ class LocalBackends:
 
     @asynccontextmanager
     async def installing_depot(self) -> AsyncIterator[Depot]:
-        """One that can fetch, tidied up after whoever was interrupted before."""
+        """One that can fetch, tidied up after an earlier one that was interrupted."""
         self.data.prepare()
         keys = Keychain(docker_config_files(os.environ), os.environ)
         registries = registries_of(self.settings)

@@ -121,7 +121,7 @@ class FrontendParts:
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What whoever loads models needs of operations."""
+    """What the loading of models needs of operations."""
 
     store: SqlOpStore
     operations: Operations
@@ -141,7 +141,7 @@ async def open_ops(around: FrontendParts, make_model_work: MakeModelWork) -> Asy
     async with (
         open_client(clock, entropy, registries=registries_of(settings), keys=keys, retry=_ONCE) as client,
         open_fetcher() as own_fetcher,
-        open_fetcher(file_roots=()) as request_fetcher,  # Whoever sends a request does not read our files.
+        open_fetcher(file_roots=()) as request_fetcher,  # A request must not read our files.
     ):
 
         def asked_for(galleries: tuple[Gallery, ...]) -> Sources:

@@ -4,7 +4,7 @@ import grpc
 
 
 class Refused(Exception):
-    """The call ends with this status; `message` is for whoever called, and `metadata` for its program."""
+    """The call ends with this status; `message` is for the caller, and `metadata` for its program."""
 
     def __init__(
         self, code: grpc.StatusCode, message: str, metadata: tuple[tuple[str, str], ...] = ()

@@ -57,7 +57,7 @@ def read_script(told: Mapping[str, str]) -> Script:
 
 
 class _Keys:
-    """Takes one key after the other, and knows what nobody took."""
+    """Takes one key after the other, and knows which were not taken."""
 
     def __init__(self, told: Mapping[str, str]) -> None:
         self._left = {key.removeprefix(PREFIX): text for key, text in told.items() if key.startswith(PREFIX)}

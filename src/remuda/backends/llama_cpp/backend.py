@@ -102,7 +102,7 @@ class LlamaCppBackend(Backend):
                     yield call.end()
 
     async def Predict(self, request: pb.PredictOptions, context: Context) -> pb.Reply:
-        # As a stream, too: only between two tokens can the engine be told that nobody waits any more.
+        # As a stream, too: only between two tokens can the engine be told that the client has left.
         async with aclosing(self.PredictStream(request, context)) as stream:
             return replies.whole([reply async for reply in stream])
 

@@ -48,7 +48,7 @@ class EngineConnection:
         return json.loads(await self._answer(self._request(path, body)))
 
     async def stream(self, path: str, body: Json) -> AsyncGenerator[Sequence[bytes], None]:
-        """The events of an answer, as JSON texts. Those that came while nobody asked come together."""
+        """The events of an answer, as JSON texts. Those that came between two reads come together."""
         exchange = await self._open(self._request(path, body))
         try:
             with anyio.fail_after(limits.SILENCE_S):

@@ -146,7 +146,7 @@ async def load(plan: LoadPlan, entropy: Entropy) -> Engine:
 
 
 async def _meet(process: anyio.abc.Process, connection: EngineConnection, plan: LoadPlan) -> Engine:
-    """Ask the engine, before anybody else does, what it made of its model."""
+    """Ask the engine, before the first request, what it made of its model."""
     try:
         properties = json.loads(await connection.get("/props"))
         pools = plan.embeds and await _pools(connection)

@@ -170,7 +170,7 @@ def _adapters(options: pb.ModelOptions) -> list[tuple[str, float]]:
 
 
 def _checked(key: str, value: OptionValue) -> OptionValue:
-    """An option of a wrong kind would otherwise be refused by xllamacpp in words nobody understands."""
+    """An option of a wrong kind would otherwise be refused by xllamacpp in words that do not help."""
     text = key in ("pooling", "split_mode", "reasoning_format")
     if text != isinstance(value, str):
         raise ValueError(f"the option {key}:{value} needs {'a word' if text else 'a number or true/false'}")

@@ -94,7 +94,7 @@ class Watchdog:
                 await self._began.wait()
             await anyio.sleep(limits.STEP_LOOK_EVERY_S)
             began = anyio.current_time()
-            # Whoever comes from now on is not in the step that is waited for, and not to blame for it.
+            # A call that comes from now on is not in the step that is waited for, and not to blame for it.
             watched = [*self._works, *self._left]
             held = await self._held_beyond(watched)
             if held:
