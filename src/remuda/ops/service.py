@@ -22,9 +22,9 @@ from remuda.ops import targets
 from remuda.ops.bad_versions import BadVersions, bad_versions, without_bad
 from remuda.ops.external_sources import external
 from remuda.ops.gallery_view import GalleryView
-from remuda.ops.installed_backends import to_ask
+from remuda.ops.installed_backends import found, to_ask
 from remuda.ops.live_progress import Overlay, overlaid
-from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, Step, Wish
+from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Step, Wish
 from remuda.ops.pinning import pin_all
 from remuda.ops.ports import UNCOUNTED, Figures, Filter, InventoryLister, OpStore, Pinner, View
 from remuda.ops.selection import ALL, Selection
@@ -176,9 +176,24 @@ class Operations:
         around = PlanningContext(tuple(nodes), readings, self._policy.local_sources)
         drafted = targets.plan(wanted, around, op)
         planned = targets.pinned(drafted, await pin_all(self._pinner, drafted.builds))
+        if asked.kind is Kind.INSTALL:
+            planned = await self._starting_again(planned, nodes, source.backend)
         if asked.kind is Kind.REMOVE or asked.force:
             return planned, wanted
         return without_bad(planned, asked.kind, await self.bad_versions()), wanted
+
+    async def _starting_again(
+        self, planned: OperationPlan, nodes: Iterable[ObservedNode], backend: str
+    ) -> OperationPlan:
+        """Looks at the last install of this backend only where a node has the files already."""
+        known = {node.standing.node.id: node for node in nodes}
+        steps = [draft.step for draft in planned.drafts if draft.step.state is State.PENDING]
+        if not any(found(known[step.node], step.goal.names) for step in steps):
+            return planned
+        installs = frozenset({Kind.INSTALL})
+        which = Filter(finished=True, kinds=installs, backend=backend, history=True, limit=1)
+        last = [step for view in await self._store.views(which) for step in view.steps]
+        return targets.starting_again(planned, last)
 
     def _roll_out(self, asked: OperationRequest) -> RollOut:
         if asked.rolling and asked.kind is not Kind.UPGRADE:

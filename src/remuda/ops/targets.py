@@ -24,6 +24,7 @@ from remuda.gallery.model import (
 from remuda.gallery.references import for_peers, is_image, same_source
 from remuda.gallery.resolve import ResolvedBuild, Unresolved, resolve
 from remuda.ops.external_sources import External, external
+from remuda.ops.failures import start_failed
 from remuda.ops.installed_backends import found, from_reference, holdings
 from remuda.ops.model import Goal, Kind, OpId, RollOut, Source, State, Step
 from remuda.ops.ports import Build, Pin
@@ -104,6 +105,19 @@ def pinned(drafted: OperationPlan, pins: Mapping[Build, Pin]) -> OperationPlan:
         more = f"; and {len(drafts) - _NAMED_MAX} more" if len(drafts) > _NAMED_MAX else ""
         raise Conflict(f"no node can do this: {'; '.join(told)}{more}")
     return replace(drafted, drafts=drafts, warnings=(*drafted.warnings, *_unpinned(drafted, pins)))
+
+
+def starting_again(planned: OperationPlan, last: Iterable[Step]) -> OperationPlan:
+    """An install where the one before ended with files that did not start: `last` are its steps. They are
+    started again, though they are there, and the step says how that ends."""
+    unstarted = {step.node: step.problem for step in last if start_failed(step.problem)}
+    drafts = tuple(
+        replace(draft, step=replace(draft.step, problem=unstarted[draft.step.node]))
+        if draft.step.node in unstarted and draft.step.state is State.PENDING
+        else draft
+        for draft in planned.drafts
+    )
+    return replace(planned, drafts=drafts)
 
 
 def _unpinned(drafted: OperationPlan, pins: Mapping[Build, Pin]) -> list[str]:

@@ -1,18 +1,21 @@
 """Whom a frontend asks what they have, and whom it need not ask."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from remuda.core.entropy import SeededEntropy
-from remuda.core.errors import Unavailable
-from remuda.core.ids import BootId, NodeId
+from remuda.core.errors import Problem, Unavailable
+from remuda.core.ids import BootId, FrontendId, NodeId
 from remuda.fleet.fleet import Standing
 from remuda.fleet.health import NodeStatus
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Gallery, Reading
+from remuda.ops.failures import START_FAILED
 from remuda.ops.gallery_view import GalleryView
-from remuda.ops.model import Kind, Source
+from remuda.ops.model import Kind, Source, State
 from remuda.ops.ports import Build, Pin
 from remuda.ops.progress_board import ProgressBoard
 from remuda.ops.service import OperationRequest, Operations, Policy
@@ -20,7 +23,7 @@ from remuda.store.ops import SqlOpStore
 from tests.support.clocks import HostClock
 from tests.support.fleet_tables import fresh_database
 from tests.support.virtual_loop import run_virtually
-from tests.unit.ops.fleet import a_node
+from tests.unit.ops.fleet import a_node, artifact
 
 ASKED = {
     NodeStatus.HEALTHY: a_node("healthy", foreign=True),
@@ -51,10 +54,12 @@ class _Listener:
         self.asked += [node for node, _ in nodes]
 
 
-def operations_over(nodes: Sequence[ObservedNode], lister: _Listener) -> Operations:
+def operations_over(
+    nodes: Sequence[ObservedNode], lister: _Listener, store: SqlOpStore | None = None
+) -> Operations:
     """Their galleries are never read: nobody runs the view of them."""
     clock = HostClock()
-    store = SqlOpStore(fresh_database(clock)[0])
+    store = store or SqlOpStore(fresh_database(clock)[0])
 
     async def standings() -> Sequence[Standing]:
         return [node.standing for node in nodes]
@@ -91,12 +96,37 @@ def test_the_same_reference_is_the_same_wish_whichever_of_its_names_were_given()
 
     async def submit() -> None:
         operations = operations_over([a_node("one")], _Listener())
-        given = (Source("", uri=uri), Source("", uri=uri, name="mine"), Source("mine", uri=uri, name="mine"))
+        given = (
+            Source("", uri=uri),
+            Source("", uri=uri, name="mine"),
+            Source("mine", uri=uri, name="mine"),
+            Source("mine", uri=f"oci://{uri}"),
+        )
         first, *others = [await operations.submit(OperationRequest(Kind.INSTALL, source)) for source in given]
         assert [(one.joined, one.view.operation.id) for one in others] == [
             (True, first.view.operation.id)
-        ] * 2
+        ] * 3
         assert first.view.operation.source.backend == "mine", "so that lists can be narrowed to it"
+
+    run_virtually(submit)
+
+
+def test_an_install_of_what_did_not_start_last_time_starts_it_again() -> None:
+    not_started = Problem(START_FAILED, "installed, but it ended with exit code 1", retryable=True)
+    asked = OperationRequest(Kind.INSTALL, Source("mine", uri="registry.example/me/mine:v1"))
+
+    async def submit() -> None:
+        store = SqlOpStore(fresh_database(HostClock())[0])
+        has = a_node("one", artifact("mine", uri="registry.example/me/mine:v1"))
+        operations = operations_over([has], _Listener(), store)
+        for problem in (not_started, None):
+            [step] = (await operations.submit(asked)).view.steps
+            assert step.problem == (not_started if problem is None else None)
+            state = State.SUCCEEDED if problem is None else State.FAILED
+            ended = replace(step, state=state, problem=problem)
+            await store.commit([ended], FrontendId("one"), timedelta(seconds=20))
+        [step] = (await operations.submit(asked)).view.steps
+        assert step.problem is None, "it has started since"
 
     run_virtually(submit)
 

@@ -8,15 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remuda.core.errors import Conflict, Invalid, NotFound
+from remuda.core.errors import Conflict, Invalid, NotFound, Problem
+from remuda.core.ids import BootId
 from remuda.fleet.model import NodeType
 from remuda.ops.external_sources import external
-from remuda.ops.model import Kind, OpId, RollOut, Source, State
+from remuda.ops.failures import START_FAILED
+from remuda.ops.model import Kind, Observation, OpId, RollOut, Source, State, Wish
 from remuda.ops.ports import Build, Pin
 from remuda.ops.selection import Selection, parse_selector
-from remuda.ops.targets import ConcreteBackend, PlanningContext, WantedOperation, pinned, proposal
+from remuda.ops.steps import advance
+from remuda.ops.targets import (
+    ConcreteBackend,
+    PlanningContext,
+    WantedOperation,
+    pinned,
+    proposal,
+    starting_again,
+)
 from remuda.wire.nodes import InstalledArtifact
+from tests.unit.ops.build import at
 from tests.unit.ops.fleet import NEW, READINGS, a_node, artifact, planned, steps
+
+NOT_STARTED = Problem(START_FAILED, "installed, but it did not start: exit code 1", retryable=True)
 
 
 def named(*names: str) -> Selection:
@@ -293,6 +306,19 @@ def test_archives_are_skipped_on_localais_workers() -> None:
     uri = "https://example.org/x.tar.gz"
     found = steps(planned("", a_node("ours"), a_node("theirs", foreign=True), uri=uri, name="x"))
     assert (found["ours"].state, found["theirs"].state) == (State.PENDING, State.SKIPPED)
+
+
+def test_what_did_not_start_in_the_last_install_is_started_again() -> None:
+    plan = planned("llama-cpp", a_node("bad"), a_node("good"))
+    ended = [
+        replace(step, state=State.FAILED if name == "bad" else State.SUCCEEDED, problem=problem)
+        for (name, step), problem in zip(steps(plan).items(), (NOT_STARTED, None), strict=True)
+    ]
+    again = steps(starting_again(plan, ended))
+    assert (again["bad"].problem, again["good"].problem) == (NOT_STARTED, None)
+    there = {name: Observation(boot=BootId("b"), installed=True) for name in again}
+    sent = {name: advance(again[name], there[name], Wish.RUN, at())[1] for name in again}
+    assert (sent["bad"] is not None, sent["good"]) == (True, None)
 
 
 # Upgrade.
