@@ -6,10 +6,11 @@ Starts a real `remuda up` with a registry beside it and follows three journeys: 
 an image, a chat for a model that is not loaded, and the same chat again. `core` and `wire`, which everything
 uses, are not counted.
 
-Both processes also work while nobody asks for anything (heartbeats, reconcilers, metrics, sweeps), and a
-wake-up through an event or a socket does not say who caused it. So a module counts as part of a journey if it
-is entered each time the journey is repeated (which a sweep that fell into one is not), and never while
-the processes are left alone. Modules that do both kinds of work are counted apart.
+Both processes also work while nobody asks for anything (heartbeats, reconcilers, metrics, sweeps). So causes
+are followed from the request on, through tasks, wake-ups, threads, connections and messages (tools/tracing),
+and a module counts if it is entered because of the request. Each journey is repeated: a pass that was due
+anyway may find the work before the wake-up for it arrives, and then nothing says what caused the rest. Of
+these modules, the request's own are those that are not also entered while both processes are left alone.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import psutil
@@ -44,7 +46,7 @@ class Watch:
     rig: FleetRig
     folder: Path
 
-    def entered_during(self, act: Callable[[], None]) -> set[str]:
+    def during(self, act: Callable[[], None], kind: str = "caused") -> set[str]:
         time.sleep(SETTLE_S)
         watched = self._processes()
         for process in watched:
@@ -60,7 +62,7 @@ class Watch:
             return there if len(there) >= len(watched) else set()
 
         files = wait_until_blocking(written, within=LIMIT_S, what="what the processes entered")
-        names = {name for file in files for name in json.loads(file.read_text())["modules"]}
+        names = {name for file in files for name in json.loads(file.read_text())[kind]}
         return {name for name in names if not name.startswith(EVERYWHERE)}
 
     def _processes(self) -> list[psutil.Process]:
@@ -85,12 +87,11 @@ def watched_fleet() -> Iterator[Watch]:
             yield Watch(rig, traces)
 
 
-@dataclass(frozen=True, slots=True)
-class Journey:
-    """The modules that one kind of request enters each time."""
+class Journey(NamedTuple):
+    """The modules that one kind of request enters."""
 
-    own: frozenset[str]  # Not entered while nothing is asked.
-    shared: frozenset[str]  # Also entered while nothing is asked.
+    entered: set[str]
+    own: set[str]  # Those that are not entered while nobody asks for anything.
 
 
 def install(rig: FleetRig) -> None:
@@ -113,16 +114,15 @@ def measured(watch: Watch) -> dict[str, Journey]:
     for model in models:
         (rig.up.data_dir / "models" / f"{model}.yaml").write_text(f"name: {model}\nbackend: echo\n")
     wait_until_blocking(lambda: models[-1] in rig.remuda("models").stdout, within=LIMIT_S, what="the models")
-    idle = watch.entered_during(lambda: time.sleep(IDLE_S))
+    idle = watch.during(lambda: time.sleep(IDLE_S), "entered")
     taken: dict[str, list[set[str]]] = {"install": [], "cold chat": [], "warm chat": []}
     for version, model in enumerate(models):
         rig.push("shouter", version)
-        taken["install"].append(watch.entered_during(lambda: install(rig)))
+        taken["install"].append(watch.during(lambda: install(rig)))
         rig.remuda("backends", "remove", "shouter")
-        taken["cold chat"].append(watch.entered_during(partial(chat, rig, model)))
-        taken["warm chat"].append(watch.entered_during(partial(chat, rig, model)))
-    always = {name: frozenset.intersection(*map(frozenset, each)) for name, each in taken.items()}
-    return {name: Journey(each - idle, each & idle) for name, each in always.items()}
+        taken["cold chat"].append(watch.during(partial(chat, rig, model)))
+        taken["warm chat"].append(watch.during(partial(chat, rig, model)))
+    return {name: Journey(set.union(*each), set.union(*each) - idle) for name, each in taken.items()}
 
 
 def main() -> None:
@@ -134,10 +134,9 @@ def main() -> None:
     with watched_fleet() as watch:
         found = measured(watch)
     for name, journey in found.items():
-        print(f"{name:10} {len(journey.own):4} modules ({len(journey.shared)} more are also at work unasked)")
-        if given.list:
-            print(*(f"    {module}" for module in sorted(journey.own)), sep="\n")
-            print(*(f"    ({module})" for module in sorted(journey.shared)), sep="\n")
+        print(f"{name:10} {len(journey.entered):4} modules, {len(journey.own):3} of them its own")
+        for module in sorted(journey.entered) if given.list else ():
+            print(f"    {module}" if module in journey.own else f"    ({module})")
 
 
 if __name__ == "__main__":
