@@ -23,8 +23,7 @@ from remuda.core.errors import RemudaError
 from remuda.core.gbnf import check_grammar
 from remuda.core.schema_shape import SchemaShape
 from remuda.core.slices import Sliced
-from remuda.fleet.labels import matches
-from remuda.fleet.model import Label, LabelSource
+from remuda.fleet.model import Label, LabelSource, labels_match
 from remuda.gateway.openai.parsing import ASKS
 from remuda.gateway.openai.vector_rendering import embedding_list
 from remuda.inference import requests
@@ -136,7 +135,7 @@ def _labels() -> Sliced[object]:
     """A selector as large as a body may be, and a thousand nodes that fit it as long as they can."""
     labels = {f"key{number}": Label("x", LabelSource.WORKER) for number in range(limits.NODE_LABELS_MAX)}
     selector = {f"key{number}": "x" for number in range(50_000)}
-    return done(lambda: any(matches(labels, selector) for _ in range(1000)))
+    return done(lambda: any(labels_match(labels, selector) for _ in range(1000)))
 
 
 def _heartbeat(files: int) -> Sliced[object]:

@@ -15,7 +15,7 @@ from remuda.fleet.fleet import Fleet
 from remuda.fleet.model import CommandProbe, Dial, HistoryEntry, Node
 from remuda.fleet.ports import Note
 from remuda.fleet.registration import Decision, Supersede
-from remuda.store.failures import unusable
+from remuda.store.connections import unusable
 from remuda.store.fleet import Change, Decide, KeysOf, SqlFleetStore, Succeed
 from tests.sim.chance import Dice
 from tests.sim.ledger import Write

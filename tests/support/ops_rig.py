@@ -17,7 +17,7 @@ from remuda.fleet.admission import admit, readmit
 from remuda.fleet.fleet import Standing
 from remuda.fleet.ports import KnownName
 from remuda.fleet.registration import Admit
-from remuda.ops.change_signal import ChangeSignal
+from remuda.ops.broadcast import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.inventories import Inventories
 from remuda.ops.model import Goal, Kind, Operation, OpId, RollOut, Source, Step, StepPolicy

@@ -51,7 +51,7 @@ from remuda.host import join_script
 from remuda.host.folder import DataFolder, stable_id, write_json
 from remuda.host.ports import listen
 from remuda.host.wheel import own_wheel, own_wheel_name
-from remuda.ops.change_signal import ChangeSignal
+from remuda.ops.broadcast import ChangeSignal
 from remuda.store.accounts import SqlKeyStore, SqlSecretStore
 from remuda.store.database import Database
 from remuda.store.fleet import SqlFleetStore

@@ -31,7 +31,7 @@ from remuda.oci.errors import PlatformMissing
 from remuda.oci.model import Platform
 from remuda.oci.reference import OciImage, Reference, parse_source
 from remuda.oci.transport import RetryPolicy
-from remuda.ops.change_signal import ChangeSignal
+from remuda.ops.broadcast import ChangeSignal
 from remuda.ops.commander import BusCommander, Timeouts
 from remuda.ops.feed import Feed
 from remuda.ops.gallery_view import GalleryView

@@ -16,8 +16,8 @@ from remuda.core.ids import MachineId
 from remuda.fleet.ports import FleetStore
 from remuda.fleet.registry import Registry
 from remuda.fleet.tokens import NodeTokens
-from remuda.gateway.openai.figures import InferenceFigures
-from remuda.gateway.openai.running import Running
+from remuda.gateway.openai.client_response import Running
+from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.services import Inference, Serving
 from remuda.inference.model import ReplicaEndpoint
 from remuda.router.cold_path import ColdPath
@@ -25,9 +25,8 @@ from remuda.router.confirmation import Confirming
 from remuda.router.dispatch import RequestDispatcher, WaitLimits
 from remuda.router.in_flight import RequestLedger
 from remuda.router.last_used import LastUsedWriter
-from remuda.router.live_table import TableKeeper, Tables, TableSources
+from remuda.router.live_table import TableKeeper, Tables, TableSources, close_stale_connections
 from remuda.router.peers import PeerLoads
-from remuda.router.stale_connections import close_stale_connections
 from remuda.router.suspects import Suspects
 from remuda.router.unknown_models import UnknownModels
 from remuda.scheduler.catalogue import ModelCatalogue

@@ -9,10 +9,10 @@ from typing import TypedDict
 from remuda.core import limits
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.core.ids import BootId, MachineId, NodeId
-from remuda.fleet import labels as labelling
 from remuda.fleet.budget import ceiling
 from remuda.fleet.identity import Caller, may_speak
 from remuda.fleet.model import (
+    RESERVED_PREFIX,
     Candidate,
     Identification,
     Label,
@@ -21,6 +21,8 @@ from remuda.fleet.model import (
     Resources,
     StoredBusTrouble,
     StoredReport,
+    auto_labels,
+    merged_labels,
 )
 
 
@@ -82,8 +84,8 @@ def admit(candidate: Candidate, now: datetime, new_id: NodeId, policy: Admission
         last_heartbeat=now,
         created_at=now,
         updated_at=now,
-        labels=labelling.merged(
-            {}, candidate.labels, labelling.auto_labels(candidate.name, resources, candidate.max_replicas)
+        labels=merged_labels(
+            {}, candidate.labels, auto_labels(candidate.name, resources, candidate.max_replicas)
         ),
         registered_at=now,
         registration_hash=candidate.body_hash,
@@ -119,9 +121,7 @@ def readmit(candidate: Candidate, known: Node, now: datetime, policy: AdmissionP
         updated_at=now,
         report=known.report if known.boot_id == candidate.boot_id else None,
         bus_trouble=replace(trouble, heard_at=now) if trouble and still_cut_off else trouble,
-        labels=labelling.merged(
-            known.labels, candidate.labels, labelling.auto_labels(known.name, resources, slots)
-        ),
+        labels=merged_labels(known.labels, candidate.labels, auto_labels(known.name, resources, slots)),
         registered_at=now,
         registration_hash=candidate.body_hash,
         source=candidate.source,
@@ -150,10 +150,10 @@ def succeed(candidate: Candidate, former: Node, now: datetime, new_id: NodeId, *
         node,
         vram_budget_override=former.vram_budget_override,
         drained=former.drained,
-        labels=labelling.merged(
+        labels=merged_labels(
             former.labels,
             candidate.labels,
-            labelling.auto_labels(candidate.name, candidate.resources, candidate.max_replicas),
+            auto_labels(candidate.name, candidate.resources, candidate.max_replicas),
         ),
     )
     return with_max_replicas_override(copied, former.max_replicas_override)
@@ -244,13 +244,13 @@ def with_admin_labels(node: Node, labels: Mapping[str, str], *, keep_others: boo
 
 def _admin_label(node: Node, key: str, value: str) -> Label:
     """Those below `node.` describe the machine: they can be sent back as they are, and not changed."""
-    if not key.startswith(labelling.RESERVED_PREFIX):
+    if not key.startswith(RESERVED_PREFIX):
         return Label(value, LabelSource.ADMIN)
     present = node.labels.get(key)
     if present is not None and present.value == value:
         return present
     raise Invalid(
-        f"labels: {key} is reserved: labels that begin with {labelling.RESERVED_PREFIX} are set by the node",
+        f"labels: {key} is reserved: labels that begin with {RESERVED_PREFIX} are set by the node",
         hint="use another name",
     )
 
@@ -263,18 +263,18 @@ def without_label(node: Node, key: str) -> Node:
         raise Conflict(
             f"{node.name}'s own settings have the label {key}={label.value}",
             hint=f"change {setting} there and restart its worker, or give the label another value here"
-            if not key.startswith(labelling.RESERVED_PREFIX)
+            if not key.startswith(RESERVED_PREFIX)
             else "it describes the machine and cannot be removed",
         )
     if label is not None and label.source is LabelSource.AUTO:
         raise Conflict(
             f"the frontend derives the label {key}={label.value} from what {node.name} reports",
             hint="it cannot be removed"
-            if key.startswith(labelling.RESERVED_PREFIX)
+            if key.startswith(RESERVED_PREFIX)
             else "it cannot be removed, but it can be given another value",
         )
     labels = {k: label for k, label in node.labels.items() if k != key}
-    derived = labelling.auto_labels(node.name, node.resources, node.effective_max_replicas)
+    derived = auto_labels(node.name, node.resources, node.effective_max_replicas)
     if label is not None and key in derived:  # The admin's value stood in its place.
         labels[key] = Label(derived[key], LabelSource.AUTO)
     return replace(node, labels=labels)

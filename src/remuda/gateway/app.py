@@ -28,10 +28,10 @@ from remuda.gateway.admin import (
 from remuda.gateway.admin import keys as admin_keys
 from remuda.gateway.admin import nodes as admin_nodes
 from remuda.gateway.guards import HostGuard, TokenRefused
-from remuda.gateway.heartbeat_fast_path import HeartbeatLane
 from remuda.gateway.home import no_such_endpoint
 from remuda.gateway.messages import answer, refusal
 from remuda.gateway.middleware import BodyLimit, HeadLikeGet, RequestObserver
+from remuda.gateway.nodes import HeartbeatLane
 from remuda.gateway.openai.api import OpenAiRoutes
 from remuda.gateway.proxies import KnownPeer
 from remuda.gateway.services import Services

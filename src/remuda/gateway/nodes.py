@@ -1,18 +1,26 @@
 """The node self-service API: what workers call, ours and LocalAI's. The registration token lets them
-register; from then on each speaks only for itself."""
+register; from then on each speaks only for itself.
+
+Heartbeats, the most frequent request (a thousand nodes send a hundred a second), have a lane past the
+routing, to the same guard and the same function.
+"""
 
 import hmac
-from collections.abc import Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 import structlog
 from fastapi import APIRouter, Depends, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, RootModel
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from remuda.core import limits
 from remuda.core.errors import Invalid, Unauthorized
-from remuda.core.ids import BootId
+from remuda.core.ids import BootId, NodeId
 from remuda.core.reach import host_and_port
 from remuda.fleet.identity import Caller
 from remuda.fleet.model import Invite
@@ -216,3 +224,34 @@ def _check_tokens(message: wire.RegisterRequest, caller: Caller, svc: Services) 
     if not same_secret(message.token.encode(), expected.get_secret_value()):
         raise Unauthorized("invalid registration token")
     return None
+
+
+_PATH: Final = re.compile(r"/api/node/([0-9A-Za-z_-]+)/heartbeat")  # Ids as they are given out.
+_ROUTE: Final = next(
+    route for route in routes.routes if isinstance(route, APIRoute) and route.endpoint is heartbeat
+)
+
+Failed = Callable[[Request, Exception], Awaitable[Response]]
+
+
+class HeartbeatLane:
+    """Everything else passes on to `app`. `failed` makes answers of exceptions, as it does for all routes."""
+
+    def __init__(self, app: ASGIApp, services: Services, failed: Failed) -> None:
+        self._app = app
+        self._services = services
+        self._failed = failed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        beating = scope["type"] == "http" and scope["method"] == "POST" and _PATH.fullmatch(scope["path"])
+        if not beating:
+            await self._app(scope, receive, send)
+            return
+        scope["route"] = _ROUTE  # For the figures.
+        request = Request(scope, receive)
+        try:
+            caller = await node_caller(request, self._services)
+            response = await heartbeat(NodeId(beating[1]), request, self._services, caller)
+        except Exception as error:
+            response = await self._failed(request, error)
+        await response(scope, receive, send)

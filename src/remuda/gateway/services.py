@@ -16,8 +16,8 @@ from remuda.fleet.tokens import NodeTokens
 from remuda.gateway.keyring import KeyRing
 from remuda.gateway.metrics import Metrics
 from remuda.gateway.node_logs import NodeLogs
-from remuda.gateway.openai.figures import InferenceFigures
-from remuda.gateway.openai.running import Running
+from remuda.gateway.openai.client_response import Running
+from remuda.gateway.openai.request_records import InferenceFigures
 from remuda.gateway.proxies import PEER, TrustedProxies
 from remuda.ops.feed import Feed
 from remuda.ops.service import Operations

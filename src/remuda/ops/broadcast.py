@@ -1,16 +1,20 @@
-"""Between frontends: something has changed, look again. Whoever hears it reads the store; a lost message
-costs one interval."""
+"""Tells that something has changed, so that whoever hears it looks again: at once on this frontend, over
+the bus on the others. A lost message costs one interval.
+"""
 
 from collections.abc import Callable
-from typing import Annotated, Generic, TypeVar
+from datetime import timedelta
+from typing import Annotated, Final, Generic, TypeVar
 
 import anyio
 import structlog
+from anyio.abc import TaskStatus
 
 from remuda.core.errors import Rejected, RemudaError
-from remuda.core.events import AutoResetEvent
+from remuda.core.events import AutoResetEvent, Notifier
 from remuda.core.ids import FrontendId
 from remuda.ops.ports import BusMessage, BusPort
+from remuda.wire import subjects
 from remuda.wire.codec import OMIT_EMPTY, OptionalMessage, decode, encode
 
 log = structlog.get_logger(__name__)
@@ -77,3 +81,38 @@ class Broadcast(Generic[M]):
             said = self._kind()
         if said.frontend != self._frontend:
             self._heard(said)
+
+
+_GAP: Final = timedelta(milliseconds=100)
+
+
+class OpsChanged(ChangeMessage):
+    """Frontend to frontends, ours: look at the operations again."""
+
+
+class ChangeSignal:
+    def __init__(self, bus: BusPort, frontend: FrontendId, gap: timedelta = _GAP) -> None:
+        self._changes = Notifier()
+        self._broadcast = Broadcast(
+            bus,
+            subjects.OPS_CHANGED,
+            frontend,
+            lambda: OpsChanged(frontend=frontend),
+            lambda _: self._changes.notify(),
+            kind=OpsChanged,
+            gap_s=gap.total_seconds(),
+        )
+
+    @property
+    def changed(self) -> anyio.Event:
+        """Set at the next change. Take it before looking at the store, and none is missed."""
+        return self._changes.changed
+
+    def notify(self) -> None:
+        """Something was written. Never waits."""
+        self._changes.notify()
+        self._broadcast.send()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        await self._broadcast.run()

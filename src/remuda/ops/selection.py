@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from remuda.core.errors import Conflict, Invalid, NotFound
 from remuda.fleet.fleet import Standing
-from remuda.fleet.labels import matches
+from remuda.fleet.model import labels_match
 from remuda.fleet.verdicts import why_no_target
 
 
@@ -41,7 +41,7 @@ def select(selection: Selection, standings: Sequence[Standing]) -> list[Standing
         return sorted(chosen.values(), key=lambda one: one.node.name)
     wanted = parse_selector(selection.selector) if selection.selector else {}
     able = [one for one in standings if not why_no_target(one)]
-    meant = [one for one in able if matches(one.node.labels, wanted)]
+    meant = [one for one in able if labels_match(one.node.labels, wanted)]
     if not meant:
         raise _nobody(selection, able, standings)
     return sorted(meant, key=lambda one: one.node.name)

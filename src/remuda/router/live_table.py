@@ -1,10 +1,11 @@
-"""The table that this frontend routes by now, and how it is kept up to date: read again when somebody says
-that something changed, and now and then anyway.
+"""The table that this frontend routes by now, and how it is kept up to date: read again when somebody
+says that something changed, and now and then anyway. Connections to replicas that are no longer in it are
+closed.
 
 What cannot be read leaves the table as it is, so that loaded models go on answering.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated, Final, Protocol
@@ -23,6 +24,7 @@ from remuda.fleet.fleet import Standing
 from remuda.fleet.node_views import ObservedNodes
 from remuda.fleet.tokens import NodeTokens
 from remuda.fleet.verdicts import ObservedNode
+from remuda.inference.model import ReplicaEndpoint
 from remuda.models.memory import effective_context
 from remuda.ops.broadcast import Broadcast, ChangeMessage
 from remuda.ops.ports import BusPort
@@ -362,3 +364,23 @@ def _configured(model: Catalogued) -> Configured:
         created=0 if updated_at is None else int(updated_at.timestamp()),
         context=effective_context(config, header) if config.context_size or header else 0,
     )
+
+
+class ReplicaConnections(Protocol):
+    async def forget(self, in_use: Collection[ReplicaEndpoint]) -> None:
+        """Drop all but these; what is under way comes to its end."""
+        ...
+
+
+async def close_stale_connections(
+    tables: Tables,
+    connections: ReplicaConnections,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    task_status.started()
+    while True:
+        changed = tables.changed
+        entries = tables.now.models.values()
+        await connections.forget({route.endpoint for entry in entries for route in entry.routes})
+        await changed.wait()

@@ -15,7 +15,7 @@ from typing import Final
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.health import Reachability
 from remuda.fleet.identity import is_its_own
-from remuda.fleet.labels import matches
+from remuda.fleet.model import labels_match
 from remuda.fleet.tokens import NodeTokens
 from remuda.fleet.verdicts import ObservedNode, takes_requests
 from remuda.inference.model import ReplicaEndpoint
@@ -131,7 +131,7 @@ def _route(row: Replica, view: ObservedNode, tokens: NodeTokens) -> Route:
 def _routable(row: Replica, view: ObservedNode, selector: Mapping[str, str]) -> bool:
     """The selector is no part of the revision, and labels change: both are looked at anew each time."""
     node = view.standing.node
-    may_be_used = takes_requests(view.standing) and matches(node.labels, selector)
+    may_be_used = takes_requests(view.standing) and labels_match(node.labels, selector)
     same_life = row.boot is None or row.boot == view.boot
     there = is_its_own(row.address, node, http=row.protocol == HTTP)
     usable = may_be_used and same_life and there

@@ -9,7 +9,6 @@ from remuda.core.ids import MachineId, NodeId, ReplicaKey
 from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.model import OpId, ReplicaTarget, Source, UnloadCause, UnloadReason
-from remuda.scheduler.backend_supply import NOWHERE, Supply, supplies
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
 from remuda.scheduler.demand import NOBODY
 from remuda.scheduler.load_ops import UnloadRequests, load_operation
@@ -23,7 +22,7 @@ from remuda.scheduler.model import (
     ReplicaState,
     Unplaceable,
 )
-from remuda.scheduler.offers import PlacementFacts, offers
+from remuda.scheduler.offers import NOWHERE, PlacementFacts, Supply, offers, supplies
 from remuda.scheduler.placement import place
 from remuda.scheduler.ports import OpSignal, ReplicaStore, RoutingTable
 

@@ -13,8 +13,7 @@ from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from remuda.core import limits
-from remuda.store.connections import Connections
-from remuda.store.failures import translated, unusable
+from remuda.store.connections import Connections, translated, unusable
 
 T = TypeVar("T")
 Work = Callable[[Connection, datetime], T]

@@ -12,9 +12,15 @@ from sqlalchemy import URL, Connection, delete, func, insert, inspect, select, t
 from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import Misconfigured
-from remuda.store.connections import Connections, parse_url, postgres_connections, sqlite_connections
+from remuda.store.connections import (
+    Connections,
+    parse_url,
+    postgres_connections,
+    sqlite_connections,
+    translated,
+    unusable,
+)
 from remuda.store.database import Database
-from remuda.store.failures import translated, unusable
 from remuda.store.schema import MIN_COMPATIBLE_VERSION, SCHEMA_VERSION, schema_info
 
 _LOCK_KEY = 0x72656D756461  # Any number will do, if every release takes the same one.

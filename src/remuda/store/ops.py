@@ -16,8 +16,8 @@ from remuda.fleet.verdicts import BackendInventory
 from remuda.ops.model import Operation, OpId, Outcome, Step, Wish
 from remuda.ops.ports import Filter, Live, Progress, Submitted, View
 from remuda.store import ops_attempts, ops_intents, ops_views
+from remuda.store.connections import unusable
 from remuda.store.database import Database, Work
-from remuda.store.failures import unusable
 from remuda.store.ops_attempts import AttemptKey, RequestHolder
 from remuda.store.ops_intents import Wished
 from remuda.store.ops_views import KnownSteps

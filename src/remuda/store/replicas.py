@@ -14,8 +14,8 @@ from remuda.core.ids import BootId, NodeId, ReplicaKey
 from remuda.ops.model import Operation, OpId, Step, UnloadCause, UnloadReason
 from remuda.scheduler.model import Replica, Replicas, ReplicaState
 from remuda.store import ops_intents
+from remuda.store.connections import unusable
 from remuda.store.database import Database
-from remuda.store.failures import unusable
 from remuda.store.ops_codec import reason_of, stored_reason
 from remuda.store.ops_intents import Wished
 from remuda.store.ops_rows import Values, batches, take_turn

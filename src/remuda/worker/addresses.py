@@ -1,10 +1,11 @@
-"""Where this worker listens, and under which addresses others reach it.
+"""Where this worker listens, and under which addresses others reach it and its processes.
 
 The upper half only computes. The lower half touches sockets.
 """
 
 import ipaddress
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ import anyio
 from remuda.core import limits
 from remuda.core.errors import FrontendUnreachable, Misconfigured
 from remuda.host.ports import listen
+from remuda.worker.processes.model import ProcessStatus, Protocol
 
 _PORT_MAX = 65535
 _EVERYWHERE = ("", "*", "0.0.0.0", "::")
@@ -189,3 +191,24 @@ def _free(host: str, port: int) -> bool:
     except Misconfigured:
         return False
     return True
+
+
+class ReplicaAddresses:
+    """Where a process is reached from other machines: gRPC directly, HTTP through the worker's own server."""
+
+    def __init__(self, reached_at: Callable[[], Advertised]) -> None:
+        """`reached_at` tells what the registration told."""
+        self._reached_at = reached_at
+
+    def address(self, replica: ProcessStatus) -> str:
+        """host:port; empty while there is no process."""
+        if not replica.port:
+            return ""
+        if replica.protocol is Protocol.HTTP:
+            return self._reached_at().http_address
+        return joined(split(self._reached_at().address)[0], replica.port)
+
+    def is_at(self, replica: ProcessStatus, address: str) -> bool:
+        """Whether `address` leads to it. Only the port counts: a host has many names."""
+        _, port = split(address)
+        return port is not None and port == split(self.address(replica))[1]

@@ -11,8 +11,8 @@ from anyio.lowlevel import checkpoint
 from sqlalchemy import Engine
 
 from remuda.core.errors import StoreUnusable
+from remuda.store.connections import unusable
 from remuda.store.database import Work, _Call
-from remuda.store.failures import unusable
 from tests.sim.chance import Dice
 from tests.sim.ops.world import World
 from tests.support.clocks import elapsed_s

@@ -14,7 +14,7 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.inference.model import InferenceCall, RequestKind
 from remuda.inference.requests import ChatRequest, RequestMessage
-from remuda.ops.change_signal import ChangeSignal
+from remuda.ops.broadcast import ChangeSignal
 from remuda.ops.commander import BusCommander
 from remuda.ops.installed_backends import to_ask
 from remuda.ops.inventories import Inventories

@@ -19,8 +19,8 @@ from remuda.router import table
 from remuda.router.table import Table
 from remuda.scheduler import placement
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue
+from remuda.scheduler.installing import AnswerMemory, AnswerVerdict, Lists
 from remuda.scheduler.loader import _Load
-from remuda.scheduler.lost_answers import AnswerMemory, AnswerVerdict, Lists
 from remuda.scheduler.model import Need, NodeOffer, Replica, Replicas, ReplicaState, StoredModel
 from remuda.store import ops_attempts
 from remuda.store.ops_attempts import RequestHolder
@@ -151,7 +151,7 @@ BREAKS = {
     "drained nodes get loads": Break(
         {
             "remuda.scheduler.offers.why_no_replicas": unfit_only_if_away,
-            "remuda.scheduler.backend_supply.why_no_target": unfit_only_if_away,
+            "remuda.scheduler.offers.why_no_target": unfit_only_if_away,
         },
         "nodes_that_take_no_work_get_no_load",
         first_seed=2,

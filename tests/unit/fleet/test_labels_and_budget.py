@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
 from remuda.fleet.budget import ceiling, node_ceiling, usable_vram
-from remuda.fleet.labels import auto_labels, matches, merged, vram_bucket
-from remuda.fleet.model import Resources
+from remuda.fleet.model import Resources, auto_labels, labels_match, merged_labels, vram_bucket
 from tests.support.nodes import node
 
 GIB = 1 << 30
@@ -35,16 +34,16 @@ def test_a_node_without_gpu_gets_no_gpu_labels() -> None:
 
 
 def test_automatic_labels_win_over_the_workers() -> None:
-    assert merged({}, {"node.name": "x"}, {"node.name": "pi"})["node.name"].value == "pi"
+    assert merged_labels({}, {"node.name": "x"}, {"node.name": "pi"})["node.name"].value == "pi"
 
 
 def test_a_selector_matches_only_if_every_pair_does() -> None:
-    labels = merged({}, {"a": "1", "b": "2"}, {})
+    labels = merged_labels({}, {"a": "1", "b": "2"}, {})
 
-    assert matches(labels, {})
-    assert matches(labels, {"a": "1", "b": "2"})
-    assert not matches(labels, {"a": "1", "c": "3"})
-    assert not matches(labels, {"a": "2"})
+    assert labels_match(labels, {})
+    assert labels_match(labels, {"a": "1", "b": "2"})
+    assert not labels_match(labels, {"a": "1", "c": "3"})
+    assert not labels_match(labels, {"a": "2"})
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.inference.model import ReplicaEndpoint
 from remuda.models.config import ModelConfig
-from remuda.router.live_table import Tables
-from remuda.router.stale_connections import close_stale_connections
+from remuda.router.live_table import Tables, close_stale_connections
 from remuda.router.table import Route, RoutedModel, Table
 from tests.support.waiting import wait_until
 

@@ -6,7 +6,7 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.index import read_index
 from remuda.gallery.model import Reading
 from remuda.gallery.sources import REMUDA, shipped_index
-from remuda.scheduler.backend_supply import Supply, supplies
+from remuda.scheduler.offers import Supply, supplies
 from remuda.wire.nodes import InstalledArtifact
 from tests.support.nodes import NOON
 from tests.unit.ops.fleet import READINGS, a_node, artifact

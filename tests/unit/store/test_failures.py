@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.store.failures import plain_reason, unusable
+from remuda.store.connections import plain_reason, unusable
 
 
 @pytest.mark.parametrize(

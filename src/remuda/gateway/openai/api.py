@@ -19,15 +19,14 @@ from remuda.core import limits
 from remuda.core.clock import Clock
 from remuda.core.errors import Internal, RemudaError
 from remuda.core.log import masked
-from remuda.gateway.client_connection import line_of
 from remuda.gateway.openai.admission import Admission
 from remuda.gateway.openai.answer_sink import OpenAiSink
-from remuda.gateway.openai.client_response import CLIENT_GONE, ClientGone, ClientResponse
+from remuda.gateway.openai.client_response import CLIENT_GONE, ClientGone, ClientResponse, FrontendStopping
 from remuda.gateway.openai.incoming import Bodies, IncomingRequest, parsed
 from remuda.gateway.openai.model_list import MODELS, respond
 from remuda.gateway.openai.parsing import ASKS, PREFIX, Ask, check_complexity
-from remuda.gateway.openai.request_log import RequestLog
-from remuda.gateway.openai.running import FrontendStopping
+from remuda.gateway.openai.request_records import RequestLog
+from remuda.gateway.server import line_of
 from remuda.gateway.services import Inference, Services
 from remuda.inference.json_cost import CHEAP_BYTES_MAX, check_json_cost
 from remuda.inference.model import InferenceCall, Request

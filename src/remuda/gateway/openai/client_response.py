@@ -1,5 +1,6 @@
-"""The response to one request on the client's connection: held back while the answer may still become another
-one, and ended properly whatever happens."""
+"""The response to one request on the client's connection: held back while the answer may still become
+another one, and ended properly whatever happens, also when the frontend stops.
+"""
 
 import asyncio
 from typing import Final
@@ -9,8 +10,7 @@ import structlog
 from starlette.types import Send
 
 from remuda.core.clock import Clock
-from remuda.core.errors import RemudaError
-from remuda.gateway.client_connection import ClientConnection, Headers
+from remuda.core.errors import RemudaError, Unavailable
 from remuda.gateway.openai.errors import RETRY_AFTER, refusal
 from remuda.gateway.openai.framing import (
     DONE,
@@ -21,6 +21,7 @@ from remuda.gateway.openai.framing import (
     loading_comment,
     node_comment,
 )
+from remuda.gateway.server import ClientConnection, Headers
 from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import CallTally, RequestKind
 from remuda.router.dispatch import RoutingRecord
@@ -264,3 +265,47 @@ class ClientResponse:
         if self._line is None:
             raise ConnectionAbortedError("the answer cannot be ended well")
         self._line.hang_up()
+
+
+_FAREWELL_S: Final = 5.0  # For those that were cut off to be told so.
+
+
+class FrontendStopping(Unavailable):
+    """This frontend is going down."""
+
+    code = "stopping"
+
+
+class Running:
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._live: set[ClientResponse] = set()
+        self._idle = anyio.Event()
+        self.stopping = False
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def began(self, response: ClientResponse) -> None:
+        self._live.add(response)
+
+    def ended(self, response: ClientResponse) -> None:
+        self._live.discard(response)
+        if self.stopping and not self._live:
+            self._idle.set()
+
+    async def close(self) -> None:
+        """From now on requests are refused. Those under way get time to end; what is left then is ended,
+        and its clients are told."""
+        self.stopping = True
+        if not self._live:
+            return
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(self._grace_s):
+                await self._idle.wait()
+            for response in tuple(self._live):
+                response.end(
+                    FrontendStopping("this frontend is stopping", hint="ask again: another one may answer")
+                )
+            with anyio.move_on_after(_FAREWELL_S):
+                await self._idle.wait()

@@ -10,10 +10,10 @@ from starlette.types import Receive
 
 from remuda.core import limits
 from remuda.core.errors import RequestIncomplete, TooLarge
-from remuda.gateway.client_connection import ClientConnection
 from remuda.gateway.openai.client_response import ClientResponse
 from remuda.gateway.openai.errors import InvalidField
 from remuda.gateway.openai.parsing import Ask
+from remuda.gateway.server import ClientConnection
 from remuda.inference.json_cost import check_json_cost
 from remuda.inference.model import Request
 from remuda.inference.outline import Outline, outlined

@@ -36,14 +36,13 @@ from remuda.wire.models import (
     ModelUnloadReply,
 )
 from remuda.wire.nodes import Report
-from remuda.worker.addresses import Advertised
+from remuda.worker.addresses import Advertised, ReplicaAddresses
 from remuda.worker.commands.dispatch import Command, Dispatcher
 from remuda.worker.commands.exclusive_access import ExclusiveAccess
 from remuda.worker.commands.installing import Installs, RecipeFor
 from remuda.worker.commands.list_delete_rollback import ListDeleteRollback
 from remuda.worker.commands.model_files import ModelFiles, ModelListing
 from remuda.worker.commands.progress import Outlet
-from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.report import ReportBuilder
 from remuda.worker.commands.resolve_request import RequestResolver
 from remuda.worker.commands.running_work import WorkInHand

@@ -15,8 +15,8 @@ from remuda.core.errors import BackendFailed, Invalid, RemudaError
 from remuda.oci.progress import PullPhase
 from remuda.wire.backends import BackendInstall, BackendInstallReply, BackendUpgrade, BackendUpgradeReply
 from remuda.wire.process_keys import ProcessKey, door_path
+from remuda.worker.addresses import ReplicaAddresses
 from remuda.worker.commands.exclusive_access import ExclusiveAccess, InstalledState, require_gone, stop_report
-from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.resolve_request import RequestResolver, Wanted, named_backend
 from remuda.worker.commands.running_work import RunningAttempt, WorkInHand
 from remuda.worker.depot.depot import Depot, Installed, Switching

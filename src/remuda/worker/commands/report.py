@@ -12,9 +12,9 @@ from anyio.to_thread import run_sync
 from remuda.core.errors import RemudaError
 from remuda.core.events import AutoResetEvent
 from remuda.wire.nodes import InstalledArtifact, Report, RunningReplica
+from remuda.worker.addresses import ReplicaAddresses
 from remuda.worker.commands import limits
 from remuda.worker.commands.model_files import ModelListing
-from remuda.worker.commands.replica_address import ReplicaAddresses
 from remuda.worker.commands.running_work import WorkInHand
 from remuda.worker.depot.depot import Depot
 from remuda.worker.depot.last_start import read_last_start

@@ -14,7 +14,7 @@ from remuda.wire.models import (
     RunningModel,
 )
 from remuda.wire.process_keys import ProcessKey
-from remuda.worker.commands.replica_address import ReplicaAddresses
+from remuda.worker.addresses import ReplicaAddresses
 from remuda.worker.processes.model import ProcessPhase, ProcessStatus, Protocol
 from remuda.worker.processes.ports import Supervision
 

@@ -7,9 +7,9 @@ import anyio
 import pytest
 
 from remuda.core.clock import SystemClock
-from remuda.gateway.client_connection import Headers
 from remuda.gateway.openai import client_response as module
 from remuda.gateway.openai.client_response import ClientGone, ClientResponse
+from remuda.gateway.server import Headers
 from remuda.inference.model import RequestKind
 
 pytestmark = pytest.mark.anyio

@@ -1,21 +1,113 @@
-"""Prometheus figures of inference. Each is named in docs/reference/metrics.md.
+"""What is recorded of each inference request: one log line and Prometheus figures
+(docs/reference/metrics.md).
 
-Only models that are configured become labels: what a stranger asks for does not.
+The line is written in microseconds: structlog takes longer than everything else that is done for a
+request; it writes only for people at a terminal. Only models that are configured become labels of
+figures: what a stranger asks for does not.
 """
 
+import asyncio
+import logging
 from collections import Counter as Tallied
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from functools import cache
 from typing import Final
 
+import msgspec
+import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from remuda.core.clock import Clock
 from remuda.gateway.openai.client_response import ClientResponse
 from remuda.router.in_flight import RequestLedger
 from remuda.router.live_table import Tables
+
+_EVENT = "inference_answered"
+log = structlog.get_logger()
+
+
+class RequestLogLine(msgspec.Struct):
+    """In the order in which structlog's JSON has it. Nothing in it is a secret or a client's free text."""
+
+    request_id: str
+    caller: str
+    kind: str
+    model: str
+    node: str
+    status: int
+    stream: bool
+    prompt_tokens: int
+    completion_tokens: int
+    ttft_ms: float | None
+    total_ms: float
+    waited_ms: float
+    error: str
+    event: str
+    level: str
+    timestamp: datetime
+
+
+class RequestLog:
+    """Made after logging was set up: it follows the format, the level and the stream of that moment."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        settings = structlog.get_config()
+        self._as_json = isinstance(settings["processors"][-1], structlog.processors.JSONRenderer)
+        self._write = settings["logger_factory"]().msg
+        self._encode = msgspec.json.Encoder().encode
+        self._lines: list[bytes] = []  # Of this turn of the event loop, after which they are written at once.
+        self._enabled = log.bind().is_enabled_for(logging.INFO)
+
+    def answered(self, response: ClientResponse, ended_s: float) -> None:
+        if not self._enabled:
+            return
+        line = _line(response, ended_s, self._clock.now())
+        if self._as_json:
+            if not self._lines:
+                asyncio.get_running_loop().call_soon(self._write_lines)
+            self._lines.append(self._encode(line))
+            return
+        said = msgspec.structs.asdict(line)
+        for added_by_structlog in ("event", "level", "timestamp"):
+            del said[added_by_structlog]
+        log.info(_EVENT, **said)
+
+    def _write_lines(self) -> None:
+        lines, self._lines = self._lines, []
+        self._write(b"\n".join(lines).decode())
+
+
+def _line(response: ClientResponse, ended_s: float, now: datetime) -> RequestLogLine:
+    tally, routing, began_s = response.tally, response.routing, response.began_s
+    first_s = tally.first_token_s
+    return RequestLogLine(
+        response.request_id,
+        response.caller,
+        response.kind,
+        response.model,
+        "" if routing.route is None else routing.route.node_name,
+        response.status,
+        response.stream,
+        tally.prompt_tokens,
+        tally.completion_tokens,
+        None if first_s is None else _ms(first_s - began_s),
+        _ms(ended_s - began_s),
+        _ms(routing.waited_s),
+        response.error,
+        _EVENT,
+        "info",
+        now,
+    )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 100_000) / 100  # Ten times as fast as rounding to two places.
+
 
 _FIRST_TOKEN_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _PER_TOKEN_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
