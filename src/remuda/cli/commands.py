@@ -30,7 +30,7 @@ data_dir_option = click.option(
     type=click.Path(),
     help="Data folder of the `remuda up` or `remuda worker` in question. [REMUDA_DATA_DIR]",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 def examples(*lines: str) -> str:

@@ -139,8 +139,9 @@ class _Reader:
         if group.parts * times > REPEATED_RULES_MAX:
             part = _shown(self.text[group.part_at : token.start()].strip())
             self._stop(
-                f"{part} is repeated {token[0]}, which an engine writes out as {group.parts * times} rules, "
-                f"and {REPEATED_RULES_MAX} is the most; repeat it less often, or without an upper bound"
+                f"{part} is repeated {token[0]}, which the engine counts as {group.parts * times} "
+                f"repetitions, and {REPEATED_RULES_MAX} is the most; repeat it less often, or without an "
+                "upper bound"
             )
         self._made += 1 if most is None else max(most - least, 0)
         group.parts *= times

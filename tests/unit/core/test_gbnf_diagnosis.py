@@ -20,7 +20,7 @@ def whole(steps: Sliced[str]) -> str:
     [
         (
             r'root ::= ([a-z ]+ "\n"){200,2000}',
-            r'in the rule root, ([a-z ]+ "\n") is repeated {200,2000}, which an engine writes out as 4000',
+            r'in the rule root, ([a-z ]+ "\n") is repeated {200,2000}, which the engine counts as 4000',
         ),
         ('root ::= line{0,2000}\nline ::= "x"', "in the rule root, line is repeated {0,2000}"),
         ('root ::= a\na ::= (("x"{1,40}){1,40}){1,40}', "in the rule a, "),
