@@ -15,10 +15,9 @@ from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.core.errors import BackendFailed
 from remuda.core.ids import NodeId
-from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery, MachineProfile, Reading, galleries_to_json
-from remuda.gallery.sources import Sources
+from remuda.gallery.sources import Cache, Sources
 from remuda.oci.client import open_client
 from remuda.oci.model import Platform
 from remuda.wire import subjects

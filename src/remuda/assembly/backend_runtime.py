@@ -12,10 +12,9 @@ from remuda.assembly.settings import WorkerSettings
 from remuda.assembly.sources import galleries_of, registries_of
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
-from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery
-from remuda.gallery.sources import FailureLog, Sources
+from remuda.gallery.sources import Cache, FailureLog, Sources
 from remuda.host.folder import DataFolder
 from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.client import open_client

@@ -13,10 +13,9 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.log import configure
 from remuda.core.settings import ResolvedSettings
-from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery, MachineProfile, Reading
-from remuda.gallery.sources import Sources
+from remuda.gallery.sources import Cache, Sources
 from remuda.host.folder import DataFolder
 from remuda.oci.auth import Keychain, docker_config_files
 from remuda.oci.client import open_client

@@ -19,10 +19,9 @@ from remuda.core.entropy import Entropy
 from remuda.core.errors import Forbidden, Invalid, NotFound, RemudaError, Unauthorized
 from remuda.core.ids import FrontendId
 from remuda.fleet.fleet import Standing
-from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import open_fetcher
 from remuda.gallery.model import Gallery
-from remuda.gallery.sources import FailureLog, Sources
+from remuda.gallery.sources import Cache, FailureLog, Sources
 from remuda.gateway.services import Ops
 from remuda.host.folder import DataFolder
 from remuda.oci.auth import Keychain, docker_config_files

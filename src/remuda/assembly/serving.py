@@ -45,8 +45,7 @@ from remuda.scheduler.worker_calls import BusWorker
 from remuda.store.models import SqlModelStore
 from remuda.store.replicas import SqlReplicaStore
 from remuda.upstreams.grpc.engine import GrpcEngine
-from remuda.upstreams.grpc.text_generation import GrpcTimeouts
-from remuda.upstreams.grpc.upstream import GrpcUpstream, SharedTranslation
+from remuda.upstreams.grpc.upstream import GrpcTimeouts, GrpcUpstream, SharedTranslation
 from remuda.upstreams.http.client import HttpTimeouts, Pool
 from remuda.upstreams.http.worker import HttpWorker
 from remuda.upstreams.pool import OpenUpstreams

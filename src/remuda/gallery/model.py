@@ -1,10 +1,10 @@
-"""Galleries, their entries and how these are found by name, and the machines that builds are chosen for.
-Pure.
+"""Galleries, their entries, how these are found by name and what they are for, and the machines that
+builds are chosen for. Pure.
 
 A gallery list is also a wire form: it travels as JSON text inside `backend.install`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -252,3 +252,45 @@ def _belongs(gallery: Gallery, name: str) -> bool:
 def _folded(name: str) -> str:
     """Letter case does not count, and a slash is written as two underscores, as peers do."""
     return name.strip().lower().replace("/", "__")
+
+
+_BY_TAG: Final[Mapping[str, tuple[str, ...]]] = {  # Galleries do not agree on words.
+    "llm": ("chat", "completion"),
+    "text-to-text": ("chat", "completion"),
+    "text-generation": ("chat", "completion"),
+    "chat": ("chat",),
+    "multimodal": ("vision",),
+    "vision": ("vision",),
+    "image-to-text": ("vision",),
+    "embeddings": ("embeddings",),
+    "embedding": ("embeddings",),
+    "rerank": ("rerank",),
+    "reranker": ("rerank",),
+    "text-to-image": ("image",),
+    "image-generation": ("image",),
+    "text-to-video": ("video",),
+    "video-generation": ("video",),
+    "audio-transcription": ("transcript",),
+    "speech-to-text": ("transcript",),
+    "text-to-speech": ("tts",),
+    "tts": ("tts",),
+    "text-to-audio": ("sound_generation",),
+    "sound-generation": ("sound_generation",),
+    "music-generation": ("sound_generation",),
+    "vad": ("vad",),
+    "voice-activity-detection": ("vad",),
+    "object-detection": ("detection",),
+    "token-classification": ("token_classify",),
+}
+
+
+def usecases(readings: Sequence[Reading]) -> dict[str, list[str]]:
+    """By each backend's name; empty where its tags tell nothing. The first gallery that has a name counts."""
+    told: dict[str, list[str]] = {}
+    for found in everything(readings):
+        told.setdefault(found.entry.name, _told(found.entry.tags))
+    return told
+
+
+def _told(tags: Iterable[str]) -> list[str]:
+    return sorted({usecase for tag in tags for usecase in _BY_TAG.get(tag.lower(), ())})

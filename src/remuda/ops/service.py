@@ -25,10 +25,10 @@ from remuda.ops.gallery_view import GalleryView
 from remuda.ops.installed_backends import found, to_ask
 from remuda.ops.live_progress import Overlay, overlaid
 from remuda.ops.model import Kind, Operation, OpId, RollOut, Source, State, Step, Wish
-from remuda.ops.pinning import pin_all
 from remuda.ops.ports import UNCOUNTED, Figures, Filter, InventoryLister, OpStore, Pinner, View
 from remuda.ops.selection import ALL, Selection
 from remuda.ops.targets import OperationPlan, PlanningContext, WantedOperation
+from remuda.ops.upgrade_check import pin_all
 from remuda.ops.upgrades import Upgrade
 
 

@@ -17,8 +17,7 @@ from remuda.fleet.verdicts import ObservedNode
 from remuda.gallery.model import Reading
 from remuda.ops.bad_versions import BadVersions, Withheld, offered
 from remuda.ops.broadcast import Broadcast, ChangeMessage
-from remuda.ops.pinning import pin_all
-from remuda.ops.ports import Build, BusPort, Pinner
+from remuda.ops.ports import Build, BusPort, Pin, Pinner
 from remuda.ops.upgrades import (
     CheckedSource,
     ImageStatus,
@@ -32,6 +31,28 @@ from remuda.ops.upgrades import (
 )
 from remuda.wire import subjects
 from remuda.wire.codec import OMIT_EMPTY, OMIT_NONE, Many, Message, Timestamp
+
+PIN_S: Final = 5.0  # For all registries together.
+_AT_ONCE_MAX: Final = 16
+
+
+async def pin_all(
+    pinner: Pinner, builds: Collection[Build], patience_s: float = PIN_S
+) -> Mapping[Build, Pin]:
+    """What each stands for. Who has not answered in time is in trouble."""
+    pins = dict.fromkeys(builds, Pin(trouble=f"no answer within {patience_s:g} s"))
+    slots = anyio.CapacityLimiter(_AT_ONCE_MAX)
+
+    async def one(build: Build) -> None:
+        async with slots:
+            pins[build] = await pinner.pin(build)
+
+    with anyio.move_on_after(patience_s):
+        async with anyio.create_task_group() as asking:
+            for build in builds:
+                asking.start_soon(one, build)
+    return pins
+
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,7 @@ from remuda.fleet.node_views import current_report
 from remuda.fleet.verdicts import is_up
 from remuda.models.config import ModelConfig
 from remuda.models.memory import context_problem, context_warning
-from remuda.models.near_keys import misspelled
-from remuda.models.reading import check_absolute_paths, check_file, check_new_name, read_model
+from remuda.models.reading import check_absolute_paths, check_file, check_new_name, misspelled, read_model
 from remuda.ops.model import Kind, OpId, State, Step, UnloadCause, UnloadReason
 from remuda.ops.ports import Filter, OpStore, View
 from remuda.scheduler.catalogue import Catalogued, ModelCatalogue

@@ -11,8 +11,8 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SeededEntropy
 from remuda.oci.client import open_client
 from remuda.oci.transport import RetryPolicy
-from remuda.ops.pinning import pin_all
 from remuda.ops.ports import Build, Pin
+from remuda.ops.upgrade_check import pin_all
 from tests.integration.api.ops_frontends import ops_frontend, our_node
 from tests.support.frontends import LiveFrontend
 from tests.support.images import Blob, image, layer

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import Fetcher, FetchTimeouts, open_fetcher
 from remuda.gallery.model import Gallery
-from remuda.gallery.sources import Sources
+from remuda.gallery.sources import Cache, Sources
 from tests.integration.gallery.servers import Server, serving
 from tests.support.clocks import HandClock
 

@@ -9,11 +9,10 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import Fetcher
 from remuda.gallery.model import Gallery, MachineProfile, Reading, Verification
 from remuda.gallery.resolve import ResolvedBuild, resolve
-from remuda.gallery.sources import REMUDA, FailureLog, Sources
+from remuda.gallery.sources import REMUDA, Cache, FailureLog, Sources
 from tests.integration.gallery.conftest import MakeSources
 from tests.integration.gallery.servers import Server
 from tests.support.clocks import HandClock

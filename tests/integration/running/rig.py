@@ -23,10 +23,9 @@ from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
 from remuda.core.errors import Misconfigured
 from remuda.core.ids import BootId, MachineId
-from remuda.gallery.cache import Cache
 from remuda.gallery.fetch import Fetcher, open_fetcher
 from remuda.gallery.model import Gallery, MachineProfile
-from remuda.gallery.sources import REMUDA, Sources
+from remuda.gallery.sources import REMUDA, Cache, Sources
 from remuda.host.descendants import Seen, everyone
 from remuda.host.ports import listen
 from remuda.host.restarts import RestartPolicy

@@ -14,8 +14,7 @@ from remuda.inference.model import InferenceCall, ReplicaEndpoint, RequestKind
 from remuda.inference.requests import ChatRequest, CompletionRequest, EmbeddingRequest, RerankRequest
 from remuda.inference.slicing import Slicer
 from remuda.models.config import ModelConfig
-from remuda.upstreams.grpc.text_generation import GrpcTimeouts
-from remuda.upstreams.grpc.upstream import GrpcUpstream, SharedTranslation
+from remuda.upstreams.grpc.upstream import GrpcTimeouts, GrpcUpstream, SharedTranslation
 
 USUAL = GrpcTimeouts()
 PARROT = ModelConfig.model_validate({"name": "polly", "backend": "echo", "parameters": {"model": "parrot"}})

@@ -17,7 +17,7 @@ from remuda.inference.failures import Fault, UpstreamFailed
 from remuda.inference.model import RequestKind
 from remuda.models.config import ModelConfig
 from remuda.rpc import backend_pb2 as pb
-from remuda.upstreams.grpc.text_generation import GrpcTimeouts
+from remuda.upstreams.grpc.upstream import GrpcTimeouts
 from tests.integration.backends.programs import loaded
 from tests.integration.upstreams.grpc_rig import Client, Rendered, call_of, chat, upstream_at
 from tests.integration.upstreams.grpc_scripts import Open, says, says_then_fails, scripted, text

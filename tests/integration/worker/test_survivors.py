@@ -230,7 +230,7 @@ ADOPTING = """
 import os, subprocess, sys
 import anyio
 from remuda.host.descendants import everyone
-from remuda.host.orphans import adopt_orphans, reap_once
+from remuda.host.process_family import adopt_orphans, reap_once
 
 def zombies(): return [seen for seen in everyone() if seen.parent == os.getpid() and seen.zombie]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remuda.gallery.usecases import usecases
+from remuda.gallery.model import usecases
 from tests.unit.gallery.indexes import concrete, reading
 
 

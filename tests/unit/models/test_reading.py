@@ -11,8 +11,7 @@ from remuda.core.errors import Invalid
 from remuda.models.config import Function, Grammar, ModelConfig, Parameters, Template
 from remuda.models.document import LIMITS, parse
 from remuda.models.keep_alive import FOR_EVER
-from remuda.models.near_keys import misspelled
-from remuda.models.reading import check_absolute_paths, check_file, read_model, write_model
+from remuda.models.reading import check_absolute_paths, check_file, misspelled, read_model, write_model
 
 QWEN = """\
 name: qwen3-8b

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from remuda.core.errors import Invalid, NotFound
 from remuda.fleet.verdicts import why_no_target
-from remuda.gallery.usecases import usecases
+from remuda.gallery.model import usecases
 from remuda.gateway.admin.submitting import ask, job, wait_for
 from remuda.gateway.backend_pages import BackendCatalogue, BackendQuery
 from remuda.gateway.guards import Admin, require_admin

@@ -42,10 +42,9 @@ from remuda.worker.commands.exclusive_access import ExclusiveAccess
 from remuda.worker.commands.installing import Installs, RecipeFor
 from remuda.worker.commands.list_delete_rollback import ListDeleteRollback
 from remuda.worker.commands.model_files import ModelFiles, ModelListing
-from remuda.worker.commands.progress import Outlet
 from remuda.worker.commands.report import ReportBuilder
 from remuda.worker.commands.resolve_request import RequestResolver
-from remuda.worker.commands.running_work import WorkInHand
+from remuda.worker.commands.running_work import Outlet, WorkInHand
 from remuda.worker.commands.stopping import Stopping
 from remuda.worker.depot.depot import Depot
 from remuda.worker.ports import Hear, Publish

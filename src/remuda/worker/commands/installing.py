@@ -22,7 +22,7 @@ from remuda.worker.commands.running_work import RunningAttempt, WorkInHand
 from remuda.worker.depot.depot import Depot, Installed, Switching
 from remuda.worker.depot.fetch_unpack import OnStep, ProgressStep
 from remuda.worker.depot.install_spec import InstallSpec
-from remuda.worker.depot.last_start import LastStart
+from remuda.worker.depot.metadata import LastStart
 from remuda.worker.processes.model import Launch, ProcessStatus, Protocol, Recipe, Stopped
 from remuda.worker.processes.ports import Supervision
 

@@ -26,10 +26,9 @@ from remuda.oci.reference import Folder, OciImage, parse_source
 from remuda.oci.sources import require_folder
 from remuda.worker.depot.fetch_unpack import InstallTracker, OnStep, SourceUnpacker, ignore_steps
 from remuda.worker.depot.install_spec import InstallSpec, all_failed, check_integrity
-from remuda.worker.depot.last_start import LastStart, read_last_start, write_last_start
 from remuda.worker.depot.layout import DepotLayout, checked_name
 from remuda.worker.depot.listing import FolderFacts, Listing, find_run_file, listing, scan
-from remuda.worker.depot.metadata import Record
+from remuda.worker.depot.metadata import LastStart, Record, read_last_start, write_last_start
 from remuda.worker.depot.stage_version import VersionStager, is_builtin
 from remuda.worker.depot.versions import Disk, VersionStore, try_lock
 

@@ -1,8 +1,14 @@
-"""The small files in an installed folder, above all `metadata.json`, which LocalAI reads and writes too, and
-`.remuda.json`, which tells what the folder was made of. Blocks on the disk."""
+"""The small files of an installed backend: `metadata.json`, which LocalAI reads and writes too,
+`.remuda.json`, which tells what the folder was made of, and what the backend was last started with.
+Blocks on the disk.
+
+An image may have put anything under any name, so what is read is bounded, and a plain file or nothing.
+The last start outlives versions and workers: a newer version is proven by the same start.
+"""
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -10,9 +16,27 @@ from pydantic import BaseModel
 
 from remuda.core.errors import Invalid, RemudaError
 from remuda.core.os_errors import without_number
-from remuda.host.files import read_small
 from remuda.wire.codec import OMIT_EMPTY, Many, Message, decode, encode
 from remuda.worker.depot.layout import METADATA_FILE, RECORD_FILE
+
+
+def read_small(path: Path, bytes_max: int, *, within: Path | None = None) -> bytes:
+    """All of a file. FileNotFoundError when there is none, other OSErrors as they come.
+
+    Invalid for what is no plain file (a pipe would hold us, a device never ends), for one larger than
+    `bytes_max`, and for a link that leads out of the folder `within`.
+    """
+    real = path.resolve(strict=True)
+    if within is not None and not real.is_relative_to(within.resolve()):
+        raise Invalid(f"{path} leads out of its folder", hint="put the file itself there, not a link")
+    with os.fdopen(os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
+        if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+            raise Invalid(f"{path} is not a file")
+        content = handle.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise Invalid(f"{path} is larger than {bytes_max} bytes")
+    return content
+
 
 FILE_BYTES_MAX: Final = 1 << 20
 M = TypeVar("M", bound=BaseModel)
@@ -92,3 +116,32 @@ def write_text(path: Path, text: str) -> None:
         handle.flush()
         os.fsync(handle.fileno())
     partial.replace(path)
+
+
+class LastStart(Message):
+    """A model, as a frontend asked for it."""
+
+    model_id: str
+    model_path: Annotated[str, OMIT_EMPTY] = ""
+    options: Annotated[Many[str], OMIT_EMPTY] = ()
+
+    @property
+    def possible(self) -> bool:
+        """A model whose file is gone starts nothing. What is no path here is for the server to find."""
+        return not os.path.isabs(self.model_path) or os.path.exists(self.model_path)
+
+
+def read_last_start(path: Path) -> LastStart | None:
+    try:
+        with path.open("rb") as handle:
+            return decode(LastStart, handle.read(FILE_BYTES_MAX + 1), bytes_max=FILE_BYTES_MAX)
+    except (OSError, RemudaError):
+        return None
+
+
+def write_last_start(path: Path, start: LastStart) -> None:
+    """Nothing is written where it says so already."""
+    if read_last_start(path) == start:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, encode(start).decode())

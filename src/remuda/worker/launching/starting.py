@@ -11,12 +11,20 @@ from typing import Final
 from remuda.core.errors import Invalid
 from remuda.core.os_errors import without_number
 from remuda.core.shell_quoting import pasted
-from remuda.host.files import read_small
 from remuda.wire.backends import BackendInstall
 from remuda.worker.depot.layout import MANIFEST_FILE, RUN_FILE
+from remuda.worker.depot.metadata import read_small
 from remuda.worker.enrolment import OpeningTokens
-from remuda.worker.launching.manifest import LIMITS, Arguments, BackendManifest, parse_manifest
-from remuda.worker.launching.templates import OPTIONS, PORT, PlaceholderText, plain
+from remuda.worker.launching.manifest import (
+    LIMITS,
+    OPTIONS,
+    PORT,
+    Arguments,
+    BackendManifest,
+    PlaceholderText,
+    parse_manifest,
+    plain,
+)
 from remuda.worker.processes.model import GRPC_TOKEN_VARIABLE, USUAL, Protocol, Recipe
 
 # Old and new name of one thing: where Vulkan finds its drivers.

@@ -16,7 +16,7 @@ from remuda.oci.progress import FileProgress, PullPhase
 from remuda.wire.backends import InstallPhase, InstallProgress
 from remuda.wire.codec import decode
 from remuda.worker.commands import limits
-from remuda.worker.commands.progress import InstallSteps, Outlet, Publisher, publishing
+from remuda.worker.commands.running_work import InstallSteps, Outlet, Publisher, publishing
 from remuda.worker.depot.fetch_unpack import InstallTracker
 
 pytestmark = pytest.mark.anyio

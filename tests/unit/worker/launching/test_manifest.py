@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remuda.core.errors import Invalid
-from remuda.worker.launching.manifest import LIMITS, BackendManifest, parse_manifest
+from remuda.worker.launching.manifest import (
+    LIMITS,
+    BackendManifest,
+    Placeholder,
+    PlaceholderText,
+    parse_manifest,
+)
 from remuda.worker.launching.starting import HttpNeeds, http_recipe
-from remuda.worker.launching.templates import Placeholder, PlaceholderText
 from remuda.worker.processes.model import Protocol
 
 
