@@ -13,7 +13,7 @@ import anyio
 import trustme
 
 from remuda.bus.auth import AuthSource, TlsFiles, anonymous
-from remuda.bus.client import PATIENCE, Bus, BusTimeouts
+from remuda.bus.client import DEFAULT_TIMEOUTS, Bus, BusTimeouts
 from remuda.bus.credentials import ClusterKeys
 from remuda.bus.messages import Down
 from remuda.bus.server import NatsServer, find_binary
@@ -125,14 +125,17 @@ async def operator_server(
 
 
 def make_bus(
-    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: BusTimeouts = PATIENCE
+    url: str,
+    auth: AuthSource = anonymous,
+    tls: TlsFiles | None = None,
+    timeouts: BusTimeouts = DEFAULT_TIMEOUTS,
 ) -> Bus:
     return Bus(
         url,
         auth,
         name="test",
         tls=tls,
-        patience=patience,
+        timeouts=timeouts,
         backoff=QUICK_BACKOFF,
         entropy=ENTROPY,
         clock=CLOCK,
@@ -141,10 +144,13 @@ def make_bus(
 
 @asynccontextmanager
 async def connecting(
-    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: BusTimeouts = PATIENCE
+    url: str,
+    auth: AuthSource = anonymous,
+    tls: TlsFiles | None = None,
+    timeouts: BusTimeouts = DEFAULT_TIMEOUTS,
 ) -> AsyncIterator[Bus]:
     """A bus that runs, whether or not it ever connects, and ends with the block."""
-    bus = make_bus(url, auth, tls, patience)
+    bus = make_bus(url, auth, tls, timeouts)
     async with anyio.create_task_group() as tasks:
         await tasks.start(bus.run)
         yield bus
@@ -153,10 +159,13 @@ async def connecting(
 
 @asynccontextmanager
 async def connected(
-    url: str, auth: AuthSource = anonymous, tls: TlsFiles | None = None, patience: BusTimeouts = PATIENCE
+    url: str,
+    auth: AuthSource = anonymous,
+    tls: TlsFiles | None = None,
+    timeouts: BusTimeouts = DEFAULT_TIMEOUTS,
 ) -> AsyncIterator[Bus]:
     """A bus that is connected when the block begins."""
-    async with connecting(url, auth, tls, patience) as bus:
+    async with connecting(url, auth, tls, timeouts) as bus:
         with anyio.fail_after(20):
             await bus.wait_connected()
         yield bus

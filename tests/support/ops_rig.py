@@ -80,7 +80,7 @@ async def ops_frontend(
     lines: PatientBusPort | None = None,
     taps: TapPort | None = None,
     timeouts: Timeouts | None = None,
-    patience: StepPolicy = QUICK,
+    policy: StepPolicy = QUICK,
     at_once_max: int = 1000,
     list_every: timedelta = timedelta(seconds=30),
     reconciles: bool = True,
@@ -121,7 +121,7 @@ async def ops_frontend(
         clock=clock,
         entropy=SeededEntropy(7),
         timeouts=timeouts,
-        patience=patience,
+        policy=policy,
         bus_trouble=trouble,
     )
     async with anyio.create_task_group() as tasks:

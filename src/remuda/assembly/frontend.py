@@ -193,7 +193,7 @@ class _Build:
         runners: list[Runner] = [keyring.run, intake.run, ear.run, *_dials(frontend, fleet, thresholds, plan)]
         runners += [prober.run] if self.probes_commands else []
         await self._stack.enter_async_context(background(*runners))
-        around = FrontendParts(
+        parts = FrontendParts(
             settings,
             self._folder,
             database,
@@ -207,7 +207,7 @@ class _Build:
             metrics.ops,
         )
         ground = Ground(
-            around, self.models, fleet, registry, tokens, self._policy.own_machines, metrics.registry
+            parts, self.models, fleet, registry, tokens, self._policy.own_machines, metrics.registry
         )
         ops, serving, inference = await self._open_work(ground)
         return Services(
@@ -241,7 +241,7 @@ class _Build:
         """Operations first: they end last, for serving still needs them when it ends."""
         await self._forget_own_worker(ground.registry)
         rig = ServingRig(ground)
-        ops = await self._stack.enter_async_context(open_ops(ground.around, rig.model_work))
+        ops = await self._stack.enter_async_context(open_ops(ground.parts, rig.model_work))
         return ops, *await self._stack.enter_async_context(rig.at_work())
 
     @property

@@ -131,11 +131,11 @@ MakeModelWork = Callable[[Workshop], ModelWork]
 
 
 @asynccontextmanager
-async def open_ops(around: FrontendParts, make_model_work: MakeModelWork) -> AsyncIterator[Ops]:
+async def open_ops(parts: FrontendParts, make_model_work: MakeModelWork) -> AsyncIterator[Ops]:
     """Operations are moved on for as long as the block lasts."""
-    settings, clock, entropy = around.settings, around.clock, around.entropy
+    settings, clock, entropy = parts.settings, parts.clock, parts.entropy
     keys = Keychain(docker_config_files(os.environ), os.environ)
-    cache = Cache(around.folder.root / "galleries")
+    cache = Cache(parts.folder.root / "galleries")
     failures = FailureLog()
     async with (
         open_client(clock, entropy, registries=registries_of(settings), keys=keys, retry=_ONCE) as client,
@@ -150,32 +150,30 @@ async def open_ops(around: FrontendParts, make_model_work: MakeModelWork) -> Asy
             galleries_of(settings), fetcher=own_fetcher, cache=cache, clock=clock, failures=failures
         )
         galleries, pinner = GalleryView(own, asked_for), RegistryPinner(client)
-        async with _at_work(around, galleries, pinner, make_model_work) as ops:
+        async with _at_work(parts, galleries, pinner, make_model_work) as ops:
             yield ops
 
 
 @asynccontextmanager
 async def _at_work(
-    around: FrontendParts, galleries: GalleryView, pinner: Pinner, make_model_work: MakeModelWork
+    parts: FrontendParts, galleries: GalleryView, pinner: Pinner, make_model_work: MakeModelWork
 ) -> AsyncIterator[Ops]:
-    store, clock, bus, signal = SqlOpStore(around.database), around.clock, around.bus, around.signal
+    store, clock, bus, signal = SqlOpStore(parts.database), parts.clock, parts.bus, parts.signal
     board = ProgressBoard(store, clock)
-    progress = ProgressSubscription(around.ticks, board.take)
+    progress = ProgressSubscription(parts.ticks, board.take)
     inventories = Inventories(bus, store, clock, signal.notify)
     operations = Operations(
         store,
-        around.standings,
+        parts.standings,
         galleries,
         pinner,
         inventories,
         board,
         clock=clock,
-        entropy=around.entropy,
-        policy=Policy(
-            at_once=around.settings.nodes_at_once, local_sources=around.settings.allow_local_sources
-        ),
+        entropy=parts.entropy,
+        policy=Policy(at_once=parts.settings.nodes_at_once, local_sources=parts.settings.allow_local_sources),
         changed=signal.notify,
-        figures=around.figures,
+        figures=parts.figures,
     )
     commander = BusCommander(
         bus,
@@ -183,25 +181,25 @@ async def _at_work(
         board,
         progress,
         clock,
-        timeouts=around.timeouts,
+        timeouts=parts.timeouts,
         at_once_max=_REQUESTS_MAX,
-        bus_trouble=around.bus_trouble,
+        bus_trouble=parts.bus_trouble,
         changed=signal.notify,
         model_work=make_model_work(Workshop(store, operations, board)),
     )
     reconciler = Reconciler(
         store,
-        around.standings,
+        parts.standings,
         commander,
         inventories,
         signal,
-        frontend=around.frontend,
+        frontend=parts.frontend,
         clock=clock,
-        entropy=around.entropy,
-        timeouts=around.timeouts,
-        patience=StepPolicy(),
-        bus_trouble=around.bus_trouble,
-        figures=around.figures,
+        entropy=parts.entropy,
+        timeouts=parts.timeouts,
+        policy=StepPolicy(),
+        bus_trouble=parts.bus_trouble,
+        figures=parts.figures,
     )
     feed = Feed(store, signal, board, progress, clock)
     upgrades = UpgradeCheck(
@@ -210,7 +208,7 @@ async def _at_work(
         clock,
         bad_versions=operations.bad_versions,
         bus=bus,
-        frontend=around.frontend,
+        frontend=parts.frontend,
     )
     runners = (signal.run, board.run, inventories.run, commander.run, reconciler.run)
     async with background(*runners, galleries.run, feed.run, upgrades.run):

@@ -70,12 +70,12 @@ class OwnWorker:
         self.trouble = self._error
         why = f"its worker ended ({self._error or ending}); remuda up starts it again"
         self._keep_ending(self._error or ending)
-        with anyio.move_on_after(limits.STORE_PING_S) as patience:
+        with anyio.move_on_after(limits.STORE_PING_S) as scope:
             try:
                 await self._tell_fleet(why)
             except RemudaError as error:
                 log.warning("worker_end_not_recorded", reason=error.message)
-        if patience.cancelled_caught:
+        if scope.cancelled_caught:
             log.warning("worker_end_not_recorded", reason="the database does not answer")
 
     def _keep_ending(self, why: str) -> None:

@@ -55,7 +55,7 @@ from remuda.upstreams.pool import OpenUpstreams
 class Ground:
     """What a frontend has before it serves. `own_machines`: workers that share our folder of models."""
 
-    around: FrontendParts
+    parts: FrontendParts
     models_path: Path
     fleet: FleetStore
     registry: Registry
@@ -82,24 +82,24 @@ class ServingRig:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
-        settings, clock = ground.around.settings, ground.around.clock
-        self._replicas = SqlReplicaStore(ground.around.database)
-        self._model_store = SqlModelStore(ground.around.database)
+        settings, clock = ground.parts.settings, ground.parts.clock
+        self._replicas = SqlReplicaStore(ground.parts.database)
+        self._model_store = SqlModelStore(ground.parts.database)
         self._catalogue = ModelCatalogue(self._model_store, ground.models_path)
         self._tables, self._ledger = Tables(), RequestLedger()
         sources = TableSources(self._replicas, ground.registry.standings, self._catalogue, ground.tokens)
         self._keeper = TableKeeper(
-            self._tables, self._ledger, sources, ground.around.bus, ground.around.frontend, clock
+            self._tables, self._ledger, sources, ground.parts.bus, ground.parts.frontend, clock
         )
         self._peers = PeerLoads(
-            ground.around.frontend,
+            ground.parts.frontend,
             self._tables,
             self._ledger,
-            ground.around.bus,
+            ground.parts.bus,
             clock,
             listening=ground.fleet.frontends,
         )
-        self._worker = BusWorker(ground.around.bus)
+        self._worker = BusWorker(ground.parts.bus)
         self._timeouts = GrpcTimeouts(
             settings.answer_silence.total_seconds(), settings.answer_limit.total_seconds()
         )
@@ -122,7 +122,7 @@ class ServingRig:
             self._keeper,
             self._ground.tokens,
             self._shared,
-            load_limits_of(self._ground.around.settings),
+            load_limits_of(self._ground.parts.settings),
         )
         unloader = Unloader(self._replicas, self._worker, self._peers, shop.store.live, self._keeper)
         return ReplicaWork(Loader(deps), unloader, self._replicas, self._keeper)
@@ -130,13 +130,13 @@ class ServingRig:
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[tuple[Serving, Inference]]:
         """Requests are answered for as long as the block lasts."""
-        ground, settings, clock = self._ground, self._ground.around.settings, self._ground.around.clock
+        ground, settings, clock = self._ground, self._ground.parts.settings, self._ground.parts.clock
         unloads = self._unloads()
         placing = self._placing(unloads)
         suspects = self._suspects()
         demand = self._demand(placing, suspects)
         cold = self._cold_path(demand, suspects)
-        folder = ModelFolder(ground.models_path, self._model_store, ground.around.frontend, self._keeper)
+        folder = ModelFolder(ground.models_path, self._model_store, ground.parts.frontend, self._keeper)
         figures = InferenceFigures(ground.figures, self._tables, self._ledger)
         upstreams = OpenUpstreams(clock, http=self._http, grpc_factory=self._grpc)
         dispatcher = RequestDispatcher(
@@ -183,7 +183,7 @@ class ServingRig:
             yield serving, inference
 
     def _cold_path(self, demand: Demand, suspects: Suspects) -> ColdPath:
-        clock, is_removed = self._ground.around.clock, self._ground.registry.is_removed
+        clock, is_removed = self._ground.parts.clock, self._ground.registry.is_removed
         return ColdPath(demand, self._tables, suspects, clock, is_removed=is_removed)
 
     def _unloads(self) -> UnloadRequests:
@@ -191,9 +191,9 @@ class ServingRig:
         return UnloadRequests(
             self._shop.store,
             ground.registry.standings,
-            ground.around.clock,
-            ground.around.entropy,
-            ground.around.signal,
+            ground.parts.clock,
+            ground.parts.entropy,
+            ground.parts.signal,
         )
 
     def _placing(self, unloads: UnloadRequests) -> ReplicaPlacer:
@@ -203,18 +203,18 @@ class ServingRig:
             self._peers.everywhere,
             ground.own_machines,
             self._shared,
-            ground.around.settings.distributed_disk_headroom_check,
-            ground.around.frontend,
+            ground.parts.settings.distributed_disk_headroom_check,
+            ground.parts.frontend,
         )
         return ReplicaPlacer(
             self._replicas,
             self._catalogue,
             by,
             unloads,
-            clock=ground.around.clock,
-            entropy=ground.around.entropy,
+            clock=ground.parts.clock,
+            entropy=ground.parts.entropy,
             table=self._keeper,
-            signal=ground.around.signal,
+            signal=ground.parts.signal,
         )
 
     def _models(self, placing: ReplicaPlacer, unloads: UnloadRequests) -> Models:
@@ -235,20 +235,20 @@ class ServingRig:
             self._shop.store,
             self._catalogue,
             placing,
-            self._ground.around.clock,
+            self._ground.parts.clock,
             table=self._keeper,
             out_of_reach=suspects,
             progress=self._shop.board,
         )
 
     def _last_used(self) -> LastUsedWriter:
-        around = self._ground.around
+        parts = self._ground.parts
         return LastUsedWriter(
             self._tables,
             self._ledger,
-            around.clock,
+            parts.clock,
             touch=self._replicas.touch,
-            usual=around.settings.keep_alive,
+            usual=parts.settings.keep_alive,
         )
 
     def _suspects(self) -> Suspects:
@@ -267,7 +267,7 @@ class ServingRig:
             self._worker,
             self._worker_http,
             self._engine,
-            self._ground.around.clock,
+            self._ground.parts.clock,
             read_s=lambda: self._keeper.read_s,
         )
 
@@ -290,14 +290,14 @@ class ServingRig:
             unloads,
             in_flight=self._peers.everywhere,
             table=self._keeper,
-            habits=Habits(self._ground.around.settings.keep_alive),
+            habits=Habits(self._ground.parts.settings.keep_alive),
         )
 
     def _grpc(self, endpoint: ReplicaEndpoint) -> GrpcUpstream:
-        around = self._ground.around
-        return GrpcUpstream(endpoint, around.clock, around.entropy, self._timeouts, self._translation)
+        parts = self._ground.parts
+        return GrpcUpstream(endpoint, parts.clock, parts.entropy, self._timeouts, self._translation)
 
     def _unloads_at(self, replica: Replica) -> datetime | None:
         found = self._catalogue.find(replica.key.model)
         config = None if found is None else found.config
-        return unloads_at(replica, config, self._ground.around.settings.keep_alive)
+        return unloads_at(replica, config, self._ground.parts.settings.keep_alive)

@@ -99,7 +99,7 @@ class BusTimeouts:
     answer_within: timedelta = timedelta(seconds=8)
 
 
-PATIENCE = BusTimeouts()
+DEFAULT_TIMEOUTS = BusTimeouts()
 BUS_BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(seconds=10))
 
 
@@ -116,7 +116,7 @@ class Bus:
         entropy: Entropy,
         clock: Clock,
         tls: TlsFiles | None = None,
-        patience: BusTimeouts = PATIENCE,
+        timeouts: BusTimeouts = DEFAULT_TIMEOUTS,
         make_link: MakeLink = NatsLink,
     ) -> None:
         """Raises Misconfigured for an address or TLS files that cannot be used."""
@@ -125,7 +125,7 @@ class Bus:
         self._backoff = backoff
         self._entropy = entropy
         self._clock = clock
-        self._patience = patience
+        self._timeouts = timeouts
         self._make_link = make_link
         self._tls_files = tls or TlsFiles()
         self._aim_at(servers)
@@ -358,17 +358,17 @@ class Bus:
     async def _watch(self, link: Link) -> None:
         """Return when the link is lost or is to be replaced. A silent link is lost within seconds."""
         while not self._wake.is_set():
-            with anyio.move_on_after(self._patience.ping_every.total_seconds()) as quiet:
+            with anyio.move_on_after(self._timeouts.ping_every.total_seconds()) as quiet:
                 await self._wake.wait()
             if quiet.cancelled_caught:
                 with suppress(BusUnusable):  # The code that lost it has set `_wake`.
-                    await link.prove(self._patience.answer_within)
+                    await link.prove(self._timeouts.answer_within)
 
     async def _prove_link_in_use(self) -> None:
         """What kept us from replacing a link may have silenced it as well."""
         if self._link is not None and not self._link.lost:
             with suppress(BusUnusable):
-                await self._link.prove(self._patience.answer_within)
+                await self._link.prove(self._timeouts.answer_within)
 
     async def _pause(self, attempt: int) -> None:
         self._wake = anyio.Event()

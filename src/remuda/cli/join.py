@@ -68,9 +68,9 @@ class _Attempt:
         self._values = values
 
     async def run(self, stop: Stop) -> int:
-        with anyio.move_on_after(limits.JOIN_S) as patience:
+        with anyio.move_on_after(limits.JOIN_S) as scope:
             await work(self._values, stop, when_registered=self._accept)
-        if patience.cancelled_caught and not self.accepted:
+        if scope.cancelled_caught and not self.accepted:
             raise FrontendUnreachable(
                 f"{self._values.register_to} did not register this machine within {limits.JOIN_S:.0f} s",
                 hint="check the address and that the frontend runs; nothing was installed",

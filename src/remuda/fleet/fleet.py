@@ -41,13 +41,13 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Fleet:
     now: datetime
-    hearing: ListeningPeriods
+    listening: ListeningPeriods
     nodes: Sequence[Node]
     dials: Mapping[NodeId, Sequence[Dial]] = field(default_factory=dict)
     probes: Mapping[NodeId, Sequence[CommandProbe]] = field(default_factory=dict)
 
     def standing(self, node: Node, thresholds: Thresholds) -> Standing:
-        silence = self.hearing.silence(node.last_heard, self.now)
+        silence = self.listening.silence(node.last_heard, self.now)
         # A worker that is not there has no subscription: probes tell something only while it is heard.
         probes = self.probes.get(node.id, ()) if silence < thresholds.unhealthy_after else ()
         cut_off = uncommandable(node, probes)

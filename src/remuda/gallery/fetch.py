@@ -78,18 +78,18 @@ class Fetcher:
         self,
         outbound: Outbound,
         *,
-        patience: FetchTimeouts,
+        timeouts: FetchTimeouts,
         file_roots: tuple[Path, ...] | None = None,
         github_raw: str = GITHUB_RAW,
     ) -> None:
         self._outbound = outbound
-        self._patience = patience
+        self._timeouts = timeouts
         self._file_roots = file_roots
         self._github_raw = github_raw
 
     async def fetch(self, address: str, known: CachedCopy | None = None) -> Fetched | Unchanged:
         """The index at `address`, or word that `known` is still it. PeerFailed or Rejected otherwise."""
-        with _deadline(self._patience.whole, address):
+        with _deadline(self._timeouts.whole, address):
             target = located(address, self._github_raw)
             if _split(target).path.endswith(".ref"):
                 reference = await self._get(target, None, REFERENCE_BYTES_MAX)
@@ -129,8 +129,8 @@ class Fetcher:
         asked = _HEADERS | (known.validators.headers() if known else {})
         timeout = aiohttp.ClientTimeout(
             total=None,  # Ours holds for all requests of one address together.
-            connect=self._patience.connect.total_seconds(),
-            sock_read=self._patience.idle.total_seconds(),
+            connect=self._timeouts.connect.total_seconds(),
+            sock_read=self._timeouts.idle.total_seconds(),
         )
         try:
             session = await self._session(url, target, named_by)
@@ -158,7 +158,7 @@ class Fetcher:
 @asynccontextmanager
 async def open_fetcher(
     *,
-    patience: FetchTimeouts | None = None,
+    timeouts: FetchTimeouts | None = None,
     file_roots: tuple[Path, ...] | None = None,
     github_raw: str = GITHUB_RAW,
 ) -> AsyncIterator[Fetcher]:
@@ -173,7 +173,7 @@ async def open_fetcher(
 
     async with open_outbound(make_session) as outbound:
         yield Fetcher(
-            outbound, patience=patience or FetchTimeouts(), file_roots=file_roots, github_raw=github_raw
+            outbound, timeouts=timeouts or FetchTimeouts(), file_roots=file_roots, github_raw=github_raw
         )
 
 

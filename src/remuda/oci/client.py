@@ -180,7 +180,7 @@ class RegistryClient:
 
     async def _from_any(self, reference: Reference, call: Callable[[Endpoint], Awaitable[T]]) -> T:
         """The first good answer of a mirror or the registry itself, whose verdict is the one that counts."""
-        patience = RetryBudget(self.retry, self.entropy, str(reference))
+        retries = RetryBudget(self.retry, self.entropy, str(reference))
         endpoints = self._registries.endpoints(reference.registry)
         unusable: Misconfigured | None = None  # A mirror that could help if it were configured rightly.
         while True:
@@ -201,7 +201,7 @@ class RegistryClient:
                 raise failure
             if unusable is not None:
                 raise unusable
-            await patience.pause(failure)
+            await retries.pause(failure)
 
     @asynccontextmanager
     async def _exchange(

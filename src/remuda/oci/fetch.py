@@ -183,7 +183,7 @@ class _Download:
     opened: Open
     wanted: WantedBlob
     partial: Partial
-    patience: RetryBudget
+    retries: RetryBudget
     on_bytes: OnBytes
     most: int = 0
     """The furthest any attempt came: only more than that is getting ahead."""
@@ -247,8 +247,8 @@ class _Download:
                 turn += 1
                 if self.partial.size > self.most:
                     self.most = self.partial.size
-                    self.patience.renew()
-                await self.patience.pause(failure)
+                    self.retries.renew()
+                await self.retries.pause(failure)
 
     async def _read(self, stream: BodyStream) -> bool:
         """Whether the end was reached."""

@@ -59,16 +59,16 @@ class Timeouts:
             Kind.UNLOAD: self.unload,
         }[step.kind]
 
-    def patience(self, step: Step, patience: StepPolicy) -> StepPolicy:
+    def policy(self, step: Step, policy: StepPolicy) -> StepPolicy:
         if step.kind.of_model:  # Somebody waits: it is taken over soon, and not for ever.
             return replace(
-                patience,
+                policy,
                 answer=self.of(step),
                 lease=_OWNER_SILENT,
                 failures_max=_OWNERS_MAX,
                 backoff_first=_TAKEN_OVER_AFTER,
             )
-        return replace(patience, answer=self.of(step))
+        return replace(policy, answer=self.of(step))
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class BusCommander:
 
     def __init__(
         self,
-        lines: PatientBusPort,
+        bus: PatientBusPort,
         store: OpStore,
         board: ProgressBoard,
         progress: ProgressSubscription,
@@ -101,7 +101,7 @@ class BusCommander:
         model_work: ModelWork | None = None,
     ) -> None:
         self._model_work = model_work
-        self._lines = lines
+        self._bus = bus
         self._store = store
         self._board = board
         self._progress = progress
@@ -186,9 +186,9 @@ class BusCommander:
                     outcome = await self._outcome(verb, step)
                 if outcome is not None:
                     self._board.ended(key)
-                    await self._take_down(step, outcome)
+                    await self._record(step, outcome)
             if scope.cancelled_caught and step.kind.of_model:  # Then nothing is at work any more.
-                await self._take_down(step, Outcome(step.attempt, _GIVEN_UP))
+                await self._record(step, Outcome(step.attempt, _GIVEN_UP))
         except Exception:  # One attempt's defect is no other's: its lease runs out, and it is tried again.
             log.exception("dispatch_broke", op=step.op, node=step.node, verb=verb)
         finally:
@@ -231,16 +231,16 @@ class BusCommander:
             case Verb.REMOVE:
                 return await self._remove(step)
             case _:
-                problem = replies.problem_in(verb, await self._say(step, replies.call(verb, step)), step)
+                problem = replies.problem_in(verb, await self._request(step, replies.call(verb, step)), step)
         if verb is Verb.PROVE and problem is None:
             stop = replies.stop_proof(step)
-            await self._lines.publish(stop.subject, stop.payload)
+            await self._bus.publish(stop.subject, stop.payload)
         return problem
 
     async def _upgrade(self, step: Step) -> Problem | None:
         """The one place that knows of workers older than the subject for upgrades."""
         try:
-            reply = await self._say(step, replies.call(Verb.UPGRADE, step))
+            reply = await self._request(step, replies.call(Verb.UPGRADE, step))
             return replies.problem_in(Verb.UPGRADE, reply, step)
         except NodeUnreachable:
             log.warning(
@@ -249,21 +249,23 @@ class BusCommander:
                 node=step.node_name,
                 backend=step.source.backend,
             )
-        problem = replies.problem_in(Verb.INSTALL, await self._say(step, replies.forced_install(step)), step)
+        problem = replies.problem_in(
+            Verb.INSTALL, await self._request(step, replies.forced_install(step)), step
+        )
         return None if problem is None else replies.in_legacy_words(problem)
 
     async def _remove(self, step: Step) -> Problem | None:
         """One name after another, until nothing is left under any of them."""
         for call in (replies.call(Verb.REMOVE, step), *replies.other_names(step)):
-            problem = replies.problem_in(Verb.REMOVE, await self._say(step, call), step)
+            problem = replies.problem_in(Verb.REMOVE, await self._request(step, call), step)
             if problem is not None and not replies.not_found(problem):
                 return problem
         return None
 
-    async def _say(self, step: Step, call: replies.WorkerRequest) -> bytes:
+    async def _request(self, step: Step, call: replies.WorkerRequest) -> bytes:
         known = await self._replicas_known()
         doubt = partial(self._doubt, (step.op, step.node, step.attempt))
-        reply = await self._lines.request(call.subject, call.payload, _REPLY_MOST, on_gap=doubt)
+        reply = await self._bus.request(call.subject, call.payload, _REPLY_MOST, on_gap=doubt)
         if self._model_work is not None and known is not None and (stopped := replies.stopped_in(reply)):
             try:
                 await self._model_work.forget_stopped(step.node, stopped, known)
@@ -294,7 +296,7 @@ class BusCommander:
             log.warning("request_not_released", op=op, node=node, reason=error.message)
         self._changed()
 
-    async def _take_down(self, step: Step, outcome: Outcome) -> None:
+    async def _record(self, step: Step, outcome: Outcome) -> None:
         """A reply is told once. While the store cannot take it, it is kept here."""
         failed = 0
         while True:
@@ -312,7 +314,7 @@ class BusCommander:
         op, node, _ = key
         call = replies.cancel(op, node)
         try:
-            await self._lines.request(call.subject, call.payload, self._timeouts.cancel)
+            await self._bus.request(call.subject, call.payload, self._timeouts.cancel)
             log.info("cancel_sent", op=op, node=node)
         except RemudaError as error:
             log.warning("cancel_not_heard", op=op, node=node, reason=error.message)

@@ -25,19 +25,19 @@ def fits(nodes: Sequence[ObservedNode], readings: Sequence[Reading]) -> dict[str
             known = node.standing.node
             alike[machine_of(known), is_localai(known)].append(node)
     groups = {same[0].standing.node.id: same for same in alike.values()}
-    around = PlanningContext([same[0] for same in groups.values()], readings)
+    context = PlanningContext([same[0] for same in groups.values()], readings)
     names = (f"{found.gallery.name}@{found.entry.name}" for found in everything(readings))
     return {
-        name: sorted(node.standing.node.name for one in _able(name, around) for node in groups[one])
+        name: sorted(node.standing.node.name for one in _able(name, context) for node in groups[one])
         for name in names
     }
 
 
-def _able(name: str, around: PlanningContext) -> list[NodeId]:
-    ids = tuple(node.standing.node.id for node in around.nodes)
+def _able(name: str, context: PlanningContext) -> list[NodeId]:
+    ids = tuple(node.standing.node.id for node in context.nodes)
     wanted = WantedOperation(Kind.INSTALL, Source(name), Selection(names=ids), RollOut(1))
     try:
-        drafts = plan(wanted, around, _NOBODYS).drafts
+        drafts = plan(wanted, context, _NOBODYS).drafts
     except RemudaError:  # None of them can.
         return []
     return [draft.step.node for draft in drafts if draft.step.state is not State.SKIPPED]

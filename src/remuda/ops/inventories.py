@@ -30,13 +30,13 @@ class Inventories:
 
     def __init__(
         self,
-        lines: BusPort,
+        bus: BusPort,
         store: OpStore,
         clock: Clock,
         changed: Callable[[], None],
         every: timedelta = EVERY,
     ) -> None:
-        self._lines = lines
+        self._bus = bus
         self._store = store
         self._clock = clock
         self._changed = changed
@@ -70,7 +70,7 @@ class Inventories:
             async with self._slots:
                 asked_s = self._clock.monotonic()
                 question = encode(BackendList())
-                answer = await self._lines.request(subjects.backend_list(node), question, _ANSWER)
+                answer = await self._bus.request(subjects.backend_list(node), question, _ANSWER)
             listed = decode(BackendListReply, answer)
             if listed.error:  # With an error the list says nothing.
                 log.warning("backends_not_listed", node=node, reason=listed.error)

@@ -288,7 +288,7 @@ class Moment:
 
     now: datetime
     fraction: float
-    patience: StepPolicy = StepPolicy()
+    policy: StepPolicy = StepPolicy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class Reconciler:
         clock: Clock,
         entropy: Entropy,
         timeouts: Timeouts,
-        patience: StepPolicy,
+        policy: StepPolicy,
         bus_trouble: Callable[[], str],
         pace: Pace = _AS_SHIPPED,
         figures: Figures = UNCOUNTED,
@@ -93,7 +93,7 @@ class Reconciler:
         self._clock = clock
         self._entropy = entropy
         self._timeouts = timeouts
-        self._patience = patience
+        self._policy = policy
         self._bus_trouble = bus_trouble
         self._pace = pace
         self._figures = figures
@@ -180,7 +180,7 @@ class Reconciler:
 
     def _moment_for(self, now: datetime) -> Callable[[Step], Moment]:
         def moment(step: Step) -> Moment:
-            return Moment(now, self._entropy.fraction(), self._timeouts.patience(step, self._patience))
+            return Moment(now, self._entropy.fraction(), self._timeouts.policy(step, self._policy))
 
         return moment
 

@@ -173,8 +173,8 @@ class Operations:
         wanted = WantedOperation(
             asked.kind, source, asked.selection, self._roll_out(asked), asked.concrete_for_all
         )
-        around = PlanningContext(tuple(nodes), readings, self._policy.local_sources)
-        drafted = targets.plan(wanted, around, op)
+        context = PlanningContext(tuple(nodes), readings, self._policy.local_sources)
+        drafted = targets.plan(wanted, context, op)
         planned = targets.pinned(drafted, await pin_all(self._pinner, drafted.builds))
         if asked.kind is Kind.INSTALL:
             planned = await self._starting_again(planned, nodes, source.backend)

@@ -162,8 +162,8 @@ def _begin(step: Step, seen: Observation, at: Moment) -> Change:
         state=State.RUNNING,
         attempt=attempt,
         boot=seen.boot,
-        answer_by=at.now + at.patience.answer,
-        wait_until=at.now + _tolerated(seen, at.patience),
+        answer_by=at.now + at.policy.answer,
+        wait_until=at.now + _tolerated(seen, at.policy),
         reason="",
         listed_before=seen.installation if step.stage is Stage.APPLY else None,
     )
@@ -180,9 +180,9 @@ def _verb(step: Step) -> Verb:
             return Verb.ROLL_BACK
 
 
-def _tolerated(seen: Observation, patience: StepPolicy) -> timedelta:
+def _tolerated(seen: Observation, policy: StepPolicy) -> timedelta:
     """Silence that proves nothing. A reporting worker soon shows what it has in hand; others only reply."""
-    return patience.lease if seen.reports else patience.answer + patience.silence
+    return policy.lease if seen.reports else policy.answer + policy.silence
 
 
 # Begun, and over.
@@ -292,8 +292,8 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
     """Tried again after a while, as long as that may help; then left for a person to look at."""
     if step.state is State.STOPPING:
         return _as_told(step)
-    failures, patience = step.failures + 1, _patience_with(step, problem, at.patience)
-    spent = failures >= patience.failures_max
+    failures, policy = step.failures + 1, _policy_for(step, problem, at.policy)
+    spent = failures >= policy.failures_max
     # A worker that is lost again and again over a proof may be lost because of it.
     unproven = problem.code in (PROOF_FAILED, NOT_PROVEN) or (spent and problem.code == LOST.code)
     if step.stage is Stage.PROVE and unproven:
@@ -303,7 +303,7 @@ def _failed(step: Step, problem: Problem, at: Moment) -> Step:
         return _given_up(step, problem)
     # What made it go back is what a person has to know, not what keeps it from going back now.
     kept = step.problem if step.stage is Stage.ROLL_BACK and step.problem is not None else problem
-    delay = Backoff(patience.backoff_first, patience.backoff_most, _JITTER).delay(failures, at.fraction)
+    delay = Backoff(policy.backoff_first, policy.backoff_most, _JITTER).delay(failures, at.fraction)
     until = at.now + delay
     return replace(step, state=State.PENDING, problem=kept, wait_until=until, reason=WAITS_TO_RETRY)
 
@@ -313,13 +313,13 @@ def _as_told(step: Step) -> Step:
     return replace(_idle(step), state=State.PENDING)
 
 
-def _patience_with(step: Step, problem: Problem, patience: StepPolicy) -> StepPolicy:
-    most = patience.failures_max
+def _policy_for(step: Step, problem: Problem, policy: StepPolicy) -> StepPolicy:
+    most = policy.failures_max
     if problem.code in DOUBTFUL:
-        most = min(most, patience.doubtful_failures_max)
+        most = min(most, policy.doubtful_failures_max)
     if step.stage is Stage.ROLL_BACK:
-        most = min(most, patience.rollback_failures_max)
-    return replace(patience, failures_max=most)
+        most = min(most, policy.rollback_failures_max)
+    return replace(policy, failures_max=most)
 
 
 def _given_up(step: Step, problem: Problem) -> Step:
@@ -366,11 +366,11 @@ def _keep_waiting(step: Step, seen: Observation, wish: Wish, at: Moment) -> Chan
     if seen.working:
         return _still_working(step, seen, at)
     if step.wait_until is None:
-        return replace(step, wait_until=at.now + _tolerated(seen, at.patience), reason=""), None
+        return replace(step, wait_until=at.now + _tolerated(seen, at.policy), reason=""), None
     if step.state is State.RUNNING and wish is Wish.RUN and _may_be_said_again(step, seen, at):
         return _begin(step, seen, at)
     # After a time in which nobody heard anything, it is given the time to tell.
-    if at.now < step.wait_until + (timedelta() if seen.told else at.patience.lease):
+    if at.now < step.wait_until + (timedelta() if seen.told else at.policy.lease):
         return step, None
     if step.state is State.STOPPING:
         deaf = "" if seen.reports else "its worker cannot be told to stop, and may still finish it"
@@ -392,7 +392,7 @@ def _may_be_said_again(step: Step, seen: Observation, at: Moment) -> bool:
 
 def _still_working(step: Step, seen: Observation, at: Moment) -> Change:
     stopping = step.state is State.STOPPING
-    until = _renewed(step, at.patience.lease if stopping else _tolerated(seen, at.patience), at.now)
+    until = _renewed(step, at.policy.lease if stopping else _tolerated(seen, at.policy), at.now)
     # It should have heard by now that nobody wants this: say it again.
     again = Dispatch(step.op, step.node, Verb.CANCEL, step.attempt) if stopping else None
     kept = _because(step, step.reason if stopping else "")
@@ -419,9 +419,9 @@ def _begin_stopping(step: Step, seen: Observation, wish: Wish, at: Moment) -> Ch
         return _stopped(step, wish, may_go_on=_AWAY), None
     reason, ends_by = "being paused", step.answer_by
     if wish is Wish.CANCEL:
-        latest = at.now + at.patience.stop
+        latest = at.now + at.policy.stop
         reason, ends_by = "being cancelled", latest if ends_by is None else min(ends_by, latest)
-    until = at.now + at.patience.lease
+    until = at.now + at.policy.lease
     stopping = replace(step, state=State.STOPPING, wait_until=until, answer_by=ends_by, reason=reason)
     return stopping, Dispatch(step.op, step.node, Verb.CANCEL, step.attempt)
 

@@ -87,14 +87,14 @@ class PlanningContext:
     local_sources: bool = False  # Files and folders of the nodes may be named.
 
 
-def plan(wanted: WantedOperation, around: PlanningContext, op: OpId) -> OperationPlan:
+def plan(wanted: WantedOperation, context: PlanningContext, op: OpId) -> OperationPlan:
     """One step for each node that is meant. Raises Rejected or Unavailable when there is nothing to do."""
-    return pinned(proposal(wanted, around, op), {})
+    return pinned(proposal(wanted, context, op), {})
 
 
-def proposal(wanted: WantedOperation, around: PlanningContext, op: OpId) -> OperationPlan:
+def proposal(wanted: WantedOperation, context: PlanningContext, op: OpId) -> OperationPlan:
     """As `plan`, also when no node can do it: then every step is skipped, with its node's own reason."""
-    return _Planner(wanted, around, op).plan()
+    return _Planner(wanted, context, op).plan()
 
 
 def pinned(drafted: OperationPlan, pins: Mapping[Build, Pin]) -> OperationPlan:
@@ -171,15 +171,15 @@ def builds_of(readings: Sequence[Reading], name: str) -> tuple[str, ...]:
 
 
 class _Planner:
-    def __init__(self, wanted: WantedOperation, around: PlanningContext, op: OpId) -> None:
-        self.wanted, self.around, self.op = wanted, around, op
-        self.nodes = {node.standing.node.id: node for node in around.nodes}
-        self.readings = preferring(around.readings, wanted.source.backend)
+    def __init__(self, wanted: WantedOperation, context: PlanningContext, op: OpId) -> None:
+        self.wanted, self.context, self.op = wanted, context, op
+        self.nodes = {node.standing.node.id: node for node in context.nodes}
+        self.readings = preferring(context.readings, wanted.source.backend)
         self.bare = wanted.source.backend.rpartition("@")[2]
         self.warnings: list[str] = []
 
     def plan(self) -> OperationPlan:
-        meant = select(self.wanted.selection, [node.standing for node in self.around.nodes])
+        meant = select(self.wanted.selection, [node.standing for node in self.context.nodes])
         nodes = [self.nodes[one.node.id] for one in meant]
         match self.wanted.kind:
             case Kind.INSTALL if self.wanted.source.uri:
@@ -264,7 +264,7 @@ class _Planner:
     # From outside the galleries.
 
     def _external(self, nodes: Sequence[ObservedNode]) -> list[Draft]:
-        given = external(self.wanted.source, local_sources=self.around.local_sources)
+        given = external(self.wanted.source, local_sources=self.context.local_sources)
         return [self._external_on(node, given) for node in nodes]
 
     def _external_on(self, node: ObservedNode, given: External) -> Draft:
@@ -362,7 +362,7 @@ class _Planner:
         """Every node that is meant, away or not: one that returns must not bring it back."""
         names = builds_of(self.readings, self.wanted.source.backend)
         known = find(self.readings, self.wanted.source.backend) or len(names) > 1
-        if not known and not any(found(node, names) for node in self.around.nodes):
+        if not known and not any(found(node, names) for node in self.context.nodes):
             raise NotFound(
                 f"no backend named {self.wanted.source.backend} is installed on any node",
                 hint=self._installed_names(),
@@ -385,7 +385,7 @@ class _Planner:
 
     def _installed_names(self) -> str:
         """A hint for a name that nothing is installed under."""
-        held = holdings(self.around.nodes)
+        held = holdings(self.context.nodes)
         aliases = {one.artifact.alias for holders in held.values() for one in holders} - {""}
         return did_you_mean(self.bare, (*held, *aliases), "`remuda backends` shows what is installed where")
 

@@ -60,7 +60,7 @@ class PeerLoads:
         frontend: FrontendId,
         tables: Tables,
         ledger: RequestLedger,
-        lines: BusPort,
+        bus: BusPort,
         clock: Clock,
         *,
         listening: Callable[[], Awaitable[Collection[FrontendId]]],
@@ -69,7 +69,7 @@ class PeerLoads:
         self._frontend = frontend
         self._tables = tables
         self._ledger = ledger
-        self._lines = lines
+        self._bus = bus
         self._clock = clock
         self._every_s = every_s
         self._listening = listening
@@ -118,7 +118,7 @@ class PeerLoads:
         )
         message = RequestsHeld(frontend=self._frontend, change=now.change, held=held)
         try:
-            await self._lines.publish(subjects.REQUESTS_HELD, encode(message))
+            await self._bus.publish(subjects.REQUESTS_HELD, encode(message))
         except RemudaError as error:  # It is said again in a second.
             log.debug("requests_held_not_told", reason=error.message)
         else:
@@ -128,7 +128,7 @@ class PeerLoads:
 
     async def _listen(self) -> None:
         try:
-            await self._lines.subscribe(subjects.REQUESTS_HELD, self._hear)
+            await self._bus.subscribe(subjects.REQUESTS_HELD, self._hear)
         except RemudaError as error:
             log.warning("requests_held_not_heard", reason=error.message)
 

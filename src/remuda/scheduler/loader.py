@@ -134,12 +134,12 @@ class Loader:
 
     async def _stop(self, replica: Replica) -> None:
         """If its worker does not, its report will show the process, and it is stopped then."""
-        with anyio.move_on_after(_STOP_S) as patience:
+        with anyio.move_on_after(_STOP_S) as scope:
             try:
                 await stop_given_up(self._deps.worker, replica)
             except RemudaError as error:
                 log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason=error.message)
-        if patience.cancelled_caught:
+        if scope.cancelled_caught:
             log.warning("abandoned_replica_not_stopped", replica=str(replica.key), reason="no answer")
 
 

@@ -70,8 +70,8 @@ def _action(row: Replica, around: UpkeepInputs) -> Action | None:
             return Unload(row, why) if why and not leaves else None
         case ReplicaState.UNLOADING:
             why = row.why or UnloadReason(UnloadCause.UNKNOWN)
-            patience = _AWAITED if why.cause is UnloadCause.MAKES_ROOM else _STUCK
-            return Unload(row, why) if age >= patience and not leaves else None
+            long_enough = _AWAITED if why.cause is UnloadCause.MAKES_ROOM else _STUCK
+            return Unload(row, why) if age >= long_enough and not leaves else None
         case ReplicaState.LOADED:
             why = _unwanted(row, around)
             return Unload(row, why) if why and not leaves else None

@@ -33,8 +33,8 @@ _INSTALLED: Final = timedelta(seconds=30)
 class BusWorker:
     """Implements scheduler.ports.WorkerBus. How long an install may take is its caller's to say."""
 
-    def __init__(self, lines: BusPort) -> None:
-        self._lines = lines
+    def __init__(self, bus: BusPort) -> None:
+        self._bus = bus
 
     async def install(self, node: NodeId, request: BackendInstall) -> BackendInstallReply:
         return await self._ask(subjects.backend_install(node), request, _INSTALL_MOST, BackendInstallReply)
@@ -43,7 +43,7 @@ class BusWorker:
         return await self._ask(subjects.model_stop(node), request, _STOP, ModelStopReply)
 
     async def stop_unheard(self, node: NodeId, key: ReplicaKey) -> None:
-        await self._lines.publish(subjects.backend_stop(node), encode(BackendStop(backend=str(key))))
+        await self._bus.publish(subjects.backend_stop(node), encode(BackendStop(backend=str(key))))
 
     async def running(self, node: NodeId) -> ModelsRunningReply:
         return await self._ask(subjects.models_running(node), ModelsRunning(), _RUNNING, ModelsRunningReply)
@@ -52,7 +52,7 @@ class BusWorker:
         return await self._ask(subjects.backend_list(node), BackendList(), _INSTALLED, BackendListReply)
 
     async def _ask(self, subject: str, request: BaseModel, limit: timedelta, reply: type[M]) -> M:
-        return decode(reply, await self._lines.request(subject, encode(request), limit))
+        return decode(reply, await self._bus.request(subject, encode(request), limit))
 
 
 # Stopping a process.

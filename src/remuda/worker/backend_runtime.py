@@ -61,7 +61,7 @@ class RuntimeSettings:
     backend_env: tuple[str, ...] = ()
     blobs_bytes_max: int = 50 << 30
     blobs_unused: timedelta = timedelta(days=14)
-    patience: BackendTimeouts = USUAL
+    timeouts: BackendTimeouts = USUAL
 
 
 class BackendRuntime:
@@ -90,15 +90,15 @@ class BackendRuntime:
         self._warden = Warden(settings.owner, settings.boot)
         self._supervisor = Supervisor(
             LocalMachine(settings.owner, settings.boot, self._logs, self._warden),
-            BackendCalls(settings.patience),
+            BackendCalls(settings.timeouts),
             PortBook(settings.ports[0], settings.ports[-1]),
             clock=clock,
             entropy=entropy,
             changed=changed,
-            patience=settings.patience,
+            timeouts=settings.timeouts,
         )
         environ = scrubbed(settings.environ, settings.secrets, settings.backend_env)
-        starting = Starting(environ, settings.tokens, settings.bind, settings.patience.start)
+        starting = Starting(environ, settings.tokens, settings.bind, settings.timeouts.start)
         self._commands = Commands(
             depot,
             self._supervisor,

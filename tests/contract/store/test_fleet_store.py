@@ -102,8 +102,8 @@ async def test_registration_is_judged_by_the_hearing(fleet_store: FleetStore) ->
         return admitting(candidate(), "id")(known)
 
     await fleet_store.register("alpha", decide)
-    assert len(hearings[0].hearing.spans) == 1
-    assert hearings[0].now >= hearings[0].hearing.spans[0].until
+    assert len(hearings[0].listening.spans) == 1
+    assert hearings[0].now >= hearings[0].listening.spans[0].until
 
 
 async def test_amended_node_is_written_with_its_note(fleet_store: FleetStore) -> None:

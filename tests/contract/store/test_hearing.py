@@ -25,7 +25,7 @@ LONG_AGO = timedelta(seconds=limits.LISTENING_LATELY_S + 1)
 async def test_first_word_of_a_frontend_begins_a_span_now(fleet_store: FleetStore) -> None:
     await fleet_store.listen(ONE, resumed=False)
     fleet = await fleet_store.fleet()
-    (span,) = fleet.hearing.spans
+    (span,) = fleet.listening.spans
     assert span.since == span.until
     assert timedelta() <= fleet.now - span.since < timedelta(seconds=5)
 
@@ -36,7 +36,7 @@ async def test_span_grows_while_the_frontend_goes_on_listening(
     await fleet_store.listen(ONE, resumed=False)
     await let_time_pass(database, WITHIN_THE_GAP)
     await fleet_store.listen(ONE, resumed=False)
-    (span,) = (await fleet_store.fleet()).hearing.spans
+    (span,) = (await fleet_store.fleet()).listening.spans
     assert span.until - span.since >= WITHIN_THE_GAP
 
 
@@ -48,7 +48,7 @@ async def test_time_in_which_a_frontend_was_quiet_is_not_counted(
     await fleet_store.listen(ONE, resumed=False)
     await let_time_pass(database, BEYOND_THE_GAP)
     await fleet_store.listen(ONE, resumed=False)
-    heard, begun = (await fleet_store.fleet()).hearing.spans
+    heard, begun = (await fleet_store.fleet()).listening.spans
     assert begun.since - heard.until >= BEYOND_THE_GAP
     assert begun.since == begun.until
 
@@ -59,7 +59,7 @@ async def test_time_before_a_frontend_resumed_is_not_counted(
     await fleet_store.listen(ONE, resumed=False)
     await let_time_pass(database, WITHIN_THE_GAP)
     await fleet_store.listen(ONE, resumed=True)
-    assert all(span.since == span.until for span in (await fleet_store.fleet()).hearing.spans)
+    assert all(span.since == span.until for span in (await fleet_store.fleet()).listening.spans)
 
 
 async def test_each_frontend_has_its_own_span(database: Database, fleet_store: FleetStore) -> None:
@@ -124,7 +124,7 @@ async def test_listening_before_the_clock_was_set_back_does_not_count_for_nodes_
 
 async def silence(store: FleetStore, node_id: NodeId) -> timedelta:
     fleet = await store.one(node_id)
-    return fleet.hearing.silence(fleet.nodes[0].last_heartbeat, fleet.now)
+    return fleet.listening.silence(fleet.nodes[0].last_heartbeat, fleet.now)
 
 
 async def set_clock_back(database: Database, by: timedelta) -> None:
@@ -157,7 +157,7 @@ async def test_resuming_over_and_over_does_not_crowd_out_what_was_heard(
     for _ in range(5):
         await let_time_pass(database, BEYOND_THE_GAP)
         await fleet_store.listen(ONE, resumed=True)
-    heard = (await fleet_store.fleet()).hearing.spans[0]
+    heard = (await fleet_store.fleet()).listening.spans[0]
     assert heard.until - heard.since >= WITHIN_THE_GAP
 
 

@@ -90,7 +90,7 @@ async def test_open_requests_fail_at_once_when_the_server_dies(tmp_path: Path) -
 
 
 async def test_a_link_that_falls_silent_is_given_up(tmp_path: Path) -> None:
-    async with plain_server(tmp_path) as server, connected(server.url, patience=IMPATIENT) as bus:
+    async with plain_server(tmp_path) as server, connected(server.url, timeouts=IMPATIENT) as bus:
         os.kill(server.pid, signal.SIGSTOP)
         try:
             assert "did not answer" in await until_down(bus)

@@ -55,11 +55,11 @@ def test_worker_that_knows_the_authority_joins(site: Site) -> None:
 
 
 def test_worker_that_does_not_says_so_and_goes_on_trying(site: Site) -> None:
-    wary = site.place.join(site.url, "wary")
-    (trouble,) = wait_until_blocking(lambda: wary.events("registration_failed"), within=30)
+    hold_suspect_text = site.place.join(site.url, "wary")
+    (trouble,) = wait_until_blocking(lambda: hold_suspect_text.events("registration_failed"), within=30)
     assert "its certificate is not trusted here" in trouble["reason"]
     assert "--ca" in trouble["reason"]
-    assert wary.running
+    assert hold_suspect_text.running
     assert "wary" not in site.up.nodes()
 
 

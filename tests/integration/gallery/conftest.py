@@ -38,7 +38,7 @@ async def mirror() -> AsyncIterator[Server]:
 @pytest.fixture
 async def fetcher(server: Server) -> AsyncIterator[Fetcher]:
     """Its GitHub is the test's server; its patience is short."""
-    async with open_fetcher(patience=SHORT, github_raw=server.address) as fetcher:
+    async with open_fetcher(timeouts=SHORT, github_raw=server.address) as fetcher:
         yield fetcher
 
 

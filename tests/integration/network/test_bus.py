@@ -11,7 +11,7 @@ import psutil
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from remuda.bus.client import PATIENCE, Bus, BusTimeouts
+from remuda.bus.client import DEFAULT_TIMEOUTS, Bus, BusTimeouts
 from remuda.bus.messages import Connected, Incoming
 from remuda.core.errors import BusUnusable
 from tests.support.fault_proxy import FaultProxy, fault_proxy
@@ -31,12 +31,14 @@ async def echo(message: Incoming) -> None:
 
 
 @asynccontextmanager
-async def linked(folder: Path, patience: BusTimeouts = PATIENCE) -> AsyncIterator[tuple[FaultProxy, Bus]]:
+async def linked(
+    folder: Path, timeouts: BusTimeouts = DEFAULT_TIMEOUTS
+) -> AsyncIterator[tuple[FaultProxy, Bus]]:
     """A bus with a proxy between it and its server."""
     async with (
         plain_server(folder) as server,
         fault_proxy(urlsplit(server.url).port or 0) as proxy,
-        connected(f"nats://{HOST}:{proxy.port}", patience=patience) as bus,
+        connected(f"nats://{HOST}:{proxy.port}", timeouts=timeouts) as bus,
     ):
         await bus.subscribe("echo", echo)
         yield proxy, bus
@@ -50,7 +52,7 @@ async def reconnected(bus: Bus) -> bool:
 
 
 def test_a_link_that_falls_silent_is_given_up_within_20_s() -> None:
-    assert PATIENCE.ping_every + PATIENCE.answer_within < timedelta(seconds=20)
+    assert DEFAULT_TIMEOUTS.ping_every + DEFAULT_TIMEOUTS.answer_within < timedelta(seconds=20)
 
 
 async def test_a_black_hole_is_noticed_and_left_when_it_opens(tmp_path: Path) -> None:
@@ -100,10 +102,10 @@ async def test_a_link_that_cannot_be_replaced_is_checked_and_not_trusted(tmp_pat
 
 async def flood(bus: Bus) -> None:
     """Publish until the bus is down: far more than anything on the way can hold."""
-    with anyio.fail_after(20) as patience, suppress(BusUnusable):
+    with anyio.fail_after(20) as scope, suppress(BusUnusable):
         while True:
             await bus.publish("elsewhere", bytes(256 * 1024))
-    assert not patience.cancel_called, "nobody let it go"  # The client swallows being cancelled.
+    assert not scope.cancel_called, "nobody let it go"  # The client swallows being cancelled.
 
 
 async def test_what_cannot_be_sent_any_more_holds_nobody(tmp_path: Path) -> None:

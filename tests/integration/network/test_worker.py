@@ -149,7 +149,7 @@ async def test_after_many_resets_it_is_the_same_healthy_node(tmp_path: Path) -> 
 async def test_a_bus_in_a_black_hole_silences_the_worker_until_it_opens(tmp_path: Path) -> None:
     async with (
         site(tmp_path) as far,
-        running(far.url, patience=IMPATIENT, token=far.token, heartbeat_interval=OFTEN) as worker,
+        running(far.url, timeouts=IMPATIENT, token=far.token, heartbeat_interval=OFTEN) as worker,
         httpx.AsyncClient(trust_env=False, verify=PLAIN) as client,
     ):
         await wait_for_phase(worker, WorkerPhase.READY)

@@ -104,8 +104,8 @@ async def test_a_restarted_worker_is_asked_again(place: Place) -> None:
 async def test_a_worker_that_lost_the_request_is_asked_again_after_its_lease(place: Place) -> None:
     node = await worker(place.theirs, place.database, reports=True)
     await node.on("backend.install", never)
-    patience = patient(lease=timedelta(milliseconds=200))
-    async with ops_frontend(place.ours, place.database, CLOCK, patience=patience) as frontend:
+    policy = patient(lease=timedelta(milliseconds=200))
+    async with ops_frontend(place.ours, place.database, CLOCK, policy=policy) as frontend:
         await frontend.submit([node.node])
         await wait_until(lambda: node.times("backend.install") >= 2)
         problem = (await frontend.step()).problem

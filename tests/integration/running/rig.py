@@ -17,7 +17,7 @@ import httpx
 import psutil
 from pydantic import SecretStr
 
-from remuda.bus.client import PATIENCE as BUS_PATIENCE
+from remuda.bus.client import DEFAULT_TIMEOUTS as BUS_TIMEOUTS
 from remuda.bus.client import Bus
 from remuda.core.clock import SystemClock
 from remuda.core.entropy import SystemEntropy
@@ -82,7 +82,7 @@ class Yard:
     """Where a worker keeps its things, and how it differs from others."""
 
     folder: Path
-    patience: BackendTimeouts = QUICK
+    timeouts: BackendTimeouts = QUICK
     ports_count: int = 60
     owner: MachineId = field(default_factory=lambda: MachineId(SystemEntropy().uuid()))
     boot: BootId = field(default_factory=lambda: BootId(SystemEntropy().uuid()))
@@ -272,7 +272,7 @@ def _worker(yard: Yard, frontend_url: str, make_room: MakeRoom) -> Worker:
     )
     return Worker(
         config,
-        opening_bus(BUS_PATIENCE),
+        opening_bus(BUS_TIMEOUTS),
         FixedHardware(),
         clock=CLOCK,
         entropy=Impatient(),
@@ -300,7 +300,7 @@ def _room(yard: Yard, site: Site, client: RegistryClient, fetcher: Fetcher) -> B
         bind=HOST,
         environ=os.environ,
         secrets=(TOKEN,),
-        patience=yard.patience,
+        timeouts=yard.timeouts,
     )
     return BackendRuntime(
         settings,

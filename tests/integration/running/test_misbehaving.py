@@ -103,7 +103,7 @@ async def test_one_that_ignores_sigterm_is_killed_after_the_grace(rig: Rig) -> N
     stopped = await stop(rig, reply, force=True)
 
     assert (stopped["freed"], stopped["terminated"], stopped.get("error", "")) == (False, True, "")
-    assert anyio.current_time() - began >= rig.yard.patience.grace.total_seconds()
+    assert anyio.current_time() - began >= rig.yard.timeouts.grace.total_seconds()
     assert gone(pid)
 
 

@@ -85,7 +85,7 @@ async def test_one_whose_run_file_is_no_program_here_is_told_so(rig: Rig) -> Non
 async def test_those_that_say_nothing_useful_are_ended_when_the_time_is_over(
     yard: Yard, nats: PlainServer
 ) -> None:
-    yard.patience = replace(QUICK, start=START)
+    yard.timeouts = replace(QUICK, start=START)
     kinds = (Bad.WRONG_PORT, Bad.SILENT, Bad.NOT_OK)
     bad(yard, *kinds)
     reasons: dict[Bad, str] = {}

@@ -98,11 +98,11 @@ async def test_a_load_ends_when_nobody_waits_for_it(engine: GrpcEngine) -> None:
             return pb.Result()
 
     async with scripted(LoadModel=endless) as address:
-        with anyio.move_on_after(0.2) as patience:
+        with anyio.move_on_after(0.2) as scope:
             await engine.load(ReplicaEndpoint(address), PARROT, Place())
         await wait_until(lambda: not calls.now, what="the end of the load at the backend")
 
-    assert (patience.cancelled_caught, calls.ever) == (True, 1)
+    assert (scope.cancelled_caught, calls.ever) == (True, 1)
 
 
 async def test_a_backend_that_answers_is_healthy(engine: GrpcEngine, tmp_path: Path) -> None:

@@ -317,12 +317,12 @@ async def test_requests_with_random_leavers_and_breaks_leave_no_socket_open(
         nonlocal left, broke
         for _ in range(count):
             stays_s = 0.03 if chance.fraction() < 0.5 else 30.0
-            with anyio.move_on_after(chance.fraction() * stays_s) as patience:
+            with anyio.move_on_after(chance.fraction() * stays_s) as scope:
                 try:
                     await upstream_at(server, pool).serve(chat(stream=True), Notebook())
                 except UpstreamFailed:
                     broke += 1
-            left += patience.cancelled_caught
+            left += scope.cancelled_caught
 
     async with scripted(moody) as server:
         async with anyio.create_task_group() as tasks:

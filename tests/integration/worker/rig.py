@@ -11,7 +11,7 @@ from anyio.abc import TaskStatus
 from pydantic import SecretStr
 
 from remuda.bus.auth import Anonymous, Login, UserJwt
-from remuda.bus.client import PATIENCE, Bus, BusTimeouts
+from remuda.bus.client import DEFAULT_TIMEOUTS, Bus, BusTimeouts
 from remuda.bus.messages import Connected, Down
 from remuda.core.bus_reach import UnreachedBus
 from remuda.core.clock import SystemClock
@@ -82,20 +82,20 @@ class RealBus:
         self._bus.rotate()
 
 
-def opening_bus(patience: BusTimeouts) -> OpenBus:
+def opening_bus(timeouts: BusTimeouts) -> OpenBus:
     def open_bus(target: BusTarget) -> WorkerBus:
         def login() -> Login:
             held = target.credentials()
             return Anonymous() if held is None else UserJwt(held.jwt, SecretStr(held.seed))
 
-        return RealBus(make_bus(target.url, login, patience=patience))
+        return RealBus(make_bus(target.url, login, timeouts=timeouts))
 
     return open_bus
 
 
 def make_worker(
     frontend_url: str,
-    patience: BusTimeouts = PATIENCE,
+    timeouts: BusTimeouts = DEFAULT_TIMEOUTS,
     *,
     listener: BusHandlers | None = None,
     reports: ReportSource | None = None,
@@ -115,7 +115,7 @@ def make_worker(
     )
     return Worker(
         replace(config, **changes),
-        opening_bus(patience),
+        opening_bus(timeouts),
         FixedHardware(),
         clock=SystemClock(),
         entropy=Impatient(),
@@ -127,10 +127,10 @@ def make_worker(
 
 @asynccontextmanager
 async def running(
-    frontend_url: str, patience: BusTimeouts = PATIENCE, **changes: Any
+    frontend_url: str, timeouts: BusTimeouts = DEFAULT_TIMEOUTS, **changes: Any
 ) -> AsyncIterator[Worker]:
     """A worker that runs when the block begins and has stopped in good order when it ends."""
-    worker = make_worker(frontend_url, patience, **changes)
+    worker = make_worker(frontend_url, timeouts, **changes)
     async with anyio.create_task_group() as tasks:
         await tasks.start(worker.run)
         yield worker

@@ -96,8 +96,8 @@ class Claims:
             self._world.violated("terminal_stays_terminal", old, new)
         if not old.attempt <= new.attempt <= old.attempt + 1 or new.version <= old.version:
             self._world.violated("attempts_grow_one_by_one", old, new)
-        patience, back = self._world.pace.patience, new.stage is Stage.ROLL_BACK
-        if new.failures > (patience.rollback_failures_max if back else patience.failures_max):
+        policy, back = self._world.pace.policy, new.stage is Stage.ROLL_BACK
+        if new.failures > (policy.rollback_failures_max if back else policy.failures_max):
             self._world.violated("failures_are_bounded", old, new)
         if back and old.stage is Stage.PROVE:
             self._check_blame(old, new)
@@ -129,12 +129,12 @@ class Claims:
         worker = self._world.workers.get(old.node)
         held = None if worker is None else worker.disk.get(build_of(self.operations[old.op].backend))
         suspects = {old.digest, held.digest if held else ""} & self._world.releases.broken
-        if not suspects and old.failures + 1 < self._world.pace.patience.failures_max:
+        if not suspects and old.failures + 1 < self._world.pace.policy.failures_max:
             self._world.violated("only_a_bad_version_is_taken_back", old, new)
 
     def _waited_for(self, hand: InHand, life: Life) -> bool:
         pace = self._world.pace
-        waited_s = (pace.patience.silence + pace.timeouts.remove).total_seconds()
+        waited_s = (pace.policy.silence + pace.timeouts.remove).total_seconds()
         just_started = hand.begun_s - life.began_s <= _PASS_TRIPS * pace.store_most_s
         return elapsed_s() - hand.begun_s < waited_s and not just_started
 

@@ -135,7 +135,7 @@ class FrontendHost:
             clock=clock,
             entropy=self.dice,
             timeouts=pace.timeouts,
-            patience=pace.patience,
+            policy=pace.policy,
             bus_trouble=self.trouble,
             pace=pace.looks,
         )

@@ -21,7 +21,7 @@ class Pace:
     look_every_s: float  # At what is left to do, once it is calm.
     looks: Looks
     timeouts: Timeouts
-    patience: StepPolicy
+    policy: StepPolicy
     list_every: timedelta
     write_progress_every: timedelta
     signal_gap: timedelta
@@ -30,10 +30,10 @@ class Pace:
     def ended_within_s(self) -> float:
         """The longest that one operation may take on one node with nothing in its way: every attempt slow, as
         many failures as there may be with the longest wait after each, and an answer that never comes."""
-        patience = self.patience
-        attempt_s = self.work_most_s + patience.backoff_most.total_seconds() + patience.lease.total_seconds()
-        unanswered = self.timeouts.install + patience.silence
-        return 3 * patience.failures_max * attempt_s + 2 * unanswered.total_seconds()
+        policy = self.policy
+        attempt_s = self.work_most_s + policy.backoff_most.total_seconds() + policy.lease.total_seconds()
+        unanswered = self.timeouts.install + policy.silence
+        return 3 * policy.failures_max * attempt_s + 2 * unanswered.total_seconds()
 
     @property
     def listed_within_s(self) -> float:
@@ -54,7 +54,7 @@ BRISK = Pace(
     look_every_s=20.0,
     looks=Looks(timedelta(seconds=20), timedelta(seconds=60), timedelta(seconds=60)),
     timeouts=Timeouts(install=timedelta(seconds=60), upgrade=timedelta(seconds=60)),
-    patience=StepPolicy(
+    policy=StepPolicy(
         silence=timedelta(minutes=8),
         failures_max=6,
         backoff_first=timedelta(seconds=5),
@@ -75,7 +75,7 @@ SLOW = Pace(
     look_every_s=900.0,
     looks=Looks(timedelta(minutes=15), timedelta(minutes=60), timedelta(minutes=20)),
     timeouts=Timeouts(),
-    patience=StepPolicy(lease=timedelta(minutes=20), failures_max=6),
+    policy=StepPolicy(lease=timedelta(minutes=20), failures_max=6),
     list_every=timedelta(minutes=15),
     write_progress_every=timedelta(minutes=5),
     signal_gap=timedelta(seconds=10),

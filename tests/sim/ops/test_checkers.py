@@ -41,7 +41,7 @@ def commit_and_say_that_all_was_written(
 
 
 def fail_for_ever(step: Step, problem: Problem, at: Moment) -> Step:
-    return _failed(step, problem, replace(at, patience=replace(at.patience, failures_max=1000)))
+    return _failed(step, problem, replace(at, policy=replace(at.policy, failures_max=1000)))
 
 
 def say_that_it_went_back(step: Step, stage: Stage) -> Step:

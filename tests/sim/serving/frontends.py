@@ -316,7 +316,7 @@ class Parts:
             clock=self._host.clock,
             entropy=self._host.dice,
             timeouts=pace.timeouts,
-            patience=pace.patience,
+            policy=pace.policy,
             bus_trouble=self._host.trouble,
             pace=pace.looks,
         )

@@ -28,7 +28,7 @@ SERVING = Pace(
     look_every_s=5.0,
     looks=Looks(timedelta(seconds=10), timedelta(seconds=60), timedelta(seconds=40)),
     timeouts=Timeouts(),
-    patience=StepPolicy(),
+    policy=StepPolicy(),
     list_every=timedelta(seconds=30),
     write_progress_every=timedelta(seconds=10),
     signal_gap=timedelta(seconds=1),

@@ -444,10 +444,10 @@ def test_progress_is_written_at_most_every_two_seconds(monkeypatch: pytest.Monke
 
 def test_each_kind_of_request_has_its_own_timeout() -> None:
     timeouts = Timeouts(install=timedelta(seconds=7), upgrade=timedelta(seconds=8))
-    patience = partial(timeouts.patience, patience=StepPolicy())
-    assert patience(running()).answer == timedelta(seconds=7)
-    assert patience(running(Kind.UPGRADE)).answer == timedelta(seconds=8)
-    assert patience(running(Kind.REMOVE)).answer == timedelta(minutes=2)
+    policy = partial(timeouts.policy, policy=StepPolicy())
+    assert policy(running()).answer == timedelta(seconds=7)
+    assert policy(running(Kind.UPGRADE)).answer == timedelta(seconds=8)
+    assert policy(running(Kind.REMOVE)).answer == timedelta(minutes=2)
     assert Timeouts().install == Timeouts().upgrade == timedelta(minutes=15)
 
 

@@ -38,7 +38,7 @@ def test_a_list_ends_an_install_whose_reply_was_missed() -> None:
         assert (await world.frontend.step()).attempt == 1
         assert world.worker.times("backend.install") == 1
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_a_list_with_a_new_installation_ends_an_upgrade_whose_reply_was_missed() -> None:
@@ -69,7 +69,7 @@ def test_a_list_with_a_new_installation_ends_an_upgrade_whose_reply_was_missed()
         )
         assert world.worker.times("backend.upgrade") == 1
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 @pytest.mark.parametrize(("takes_s", "tells"), [(50, False), (200, True)])
@@ -98,7 +98,7 @@ def test_an_install_that_goes_on_through_a_restart_of_the_bus_is_asked_for_once(
         assert world.worker.times("backend.install") == 1
         assert (await world.frontend.step()).attempt == 1
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_an_install_that_its_worker_knows_nothing_of_is_asked_for_again_soon() -> None:
@@ -116,7 +116,7 @@ def test_an_install_that_its_worker_knows_nothing_of_is_asked_for_again_soon() -
         step = await world.frontend.step()
         assert (step.attempt, step.failures) == (2, 0)
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_a_reply_after_everybodys_reconnect_counts_and_progress_is_heard_again() -> None:
@@ -139,7 +139,7 @@ def test_a_reply_after_everybodys_reconnect_counts_and_progress_is_heard_again()
         await ends(world, State.SUCCEEDED, within_s=600)
         assert world.worker.times("backend.upgrade") == 1
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_a_frontend_hears_of_progress_that_another_life_of_it_asked_for() -> None:
@@ -151,7 +151,7 @@ def test_a_frontend_hears_of_progress_that_another_life_of_it_asked_for() -> Non
         await time_passes(2)
         assert world.frontend.board.of(OP, world.worker.node) is not None
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_progress_that_another_life_asked_for_is_stored_once_that_has_stored_nothing_for_a_while() -> None:
@@ -167,7 +167,7 @@ def test_progress_that_another_life_asked_for_is_stored_once_that_has_stored_not
         [(_, kept)] = (await world.frontend.store.view(OP)).progress
         assert (kept.attempt, kept.fraction) == (step.attempt, 0.5)
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_progress_is_subscribed_to_as_soon_as_the_bus_allows_it() -> None:
@@ -182,4 +182,4 @@ def test_progress_is_subscribed_to_as_soon_as_the_bus_allows_it() -> None:
         await time_passes(2)
         assert world.frontend.board.of(OP, world.worker.node) is not None
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)

@@ -76,7 +76,7 @@ class Course:
         return self.step
 
     def _moment(self, step: Step) -> Moment:
-        return Moment(self.now, 0.5, Timeouts().patience(step, StepPolicy()))
+        return Moment(self.now, 0.5, Timeouts().policy(step, StepPolicy()))
 
     def _take(self, decided: PassPlan) -> None:
         for _, after in decided.changes:

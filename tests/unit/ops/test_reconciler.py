@@ -71,7 +71,7 @@ def test_slow_work_on_a_worker_without_reports_is_never_a_failure(kind: Kind) ->
         await until_state(world, State.SUCCEEDED)
         assert (await world.frontend.step()).attempt == 1
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_a_reply_that_is_lost_on_the_workers_side_is_made_up_for_by_its_list() -> None:
@@ -85,7 +85,7 @@ def test_a_reply_that_is_lost_on_the_workers_side_is_made_up_for_by_its_list() -
         await until_state(world, State.SUCCEEDED, within_s=40)
         assert (world.worker.times("backend.install"), (await world.frontend.step()).attempt) == (1, 1)
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_a_list_is_asked_for_at_a_slow_pace() -> None:
@@ -96,7 +96,7 @@ def test_a_list_is_asked_for_at_a_slow_pace() -> None:
         await time_passes(600)
         assert 18 <= world.worker.times("backend.list") <= 21
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_the_configured_timeout_is_when_a_worker_becomes_overdue() -> None:
@@ -122,7 +122,7 @@ def test_a_restarted_worker_without_reports_is_retried_at_once() -> None:
         step = await world.frontend.step()
         assert (step.attempt, world.worker.times("backend.install")) == (2, 2)
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_a_restarted_worker_that_reports_is_retried_and_its_old_reply_waited_for_no_more() -> None:
@@ -137,7 +137,7 @@ def test_a_restarted_worker_that_reports_is_retried_and_its_old_reply_waited_for
         await time_passes(40)
         assert {key[2] for key in world.frontend.commander.awaited} == {2}
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_what_a_report_shows_at_work_goes_on_for_hours_and_ends_with_the_report() -> None:
@@ -154,7 +154,7 @@ def test_what_a_report_shows_at_work_goes_on_for_hours_and_ends_with_the_report(
         await node.report()
         await until_state(world, State.SUCCEEDED, within_s=70)  # For a minute its reply may still come.
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_a_failure_that_its_workers_report_overtakes_does_not_end_well() -> None:
@@ -180,7 +180,7 @@ def test_a_failure_that_its_workers_report_overtakes_does_not_end_well() -> None
         assert step.problem is not None
         assert (step.state, step.problem.code) == (State.PENDING, START_FAILED)
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_fifty_nodes_take_as_long_as_the_slowest() -> None:
@@ -222,7 +222,7 @@ def test_hard_failures_are_bounded_and_then_wait_for_a_person() -> None:
         assert (step.attempt, world.worker.times("backend.install")) == (10, 10)
         assert step.reason == "the install failed: no such image"
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_an_outage_of_the_bus_costs_no_attempt() -> None:
@@ -238,7 +238,7 @@ def test_an_outage_of_the_bus_costs_no_attempt() -> None:
         world.broker.start()
         await until_state(world, State.SUCCEEDED, within_s=30)
 
-    virtually(test, reconciles=True, patience=AS_SHIPPED)
+    virtually(test, reconciles=True, policy=AS_SHIPPED)
 
 
 def test_cancelling_reaches_the_worker_and_ends_the_step() -> None:

@@ -56,9 +56,9 @@ def test_a006_a_timeout_of_nothing_is_the_usual_one(nothing: str) -> None:
 
 
 def test_b0_figures_of_operations_are_those_of_peers() -> None:
-    patience, timeouts = StepPolicy(), Timeouts()
-    assert (patience.backoff_first, patience.backoff_most) == (timedelta(seconds=30), timedelta(minutes=15))
-    assert patience.failures_max == 10
+    policy, timeouts = StepPolicy(), Timeouts()
+    assert (policy.backoff_first, policy.backoff_most) == (timedelta(seconds=30), timedelta(minutes=15))
+    assert policy.failures_max == 10
     assert (timeouts.install, timeouts.upgrade) == (AS_SHIPPED, AS_SHIPPED)
     assert timeouts.remove == timedelta(minutes=2)
     assert timedelta(seconds=30) == EVERY

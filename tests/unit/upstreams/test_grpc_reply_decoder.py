@@ -72,7 +72,7 @@ def test_probabilities_that_cannot_be_read_are_left_out(garbage: bytes) -> None:
 
 
 def test_text_that_may_be_an_errors_is_held_until_more_comes() -> None:
-    decoder = ReplyDecoder(wary=True)
+    decoder = ReplyDecoder(hold_suspect_text=True)
 
     first = decoder.decode(pb.Reply(message=b"one"))
     second = decoder.decode(pb.Reply(message=b"two"))
@@ -180,7 +180,7 @@ def test_a_context_that_is_not_known_cuts_nothing() -> None:
 
 @pytest.mark.parametrize(("pieces", "reason"), [(3, "length"), (2, "stop")])
 def test_the_end_by_length_is_known_also_of_a_backend_that_counts_nothing(pieces: int, reason: str) -> None:
-    decoder = ReplyDecoder(3, wary=True)
+    decoder = ReplyDecoder(3, hold_suspect_text=True)
     for _ in range(pieces):
         decoder.decode(pb.Reply(message=b"a"))
     decoder.decode(pb.Reply())

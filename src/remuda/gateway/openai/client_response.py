@@ -249,9 +249,9 @@ class ClientResponse:
         if self._line is None or not self._line.congested:
             await self._send(message)
             return
-        with anyio.move_on_after(_STALL_S) as patience:
+        with anyio.move_on_after(_STALL_S) as scope:
             await self._send(message)
-        if patience.cancelled_caught:
+        if scope.cancelled_caught:
             self.gone = True
             self._drop()
             raise ClientGone

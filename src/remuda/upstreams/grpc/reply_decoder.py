@@ -105,16 +105,16 @@ class Runes:
 
 
 class ReplyDecoder:
-    """One answer. `wary`: a reply that is mere text may be the words of an error whose status is to follow,
-    as llama.cpp sends them, so it is told only when something else has come. `reading`: tool calls are
-    looked for in the text, unless the backend has taken them out; until its end nothing of it is told.
+    """One answer. `hold_suspect_text`: a reply that is mere text may be the words of an error whose status is
+    to follow, as llama.cpp sends them, so it is told only when something else has come. `reading`: tool calls
+    are looked for in the text, unless the backend has taken them out; until its end nothing of it is told.
     `thoughts`: they are, too. `context`: how many tokens prompt and answer can have together; 0: unknown."""
 
     def __init__(
         self,
         tokens_max: int = 0,
         *,
-        wary: bool = False,
+        hold_suspect_text: bool = False,
         logprobs: bool = False,
         reading: ToolCallSearch | None = None,
         thoughts: bool = False,
@@ -124,7 +124,7 @@ class ReplyDecoder:
         self._completion_tokens = 0
         self._context = context
         self._tokens_max = tokens_max
-        self._wary = wary
+        self._hold_suspect_text = hold_suspect_text
         self._logprobs = logprobs
         self._reading = reading
         self._suspect = b""
@@ -140,7 +140,7 @@ class ReplyDecoder:
         """None: a sign of life, no more."""
         self._completion_tokens = reply.tokens or self._completion_tokens
         self._prompt_tokens = reply.prompt_tokens or self._prompt_tokens
-        message = self._trusted(reply) if self._wary else reply.message
+        message = self._trusted(reply) if self._hold_suspect_text else reply.message
         content = reasoning = ""
         calls: Sequence[ToolCallDelta] = ()
         if deltas := reply.chat_deltas:

@@ -101,7 +101,7 @@ class TextGenerator:
 
     async def _stream(self, index: int, generation: GenerationRequest) -> None:
         write, parse = self._sink.write, pb.Reply.FromString
-        decoder = _decoder(self._call, generation, wary=is_llama(self._call.model))
+        decoder = _decoder(self._call, generation, hold_suspect_text=is_llama(self._call.model))
         try:
             stream = await self._channel.call("PredictStream", *generation.message())
             with GrpcCall(stream, self._timeouts.silence_s) as call:
@@ -149,10 +149,12 @@ class TextGenerator:
         self._call.tally.completion_tokens = self._completion_tokens
 
 
-def _decoder(call: InferenceCall, generation: GenerationRequest, *, wary: bool = False) -> ReplyDecoder:
+def _decoder(
+    call: InferenceCall, generation: GenerationRequest, *, hold_suspect_text: bool = False
+) -> ReplyDecoder:
     return ReplyDecoder(
         generation.options.Tokens,
-        wary=wary,
+        hold_suspect_text=hold_suspect_text,
         logprobs=generation.logprobs,
         reading=generation.reading,
         thoughts=generation.chat,

@@ -152,9 +152,9 @@ async def _pass_on(response: aiohttp.ClientResponse, send: Send) -> None:
     async for chunk in response.content.iter_any():
         # A backend that never pauses leaves no other moment at which this can be ended.
         await checkpoint_if_cancelled()
-        with anyio.move_on_after(limits.DOOR_STALL_S) as patience:
+        with anyio.move_on_after(limits.DOOR_STALL_S) as scope:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if patience.cancelled_caught:
+        if scope.cancelled_caught:
             log.warning("caller_stalled", limit_s=limits.DOOR_STALL_S)
             return  # Unfinished, as below.
     await send({"type": "http.response.body"})

@@ -39,8 +39,8 @@ class HealthResult:
 class BackendCalls:
     """`Backends` on loopback. Each gRPC backend is called with the token that it was started with."""
 
-    def __init__(self, patience: BackendTimeouts = USUAL) -> None:
-        self._health_s, self._free_s = patience.call.total_seconds(), patience.free.total_seconds()
+    def __init__(self, timeouts: BackendTimeouts = USUAL) -> None:
+        self._health_s, self._free_s = timeouts.call.total_seconds(), timeouts.free.total_seconds()
 
     async def health(self, port: int, recipe: Recipe) -> HealthResult:
         match recipe.protocol:

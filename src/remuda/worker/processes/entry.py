@@ -178,7 +178,7 @@ class SupervisorContext:
     clock: Clock
     entropy: Entropy
     changed: Callable[[], None]  # Something that a report tells is new.
-    patience: BackendTimeouts
+    timeouts: BackendTimeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +193,14 @@ class _Ending:
 class ProcessEntry:
     """`live` it once, in a task. `replica` tells how it stands; `wish_stop` ends it, whatever it does."""
 
-    def __init__(self, launch: Launch, around: SupervisorContext) -> None:
+    def __init__(self, launch: Launch, context: SupervisorContext) -> None:
         self.launch = launch
         self.gone = anyio.Event()  # No process is left, and the port is released.
         self.stuck = ""  # Why the process cannot be ended; empty unless that was tried in vain.
         self.freed = False
         self.not_freed = ""  # Why not; empty unless it was asked to.
         self.failure = ""  # Why it never became ready; such an entry does not stay.
-        self._around = around
+        self._context = context
         self._stop_wanted = anyio.Event()
         self._free_first = True
         self._stamp = ""
@@ -214,7 +214,7 @@ class ProcessEntry:
             launch.folder,
             launch.recipe.protocol,
             ProcessPhase.STARTING,
-            since=around.clock.now(),
+            since=context.clock.now(),
         )
 
     # What others may ask.
@@ -227,7 +227,7 @@ class ProcessEntry:
         return (
             self.replica.phase in (ProcessPhase.READY, ProcessPhase.UNRESPONSIVE)
             and name in self.launch.names
-            and self._stamp == self._around.machine.folder_stamp(self.launch.folder)
+            and self._stamp == self._context.machine.folder_stamp(self.launch.folder)
         )
 
     def serves(self, launch: Launch) -> bool:
@@ -283,7 +283,7 @@ class ProcessEntry:
     async def _before_next(self, ending: _Ending, short_lives: int) -> int:
         """Wait as policy says, for ever once it has given up; a stop cuts either short."""
         self._last_ending = without_lines(ending.reason)
-        match after_exit(self._around.patience.restarts, short_lives, ending.lived):
+        match after_exit(self._context.timeouts.restarts, short_lives, ending.lived):
             case Restart(delay, count):
                 self._move(ProcessPhase.WAITING, ending.reason)
                 self._note("backend_restart_planned", in_s=delay.total_seconds(), reason=ending.reason)
@@ -314,26 +314,26 @@ class ProcessEntry:
 
     async def _one_process(self, ready_by: float) -> _Ending | None:
         """From taking a port to releasing it. None: it was told to stop."""
-        around, key, recipe = self._around, self.launch.key, self.launch.recipe
+        context, key, recipe = self._context, self.launch.key, self.launch.recipe
         began = anyio.current_time()
         try:
-            port = around.ports.take(key, around.clock.monotonic(), around.machine.port_free)
+            port = context.ports.take(key, context.clock.monotonic(), context.machine.port_free)
         except RemudaError as error:
             return _Ending(str(error))
-        instance = around.entropy.token(_INSTANCE_BYTES)
-        self._stamp = around.machine.folder_stamp(self.launch.folder)
+        instance = context.entropy.token(_INSTANCE_BYTES)
+        self._stamp = context.machine.folder_stamp(self.launch.folder)
         try:
             process = await self._begin(instance, port)
         except RemudaError as error:
-            around.ports.release(port, around.clock.monotonic())
+            context.ports.release(port, context.clock.monotonic())
             return _Ending(str(error))
         life = Life(
             process,
             port,
             recipe,
-            around.backends,
+            context.backends,
             start_left=timedelta(seconds=ready_by - began),
-            watch=around.patience.watch,
+            watch=context.timeouts.watch,
         )
         over: Over | None = None
         cut_short = True
@@ -350,7 +350,7 @@ class ProcessEntry:
     def _ending(self, process: Process, port: int, over: Over, was_ready: bool, lived_s: float) -> _Ending:
         """Once it is gone: whoever has its port then, and it had not, took it."""
         stderr = process.stderr_tail(limits.BACKEND_STDERR_LINES)
-        taken = port_in_use(stderr) or not self._around.machine.port_free(port)
+        taken = port_in_use(stderr) or not self._context.machine.port_free(port)
         if isinstance(over, Ended) and taken and not was_ready:
             over = PortLost(port, over.code)
         reason = told(over, stderr, was_ready=was_ready, oom=process.oom_killed())
@@ -360,7 +360,7 @@ class ProcessEntry:
     async def _begin(self, instance: str, port: int) -> Process:
         command = self.launch.recipe.command(port)
         with anyio.CancelScope(shield=True):  # Cancelled half-way, nobody would hold the process.
-            process = await self._around.machine.start(self.launch.key, instance, command)
+            process = await self._context.machine.start(self.launch.key, instance, command)
         self.replica = replace(self.replica, instance=instance, pid=process.pid, port=port)
         self._move(ProcessPhase.STARTING)
         return process
@@ -372,7 +372,7 @@ class ProcessEntry:
         """
         if self.stopping and self._free_first and was_ready:
             await self._free(port)
-        while not await process.end(self._around.patience.grace):
+        while not await process.end(self._context.timeouts.grace):
             self.stuck = f"process {process.pid} does not stop, not even when killed (a hung disk or driver?)"
             self._move(self.replica.phase, self.stuck)
             self._note("backend_stuck", pid=process.pid)
@@ -380,14 +380,14 @@ class ProcessEntry:
                 return
             await anyio.sleep(limits.BACKEND_END_AGAIN_S)
         self.stuck = ""
-        self._around.ports.release(port, self._around.clock.monotonic())
+        self._context.ports.release(port, self._context.clock.monotonic())
         self.replica = replace(self.replica, pid=0)
 
     async def _free(self, port: int) -> None:
         """Those that speak HTTP have no call for it: their end is what frees their memory."""
         if self.launch.recipe.protocol is Protocol.HTTP:
             return
-        self.not_freed = await self._around.backends.free(port, self.launch.recipe)
+        self.not_freed = await self._context.backends.free(port, self.launch.recipe)
         self.freed = not self.not_freed
         if self.not_freed:
             self._note("backend_not_freed", reason=self.not_freed)
@@ -398,12 +398,12 @@ class ProcessEntry:
         if phase in (ProcessPhase.STARTING, ProcessPhase.READY):
             trouble = trouble or self._last_ending
         self._was_ever_ready = self._was_ever_ready or phase is ProcessPhase.READY
-        self.replica = self.replica.moved(phase, self._around.clock.now(), trouble)
+        self.replica = self.replica.moved(phase, self._context.clock.now(), trouble)
         self._announce()
 
     def _announce(self) -> None:
         self._moves.notify()
-        self._around.changed()
+        self._context.changed()
 
     def _note(self, event: str, **more: object) -> None:
         log.warning(event, process=str(self.launch.key), backend=self.launch.backend, **more)

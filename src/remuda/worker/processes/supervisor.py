@@ -37,9 +37,9 @@ class Supervisor:
         clock: Clock,
         entropy: Entropy,
         changed: Callable[[], None],
-        patience: BackendTimeouts = USUAL,
+        timeouts: BackendTimeouts = USUAL,
     ) -> None:
-        self._around = SupervisorContext(machine, backends, ports, clock, entropy, changed, patience)
+        self._context = SupervisorContext(machine, backends, ports, clock, entropy, changed, timeouts)
         self._entries: dict[ProcessKey, ProcessEntry] = {}
         self._tasks = TaskOwner()
         self._closing = False
@@ -103,9 +103,9 @@ class Supervisor:
         entries = [entry for key in keys if (entry := self._entries.get(key)) is not None]
         for entry in entries:
             entry.wish_stop(free=free)
-        patience = self._around.patience
+        timeouts = self._context.timeouts
         # And a little for the kernel. What is not gone by then is told, and still being ended.
-        enough_s = (patience.free + patience.grace).total_seconds() + limits.BACKEND_END_AGAIN_S
+        enough_s = (timeouts.free + timeouts.grace).total_seconds() + limits.BACKEND_END_AGAIN_S
         with anyio.move_on_after(enough_s):
             for entry in entries:
                 await entry.gone.wait()
@@ -115,12 +115,12 @@ class Supervisor:
         entry = self._entries.get(key)
         if entry is None or not entry.replica.pid:
             return f"nothing runs as {key}"
-        return await self._around.backends.free(entry.replica.port, entry.launch.recipe)
+        return await self._context.backends.free(entry.replica.port, entry.launch.recipe)
 
     def _begin(self, launch: Launch) -> ProcessEntry:
         if not self._tasks.is_open or self._closing:
             raise Unavailable("this worker is stopping", hint="use another node")
-        entry = self._entries[launch.key] = ProcessEntry(launch, self._around)
+        entry = self._entries[launch.key] = ProcessEntry(launch, self._context)
         self._tasks.start(entry.live, lambda: self._forget(entry))
         return entry
 
