@@ -32,7 +32,7 @@ from tests.integration.cli.fleet_rig import FleetRig, fleet_rig
 from tests.support.waiting import wait_until_blocking
 
 ROOT = Path(__file__).resolve().parent.parent
-IDLE_S = 15.0
+IDLE_S = 40.0  # Longer than the periods of what is done unasked, but for a few sweeps.
 SETTLE_S = 3.0  # What follows one request (broadcasts, reports) is not to fall into the next one.
 REPEATS = 4
 LIMIT_S = 60.0
