@@ -133,7 +133,7 @@ BREAKS = {
         "overrides_are_an_admins",
     ),
     "a registration drops an admin's labels": Break(
-        "remuda.fleet.model.merged",
+        "remuda.fleet.admission.merged_labels",
         lambda existing, worker, automatic: {},
         "labels_are_an_admins",
         first_seed=2,

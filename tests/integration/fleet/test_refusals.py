@@ -66,7 +66,8 @@ def test_database_of_a_newer_release(place: Ranch) -> None:
 def test_certificate_that_cannot_be_used(place: Ranch) -> None:
     files = make_certificates(place.folder)
     missing = place.folder / "missing.pem"
-    said = refused(place, "up", "--tls-key", str(files.server.key), "--tls-cert", str(missing))
+    tls = ("--tls-key", str(files.server.key), "--tls-cert", str(missing))
+    said = refused(place, "up", "--port", "0", *tls)
     assert f"--tls-cert {missing} cannot be read" in said
     assert "correct the path" in said
 

@@ -146,7 +146,7 @@ BREAKS = {
         first_seed=2,
     ),
     "labels of replicas are not looked at again": Break(
-        {"remuda.router.table.matches": lambda *_: True}, "only_where_labels_suit_is_asked", first_seed=1
+        {"remuda.router.table.labels_match": lambda *_: True}, "only_where_labels_suit_is_asked", first_seed=1
     ),
     "drained nodes get loads": Break(
         {
