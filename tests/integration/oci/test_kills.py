@@ -46,11 +46,12 @@ def done_bytes(lines: list[str]) -> int:
 
 
 def kept_bytes(store: BlobStore) -> int:
-    kept = 0
+    sizes: dict[int, int] = {}  # By inode: a partial that becomes a blob meanwhile is met twice.
     for path in store.root.rglob("*"):
         with suppress(FileNotFoundError):  # It has just become a blob: the next count has it.
-            kept += path.stat().st_size if path.is_file() else 0
-    return kept
+            status = path.stat()
+            sizes[status.st_ino] = status.st_size if path.is_file() else 0
+    return sum(sizes.values())
 
 
 async def kill_after(
