@@ -31,7 +31,7 @@ from remuda.core.errors import (
     Unauthorized,
     Unavailable,
 )
-from remuda.core.os_errors import ConnectTrouble, connect_trouble, without_number
+from remuda.core.os_errors import NOT_HTTP, ConnectTrouble, connect_trouble, without_number
 from remuda.wire.admin import NodeViews
 from remuda.wire.codec import decode
 from remuda.wire.nodes import NodeError, NodeView, error_text
@@ -205,22 +205,25 @@ class AdminClient:
             raise refusal_of(self._target, self._answer(reply, quiet_s))
 
     def _answer(self, reply: HTTPResponse, quiet_s: float) -> ApiAnswer:
-        with self._plainly(quiet_s):
+        with self._plainly(quiet_s, answered=True):
             body = reply.read(_ANSWER_BYTES_MAX + 1)
+            if reply.length and len(body) <= _ANSWER_BYTES_MAX:
+                raise ConnectionResetError  # The library says nothing of a body that was cut off.
         date, role = (reply.getheader(name, "") for name in ("date", ROLE_HEADER))
         return ApiAnswer(reply.status, body, _date(date), role)
 
     def _chunks(self, reply: HTTPResponse, quiet_s: float) -> Iterator[bytes]:
         while True:
-            with self._plainly(quiet_s):
+            with self._plainly(quiet_s, answered=True):
                 chunk = reply.read1(_CHUNK_BYTES)
             if not chunk:
                 return
             yield chunk
 
     @contextmanager
-    def _plainly(self, quiet_s: float) -> Iterator[None]:
-        """What goes wrong meanwhile is raised in plain words."""
+    def _plainly(self, quiet_s: float, *, answered: bool = False) -> Iterator[None]:
+        """What goes wrong meanwhile is raised in plain words. `answered`: it has begun to, so it does speak
+        HTTP."""
         try:
             yield
         except _NotConnected as error:
@@ -232,7 +235,13 @@ class AdminClient:
                 hint="it may be overloaded, or another program listens there; its log says more",
             ) from error
         except (HTTPException, ConnectionError) as error:
-            trouble, cause = ConnectTrouble(_CLOSED), error
+            if answered:
+                raise FrontendUnreachable(
+                    f"the connection to the frontend at {self._target.shown} was lost",
+                    hint=_reach_hint(self._target),
+                ) from error
+            closed = isinstance(error, ConnectionError)  # Before it said anything.
+            trouble, cause = ConnectTrouble(_CLOSED if closed else NOT_HTTP), error
         except (OSError, ValueError) as error:
             trouble, cause = ConnectTrouble(without_number(str(error)) or type(error).__name__), error
         else:

@@ -29,11 +29,17 @@ async def work(
     """`stop` is not waited for: a worker that is cancelled stops in order."""
 
     def tell(state: WorkerState) -> None:
-        if sys.stdout.isatty():  # Elsewhere the log says it.
+        if sys.stdout.isatty() and not is_logged(state, settings.log_level):  # Elsewhere the log says it.
             click.echo(in_words(state, settings))
 
     await run_worker(settings, on_state=tell, when_registered=when_registered)
     return 0
+
+
+def is_logged(state: WorkerState, log_level: str) -> bool:
+    """Whether the log tells it on a terminal, too: there it begins at warnings, unless told otherwise."""
+    failed = state.phase is WorkerPhase.REGISTERING and bool(state.reason)
+    return failed and log_level != "error"
 
 
 def in_words(state: WorkerState, settings: WorkerSettings) -> str:

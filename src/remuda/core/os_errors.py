@@ -17,6 +17,7 @@ _IN_PLAIN_WORDS: Final = {
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 _UNKNOWN_SIGNER: Final = frozenset({2, 18, 19, 20, 21})  # OpenSSL's X509_V_ERR_... of chains without our CA.
 _NAME_MISMATCH: Final = frozenset({62, 64})
+NOT_HTTP: Final = "it does not speak HTTP"
 
 
 def os_reason(error: OSError) -> str:
@@ -29,7 +30,14 @@ def os_reason(error: OSError) -> str:
         return "there is a file of this name, which is not a folder"
     if error.errno is not None and error.errno > 0:
         return _IN_PLAIN_WORDS.get(error.errno) or os.strerror(error.errno)
-    return str(error.strerror or error)
+    return str(error.strerror or error) or _of_the_class(error)
+
+
+def _of_the_class(error: OSError) -> str:
+    """For errors without a text of their own, as asyncio raises them."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return "the connection was closed" if isinstance(error, ConnectionError) else type(error).__name__
 
 
 class ConnectTrouble(NamedTuple):
@@ -52,10 +60,8 @@ def connect_trouble(error: OSError, ca: Path | None) -> ConnectTrouble:
             return ConnectTrouble("unknown host")
         case OSError(errno=int(number)) if number > 0 and not isinstance(error, ssl.SSLError):
             return ConnectTrouble(os.strerror(number))
-        case ConnectionError() if not str(error):
-            return ConnectTrouble("the connection was closed")
         case _:
-            return ConnectTrouble(without_number(str(error)) or type(error).__name__)
+            return ConnectTrouble(without_number(str(error)) or _of_the_class(error))
 
 
 def _certificate_trouble(error: ssl.SSLCertVerificationError, ca: Path | None) -> ConnectTrouble:

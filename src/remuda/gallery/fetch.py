@@ -17,6 +17,7 @@ from anyio import to_thread
 
 from remuda import __version__
 from remuda.core.errors import Invalid, PeerFailed, TooLarge
+from remuda.core.os_errors import os_reason
 from remuda.gallery.index import LIMITS
 from remuda.host.outbound import AddressRefused, Outbound, open_outbound, proxy_for
 
@@ -137,9 +138,11 @@ class Fetcher:
             async with session.get(url, headers=asked, timeout=timeout, allow_redirects=False) as answer:
                 yield answer
         except aiohttp.ConnectionTimeoutError:
-            raise PeerFailed(f"{shown(url)} cannot be reached: nothing answers there") from None
+            silence = f"no answer within {self._timeouts.connect.total_seconds():g} s"
+            raise PeerFailed(f"{shown(url)} cannot be reached: {silence}") from None
         except aiohttp.ServerTimeoutError:
-            raise PeerFailed(f"{shown(url)} stopped answering") from None
+            silence_s = self._timeouts.idle.total_seconds()
+            raise PeerFailed(f"{shown(url)} sent nothing for {silence_s:g} s") from None
         except ValueError:  # From aiohttp, and from encoding the name of a host.
             raise Invalid(f"{shown(url)} is not a web address") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -257,9 +260,9 @@ def _in_words(error: aiohttp.ClientError | OSError) -> str:
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, AddressRefused):
         return cause.strerror or ""
-    if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
-        return os.strerror(cause.errno)  # Its own text may be the name of a call.
-    return getattr(cause, "strerror", "") or str(cause) or type(cause).__name__
+    if isinstance(cause, OSError):
+        return os_reason(cause)
+    return str(cause) or type(cause).__name__
 
 
 async def _body(answer: aiohttp.ClientResponse, url: str, bytes_max: int) -> bytes:

@@ -190,7 +190,7 @@ class RegistryClient:
                         return await call(endpoint)
                 except TimeoutError:
                     failure: RemudaError = RegistryFailed(
-                        f"{endpoint.registry} took more than {limits.SMALL_CALL_S:g} s for a small answer"
+                        f"no answer from {endpoint.registry} within {limits.SMALL_CALL_S:g} s"
                     )
                 except (*_ELSEWHERE, ContentRefused) as error:
                     failure = error
@@ -252,7 +252,9 @@ class RegistryClient:
                         await raise_for_status(answer, f"a token of {url.host}", self.clock.now())
                     return await answer.body(limits.TOKEN_BYTES_MAX, "a token")
         except TimeoutError as error:
-            raise RegistryFailed(f"the token server {url.host} took too long") from error
+            raise RegistryFailed(
+                f"no answer from the token server {url.host} within {limits.SMALL_CALL_S:g} s"
+            ) from error
 
 
 _ELSEWHERE = (RegistryFailed, NotFound, Unauthorized, Forbidden, Misconfigured)

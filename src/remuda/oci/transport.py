@@ -145,8 +145,9 @@ _HINT = "a registry sent us there; if that is meant, add {} to insecure-registri
 class Response:
     """An answer whose body has not been read yet. `url` is where it came from, after redirects."""
 
-    def __init__(self, response: aiohttp.ClientResponse, url: URL) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, url: URL, idle_read_s: float) -> None:
         self._response = response
+        self._idle_read_s = idle_read_s
         self.url = url
 
     @property
@@ -171,7 +172,7 @@ class Response:
     async def chunks(self) -> AsyncIterator[bytes]:
         """Whatever has arrived since the last one: while the caller is busy, the buffer fills."""
         content = self._response.content
-        with _in_our_words(self.url):
+        with _in_our_words(self.url, self._idle_read_s):
             try:
                 while chunk := await content.readany():
                     yield chunk
@@ -186,10 +187,13 @@ class Response:
 class Transport:
     """Connections to any number of hosts. Opened by `open_transport`."""
 
-    def __init__(self, outbound: Outbound, registries: Registries, through_proxies: bool) -> None:
+    def __init__(
+        self, outbound: Outbound, registries: Registries, through_proxies: bool, idle_read_s: float
+    ) -> None:
         self._outbound = outbound
         self._registries = registries
         self._through_proxies = through_proxies
+        self._idle_read_s = idle_read_s
 
     @asynccontextmanager
     async def request(
@@ -213,7 +217,7 @@ class Transport:
                 sent = dict(headers or {})
                 if authorization is not None and url.origin() == origin:
                     sent["Authorization"] = authorization.get_secret_value()
-                with _in_our_words(url):
+                with _in_our_words(url, self._idle_read_s):
                     session, proxy = await self._session(url, named_by, own), self._proxy(url)
                     exchange = session.request(
                         method, url, headers=sent, data=form, allow_redirects=False, proxy=proxy
@@ -221,7 +225,7 @@ class Transport:
                     response = await stack.enter_async_context(exchange)
                 location = response.headers.get("Location")
                 if response.status not in _REDIRECTS or location is None or form is not None:
-                    yield Response(response, url)
+                    yield Response(response, url, self._idle_read_s)
                     return
                 await stack.aclose()
                 named_by, url = url, self._redirected(url, location)
@@ -278,7 +282,7 @@ async def open_transport(
         )
 
     async with open_outbound(make_session) as outbound:
-        yield Transport(outbound, registries, through_proxies)
+        yield Transport(outbound, registries, through_proxies, idle_read_s)
 
 
 def _trust(registries: Registries) -> ssl.SSLContext | bool:
@@ -296,7 +300,7 @@ def _trust(registries: Registries) -> ssl.SSLContext | bool:
 
 
 @contextmanager
-def _in_our_words(url: URL) -> Iterator[None]:
+def _in_our_words(url: URL, idle_read_s: float) -> Iterator[None]:
     """Addresses are cut to host and port: paths and queries of blob storage hold signatures."""
     place = url.authority
     try:
@@ -307,26 +311,44 @@ def _in_our_words(url: URL) -> Iterator[None]:
             hint="name the file of the authority that signed it with registry-ca (REMUDA_REGISTRY_CA)",
         ) from None
     except aiohttp.ClientConnectorSSLError:
-        raise Misconfigured(
-            f"{place} does not speak HTTPS",
-            hint=f"if it is a registry over plain HTTP, add {place} to insecure-registries "
-            f"(REMUDA_INSECURE_REGISTRIES) of the frontend and of each worker",
-        ) from None
+        raise Misconfigured(f"{place} does not speak HTTPS", hint=_plain_http_hint(url)) from None
     except UnusualAddress as error:
         raise Misconfigured(f"{place} is not asked: {error.strerror}") from None
     except AddressRefused as error:
         raise Misconfigured(f"{place} is not asked: {error.strerror}", hint=_HINT.format(place)) from None
-    except TimeoutError as error:
-        raise RegistryFailed(f"{place} went silent") from error
-    except aiohttp.ClientConnectorError as error:
-        if isinstance(error.os_error, AddressRefused):
-            reason = f"{place} is not asked: {error.os_error.strerror}"
-            raise Misconfigured(reason, hint=_HINT.format(place)) from None
-        raise RegistryFailed(f"{place} cannot be reached: {os_reason(error.os_error)}") from error
+    except (TimeoutError, aiohttp.ClientConnectorError) as error:
+        raise _not_reached(url, error, idle_read_s) from error
     except aiohttp.ClientPayloadError as error:
         raise RegistryFailed(f"{place} broke the connection in the middle of an answer") from error
     except (aiohttp.ClientError, ssl.SSLError, OSError) as error:
         raise RegistryFailed(f"talking to {place} failed: {type(error).__name__}") from error
+
+
+def _not_reached(
+    url: URL, error: TimeoutError | aiohttp.ClientConnectorError, idle_read_s: float
+) -> RemudaError:
+    place = url.authority
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            why = f"no answer within {limits.CONNECT_S:g} s"
+            return RegistryFailed(f"{place} cannot be reached: {why}", hint=_plain_http_hint(url))
+        case TimeoutError():
+            return RegistryFailed(f"no answer from {place} within {idle_read_s:g} s")
+    cause = error.os_error
+    if isinstance(cause, AddressRefused):
+        return Misconfigured(f"{place} is not asked: {cause.strerror}", hint=_HINT.format(place))
+    # A server of plain HTTP may hang up at the first bytes of TLS.
+    hint = _plain_http_hint(url) if isinstance(cause, ConnectionResetError) else ""
+    return RegistryFailed(f"{place} cannot be reached: {os_reason(cause)}", hint=hint)
+
+
+def _plain_http_hint(url: URL) -> str:
+    if url.scheme != "https":
+        return ""
+    return (
+        f"if it is a registry over plain HTTP, add {url.authority} to insecure-registries "
+        "(REMUDA_INSECURE_REGISTRIES) of the frontend and of each worker"
+    )
 
 
 _SAID_CHARS_MAX = 300

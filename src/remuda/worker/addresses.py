@@ -13,6 +13,7 @@ import anyio
 
 from remuda.core import limits
 from remuda.core.errors import FrontendUnreachable, Misconfigured
+from remuda.core.os_errors import os_reason
 from remuda.host.ports import listen
 from remuda.worker.processes.model import ProcessStatus, Protocol
 
@@ -158,7 +159,7 @@ async def source_host(frontend_url: str, family: socket.AddressFamily) -> str:
     except TimeoutError as error:
         raise FrontendUnreachable(f"the name {host} was not resolved in time") from error
     except OSError as error:
-        raise FrontendUnreachable(f"{host} cannot be reached from here: {error.strerror or error}") from error
+        raise FrontendUnreachable(f"{host} cannot be reached from here: {os_reason(error)}") from error
 
 
 def _listen_as_told(http_addr: str, otherwise: str) -> socket.socket:

@@ -24,7 +24,7 @@ from remuda.core.errors import (
 )
 from remuda.core.ids import NodeId
 from remuda.core.log import masked
-from remuda.core.os_errors import connect_trouble, without_number
+from remuda.core.os_errors import NOT_HTTP, connect_trouble, without_number
 from remuda.wire.codec import decode, encode
 from remuda.wire.nodes import (
     BusTrouble,
@@ -241,4 +241,6 @@ def _why(error: aiohttp.ClientError | OSError, ca: Path | None) -> str:
     if isinstance(cause, OSError) and not isinstance(cause, aiohttp.ClientError):
         trouble = connect_trouble(cause, ca)
         return masked(f"{trouble.why}; {trouble.hint}" if trouble.hint else trouble.why)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return NOT_HTTP  # The library's text shows what came instead, which may be anything.
     return without_number(masked(str(error))) or type(error).__name__

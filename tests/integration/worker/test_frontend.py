@@ -147,6 +147,22 @@ async def test_an_unknown_host_is_told_in_words() -> None:
     await client.aclose()
 
 
+async def test_a_server_of_another_protocol_is_told_in_words() -> None:
+    async def say(stream: SocketStream) -> None:
+        async with stream:
+            await stream.send(b'INFO {"server_id":"NA","client_id":7}\r\n')
+            await stream.receive()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    client = Frontend(f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}", None)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, say)
+        with pytest.raises(FrontendUnreachable, match=r"cannot be reached: it does not speak HTTP$"):
+            await client.register(ME)
+        await client.aclose()
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_certificate_of_the_named_authority_is_accepted(
     authority: trustme.CA, tmp_path: Path
 ) -> None:

@@ -223,6 +223,50 @@ def test_silence_is_not_waited_for_longer_than_allowed() -> None:
     assert "check the address" not in silence.value.hint
 
 
+@contextmanager
+def saying(words: bytes) -> Iterator[Target]:
+    """A server that sends this to whoever connects, and hangs up once it was asked something."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(words)
+                connection.recv(1 << 16)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield Target(f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nsome",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n",
+    ],
+)
+def test_a_server_that_dies_within_its_answer_is_not_said_to_speak_no_http(head: bytes) -> None:
+    with (
+        saying(head) as target,
+        AdminClient(target) as client,
+        pytest.raises(FrontendUnreachable) as lost,
+    ):
+        client.get("api", "nodes")
+
+    assert lost.value.message == f"the connection to the frontend at {target.url} was lost"
+
+
+def test_a_server_of_another_protocol_is_told_as_such() -> None:
+    with (
+        saying(b'INFO {"server_id":"NA"}\r\n') as target,
+        AdminClient(target) as client,
+        pytest.raises(FrontendUnreachable, match=r"cannot be reached: it does not speak HTTP \("),
+    ):
+        client.get("api", "nodes")
+
+
 def test_a_certificate_is_checked_and_trusted_by_its_ca(tmp_path: Path) -> None:
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)

@@ -17,6 +17,8 @@ from remuda.core.os_errors import connect_trouble, os_reason, without_number
         (socket.gaierror(-3, "Temporary failure in name resolution"), "its host name cannot be looked up"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory"), "a part of its path is not a folder"),
         (OSError("no more"), "no more"),
+        (ConnectionResetError(), "the connection was closed"),
+        (TimeoutError(), "no answer in time"),
     ],
 )
 def test_an_error_of_the_system_is_told_in_words(error: OSError, words: str) -> None:
@@ -47,6 +49,7 @@ def test_the_number_of_an_error_is_left_out(text: str, words: str) -> None:
         (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number"), "it does not speak HTTPS"),
         (ssl.SSLError(1, "[SSL: NO_CIPHERS_AVAILABLE] none"), "[SSL: NO_CIPHERS_AVAILABLE] none"),
         (ConnectionResetError(), "the connection was closed"),
+        (TimeoutError(), "no answer in time"),
     ],
 )
 def test_why_there_is_no_connection_is_told_in_words(error: OSError, why: str) -> None:

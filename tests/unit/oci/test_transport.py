@@ -6,6 +6,8 @@ from anyio.abc import ByteStream, SocketAttribute
 from yarl import URL
 
 from remuda.core.errors import Misconfigured
+from remuda.oci import limits
+from remuda.oci.errors import RegistryFailed
 from remuda.oci.transport import Registries, open_transport
 
 pytestmark = pytest.mark.anyio
@@ -27,6 +29,32 @@ async def test_a_registry_over_plain_http_is_named_with_the_setting_that_allows_
         tasks.cancel_scope.cancel()
 
     assert f"add {place} to insecure-registries (REMUDA_INSECURE_REGISTRIES)" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("hang_up", "why"), [(True, "the connection was closed"), (False, "no answer within 0.2 s")]
+)
+async def test_a_registry_that_never_answers_over_tls_is_told_with_a_reason_and_the_setting(
+    hang_up: bool, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve(stream: ByteStream) -> None:
+        async with stream:
+            await stream.receive()
+            if not hang_up:
+                await anyio.sleep_forever()
+
+    monkeypatch.setattr(limits, "CONNECT_S", 0.2)
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    place = f"127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+    async with listener, open_transport(Registries()) as transport, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        with pytest.raises(RegistryFailed) as failed:
+            async with transport.request("GET", URL(f"https://{place}/v2/")):
+                pass
+        tasks.cancel_scope.cancel()
+
+    assert failed.value.message == f"{place} cannot be reached: {why}"
+    assert f"add {place} to insecure-registries (REMUDA_INSECURE_REGISTRIES)" in failed.value.hint
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import httptools
 
 from remuda.backends.llama_cpp import limits
 from remuda.backends.refusal import Refused
+from remuda.core.os_errors import os_reason
 from remuda.core.sse import SseEvent, SseParser, SseTooLarge
 
 Json = Mapping[str, Any]
@@ -84,8 +85,12 @@ class EngineConnection:
         try:
             with anyio.fail_after(limits.CONNECT_S):
                 transport, exchange = await loop.create_connection(_Exchange, "127.0.0.1", self._port)
-        except (OSError, TimeoutError) as error:
-            raise EngineGone(f"the engine cannot be reached: {error}") from error
+        except TimeoutError as error:
+            raise EngineGone(
+                f"the engine cannot be reached: no answer within {limits.CONNECT_S:g} s"
+            ) from error
+        except OSError as error:
+            raise EngineGone(f"the engine cannot be reached: {os_reason(error)}") from error
         transport.write(request)
         return exchange
 
