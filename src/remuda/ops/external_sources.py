@@ -52,6 +52,15 @@ def external(source: Source, *, local_sources: bool) -> External:
     return External(named, image, None if archive else replace(named, uri=for_peers(uri)))
 
 
+def as_named_now(source: Source) -> Source:
+    """The source of an install that an earlier release has stored as it was given, with the names and the
+    reference that it would be stored with now."""
+    try:
+        return external(source, local_sources=True).source if source.uri else source
+    except Invalid:
+        return source
+
+
 def _own_name(uri: str) -> str:
     last = uri.partition("@")[0].rstrip("/").rpartition("/")[2]
     return re.sub(r"(\.tar)?(\.(tar|gz|tgz|zst|xz))?$", "", last.partition(":")[0])

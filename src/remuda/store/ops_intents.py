@@ -12,6 +12,7 @@ from remuda.core import limits
 from remuda.core.errors import Conflict
 from remuda.core.ids import NodeId
 from remuda.core.shell_quoting import pasted
+from remuda.ops.external_sources import as_named_now
 from remuda.ops.intents import (
     RETRIED,
     asked_again,
@@ -256,7 +257,8 @@ class _Meeting:
 
 def _content(operation: Operation) -> tuple[str, StoredSource, RollOut, str]:
     """What was asked for. Galleries, and which nodes a selection means, may have changed by themselves."""
-    about = replace(_about(operation), galleries="")
+    source = as_named_now(operation.source) if operation.kind is Kind.INSTALL else operation.source
+    about = replace(stored_source(source, operation.target), galleries="")
     return operation.kind, about, operation.roll_out, operation.selection
 
 

@@ -10,6 +10,7 @@ from remuda.core import limits
 from remuda.core.errors import Conflict, NotFound
 from remuda.core.ids import NodeId, ReplicaKey
 from remuda.fleet.ports import FleetStore, Note
+from remuda.ops.external_sources import external
 from remuda.ops.model import OF_BACKENDS, Kind, Operation, OpId, ReplicaTarget, RollOut, Source, State, Wish
 from remuda.ops.ports import Filter, OpStore
 from remuda.store.database import Database
@@ -100,6 +101,21 @@ async def test_idempotency_key_brings_back_the_operation_it_was_used_for(op_stor
     again = replace(an_operation("op-2", key="click", selection="all"), source=newer_galleries)
     got = await op_store.submit(again, its_steps(again, "node-1", "node-2"))
     assert (got.joined, got.operation.id) == (True, OP)
+
+
+@pytest.mark.parametrize("uri", ["registry.example/me/mine:v1", "oci://registry.example/me/mine:v1"])
+async def test_idempotency_key_brings_back_an_install_that_an_earlier_release_stored(
+    op_store: OpStore, uri: str
+) -> None:
+    """It stored a reference as it was given, without the name of its backend."""
+    first = replace(an_operation(key="click"), source=Source("", uri=uri, name="mine"))
+    await submitted(op_store, first)
+    now = external(first.source, local_sources=False).source
+    got = await op_store.submit(replace(an_operation("op-2", key="click"), source=now), [])
+    assert (got.joined, got.operation.id) == (True, OP)
+    other = replace(an_operation("op-2", key="click"), source=replace(now, backend="other", name="other"))
+    with pytest.raises(Conflict, match="'click'"):
+        await submitted(op_store, other)
 
 
 @pytest.mark.parametrize(
