@@ -1,15 +1,17 @@
-"""Under which addresses a frontend is reached, and from where; and the refusal of a second one on the same
-folder or port, before anything slow is imported or started. The start checks both again: somebody may take
-them meanwhile."""
+"""Under which addresses a frontend is reached, and from where; and what refuses a start before anything slow
+is imported. The start checks it again: somebody may take the folder or the port meanwhile."""
 
 import ipaddress
 import socket
+import ssl
 from collections.abc import Mapping, Sequence
 
 from remuda.assembly.settings import FrontendSettings
 from remuda.core.errors import Misconfigured
+from remuda.core.os_errors import os_reason
 from remuda.host.folder import DataFolder
 from remuda.host.ports import listen, listening_process
+from remuda.store.database_url import check_kind
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANYWHERE = frozenset({"0.0.0.0", "::", ""})
@@ -97,9 +99,14 @@ def _own_addresses() -> Mapping[str, Sequence[str]]:
     }
 
 
-def refuse_second_start(settings: FrontendSettings) -> None:
-    """Raises Misconfigured, naming the process that has the folder or the port."""
-    DataFolder(settings.data_dir).check_free_for("frontend")
+def check_start(settings: FrontendSettings) -> None:
+    """Raises Misconfigured for whatever would refuse the start later and is quickly found; where another
+    process has the folder or the port, with its name."""
+    check_tls(settings)
+    if settings.database_url is not None:
+        check_kind(settings.database_url.get_secret_value())
+    folder = DataFolder(settings.data_dir)
+    folder.check_free_for("frontend")
     try:
         listen(bind_host(settings), settings.port).close()
     except Misconfigured as error:
@@ -107,3 +114,27 @@ def refuse_second_start(settings: FrontendSettings) -> None:
         if not holder:
             raise
         raise Misconfigured(f"{error.message} by {holder}", hint=f"stop it, or {error.hint}") from None
+    folder.prepare()
+
+
+def check_tls(settings: FrontendSettings) -> None:
+    cert, key = settings.tls_cert, settings.tls_key
+    if cert is None or key is None:
+        return
+    for setting, file in (("--tls-cert", cert), ("--tls-key", key)):
+        try:
+            file.read_bytes()
+        except OSError as error:
+            raise Misconfigured(
+                f"HTTPS cannot be served: {setting} {file} cannot be read: {os_reason(error)}",
+                hint="correct the path, or make the file readable for this user; "
+                "without --tls-cert and --tls-key plain HTTP is served",
+            ) from None
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key, password="")  # Else it would ask for one at the terminal.
+    except OSError:  # ssl.SSLError is one.
+        why = f"{cert} and {key} are not a certificate and its key, in PEM form and without a password"
+        raise Misconfigured(
+            f"HTTPS cannot be served: {why}", hint="set --tls-cert and --tls-key, or neither"
+        ) from None

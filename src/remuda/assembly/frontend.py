@@ -2,7 +2,6 @@
 
 import os
 import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +30,6 @@ from remuda.core.clock import Clock, SystemClock
 from remuda.core.entropy import Entropy, SystemEntropy
 from remuda.core.errors import Conflict, Misconfigured, RemudaError
 from remuda.core.ids import FrontendId, MachineId
-from remuda.core.os_errors import os_reason
 from remuda.fleet.admission import AdmissionPolicy
 from remuda.fleet.health import Thresholds
 from remuda.fleet.intake import HeartbeatIntake
@@ -155,8 +153,7 @@ class _Build:
     def claim(self) -> socket.socket:
         """The folder and the port: what two frontends cannot share is found out before anything starts.
         So are files that cannot be used."""
-        if self._settings.tls_cert is not None and self._settings.tls_key is not None:
-            _check_tls(self._settings.tls_cert, self._settings.tls_key)
+        addresses.check_tls(self._settings)
         self._folder.prepare()
         self._stack.enter_context(self._folder.held_by("frontend"))
         listener = self._stack.enter_context(listen(self._host, self._settings.port))
@@ -353,26 +350,6 @@ async def _insist_on_being_alone(fleet: FleetStore, frontend: FrontendId) -> Non
 
 async def _in_company() -> None:
     """On a bus that all frontends share there may be any number of them."""
-
-
-def _check_tls(cert: Path, key: Path) -> None:
-    for setting, file in (("--tls-cert", cert), ("--tls-key", key)):
-        try:
-            file.read_bytes()
-        except OSError as error:
-            raise Misconfigured(
-                f"HTTPS cannot be served: {setting} {file} cannot be read: {os_reason(error)}",
-                hint="correct the path, or make the file readable for this user; "
-                "without --tls-cert and --tls-key plain HTTP is served",
-            ) from None
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key, password="")  # Else it would ask for one at the terminal.
-    except OSError:  # ssl.SSLError is one.
-        why = f"{cert} and {key} are not a certificate and its key, in PEM form and without a password"
-        raise Misconfigured(
-            f"HTTPS cannot be served: {why}", hint="set --tls-cert and --tls-key, or neither"
-        ) from None
 
 
 async def _own_worker_ended(services: Services, why: str) -> None:

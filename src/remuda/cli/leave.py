@@ -54,7 +54,8 @@ def command(data_dir: str | None, config: str | None, as_json: bool) -> None:
             f"this machine has not joined a fleet (data folder {folder.root})",
             hint="give the worker's data folder with --data-dir, if it has its own",
         )
-    name = str(read_json(folder.joined).get("node_name") or os.uname().nodename)
+    joined = read_json(folder.joined)
+    name, url = str(joined.get("node_name") or os.uname().nodename), str(joined.get("register_to") or "")
     with _said_to_be_for_good(folder):
         service = _remove_service(folder.root.absolute())
         stopped = _stop_worker(folder, running.get("pid"))
@@ -71,7 +72,10 @@ def command(data_dir: str | None, config: str | None, as_json: bool) -> None:
         click.echo(f"{service} is stopped and removed.")
     if stopped:
         click.echo("The worker has stopped.")
-    click.echo("This machine has left the fleet. Frontend, token and settings were removed.")
+    of_whom = f" of {url}" if url else ""
+    click.echo(
+        one_line(f"Node {name} has left the fleet{of_whom}. Its saved settings and token were deleted.")
+    )
     if trouble:
         click.echo(f"  The frontend could not be notified: {one_line(trouble)}")
     click.echo(f"  The frontend still lists this node; there, run: remuda nodes remove {pasted(name)}")

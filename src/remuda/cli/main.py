@@ -71,8 +71,7 @@ class Root(Verbs):
         except click.UsageError as error:
             report(usage_problem(error), as_json=as_json)
             ctx.exit(Exit.MISUSED)
-        except (KeyboardInterrupt, click.Abort):
-            report(Problem("interrupted", "stopped"), as_json=as_json)
+        except (KeyboardInterrupt, click.Abort):  # Whoever did it knows.
             ctx.exit(Exit.INTERRUPTED)
         except OSError as error:
             if error.errno in (None, errno.EPIPE):  # The reader of our output has gone: click's business.
@@ -154,12 +153,13 @@ def root() -> None:
 @click.pass_context
 def up(ctx: click.Context, /, **flags: object) -> None:
     """Run a frontend and a worker on this machine: a fleet of one that others can join."""
-    from remuda.assembly.addresses import refuse_second_start
+    from remuda.assembly.addresses import check_start
     from remuda.assembly.settings import UpSettings
     from remuda.cli.options import resolve_settings
 
     resolved = resolve_settings(UpSettings, flags)
-    refuse_second_start(resolved.values)
+    check_start(resolved.values)
+    _say_starting("a frontend and a worker on this machine")
     from remuda.cli.up import run  # A second of imports, which a refusal need not wait for.
 
     ctx.exit(run(resolved))
@@ -176,12 +176,13 @@ def up(ctx: click.Context, /, **flags: object) -> None:
 @click.pass_context
 def frontend(ctx: click.Context, /, **flags: object) -> None:
     """Run the API without a worker. Several can share one PostgreSQL and one NATS server."""
-    from remuda.assembly.addresses import refuse_second_start
+    from remuda.assembly.addresses import check_start
     from remuda.assembly.settings import FrontendSettings
     from remuda.cli.options import resolve_settings
 
     resolved = resolve_settings(FrontendSettings, flags)
-    refuse_second_start(resolved.values)
+    check_start(resolved.values)
+    _say_starting("the frontend")
     from remuda.cli.frontend import run
 
     ctx.exit(run(resolved))
@@ -204,8 +205,7 @@ def worker(ctx: click.Context, /, **flags: object) -> None:
     resolved = resolve_settings(WorkerSettings, flags)
     frontend_url = required_frontend(resolved.values)
     required_token(resolved.values)
-    if sys.stderr.isatty():  # Elsewhere the log says it.
-        click.echo(f"Starting the worker of {frontend_url} ...", err=True)
+    _say_starting(f"the worker of {frontend_url}")
     from remuda.cli.worker import run  # Seconds of imports, which a refusal need not wait for.
 
     ctx.exit(run(resolved))
@@ -240,6 +240,11 @@ def join(ctx: click.Context, /, url: str, service: bool, **flags: object) -> Non
     from remuda.cli.join import run  # Seconds of imports, which a refusal need not wait for.
 
     ctx.exit(run(resolved, planned))
+
+
+def _say_starting(what: str) -> None:
+    if sys.stderr.isatty():  # Elsewhere the log says it.
+        click.echo(f"Starting {what} ...", err=True)
 
 
 for backend_verb in (*fleet_backends.VERBS, backend_register.register, backend_register.switch_back):

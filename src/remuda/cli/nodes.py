@@ -17,6 +17,7 @@ from remuda.core.errors import Invalid, NotFound, RemudaError
 
 if TYPE_CHECKING:
     from remuda.wire.nodes import NodeView
+    from remuda.wire.serving import ReplicaView
 
 
 def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -157,12 +158,18 @@ def resume_nodes(asked: ClientOptions, names: tuple[str, ...]) -> None:
 @names_argument
 @client_command
 def remove_nodes(asked: ClientOptions, names: tuple[str, ...], yes: bool) -> None:
-    """Stop these nodes' workers and remove the nodes. One that comes back needs approval again."""
+    """Stop these nodes' workers and remove the nodes. To come back, a machine has to join again; it
+    then needs approval, unless the frontend approves nodes automatically."""
     if not yes:
+        from remuda.wire.serving import ReplicaViews
+
         with connect(asked) as client:
             _, nodes = client.nodes()
-        found = [pick("node", nodes, name).name for name in names]
-        confirm(f"Remove {', '.join(map(one_line, found))} from the fleet?")
+            found = [pick("node", nodes, name) for name in names]
+            replicas = client.get("api", "replicas").read(ReplicaViews).replicas
+        for line in models_served(found, replicas):
+            click.echo(one_line(line), err=True)
+        confirm(f"Remove {', '.join(one_line(node.name) for node in found)} from the fleet?")
     _each(asked, names, "DELETE", said="removed")
 
 
@@ -213,6 +220,12 @@ def label_changes(changes: Sequence[str]) -> tuple[dict[str, str], list[str]]:
                 f"{change!r} is not a label", hint="write KEY=VALUE to set a label, KEY- to remove it"
             )
     return wanted, unwanted
+
+
+def models_served(nodes: "Sequence[NodeView]", replicas: "Sequence[ReplicaView]") -> list[str]:
+    """A line for each node that has models."""
+    models = {node.id: sorted({row.model for row in replicas if row.node_id == node.id}) for node in nodes}
+    return [f"{node.name} serves {', '.join(models[node.id])}" for node in nodes if models[node.id]]
 
 
 def _waiting(node: "NodeView") -> str:

@@ -15,8 +15,8 @@ from sqlalchemy.exc import IntegrityError
 
 from remuda.core.clock import SystemClock
 from remuda.core.errors import Misconfigured, StoreUnusable
-from remuda.store.connections import ACCEPTED, mask_url
 from remuda.store.database import Database
+from remuda.store.database_url import ACCEPTED, mask_url
 from remuda.store.fleet import SqlFleetStore
 from remuda.store.open import open_database
 from remuda.store.schema import SCHEMA_VERSION, metadata, schema_info, secrets

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import click
 import pytest
@@ -127,8 +128,41 @@ def test_expected_trouble_is_json_where_json_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_an_interruption_has_the_exit_code_of_one(error: BaseException) -> None:
-    assert CliRunner().invoke(failing(error), ["fail"]).exit_code == Exit.INTERRUPTED
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_an_interruption_is_quiet_and_has_the_exit_code_of_one(
+    error: BaseException, options: list[str]
+) -> None:
+    result = CliRunner().invoke(failing(error), ["fail", *options])
+    assert (result.exit_code, result.stderr) == (Exit.INTERRUPTED, "")
+
+
+@pytest.mark.parametrize("verb", ["up", "frontend"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data-dir", "{0}/file"], "there is a file of this name, which is not a folder"),
+        (["--tls-cert", "{0}/none", "--tls-key", "{0}/none"], "--tls-cert {0}/none cannot be read"),
+        (["--database-url", "mysql://db/remuda"], "the database URL mysql://db/remuda is of an unknown kind"),
+    ],
+)
+def test_a_start_that_cannot_succeed_is_refused_before_anything_slow_is_imported(
+    verb: str, options: list[str], words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    given = [option.format(tmp_path) for option in ("--data-dir", "{0}/data", "--port", "0", *options)]
+    program = "import sys\nfrom remuda.cli.main import root\n" + dedent("""
+        try:
+            root.main(sys.argv[1:])
+        finally:
+            print(*{"sqlalchemy", "nats", "grpc", "starlette"} & set(sys.modules))
+    """)
+    done = subprocess.run(
+        [sys.executable, "-c", program, verb, *given], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == Exit.MISUSED, done.stderr
+    assert words.format(tmp_path) in done.stderr
+    assert done.stdout.strip() == ""
 
 
 def test_a_defect_is_not_dressed_up() -> None:

@@ -6,8 +6,10 @@ from io import StringIO
 from rich.console import Console
 
 from remuda.cli.node_tables import node_list
+from remuda.cli.nodes import models_served
 from remuda.cli.render import show
 from remuda.wire.nodes import NodeFacts, NodeView
+from remuda.wire.serving import ReplicaView
 
 
 def test_where_no_node_is_yet_it_is_told_how_to_add_one() -> None:
@@ -43,3 +45,9 @@ def test_status_of_a_node_whose_heartbeat_is_overdue_has_its_age() -> None:
     [_, fresh, overdue] = output.file.getvalue().splitlines()
     assert "last heard" not in fresh
     assert "healthy, last heard 14s ago" in overdue
+
+
+def test_the_models_of_a_node_that_is_to_be_removed_are_named() -> None:
+    nodes = [NodeView(id=name, name=name, status="healthy") for name in ("attic", "cellar")]
+    replicas = [ReplicaView(model=model, node_id="attic") for model in ("qwen", "llama", "qwen")]
+    assert models_served(nodes, replicas) == ["attic serves llama, qwen"]
